@@ -1,0 +1,59 @@
+import { z } from 'zod'
+
+/**
+ * Every failure the service names: code → HTTP status and whether trying again can help.
+ *
+ * `status` is that of the OpenAI format (contract A.3); the messages format differs only for overload (529).
+ * `retry` says whether the job may run again on its own; it says nothing about what the caller should do.
+ */
+export const ERRORS = {
+  invalid_request: { status: 400, retry: false },
+  missing_required_parameter: { status: 400, retry: false },
+  invalid_type: { status: 400, retry: false },
+  invalid_value: { status: 400, retry: false },
+  unsupported_value: { status: 400, retry: false },
+  unsupported_parameter: { status: 400, retry: false },
+  empty_array: { status: 400, retry: false },
+  empty_string: { status: 400, retry: false },
+  array_above_max_length: { status: 400, retry: false },
+  array_below_min_length: { status: 400, retry: false },
+  string_above_max_length: { status: 400, retry: false },
+  integer_below_min_value: { status: 400, retry: false },
+  integer_above_max_value: { status: 400, retry: false },
+  decimal_below_min_value: { status: 400, retry: false },
+  decimal_above_max_value: { status: 400, retry: false },
+  context_length_exceeded: { status: 400, retry: false },
+  model_not_supported: { status: 400, retry: false },
+  missing_api_key: { status: 401, retry: false },
+  invalid_api_key: { status: 401, retry: false },
+  permission_denied: { status: 403, retry: false },
+  model_not_allowed: { status: 403, retry: false },
+  not_found: { status: 404, retry: false },
+  model_not_found: { status: 404, retry: false },
+  method_not_supported: { status: 405, retry: false },
+  request_timeout: { status: 408, retry: false },
+  request_too_large: { status: 413, retry: false },
+  unsupported_media_type: { status: 415, retry: false },
+  rate_limit_exceeded: { status: 429, retry: true },
+  internal_error: { status: 500, retry: false },
+  upstream_error: { status: 502, retry: true },
+  upstream_refused: { status: 502, retry: false },
+  worker_lost: { status: 500, retry: true },
+  overloaded: { status: 503, retry: true },
+  model_loading: { status: 503, retry: true },
+  timeout: { status: 504, retry: false },
+  upstream_timeout: { status: 504, retry: true },
+  slow_reader: { status: 408, retry: false },
+} as const
+
+/** The code of a failure: a row of {@link ERRORS}. */
+export type ErrorCode = keyof typeof ERRORS
+
+/** How a failure travels inside the service: in job events and in the job record. Field names are wire names. */
+export const ErrorBody = z.strictObject({
+  code: z.enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]]),
+  message: z.string().describe('Safe to show to the caller: names no internals'),
+  param: z.string().nullable().default(null).describe('Path of the offending field, such as messages[2].content'),
+  retry_after_ms: z.int().min(0).optional().describe('How long to wait before trying again'),
+})
+export type ErrorBody = z.infer<typeof ErrorBody>

@@ -1,0 +1,69 @@
+import { z } from 'zod'
+import { ErrorBody } from './error.ts'
+import { PoolName } from './job.ts'
+
+/**
+ * What a worker says about one attempt of an attached job, on the reply shard of its ingress.
+ *
+ * One Kafka record carries many events of one worker for one ingress ({@link ReplyRecord}); its key is the ingress' boot
+ * id, so that a replica sharing the shard drops it without parsing. `seq` counts from 1 in each attempt without gaps.
+ */
+export const JobEvent = z.discriminatedUnion('type', [
+  z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
+  z.strictObject({
+    type: z.literal('delta'),
+    job_id: z.string(),
+    attempt: z.int(),
+    seq: z.int(),
+    deltas: z.array(z.unknown()).describe('Events of the kind, such as GenerateEvent'),
+  }),
+  z.strictObject({
+    type: z.literal('completed'),
+    job_id: z.string(),
+    attempt: z.int(),
+    seq: z.int(),
+    deltas: z.array(z.unknown()).describe('The last events of the kind; all of them when the job does not stream'),
+  }),
+  z.strictObject({ type: z.literal('failed'), job_id: z.string(), attempt: z.int(), seq: z.int(), error: ErrorBody }),
+  z
+    .strictObject({
+      type: z.literal('handed_back'),
+      job_id: z.string(),
+      attempt: z.int(),
+      seq: z.int(),
+    })
+    .describe('The worker drains and did not finish; the retry budget is untouched'),
+])
+export type JobEvent = z.infer<typeof JobEvent>
+
+/** Value of a record on `replies`. */
+export const ReplyRecord = z.strictObject({
+  worker: z.string().describe('Boot id of the worker'),
+  events: z.array(JobEvent),
+})
+export type ReplyRecord = z.infer<typeof ReplyRecord>
+
+/** Value of a record on `control`: read by every process, from the end. */
+export const ControlRecord = z.discriminatedUnion('type', [
+  z.strictObject({
+    type: z.literal('heartbeat'),
+    boot: z.string(),
+    role: z.union([PoolName, z.literal('ingress')]),
+    slots: z.int().min(0).describe('Jobs it can run at once; 0 for an ingress'),
+    running: z.int().min(0),
+    draining: z.boolean(),
+    version: z.string(),
+  }),
+  z.strictObject({
+    type: z.literal('cancel'),
+    job_id: z.string(),
+    attempt: z.int().optional().describe('Absent: every attempt'),
+    worker: z.string().optional().describe('Absent: whichever worker runs it'),
+  }),
+  z
+    .strictObject({ type: z.literal('pause'), job_id: z.string(), attempt: z.int() })
+    .describe('The reader is slow: stop emitting'),
+  z.strictObject({ type: z.literal('resume'), job_id: z.string(), attempt: z.int() }),
+  z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
+])
+export type ControlRecord = z.infer<typeof ControlRecord>

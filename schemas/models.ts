@@ -1,0 +1,94 @@
+import { z } from 'zod'
+import { PoolName } from './job.ts'
+
+const Timeouts = z.strictObject({
+  connect_ms: z.int().min(1).default(5_000).describe('Until the socket is open'),
+  first_token_ms: z.int().min(1).default(120_000).describe('From the request until the first byte of the answer'),
+  between_tokens_ms: z.int().min(1).default(30_000).describe('Longest silence inside a stream'),
+  total_ms: z.int().min(1).default(600_000).describe('The whole call'),
+})
+export type Timeouts = z.infer<typeof Timeouts>
+
+/** What runs a model: an upstream server by its dialect, or an engine inside the worker. */
+export const EngineConfig = z.discriminatedUnion('type', [
+  z.strictObject({
+    type: z.enum(['openai', 'anthropic']).describe('The dialect the upstream speaks'),
+    base_url: z
+      .url()
+      .describe('openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without, such as https://host'),
+    api_key_env: z.string().optional().describe('Name of the environment variable that holds the key'),
+    model: z.string().optional().describe("The model's name at the upstream; default: the id"),
+    headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
+    timeouts: Timeouts.prefault({}),
+    concurrency: z.int().min(1).optional().describe('Most requests at once from one worker'),
+    breaker: z
+      .strictObject({
+        failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit'),
+        reset_ms: z.int().min(1).default(10_000).describe('How long it stays open before one trial call'),
+      })
+      .prefault({}),
+    force_usage: z
+      .boolean()
+      .default(true)
+      .describe('Ask for stream_options.include_usage; false for servers that refuse it'),
+  }),
+  z.strictObject({
+    type: z.literal('llama').describe('GGUF file in the worker, through node-llama-cpp'),
+    file: z.string().optional().describe('A GGUF in MODELS_DIR or an absolute path'),
+    weights: z.string().optional().describe('Name of a known set of weights that is prepared on the first start'),
+    context_tokens: z.int().min(256).default(2048),
+    parallel: z.int().min(1).default(2).describe('Sequences generated at once'),
+  }),
+  z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
+])
+export type EngineConfig = z.infer<typeof EngineConfig>
+
+/** One model of the catalogue. */
+export const ModelConfig = z.strictObject({
+  id: z.string().min(1),
+  pool: PoolName.default('inference'),
+  engine: EngineConfig,
+  owned_by: z.string().default('sluice'),
+  created: z.int().default(1_780_000_000).describe('Unix seconds, as /v1/models shows it'),
+  description: z.string().optional(),
+  aliases: z.array(z.string()).default([]).describe('Other ids that mean this model'),
+  capabilities: z
+    .strictObject({
+      images: z.boolean().default(false),
+      audio: z.boolean().default(false),
+      files: z.boolean().default(false),
+      tools: z.boolean().default(true),
+      json: z.boolean().default(true).describe('Structured output: json_object and json_schema'),
+      reasoning: z.boolean().default(false),
+      logprobs: z.boolean().default(true),
+    })
+    .prefault({}),
+  limits: z
+    .strictObject({
+      context_tokens: z.int().min(1).optional(),
+      max_output_tokens: z.int().min(1).optional().describe('max_tokens above this is clamped'),
+      default_output_tokens: z.int().min(1).optional().describe('max_tokens when the caller names none'),
+      choices: z.int().min(1).default(8).describe('Most choices (n) in one call'),
+    })
+    .prefault({}),
+  fallbacks: z
+    .array(z.string())
+    .default([])
+    .describe('Models tried in this order when this one fails before any output'),
+})
+export type ModelConfig = z.infer<typeof ModelConfig>
+
+/** The file models.yaml. */
+export const ModelsFile = z.strictObject({ models: z.array(ModelConfig).min(1) })
+export type ModelsFile = z.infer<typeof ModelsFile>
+
+/** A model as `/v1/models` lists it (spec 2.1). */
+export interface Model {
+  id: string
+  object: 'model'
+  created: number
+  owned_by: string
+  permission: []
+  root: string
+  parent: string
+}

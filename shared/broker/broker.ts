@@ -1,0 +1,83 @@
+/**
+ * The broker port: a queue of jobs, and channels of events. Kafka in production, memory by default.
+ *
+ * The two halves want opposite things. A **queue** hands each record to one of many takers, at least once, and remembers
+ * what was not acknowledged. A **channel** hands every record of a partition to everyone who receives it, in the order in
+ * which one sender sent it, from now on; nobody acknowledges.
+ *
+ * Promises every adapter keeps (test/ports/broker.test.ts):
+ * - `submit` resolves once the record is durable on the broker, and only then; it rejects within `sendTimeoutMs`.
+ * - A record taken but neither acknowledged nor released comes back when its taker dies or closes.
+ * - `send` keeps the order of one sender on one partition.
+ * - Buffers are bounded: at the bound `submit` and `send` reject with `overloaded`.
+ * - While the broker cannot be reached: `submit` and `send` reject with `overloaded` at once (fail fast) once `isReachable`
+ *   is false; takers and receivers wait, retry with bounded delay for ever, and go on by themselves when it returns.
+ */
+export interface Broker {
+  /** For logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
+  readonly name: string
+  /** False from the moment the broker is known to be gone until it answers again. */
+  readonly isReachable: boolean
+
+  /** Puts one record into a queue. @throws ServiceError `overloaded` */
+  submit(queue: string, value: Buffer): Promise<void>
+
+  /** Opens a queue for taking. Each call is one member of the group that shares the queue. The caller closes it. */
+  openQueue(queue: string): Promise<QueueConsumer>
+
+  /** Sends one record to a partition of a channel. @throws ServiceError `overloaded` */
+  send(channel: string, partition: number, key: string, value: Buffer): Promise<void>
+
+  /**
+   * Receives the records of one partition of a channel from its end. Resolves when the position is fixed: what is sent
+   * after that is received. `onRecord` must not block; what it throws ends the process.
+   */
+  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable>
+
+  /** Records in the queue that nobody acknowledged yet, as far as the broker tells; undefined where it cannot. */
+  lag(queue: string): Promise<number | undefined>
+
+  /** Flushes what was sent, then lets go of everything. Tolerates a second call. Bounded by `closeTimeoutMs`. */
+  close(): Promise<void>
+}
+
+/** Something to close; a second call does nothing. */
+export interface Closable {
+  close(): Promise<void>
+}
+
+/** One member's view of a queue. */
+export interface QueueConsumer extends Closable {
+  /**
+   * Waits for records and gives 1 to `max` of them; gives none when `signal` aborts or after `waitMs` (adapters choose,
+   * ≤ 1 s) without any. One call at a time.
+   */
+  take(max: number, signal: AbortSignal): Promise<Delivery[]>
+}
+
+/** One record handed to this member. Exactly one of the two calls ends it; a later one does nothing. */
+export interface Delivery {
+  readonly value: Buffer
+  /** Which time this record is handed out, from 1, as far as the broker counts. */
+  readonly deliveryCount: number
+  /** Partition and offset, for logs and for recognising a redelivery: `jobs.inference/0@17`. */
+  readonly position: string
+  /** The record is dealt with and never comes back. Resolves without waiting for the broker. */
+  acknowledge(): void
+  /** Somebody else may have it, at once. */
+  release(): void
+}
+
+/** One record of a channel. */
+export interface ChannelRecord {
+  readonly key: string
+  readonly value: Buffer
+}
+
+/** A queue or channel that must exist, with its settings (DESIGN section 4). */
+export interface Topic {
+  readonly name: string
+  readonly partitions: number
+  readonly retentionMs: number
+  readonly kind: 'queue' | 'channel'
+}

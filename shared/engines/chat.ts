@@ -1,0 +1,31 @@
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+
+/**
+ * The chat engine port: something that turns a {@link GenerateRequest} into {@link GenerateEvent}s.
+ *
+ * Promises every engine keeps (test/ports/chat-engine.test.ts):
+ * - `start` comes first, then deltas, one `finish` for each choice, `usage` last and once.
+ * - The texts of a choice join to the whole answer; no delta splits a surrogate pair.
+ * - Leaving the loop early, or aborting `signal`, stops the work within a second: an upstream's socket is closed.
+ * - A failure is thrown as a ServiceError whose code says whether another try can help. Never a quiet, short answer:
+ *   an upstream that ends without a finish is an error.
+ * - `stop` strings never appear in the text, nor does a prefix of one that is later completed.
+ */
+export interface ChatEngine {
+  /** @throws ServiceError */
+  generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent>
+  /** Counts the prompt's tokens as the engine would. Undefined: it cannot; the caller estimates. */
+  countTokens?(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined>
+  /** Releases memory, processes and sockets. */
+  close(): Promise<void>
+}
+
+/** What the worker gives an engine beside the request. */
+export interface GenerateOptions {
+  /** Aborts on cancel and at the deadline. */
+  readonly signal: AbortSignal
+  /** `job_id:attempt`, sent upstream as Idempotency-Key where the dialect knows one. */
+  readonly idempotencyKey: string
+  /** W3C Trace Context, passed on. */
+  readonly traceparent?: string | undefined
+}

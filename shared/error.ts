@@ -1,0 +1,55 @@
+import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
+
+/**
+ * The one error class of the service. Compare `code`, never the class or the message.
+ *
+ * The message is shown to callers; put what only operators may see into `cause`.
+ */
+export class ServiceError extends Error {
+  readonly code: ErrorCode
+  readonly param: string | null
+  readonly retryAfterMs: number | undefined
+
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options: { cause?: unknown; param?: string | null; retryAfterMs?: number } = {},
+  ) {
+    super(message, { cause: options.cause })
+    this.name = 'ServiceError'
+    this.code = code
+    this.param = options.param ?? null
+    this.retryAfterMs = options.retryAfterMs
+  }
+
+  /** HTTP status in the OpenAI format (contract A.3). */
+  get status(): number {
+    return ERRORS[this.code].status
+  }
+
+  /** The failure as it travels in job events. */
+  toBody(): ErrorBody {
+    return {
+      code: this.code,
+      message: this.message,
+      param: this.param,
+      ...(this.retryAfterMs === undefined ? {} : { retry_after_ms: Math.ceil(this.retryAfterMs) }),
+    }
+  }
+
+  /** The failure that a job event carried. */
+  static fromBody(body: ErrorBody): ServiceError {
+    return new ServiceError(body.code, body.message, {
+      param: body.param,
+      ...(body.retry_after_ms === undefined ? {} : { retryAfterMs: body.retry_after_ms }),
+    })
+  }
+
+  /** Any thrown value as a ServiceError; what is not one becomes `internal_error` with a message that says nothing. */
+  static from(thrown: unknown): ServiceError {
+    if (thrown instanceof ServiceError) return thrown
+    return new ServiceError('internal_error', 'The server had an error while processing your request.', {
+      cause: thrown,
+    })
+  }
+}
