@@ -206,3 +206,7 @@ export const GenerateEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('usage'), usage: Usage }),
 ])
 export type GenerateEvent = z.infer<typeof GenerateEvent>
+
+/** The one delta of a `count_tokens` job. */
+export const CountTokensResult = z.strictObject({ input_tokens: z.int().min(0) })
+export type CountTokensResult = z.infer<typeof CountTokensResult>

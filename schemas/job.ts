@@ -24,6 +24,7 @@ export const JobEnvelope = z.strictObject({
   stream: z.boolean().describe('Deltas are wanted as they come; otherwise they are held back until the end'),
   traceparent: z.string().optional().describe('W3C Trace Context'),
   request_id: z.string().optional(),
-  body: z.unknown().describe('The request in the internal form of its kind'),
+  body: z.unknown().optional().describe('The request in the internal form of its kind, up to 64 KiB of JSON'),
+  blob: z.string().optional().describe('Where the body lies when it is larger'),
 })
 export type JobEnvelope = z.infer<typeof JobEnvelope>

@@ -1,0 +1,212 @@
+#!/usr/bin/env bash
+# kafka-local.sh: a real single-node Apache Kafka (KRaft) broker for development and tests, without Docker.
+#
+#   kafka-local.sh start    fetch the jars if needed, start a fresh broker, print its bootstrap address
+#   kafka-local.sh resume   start again after `stop` or `kill`: same port, same data
+#   kafka-local.sh stop     stop it by its pid (SIGTERM); the data stays until the next `start`
+#   kafka-local.sh kill     the same with SIGKILL, for tests of a crash
+#   kafka-local.sh status   print the bootstrap address and exit 0 if it runs, exit 1 if not
+#   kafka-local.sh check    exit 0 if it could start here, else print what is missing and exit 1
+#   kafka-local.sh fetch    only fetch (to fill a CI cache)
+#   kafka-local.sh clean    stop it and delete the run directory (data, log, pid); the cached jars stay
+#
+# Needs: bash, ps, a Java 17+ runtime, and Maven for the first fetch only (about 44 MB from Maven Central).
+# Environment, all optional:
+#   KAFKA_VERSION   default 4.3.1 (share groups are on by default since 4.2)
+#   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
+#   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; data, log and pid: one broker for each run directory
+#   KAFKA_PORT      fixed port (the controller takes the next one); default: a free one
+#   KAFKA_HEAP      default 256m
+#   KAFKA_EXTRA     more lines for server.properties
+set -euo pipefail
+
+version=${KAFKA_VERSION:-4.3.1}
+cache=${KAFKA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka}
+run=${KAFKA_RUN_DIR:-${TMPDIR:-/tmp}/sluice-kafka-$UID}
+heap=${KAFKA_HEAP:-256m}
+libs=$cache/$version
+java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+
+die() { echo "kafka-local: $*" >&2; exit 1; }
+
+java_version() { "$java" -version 2>&1 | sed -nE '1s/.*version "([^"]+)".*/\1/p' || true; }
+
+check() {
+  local found; found=$(java_version)
+  [ "${found%%.*}" -ge 17 ] 2>/dev/null || die "the broker needs a Java 17+ runtime (found: ${found:-none}); install one, or set KAFKA_BROKERS"
+  [ -f "$libs/.complete" ] || command -v mvn >/dev/null ||
+    die "no jars in $libs and no Maven to fetch them; install Maven, copy a filled cache there, or set KAFKA_BROKERS"
+}
+
+# Fetches into a folder of its own and moves it into place, so that two callers at once do no harm.
+fetch() {
+  check
+  [ -f "$libs/.complete" ] && return 0
+  mkdir -p "$cache"
+  local tmp; tmp=$(mktemp -d "$cache/fetch.XXXXXX")
+  # The broker's pom brings log4j-core but no slf4j binding: without one it logs nothing.
+  cat > "$tmp/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>local</groupId><artifactId>kafka-local</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>
+ <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$version</version></dependency>
+ <dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
+</dependencies></project>
+POM
+  echo "kafka-local: fetching Kafka $version" >&2
+  mvn -q -B -f "$tmp/pom.xml" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$tmp/lib" >&2 ||
+    { rm -rf "$tmp"; die "the fetch failed"; }
+  [ -f "$tmp/lib/kafka_2.13-$version.jar" ] || { rm -rf "$tmp"; die "the fetch left no broker jar"; }
+  touch "$tmp/lib/.complete"
+  [ -f "$libs/.complete" ] || { rm -rf "$libs"; mv -T "$tmp/lib" "$libs" 2>/dev/null || true; }
+  rm -rf "$tmp"
+}
+
+alive() { # the pid file names a live broker of this run directory
+  local pid; pid=$(cat "$run/pid" 2>/dev/null) || return 1
+  [ -n "$pid" ] && case "$(ps -o args= -p "$pid" 2>/dev/null)" in *kafka.Kafka*"$run/server.properties"*) return 0 ;; esac
+  return 1
+}
+
+free_port() { # two free neighbours
+  local port
+  for _ in $(seq 50); do
+    port=$((20000 + RANDOM % 12000))
+    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && ! (exec 3<>"/dev/tcp/127.0.0.1/$((port + 1))") 2>/dev/null; then
+      echo "$port"; return
+    fi
+  done
+  die "no free port"
+}
+
+properties() { # $1 = port, $2 = data directory
+  cat <<P
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$(($1 + 1))
+listeners=PLAINTEXT://127.0.0.1:$1,CONTROLLER://127.0.0.1:$(($1 + 1))
+advertised.listeners=PLAINTEXT://127.0.0.1:$1
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs=$2
+auto.create.topics.enable=false
+# One node: every internal topic with one replica (share groups hang with the default of 3) and few partitions.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+# Tests: no waiting for a second member, short sessions and locks allowed.
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.share.min.session.timeout.ms=1000
+group.share.min.heartbeat.interval.ms=200
+group.share.min.record.lock.duration.ms=1000
+# Assignments at once instead of gathered for a second (4.3; older brokers ignore the line).
+group.share.assignment.interval.ms=0
+num.network.threads=2
+num.io.threads=2
+log.cleaner.dedupe.buffer.size=2097152
+log.cleaner.threads=1
+${KAFKA_EXTRA:-}
+P
+}
+
+log4j() {
+  cat <<'L'
+status=error
+appender.c.type=Console
+appender.c.name=C
+appender.c.layout.type=PatternLayout
+appender.c.layout.pattern=[%d] %p %m (%c{1})%n
+rootLogger.level=INFO
+rootLogger.appenderRef.c.ref=C
+logger.x.name=org.apache.kafka.common.config.AbstractConfig
+logger.x.level=WARN
+L
+}
+
+# Formatting costs two JVM starts. Its result does not depend on the ports, so it is kept and copied.
+format() { # $1 = where the formatted directory is kept
+  [ -f "$1/meta.properties" ] && return 0
+  local tmp; tmp=$(mktemp -d "$cache/format.XXXXXX")
+  properties 19092 "$tmp/data" > "$tmp/server.properties"
+  "$java" -XX:TieredStopAtLevel=1 -cp "$libs/*" -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.tools.StorageTool \
+    format -t AAAAAAAAAAAAAAAAAAAAAA -c "$tmp/server.properties" > "$run/format.log" 2>&1 ||
+    { cat "$run/format.log" >&2; rm -rf "$tmp"; die "the format failed"; }
+  mv -T "$tmp/data" "$1" 2>/dev/null || [ -f "$1/meta.properties" ] || die "the formatted directory could not be kept"
+  rm -rf "$tmp"
+}
+
+class_archive() { echo "$cache/classes-$version-$(java_version).jsa"; }
+
+# Starts the JVM on what $run holds and waits for it; fails without a word, the log says why.
+launch() {
+  # A class-data archive, written when a broker stops, cuts the start by more than half.
+  local archive option; archive=$(class_archive)
+  if [ -f "$archive" ]; then option=-XX:SharedArchiveFile=$archive; else option=-XX:ArchiveClassesAtExit=$run/classes.jsa; fi
+  : > "$run/log"
+  nohup "$java" -Xms64m -Xmx"$heap" -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=off "$option" -cp "$libs/*" \
+    -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.Kafka "$run/server.properties" >> "$run/log" 2>&1 < /dev/null &
+  echo $! > "$run/pid"
+  for _ in $(seq 1200); do
+    grep -q 'Kafka Server started' "$run/log" && return 0
+    kill -0 "$(cat "$run/pid")" 2>/dev/null || return 1
+    sleep 0.05
+  done
+  kill -9 "$(cat "$run/pid")" 2>/dev/null || true
+  return 1
+}
+
+fail_start() { tail -20 "$run/log" >&2; rm -f "$run/pid"; die "the broker did not start"; }
+
+start() {
+  if alive; then cat "$run/bootstrap"; return; fi
+  fetch
+  mkdir -p "$run"; rm -rf "$run/pid" "$run/bootstrap"
+  log4j > "$run/log4j2.properties"
+  local formatted=$cache/formatted-$version port
+  format "$formatted"
+  for _ in 1 2 3; do
+    port=${KAFKA_PORT:-$(free_port)}
+    rm -rf "$run/data"; cp -r "$formatted" "$run/data"
+    properties "$port" "$run/data" > "$run/server.properties"
+    if launch; then echo "127.0.0.1:$port" | tee "$run/bootstrap"; return; fi
+    grep -q 'Address already in use\|BindException' "$run/log" && [ -z "${KAFKA_PORT:-}" ] || break
+  done
+  fail_start
+}
+
+resume() {
+  if alive; then cat "$run/bootstrap"; return; fi
+  [ -f "$run/bootstrap" ] && [ -d "$run/data" ] || die "nothing to resume in $run: use start"
+  launch || fail_start
+  cat "$run/bootstrap"
+}
+
+stop() { # $1 = signal
+  local pid; pid=$(cat "$run/pid" 2>/dev/null) || return 0
+  if alive; then
+    kill "-$1" "$pid" 2>/dev/null || true
+    for _ in $(seq 400); do kill -0 "$pid" 2>/dev/null || break; sleep 0.05; done
+    kill -9 "$pid" 2>/dev/null || true
+  fi
+  rm -f "$run/pid"
+  # Moved at the end, in one step: a broker that starts meanwhile never maps half an archive.
+  if [ -f "$run/classes.jsa" ]; then mv "$run/classes.jsa" "$(class_archive)"; fi
+}
+
+case ${1:-} in
+  start) start ;;
+  resume) resume ;;
+  stop) stop TERM ;;
+  kill) stop KILL ;;
+  status) alive && cat "$run/bootstrap" ;;
+  check) check ;;
+  fetch) fetch; echo "$libs" ;;
+  clean) stop TERM; rm -rf "$run" ;;
+  *) sed -n '2,21p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+esac

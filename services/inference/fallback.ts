@@ -1,0 +1,49 @@
+import { ERRORS } from '#schemas/error.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { isGenerateOutput } from '#shared/engines/generate-events.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { AttemptContext } from '#shared/jobs/pool.ts'
+import type { Log } from '#shared/log.ts'
+import type { ModelCatalogue } from '#shared/models.ts'
+import type { Engines } from './engines.ts'
+
+/** Failures of an upstream that another try there cannot mend, but another model can. */
+const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
+
+/**
+ * Generates with the model that was asked for, and, when that fails before any output, with its fallbacks in their order.
+ *
+ * Repeating the same model is not done here: that is the arbiter's, which alone owns retries. What is thrown is the first
+ * model's failure, since its Retry-After is what the caller waits for.
+ */
+export async function* generateWithFallback(
+  engines: Engines,
+  models: ModelCatalogue,
+  request: GenerateRequest,
+  context: AttemptContext,
+  log: Log,
+): AsyncGenerator<GenerateEvent> {
+  const chain = [request.model, ...(models.find(request.model)?.fallbacks ?? [])]
+  let firstError: unknown
+  for (const model of chain) {
+    let hasOutput = false
+    try {
+      for await (const event of engines.get(model).generate({ ...request, model }, context)) {
+        hasOutput ||= isGenerateOutput(event)
+        yield event
+      }
+      return
+    } catch (error) {
+      firstError ??= error
+      if (hasOutput || context.signal.aborted || !mayFallBack(error)) throw error
+      if (model !== chain.at(-1))
+        log.warn({ model, err: error, job: context.idempotencyKey }, 'model failed; falling back')
+    }
+  }
+  throw firstError
+}
+
+function mayFallBack(error: unknown): boolean {
+  const { code } = ServiceError.from(error)
+  return ERRORS[code].retry || FALLBACK_CODES.has(code)
+}

@@ -1,0 +1,122 @@
+import express, { type Express, type NextFunction, type Request, type Response } from 'express'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { authenticate } from './auth.ts'
+import { jsonReader, type ReadJson } from './body.ts'
+import type { Call, CallFacts, IngressContext } from './call.ts'
+import { formatOf, sendError } from './errors-http.ts'
+import { ROUTES, type Route } from './routes.ts'
+
+/**
+ * The HTTP application: the one handler behind every row of the endpoint table.
+ *
+ * In this order: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), the row's own work.
+ */
+export function openApp(context: IngressContext): Express {
+  const app = express()
+  app.disable('x-powered-by')
+  app.disable('etag')
+  // Paths are compared as they were sent: no second spelling of an endpoint.
+  app.enable('case sensitive routing')
+  app.enable('strict routing')
+  const readJson = jsonReader({ bytesMax: context.config.bodyBytesMax, stallMs: context.config.bodyStallMs })
+  app.use((req, res, next) => identify(context, req, res, next))
+  for (const route of ROUTES) {
+    const path = route.path.replace('/*', '/*rest')
+    app[route.method === 'GET' ? 'get' : 'post'](path, (req, res) => answer(context, route, readJson, req, res))
+  }
+  for (const route of ROUTES) {
+    app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
+  }
+  app.use((req: Request, res: Response) => refuseRoute(req, res))
+  app.use((error: unknown, req: Request, res: Response, _next: NextFunction) => onError(context, error, req, res))
+  return app
+}
+
+/** What this file keeps on a response between its steps. */
+interface Locals {
+  requestId: string
+  facts: CallFacts
+}
+
+function identify(context: IngressContext, req: Request, res: Response, next: NextFunction): void {
+  const startedAt = performance.now()
+  const locals: Locals = { requestId: newId('req_'), facts: {} }
+  Object.assign(res.locals, locals)
+  res.setHeader('x-request-id', locals.requestId)
+  res.setHeader('request-id', locals.requestId)
+  if (context.jobs.isDraining) res.setHeader('connection', 'close')
+  res.once('close', () => logAccess(context, req, res, startedAt))
+  next()
+}
+
+async function answer(
+  context: IngressContext,
+  route: Route,
+  readJson: ReadJson,
+  req: Request,
+  res: Response,
+): Promise<void> {
+  const { requestId, facts } = res.locals as Locals
+  const startedAt = performance.now()
+  const key = authenticate(req, context.keys, route.format, route.path)
+  const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts }
+  for (const [name, value] of Object.entries(await context.limits.admit(key.id, route.format)))
+    res.setHeader(name, value)
+  const end = context.limits.begin(key.id)
+  try {
+    const body = route.method === 'POST' ? await readJson(req, res) : undefined
+    await route.handle(context, call, body)
+  } finally {
+    end()
+  }
+}
+
+function refuseMethod(path: string, req: Request, res: Response): void {
+  const allowed = ROUTES.filter((route) => route.path === path).map((route) => route.method)
+  res.setHeader('allow', allowed.join(', '))
+  throw new ServiceError('method_not_supported', `${req.method} is not supported here. Use ${allowed.join(' or ')}.`)
+}
+
+function refuseRoute(req: Request, _res: Response): void {
+  throw new ServiceError('not_found', `Invalid URL (${req.method} ${req.path.slice(0, 200)})`)
+}
+
+/** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */
+function onError(context: IngressContext, thrown: unknown, req: Request, res: Response): void {
+  const error = isMalformedUrl(thrown) ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
+  const { requestId, facts } = res.locals as Locals
+  facts.error_code = error.code
+  if (error.code === 'internal_error')
+    context.log.error({ err: error.cause ?? error, request_id: requestId }, 'internal error')
+  if (res.headersSent) res.destroy()
+  else sendError(res, error, formatOf(req.path), requestId)
+}
+
+/** Express decodes path parameters and throws what decodeURIComponent throws. */
+function isMalformedUrl(thrown: unknown): boolean {
+  return thrown instanceof URIError
+}
+
+/** One line a request: what, how it ended, how long. Never bodies, prompts or keys. */
+function logAccess(context: IngressContext, req: Request, res: Response, startedAt: number): void {
+  const { requestId, facts } = res.locals as Locals
+  const durationMs = performance.now() - startedAt
+  const route = req.route?.path ?? 'none'
+  const status = res.writableFinished ? String(res.statusCode) : 'aborted'
+  context.metrics.requests.inc({ route, status, model: facts.model ?? '' })
+  context.metrics.requestSeconds.observe({ route, model: facts.model ?? '' }, durationMs / 1_000)
+  const retries = req.get('x-stainless-retry-count')
+  context.log.info(
+    {
+      request_id: requestId,
+      method: req.method,
+      path: req.path.slice(0, 200),
+      status: res.writableFinished ? res.statusCode : 'aborted',
+      duration_ms: Math.round(durationMs * 10) / 10,
+      ...(retries !== undefined && retries !== '0' && { client_retry: retries.slice(0, 10) }),
+      ...facts,
+    },
+    'request',
+  )
+}

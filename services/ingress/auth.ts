@@ -1,0 +1,31 @@
+import type { Request } from 'express'
+import { ServiceError } from '#shared/error.ts'
+import type { WireFormat } from './call.ts'
+import type { ApiKey, ApiKeys } from './keys.ts'
+
+/**
+ * The key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (contract A.1). With both, the header
+ * of the endpoint's own format wins.
+ *
+ * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
+ */
+export function authenticate(req: Request, keys: ApiKeys, format: WireFormat, path: string): ApiKey {
+  const bearer = /^bearer +(\S+) *$/i.exec(req.headers.authorization ?? '')?.[1]
+  const header = req.get('x-api-key') || undefined
+  const secret = format === 'anthropic' ? (header ?? bearer) : (bearer ?? header)
+  if (!secret) {
+    const how = format === 'anthropic' ? 'the x-api-key header' : 'the header Authorization: Bearer YOUR_KEY'
+    throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}.`)
+  }
+  const key = keys.find(secret)
+  if (!key) throw new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
+  if (key.endpoints && !key.endpoints.includes(path)) {
+    throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
+  }
+  return key
+}
+
+/** A key as it may be shown (contract A.1): enough to recognise it, nothing to use. */
+function mask(secret: string): string {
+  return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
+}

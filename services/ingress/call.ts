@@ -1,0 +1,46 @@
+import type { Request, Response } from 'express'
+import type { Config } from '#shared/config.ts'
+import type { AttachedJobs } from '#shared/jobs/attached.ts'
+import type { Log } from '#shared/log.ts'
+import type { Metrics } from '#shared/metrics.ts'
+import type { ModelCatalogue } from '#shared/models.ts'
+import type { ApiKey, ApiKeys } from './keys.ts'
+import type { RateLimits } from './rate-limits.ts'
+
+/** What the ingress works with. */
+export interface IngressContext {
+  readonly config: Config
+  readonly log: Log
+  readonly metrics: Metrics
+  readonly jobs: AttachedJobs
+  readonly models: ModelCatalogue
+  readonly keys: ApiKeys
+  readonly limits: RateLimits
+}
+
+/** Which error shape and which headers a path speaks (contract A.2, A.3). */
+export type WireFormat = 'openai' | 'anthropic'
+
+/** One API call on its way through the ingress. Handlers fill in what the access log tells. */
+export interface Call {
+  readonly req: Request
+  readonly res: Response
+  readonly requestId: string
+  readonly format: WireFormat
+  readonly key: ApiKey
+  readonly startedAt: number
+  /** For the access log and metrics. */
+  readonly facts: CallFacts
+}
+
+/** What the access log says about a call beside its route and status. */
+export interface CallFacts {
+  model?: string
+  job_id?: string
+  attempts?: number
+  queue_ms?: number
+  first_output_ms?: number
+  input_tokens?: number
+  output_tokens?: number
+  error_code?: string
+}

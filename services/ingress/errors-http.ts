@@ -1,0 +1,26 @@
+import type { ServerResponse } from 'node:http'
+import type { ServiceError } from '#shared/error.ts'
+import type { WireFormat } from './call.ts'
+import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from './errors.ts'
+
+/** The body of a failure in the format of its path. */
+export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {
+  return format === 'anthropic' ? messagesErrorBody(error, requestId) : openaiErrorBody(error)
+}
+
+/** Answers with a failure, status and headers included. Nothing may have been sent yet. */
+export function sendError(res: ServerResponse, error: ServiceError, format: WireFormat, requestId: string): void {
+  const body = JSON.stringify(errorBody(error, format, requestId))
+  const status = format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
+  res.writeHead(status, {
+    ...errorHeaders(error),
+    'content-type': 'application/json',
+    'content-length': Buffer.byteLength(body),
+  })
+  res.end(body)
+}
+
+/** The format of a path: everything below /v1/messages is Anthropic's (contract A.3). */
+export function formatOf(path: string): WireFormat {
+  return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
+}

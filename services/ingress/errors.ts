@@ -1,0 +1,95 @@
+import type { ErrorCode } from '#schemas/error.ts'
+import type { ServiceError } from '#shared/error.ts'
+
+/**
+ * Failures as the two wire protocols say them (contract A.2–A.5): body, status and headers. The only place that knows
+ * what a caller of either protocol sees of a {@link ServiceError}.
+ */
+
+/** The inner object of an error in the OpenAI format. All four keys are always there. */
+export interface OpenaiError {
+  message: string
+  type: string
+  param: string | null
+  code: string | null
+}
+
+/** An error in the messages format. `request_id` repeats the header of that name. */
+export interface MessagesError {
+  type: 'error'
+  error: { type: string; message: string }
+  request_id: string
+}
+
+/** Rows whose code exists for us only; the OpenAI format says null there (contract A.1, A.3). */
+const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
+
+/** Body in the OpenAI format, also the frame of a stream that failed (contract A.4). */
+export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
+  const code = CODELESS.has(error.code) ? null : error.code
+  return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
+}
+
+/** Status in the OpenAI format. */
+export function openaiStatus(error: ServiceError): number {
+  return error.status
+}
+
+function openaiType(error: ServiceError): string {
+  if (error.status === 429) return 'requests'
+  return error.status >= 500 || error.status === 408 ? 'server_error' : 'invalid_request_error'
+}
+
+/** Body in the messages format. A problem of one field starts with its path: `max_tokens: Field required`. */
+export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
+  const { param, message } = error
+  const text = param === null || message.startsWith(`${param}: `) ? message : `${param}: ${message}`
+  return { type: 'error', error: { type: messagesType(error.status), message: text }, request_id: requestId }
+}
+
+/** Status in the messages format: that of the OpenAI format, but 529 for overload. */
+export function messagesStatus(error: ServiceError): number {
+  return error.status === 503 ? 529 : error.status
+}
+
+const MESSAGES_TYPES: Record<number, string> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  408: 'timeout_error',
+  409: 'conflict_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  503: 'overloaded_error',
+  504: 'timeout_error',
+}
+
+function messagesType(status: number): string {
+  return MESSAGES_TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
+}
+
+/** What SDKs shall do where their own rule (408, 409, 429 and 5xx are repeated) is wrong or needs saying. */
+const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
+  request_timeout: true,
+  timeout: false,
+  upstream_refused: false,
+}
+
+/** Used when a refusal for load names no time of its own. */
+const RETRY_AFTER_SECONDS_DEFAULT = 2
+
+/** Headers that go with the body: `retry-after` (1–60 s), `x-should-retry`, `www-authenticate`. */
+export function errorHeaders(error: ServiceError): Record<string, string> {
+  const headers: Record<string, string> = {}
+  if (error.status === 401) headers['www-authenticate'] = 'Bearer'
+  if (error.status === 429 || error.status === 503) headers['retry-after'] = String(retryAfterSeconds(error))
+  const shouldRetry = SHOULD_RETRY[error.code]
+  if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
+  return headers
+}
+
+/** openai-node ignores more than 60 s and the Anthropic SDKs sleep for however long they are told (rule 0.15). */
+function retryAfterSeconds(error: ServiceError): number {
+  if (error.retryAfterMs === undefined) return RETRY_AFTER_SECONDS_DEFAULT
+  return Math.min(60, Math.max(1, Math.ceil(error.retryAfterMs / 1000)))
+}

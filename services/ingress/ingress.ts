@@ -1,0 +1,88 @@
+import type { Server } from 'node:http'
+import { ServiceError } from '#shared/error.ts'
+import { answerHealth } from '#shared/health.ts'
+import { AttachedJobs } from '#shared/jobs/attached.ts'
+import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import type { Service } from '#shared/lifecycle.ts'
+import type { Ports } from '#shared/ports.ts'
+import { openApp } from './app.ts'
+import { ApiKeys } from './keys.ts'
+import { RateLimits } from './rate-limits.ts'
+import { closeServer, listen } from './server.ts'
+
+/** Silence on the control channel after which an ingress is not ready: it could neither submit nor hear. */
+const SILENCE_MS_MAX = 5_000
+/** How often a draining ingress looks whether its calls have ended. */
+const DRAIN_POLL_MS = 50
+
+/** The ingress: HTTP in, jobs out, and back. */
+export interface Ingress extends Service {
+  readonly port: number
+  /** The API key made on the first run, to be shown once. */
+  readonly createdKey: string | undefined
+}
+
+/** Starts the ingress; resolves when it listens. @throws When the port is taken or the broker cannot be reached */
+export async function startIngress(ports: Ports): Promise<Ingress> {
+  const { config, log, metrics } = ports
+  const keys = new ApiKeys(config.dataDir, config.apiKey, log)
+  const jobs = await AttachedJobs.open({
+    broker: ports.broker,
+    blobs: ports.blobs,
+    log,
+    version: ports.version,
+    workerLostMs: config.workerLostMs,
+    startTimeoutMs: config.startTimeoutMs,
+    jobsMax: config.jobsMax,
+    observer: {
+      onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
+      onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
+    },
+  })
+  const limits = new RateLimits(config)
+  const app = openApp({ config, log, metrics, jobs, models: ports.models, keys, limits })
+  const health = { problems: () => problemsOf(ports, jobs), metrics }
+  const { server, port } = await listen(
+    (req, res) => {
+      if (!answerHealth(health, req, res)) app(req, res)
+    },
+    config.host,
+    config.port,
+  )
+  for (const state of ['queued', 'running'] as const) {
+    metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool: 'inference', state }, () =>
+      jobs.count('inference', state),
+    )
+  }
+  return {
+    name: 'ingress',
+    port,
+    createdKey: keys.created,
+    problems: () => problemsOf(ports, jobs),
+    drain: (signal) => drain(jobs, server, signal),
+    async close() {
+      await closeServer(server, AbortSignal.abort())
+      await jobs.close()
+      keys.close()
+    },
+  }
+}
+
+function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
+  const problems: string[] = []
+  if (jobs.isDraining) problems.push('The ingress is draining.')
+  if (!ports.broker.isReachable) problems.push(`The broker (${ports.broker.name}) cannot be reached.`)
+  else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('Nothing comes back from the broker.')
+  return problems
+}
+
+/**
+ * Refuses new calls with 503, but goes on listening so that nobody meets a closed port; ends when the calls under way
+ * have. At `signal` those that are left get an error.
+ */
+async function drain(jobs: AttachedJobs, server: Server, signal: AbortSignal): Promise<void> {
+  jobs.isDraining = true
+  while (jobs.size > 0 && !signal.aborted) await new Promise((resolve) => setTimeout(resolve, DRAIN_POLL_MS))
+  jobs.failAll(new ServiceError('overloaded', 'The server shut down before the answer was ready.').toBody())
+  await closeServer(server, signal)
+}

@@ -1,0 +1,55 @@
+import { ServiceError } from '#shared/error.ts'
+
+/** Media that arrive inside a request: the syntax of data URLs and base64, and which addresses may stand in for them. */
+
+/** What is used of the head of a data URL; longer heads are refused. */
+const HEAD_CHARS_MAX = 256
+/** RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data> */
+const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
+const BASE64 = /^[A-Za-z0-9+/]+={0,2}$/
+const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
+
+/** @throws ServiceError when `data` is not base64 of the standard alphabet */
+export function requireBase64(data: string, param: string): void {
+  const padding = data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0
+  if (!BASE64.test(data) || (data.length - padding) % 4 === 1) {
+    throw new ServiceError('invalid_value', 'Expected base64-encoded data.', { param })
+  }
+}
+
+/**
+ * Checks a data URL with base64 content.
+ *
+ * @returns its media type in lower case, such as `image/png`
+ * @throws ServiceError when the syntax is broken
+ */
+export function requireDataUrl(url: string, param: string): string {
+  const head = DATA_URL_HEAD.exec(url.slice(0, HEAD_CHARS_MAX))
+  if (head === null) {
+    const message = 'Expected a base64-encoded data URL, such as data:image/png;base64,iVBORw0….'
+    throw new ServiceError('invalid_value', message, { param })
+  }
+  requireBase64(url.slice(head[0].length), param)
+  return (head[1] as string).toLowerCase()
+}
+
+/** Checks an image's address: a data URL of a known image type, or https where the deployment allows it. */
+export function requireImageUrl(url: string, param: string, remoteImages: boolean): void {
+  if (!url.slice(0, 5).toLowerCase().startsWith('data:')) return requireRemoteUrl(url, param, remoteImages)
+  const type = requireDataUrl(url, param)
+  if (IMAGE_TYPES.has(type)) return
+  const message = `Unsupported image type '${type}'. Supported are image/png, image/jpeg, image/gif and image/webp.`
+  throw new ServiceError('unsupported_value', message, { param })
+}
+
+/** Checks the address of something the service would have to fetch: https only, and only where allowed. */
+export function requireRemoteUrl(url: string, param: string, isAllowed: boolean): void {
+  const parsed = URL.parse(url)
+  if (parsed === null) throw new ServiceError('invalid_value', 'Expected a valid URL.', { param })
+  if (!isAllowed) {
+    const message = 'Remote URLs are not fetched by this service. Send the content as base64.'
+    throw new ServiceError('unsupported_value', message, { param })
+  }
+  if (parsed.protocol === 'https:') return
+  throw new ServiceError('invalid_value', 'Only https URLs are fetched.', { param })
+}

@@ -1,0 +1,146 @@
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesToolChoice } from '#schemas/messages.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { ServiceError } from '#shared/error.ts'
+import { outputTokens, refuse, requireJson, requireToolChoice, requireTools } from './decode.ts'
+import { decodeMessagesTurns, decodeSystem } from './messages-turns.ts'
+import type { DecodeContext } from './protocol.ts'
+import { excerpt, extraOf, parseBody } from './validate.ts'
+
+/**
+ * Decodes a messages body (contract C.2, C.3). Shape first, then the model, then the rules that need it.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+export function decodeMessages(body: unknown, context: DecodeContext): GenerateRequest {
+  const request = parseBody(MessagesRequest, body, 'messages')
+  const model = findModel(request.model, context)
+  const maxTokens = outputTokens(model, request.max_tokens)
+  if (request.thinking?.type === 'enabled' && request.thinking.budget_tokens >= request.max_tokens) {
+    refuse('invalid_value', 'thinking.budget_tokens', 'Input should be less than max_tokens')
+  }
+  return {
+    ...decodePrompt(request, model, context),
+    stream: request.stream ?? false,
+    max_tokens: maxTokens,
+    reasoning: reasoning(request, model, maxTokens),
+    extra: extra(request),
+  }
+}
+
+/** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (contract C.6). */
+export function decodeCount(body: unknown, context: DecodeContext): GenerateRequest {
+  const request = parseBody(CountTokensRequest, body, 'messages')
+  const model = findModel(request.model, context)
+  return {
+    ...decodePrompt(request, model, context),
+    stream: false,
+    reasoning: reasoning(request, model),
+    extra: extra(request),
+  }
+}
+
+/** In this format an unknown model reads `model: <id>` (contract C.2). */
+function findModel(id: string, context: DecodeContext): ModelConfig {
+  try {
+    return context.getModel(id)
+  } catch (error) {
+    if (!(error instanceof ServiceError) || error.code !== 'model_not_found') throw error
+    throw new ServiceError('model_not_found', excerpt(id), { cause: error, param: 'model' })
+  }
+}
+
+const CONSUMED: ReadonlySet<string> = new Set([
+  ...['model', 'messages', 'max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'stop_sequences', 'stream'],
+  ...['tools', 'tool_choice', 'metadata', 'output_config', 'thinking'],
+])
+const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens'])
+const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
+
+/** Of `thinking` and `output_config` only what has no internal form goes along, such as `display`. */
+function extra(request: CountTokensRequest): GenerateRequest['extra'] {
+  const rest = {
+    ...extraOf(request, CONSUMED),
+    thinking: extraOf(request.thinking ?? {}, THINKING_CONSUMED),
+    output_config: extraOf(request.output_config ?? {}, OUTPUT_CONSUMED),
+  }
+  return extraOf(rest, NOTHING)
+}
+
+const NOTHING: ReadonlySet<string> = new Set()
+
+function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
+  if (typeof request.temperature === 'number' && typeof request.top_p === 'number') {
+    refuse('invalid_value', 'temperature', 'temperature and top_p cannot both be specified. Use only one of them.')
+  }
+  const tools = decodeTools(request.tools ?? [], model)
+  const system = decodeSystem(request.system ?? '')
+  const turns = decodeMessagesTurns(request.messages, { ...context, model })
+  return {
+    dialect: 'anthropic' as const,
+    model: model.id,
+    turns: system === undefined ? turns : [system, ...turns],
+    temperature: request.temperature ?? undefined,
+    top_p: request.top_p ?? undefined,
+    top_k: request.top_k || undefined,
+    n: 1,
+    stop: request.stop_sequences ?? [],
+    logprobs: false,
+    tools,
+    ...toolUse(request.tool_choice ?? undefined, tools),
+    response_format: responseFormat(request, model),
+    user: request.metadata?.user_id ?? undefined,
+  }
+}
+
+const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'input_schema', 'strict'])
+
+function decodeTools(tools: readonly MessagesTool[], model: ModelConfig): Tool[] {
+  const decoded = tools.map((tool) => ({
+    name: tool.name,
+    description: tool.description ?? undefined,
+    parameters: tool.input_schema,
+    strict: tool.strict ?? undefined,
+    extra: extraOf(tool, TOOL_CONSUMED),
+  }))
+  requireTools(model, decoded, (index) => `tools[${index}].name`)
+  return decoded
+}
+
+function toolUse(
+  choice: MessagesToolChoice | undefined,
+  tools: readonly Tool[],
+): Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'> {
+  if (choice === undefined) return {}
+  if (choice.type === 'none') return { tool_choice: { type: 'none' } }
+  const use = internalChoice(choice)
+  requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
+  return { tool_choice: use, parallel_tool_calls: choice.disable_parallel_tool_use ? false : undefined }
+}
+
+function internalChoice(choice: Exclude<MessagesToolChoice, { type: 'none' }>): GenerateRequest['tool_choice'] {
+  if (choice.type === 'tool') return { type: 'tool', name: choice.name }
+  return { type: choice.type === 'any' ? 'required' : 'auto' }
+}
+
+function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
+  const format = request.output_config?.format
+  if (!format) return undefined
+  requireJson(model, 'output_config.format')
+  return { type: 'json_schema', schema: format.schema }
+}
+
+/** Passed to models that think, else ignored. The budget follows `max_tokens` where that was clamped. */
+function reasoning(
+  request: CountTokensRequest,
+  model: ModelConfig,
+  maxTokens = Infinity,
+): GenerateRequest['reasoning'] {
+  if (!model.capabilities.reasoning) return undefined
+  const effort = request.output_config?.effort ?? undefined
+  const thinking = request.thinking
+  if (!thinking) return effort === undefined ? undefined : { effort }
+  if (thinking.type === 'disabled') return { effort, enabled: false }
+  if (thinking.type !== 'enabled') return { effort, enabled: true, adaptive: true }
+  return { effort, enabled: true, budget_tokens: Math.min(thinking.budget_tokens, maxTokens - 1) }
+}

@@ -1,0 +1,133 @@
+import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
+import type { EncodeContext } from './protocol.ts'
+
+/** What the whole answer and the stream of the messages format share: how internal words read on the wire. */
+
+/** The event that ends the answer. */
+export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
+
+/** From this version on answers carry the keys of the newer dialect, as nulls mostly (contract C.1). */
+const NEWER_DIALECT = '2026-10-21'
+
+/** Whether the caller's version asks for the newer dialect. Under the older one those keys break clients (rule 0.8). */
+export function isNewer(context: EncodeContext): boolean {
+  return context.version >= NEWER_DIALECT
+}
+
+/** Why the answer ended, in the words of this format (contract C.4). */
+export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: boolean): StopReason {
+  switch (finish.reason) {
+    case 'content_filter':
+      return 'refusal'
+    case 'length':
+      return finish.context_full ? 'model_context_window_exceeded' : 'max_tokens'
+    case 'tool_calls':
+      return 'tool_use'
+    case 'stop':
+      if (hasCalls) return 'tool_use'
+      if (hasRefusal) return 'refusal'
+      return finish.stop_sequence === undefined ? 'end_turn' : 'stop_sequence'
+  }
+}
+
+/** The stop string of an answer that ended with one. */
+export function stopSequence(finish: FinishEvent, reason: StopReason): string | null {
+  return reason === 'stop_sequence' ? (finish.stop_sequence ?? null) : null
+}
+
+/** Describes a refusal in the newer dialect. */
+export function stopDetails(reason: StopReason | null): RefusalDetails | null {
+  return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
+}
+
+/** A message around its content; also the start of a stream, then empty and without a reason. */
+export function envelope(
+  context: EncodeContext,
+  model: string,
+  body: Pick<Message, 'content' | 'stop_reason' | 'stop_sequence'>,
+  usage: Usage,
+): Message {
+  const { content, stop_reason, stop_sequence } = body
+  const newer = { container: null, stop_details: stopDetails(stop_reason), diagnostics: null }
+  return {
+    id: `msg_${context.callId}`,
+    type: 'message',
+    role: 'assistant',
+    model,
+    content,
+    stop_reason,
+    stop_sequence,
+    usage: messagesUsage(context, usage),
+    ...(isNewer(context) ? newer : {}),
+  }
+}
+
+/** Usage of a whole message. */
+function messagesUsage(context: EncodeContext, usage: Usage): MessagesUsage {
+  if (!isNewer(context)) return cumulativeUsage(usage)
+  return {
+    ...cumulativeUsage(usage),
+    cache_creation: null,
+    inference_geo: null,
+    output_tokens_details: thinkingTokens(usage),
+    server_tool_use: null,
+    service_tier: 'standard',
+    speed: null,
+  }
+}
+
+/** Usage at the end of a stream. */
+export function deltaUsage(context: EncodeContext, usage: Usage): MessagesUsage {
+  if (!isNewer(context)) return cumulativeUsage(usage)
+  return { ...cumulativeUsage(usage), output_tokens_details: thinkingTokens(usage), server_tool_use: null }
+}
+
+/** Inside, input counts everything; here, what the prompt cache read or wrote is counted apart. */
+function cumulativeUsage(usage: Usage): MessagesUsage {
+  const read = usage.cached_tokens ?? 0
+  const written = usage.cache_write_tokens ?? 0
+  return {
+    input_tokens: Math.max(0, usage.input_tokens - read - written),
+    output_tokens: usage.output_tokens,
+    cache_creation_input_tokens: written,
+    cache_read_input_tokens: read,
+  }
+}
+
+function thinkingTokens({ reasoning_tokens }: Usage): { thinking_tokens: number } | null {
+  return reasoning_tokens === undefined ? null : { thinking_tokens: reasoning_tokens }
+}
+
+/** A text block. */
+export function textBlock(context: EncodeContext, text: string): OutputBlock {
+  return { type: 'text', text, ...(isNewer(context) ? { citations: null } : {}) }
+}
+
+/** A tool_use block. */
+export function toolBlock(
+  context: EncodeContext,
+  id: string,
+  name: string,
+  input: Record<string, unknown>,
+): OutputBlock {
+  return {
+    type: 'tool_use',
+    id,
+    name: name.toWellFormed(),
+    input,
+    ...(isNewer(context) ? { caller: { type: 'direct' } } : {}),
+  }
+}
+
+/** Arguments as the object they spell; undefined when they spell none. No text at all spells `{}`. */
+export function parseInput(text: string): Record<string, unknown> | undefined {
+  if (text.trim() === '') return {}
+  try {
+    const input: unknown = JSON.parse(text)
+    const isObject = typeof input === 'object' && input !== null && !Array.isArray(input)
+    return isObject ? (input as Record<string, unknown>) : undefined
+  } catch {
+    return undefined // Cut by the token limit, or written wrongly by the model: the caller decides.
+  }
+}

@@ -1,0 +1,48 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { decodeCount, decodeMessages } from './messages-decode.ts'
+import { MessagesStream } from './messages-stream.ts'
+import { encodeMessage } from './messages-whole.ts'
+import type { DecodeContext, Protocol } from './protocol.ts'
+import { excerpt } from './validate.ts'
+
+/** The messages format: `POST /v1/messages` (contract C). */
+export const messagesProtocol: Protocol = {
+  decode: decodeMessages,
+  encodeWhole: encodeMessage,
+  openStream: (context) => new MessagesStream(context),
+}
+
+/**
+ * Decodes the body of `POST /v1/messages/count_tokens` (contract C.6): a prompt that is not to be answered.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+export function decodeCountTokens(body: unknown, context: DecodeContext): GenerateRequest {
+  return decodeCount(body, context)
+}
+
+/** The version of callers that name none (contract C.1); also the oldest there is. */
+const VERSION_DEFAULT = '2023-06-01'
+
+/**
+ * The version of the messages format that a request asks for: `anthropic-version`, else the spec's `vendor-version`.
+ *
+ * @returns a date, `YYYY-MM-DD`
+ * @throws ServiceError when it is no date, or one before the first version
+ */
+export function parseVersion(headers: IncomingHttpHeaders): string {
+  const name = headers['anthropic-version'] === undefined ? 'vendor-version' : 'anthropic-version'
+  const version = String(headers[name] ?? VERSION_DEFAULT).trim()
+  const isDate = /^\d{4}-\d{2}-\d{2}$/.test(version) && isCalendarDate(version)
+  if (isDate && version >= VERSION_DEFAULT) return version
+  const message = `'${excerpt(version)}' is not a version. Expected a date from ${VERSION_DEFAULT} on.`
+  throw new ServiceError('invalid_request', message, { param: name })
+}
+
+/** Date.parse rolls 2024-02-31 over into March, so the text must survive the way there and back. */
+function isCalendarDate(text: string): boolean {
+  const ms = Date.parse(`${text}T00:00:00Z`)
+  return !Number.isNaN(ms) && new Date(ms).toISOString().startsWith(text)
+}

@@ -1,0 +1,177 @@
+import { ServiceError } from '#shared/error.ts'
+import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import type { Call } from './call.ts'
+import { errorBody } from './errors-http.ts'
+import type { StreamEncoder } from './protocol.ts'
+
+/** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
+const HEAD_WAIT_MS = 5_000
+/** Silence after which a stream says that it lives (contract A.5). */
+const KEEP_ALIVE_MS = 15_000
+/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
+const EARLY_HEAD_MS = 240_000
+/** How long the last words to a slow reader may take before its socket is cut. */
+const LAST_WORDS_MS = 1_000
+
+/** Writes the head of an event stream (contract A.5). */
+function writeStreamHead(call: Call): void {
+  const { res } = call
+  res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
+  res.writeHead(200, {
+    'content-type': 'text/event-stream; charset=utf-8',
+    'cache-control': 'no-cache, no-transform',
+    'x-accel-buffering': 'no',
+  })
+  res.flushHeaders()
+}
+
+/**
+ * Streams a job's deltas to the caller as they come, until its end.
+ *
+ * Errors before the first output are thrown, so that they become HTTP errors; later ones become the protocol's error
+ * frame. Memory stays bounded: while the caller reads slowly nothing is taken from the job, whose buffer then pauses the
+ * worker; after `slowReaderMs` without progress the connection is closed.
+ */
+export async function respondStream(
+  call: Call,
+  job: AttachedJob,
+  encoder: StreamEncoder,
+  onDelta: (delta: unknown) => void,
+  slowReaderMs: number,
+): Promise<void> {
+  const stream = new EventStream(call, encoder, slowReaderMs)
+  try {
+    for (;;) {
+      const deltas = await job.next()
+      if (!deltas) break
+      let text = ''
+      for (const delta of deltas) {
+        onDelta(delta)
+        text += encoder.event(delta as never)
+      }
+      // What comes before output (the start of a message) waits for it: the attempt may still fail cleanly.
+      await stream.write(text, job.firstOutputAtMs !== undefined)
+    }
+    await stream.write(encoder.end(), true)
+    call.res.end()
+  } catch (error) {
+    if (!call.res.headersSent) throw error
+    stream.fail(ServiceError.from(error))
+  } finally {
+    stream.close()
+  }
+}
+
+/** The response of one stream: head held back, keep-alives, and waiting for a slow reader. */
+class EventStream {
+  readonly #call: Call
+  readonly #encoder: StreamEncoder
+  readonly #slowReaderMs: number
+  readonly #headTimer: NodeJS.Timeout
+  #keepAlive: NodeJS.Timeout | undefined
+  #held = ''
+
+  constructor(call: Call, encoder: StreamEncoder, slowReaderMs: number) {
+    this.#call = call
+    this.#encoder = encoder
+    this.#slowReaderMs = slowReaderMs
+    this.#headTimer = setTimeout(() => this.#open(), HEAD_WAIT_MS)
+  }
+
+  async write(text: string, isOutput: boolean): Promise<void> {
+    const { res } = this.#call
+    if (!res.headersSent) {
+      this.#held += text
+      if (isOutput) this.#open()
+      return
+    }
+    this.#keepAlive?.refresh()
+    if (text && !res.write(text) && !res.destroyed) await this.#untilDrained()
+  }
+
+  fail(error: ServiceError): void {
+    const { res } = this.#call
+    res.end(this.#encoder.error(error))
+    setTimeout(() => res.destroy(), LAST_WORDS_MS).unref()
+  }
+
+  close(): void {
+    clearTimeout(this.#headTimer)
+    clearInterval(this.#keepAlive)
+  }
+
+  #open(): void {
+    const { res } = this.#call
+    if (res.headersSent || res.destroyed) return
+    clearTimeout(this.#headTimer)
+    writeStreamHead(this.#call)
+    if (this.#held) res.write(this.#held)
+    this.#held = ''
+    this.#keepAlive = setInterval(() => {
+      if (!res.writableNeedDrain && !res.writableEnded) res.write(this.#encoder.keepAlive())
+    }, KEEP_ALIVE_MS)
+  }
+
+  #untilDrained(): Promise<void> {
+    const { res } = this.#call
+    return new Promise((resolve, reject) => {
+      const done = (error?: ServiceError) => {
+        clearTimeout(timer)
+        res.off('drain', onDrain)
+        res.off('close', onDrain)
+        if (error) reject(error)
+        else resolve()
+      }
+      const onDrain = () => done()
+      const timer = setTimeout(() => done(new ServiceError('slow_reader', SLOW_READER)), this.#slowReaderMs)
+      res.once('drain', onDrain)
+      res.once('close', onDrain)
+    })
+  }
+}
+
+const SLOW_READER = 'The connection is read too slowly to keep up with the output.'
+
+/**
+ * Answers with the whole result of a job as JSON.
+ *
+ * An answer that takes longer than four minutes gets its head early and newlines, which JSON allows before the value; a
+ * failure after that can only be told inside the body (contract G.2).
+ */
+export async function respondWhole(
+  call: Call,
+  job: AttachedJob,
+  encode: (deltas: unknown[]) => unknown,
+): Promise<void> {
+  const { res } = call
+  const early = keepWaiting(call)
+  try {
+    const body = JSON.stringify(encode((await job.next()) ?? []))
+    if (!res.headersSent) {
+      res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
+      res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
+    }
+    res.end(body)
+  } catch (error) {
+    if (!res.headersSent) throw error
+    res.end(JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId)))
+  } finally {
+    early.stop()
+  }
+}
+
+function keepWaiting(call: Call): { stop(): void } {
+  const { res } = call
+  let newline: NodeJS.Timeout | undefined
+  const head = setTimeout(() => {
+    res.writeHead(200, { 'content-type': 'application/json' })
+    res.write('\n')
+    newline = setInterval(() => res.write('\n'), KEEP_ALIVE_MS)
+  }, EARLY_HEAD_MS)
+  return {
+    stop() {
+      clearTimeout(head)
+      clearInterval(newline)
+    },
+  }
+}

@@ -1,0 +1,122 @@
+import { createServer } from 'node:http'
+import { parseArgs } from 'node:util'
+import { type Config, ConfigError, loadConfig } from '#shared/config.ts'
+import { answerHealth } from '#shared/health.ts'
+import { type Service, stopAll, stopOnSignals } from '#shared/lifecycle.ts'
+import { type Log, openLog } from '#shared/log.ts'
+import { openPorts, type Ports } from '#shared/ports.ts'
+import packageJson from '../package.json' with { type: 'json' }
+import type { Ingress } from './ingress/ingress.ts'
+import { SERVICES } from './services.ts'
+
+const HELP = `Usage: node services/main.ts [role ...]
+
+Runs the given roles in one process; without any, all of them.
+
+Roles:
+  ingress      HTTP API: turns requests into jobs and streams results back
+  inference    worker: text generation
+
+Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the
+environment and from .env; .env.example lists them all.
+
+Options:
+  -h, --help     show this help
+  -v, --version  show the version
+`
+
+await main()
+
+async function main(): Promise<void> {
+  const roles = readArguments()
+  const config = readConfig(roles)
+  const log = openLog(config.logLevel, roles.length === Object.keys(SERVICES).length ? 'sluice' : roles.join('+'))
+  const fail = (error: unknown) => {
+    log.fatal({ err: error }, 'fatal')
+    process.exit(1)
+  }
+  process.on('uncaughtException', fail)
+  process.on('unhandledRejection', fail)
+  const ports = await openPorts(config, log, packageJson.version, fail).catch((error: unknown) =>
+    exitWithProblems(error),
+  )
+  const services: Service[] = []
+  // From here on a signal stops whatever has started by then.
+  stopOnSignals(services, config.drainMs, log)
+  services.push({ name: 'broker', drain: async () => {}, close: () => ports.broker.close(), problems: () => [] })
+  for (const role of Object.keys(SERVICES)) {
+    if (!roles.includes(role)) continue
+    const service = await SERVICES[role]?.(ports).catch(async (error: unknown) => {
+      await stopAll(services, 1, log)
+      return exitWithProblems(error)
+    })
+    if (service) services.push(service)
+    log.info({ role }, 'service ready')
+  }
+  if (!roles.includes('ingress') && config.metricsPort !== undefined)
+    serveHealth(config.metricsPort, services, ports, log)
+  const ingress = services.find((service): service is Ingress => service.name === 'ingress')
+  if (ingress) greet(config, ingress)
+}
+
+function readArguments(): string[] {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { help: { type: 'boolean', short: 'h' }, version: { type: 'boolean', short: 'v' } },
+  })
+  if (values.help || values.version) {
+    process.stdout.write(values.help ? HELP : `${packageJson.version}\n`)
+    process.exit(0)
+  }
+  const unknown = positionals.filter((role) => !(role in SERVICES))
+  if (unknown.length > 0) exitWith(`Unknown role: ${unknown.join(', ')}.\n\n${HELP}`)
+  return positionals.length > 0 ? positionals : Object.keys(SERVICES)
+}
+
+function readConfig(roles: string[]): Config {
+  try {
+    const config = loadConfig()
+    const isWhole = Object.keys(SERVICES).every((role) => roles.includes(role))
+    if (!isWhole && !config.kafka)
+      throw new ConfigError(['KAFKA_BROKERS: needed when roles run in processes of their own'])
+    return config
+  } catch (error) {
+    return exitWithProblems(error)
+  }
+}
+
+function exitWithProblems(error: unknown): never {
+  if (error instanceof ConfigError)
+    return exitWith(`Cannot start:\n${error.problems.map((line) => `  - ${line}`).join('\n')}\n`)
+  return exitWith(`Cannot start: ${error instanceof Error ? error.message : String(error)}\n`)
+}
+
+function exitWith(text: string): never {
+  process.stderr.write(text)
+  process.exit(2)
+}
+
+function serveHealth(port: number, services: readonly Service[], ports: Ports, log: Log): void {
+  const health = { problems: () => services.flatMap((service) => service.problems()), metrics: ports.metrics }
+  const server = createServer((req, res) => {
+    if (!answerHealth(health, req, res)) res.writeHead(404).end()
+  })
+  server.on('error', (error) => log.error({ err: error, port }, 'metrics port not available'))
+  server.listen(port)
+  server.unref()
+}
+
+/** Says where to go, once, to people at a terminal and in logs alike. */
+function greet(config: Config, ingress: Ingress): void {
+  const host = config.host === '0.0.0.0' ? '127.0.0.1' : config.host
+  const url = `http://${host}:${ingress.port}`
+  const key = ingress.createdKey
+  const lines = [`Sluice listens on ${url}`]
+  if (key) lines.push(`Your API key, shown only now: ${key}`)
+  lines.push(
+    'Try it:',
+    `  curl ${url}/v1/chat/completions -H 'Authorization: Bearer ${key ?? 'YOUR_KEY'}' -H 'Content-Type: application/json' \\`,
+    `    -d '{"model":"smollm2-135m-instruct","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
+  )
+  process.stderr.write(`\n${lines.join('\n')}\n\n`)
+}

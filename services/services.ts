@@ -1,0 +1,13 @@
+import type { Service } from '#shared/lifecycle.ts'
+import type { Ports } from '#shared/ports.ts'
+import { startInference } from './inference/inference.ts'
+import { startIngress } from './ingress/ingress.ts'
+
+/**
+ * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
+ * one. The only place that sees them all.
+ */
+export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service>>> = {
+  inference: startInference,
+  ingress: startIngress,
+}

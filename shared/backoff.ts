@@ -1,0 +1,16 @@
+/** Delay before the next try: exponential, between half and the whole of the ceiling ("equal jitter"). */
+export interface Backoff {
+  readonly baseMs: number
+  readonly maxMs: number
+}
+
+/**
+ * Milliseconds to wait before try number `tries + 1`.
+ *
+ * @param tries How many tries there were, from 1.
+ * @param random In [0, 1); passed in so that tests can fix it.
+ */
+export function backoffMs(tries: number, backoff: Backoff, random: number): number {
+  const ceiling = Math.min(backoff.maxMs, backoff.baseMs * 2 ** (tries - 1))
+  return Math.round(ceiling / 2 + (ceiling / 2) * random)
+}

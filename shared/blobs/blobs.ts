@@ -1,0 +1,16 @@
+/**
+ * The blob port: bytes too large for a record, by key. A directory by default.
+ *
+ * Promises every adapter keeps (test/ports/blobs.test.ts): `put` resolves once `get` anywhere gives the whole; a reader
+ * never sees half of one; a missing key is `not_found`; a second `put` of a key replaces it.
+ */
+export interface Blobs {
+  /** @param key Letters, digits, `_` and `-` only. */
+  put(key: string, value: Buffer): Promise<void>
+  /** @throws ServiceError `not_found` */
+  get(key: string): Promise<Buffer>
+  /** Deletes a blob; one that is not there is fine. */
+  delete(key: string): Promise<void>
+  /** Deletes what is older than `ageMs`: what crashed processes left. Gives how many. */
+  sweep(ageMs: number): Promise<number>
+}

@@ -1,0 +1,50 @@
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import type { Blobs } from './blobs.ts'
+
+const KEY = /^[A-Za-z0-9_-]{1,200}$/
+
+/**
+ * Blobs as files of one directory. Several processes may share it, also over a network file system with atomic rename.
+ *
+ * @param directory Made when it is not there.
+ */
+export async function openDiskBlobs(directory: string): Promise<Blobs> {
+  await mkdir(directory, { recursive: true })
+  const pathOf = (key: string) => {
+    if (!KEY.test(key)) throw new Error('malformed blob key')
+    return join(directory, key)
+  }
+  return {
+    async put(key, value) {
+      const partial = join(directory, newId('.partial-'))
+      await writeFile(partial, value)
+      await rename(partial, pathOf(key))
+    },
+    async get(key) {
+      try {
+        return await readFile(pathOf(key))
+      } catch (error) {
+        throw new ServiceError('not_found', 'The stored body of the request is gone.', { cause: error })
+      }
+    },
+    async delete(key) {
+      await rm(pathOf(key), { force: true })
+    },
+    async sweep(ageMs) {
+      const oldest = Date.now() - ageMs
+      let count = 0
+      for (const name of await readdir(directory)) {
+        const path = join(directory, name)
+        // Another process may have deleted it meanwhile.
+        const info = await stat(path).catch(() => undefined)
+        if (!info || info.mtimeMs > oldest) continue
+        await rm(path, { force: true })
+        count++
+      }
+      return count
+    },
+  }
+}

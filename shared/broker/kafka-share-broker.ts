@@ -1,0 +1,191 @@
+import { Admin, ConfigResourceTypes, IncrementalAlterConfigOperationTypes } from '@platformatic/kafka'
+import type { Broker, ChannelRecord, Closable, QueueConsumer } from './broker.ts'
+import { ChannelReceiver } from './kafka-channel.ts'
+import type { KafkaCluster } from './kafka-cluster.ts'
+import { isTopicExists, isTransient, KafkaRefusal } from './kafka-errors.ts'
+import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
+import { KafkaProducer } from './kafka-producer.ts'
+import { batchBytesMax, CoalescingSender, overloaded } from './kafka-sender.ts'
+import { ShareConsumer } from './kafka-share.ts'
+import { describeShareGroupOffsets } from './kafka-share-protocol.ts'
+import { pause } from './kafka-supervision.ts'
+import { checkShareGroups, checkTopics, type KafkaAdmin, KafkaUnfitError, type NewTopic } from './kafka-topics.ts'
+
+const LAG_TIMEOUT_MS = 5_000
+const READY_TIMEOUT_MS = 10_000
+const READY_INTERVAL_MS = 100
+
+/**
+ * The broker on Kafka 4.2 or later: share groups for queues, group-less readers for channels. Owns the cluster it is given.
+ *
+ * @throws KafkaUnfitError with everything that is wrong
+ */
+export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptions): Promise<Broker> {
+  const admin = new PlatformaticAdmin(cluster, options)
+  try {
+    const problems = [...(await checkTopics(admin, options)), ...(await checkShareGroups(admin, options))]
+    if (problems.length > 0) throw new KafkaUnfitError(problems)
+  } finally {
+    await admin.close()
+  }
+  await untilLed(cluster, options)
+  return new ShareBroker(cluster, options)
+}
+
+/** New topics have no leaders for a moment. */
+async function untilLed(cluster: KafkaCluster, options: KafkaOptions): Promise<void> {
+  const names = options.topics.map(({ name }) => options.prefix + name)
+  await cluster.follow(names)
+  const timeout = AbortSignal.timeout(READY_TIMEOUT_MS)
+  while (names.some((name) => cluster.leader(name, 0) < 0)) {
+    if (timeout.aborted) {
+      const missing = names.filter((name) => cluster.leader(name, 0) < 0).join(', ')
+      throw new KafkaUnfitError([{ problem: `No broker leads ${missing}`, fix: 'Check the state of the brokers' }])
+    }
+    await pause(READY_INTERVAL_MS, timeout)
+    await cluster.follow(names)
+  }
+}
+
+class ShareBroker implements Broker {
+  readonly name = 'kafka (share groups)'
+  readonly #cluster: KafkaCluster
+  readonly #options: KafkaOptions
+  readonly #sender: CoalescingSender
+  readonly #open = new Set<Closable>()
+  readonly #turns = new Map<string, number>()
+  #closed: Promise<void> | undefined
+
+  constructor(cluster: KafkaCluster, options: KafkaOptions) {
+    this.#cluster = cluster
+    this.#options = options
+    const producer = new KafkaProducer(cluster)
+    this.#sender = new CoalescingSender(
+      (batches) => producer.produce(batches),
+      options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax,
+      () => cluster.suspect(),
+    )
+  }
+
+  get isReachable(): boolean {
+    return this.#cluster.isReachable && this.#closed === undefined
+  }
+
+  async submit(queue: string, value: Buffer): Promise<void> {
+    if (!this.isReachable) throw overloaded('The job queue cannot be reached.')
+    const topic = this.#options.prefix + queue
+    const timeoutMs = this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs
+    const options = { timeoutMs, batchBytesMax: batchBytesMax.queue }
+    await this.#sender.send(topic, this.#nextPartition(topic), { key: undefined, value }, options)
+  }
+
+  async send(channel: string, partition: number, key: string, value: Buffer): Promise<void> {
+    const record = { key: Buffer.from(key), value }
+    await this.#sender.send(this.#options.prefix + channel, partition, record, { batchBytesMax: batchBytesMax.channel })
+  }
+
+  async openQueue(queue: string): Promise<QueueConsumer> {
+    const consumer = new ShareConsumer(this.#cluster, queue, this.#options.prefix + queue, this.#options)
+    this.#open.add(consumer)
+    return consumer.open()
+  }
+
+  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+    const topic = this.#options.prefix + channel
+    const receiver = new ChannelReceiver(this.#cluster, this.#options, topic, partition, onRecord)
+    this.#open.add(receiver)
+    return receiver.open()
+  }
+
+  async lag(queue: string): Promise<number | undefined> {
+    const topic = this.#options.prefix + queue
+    const partitions = Array.from({ length: this.#cluster.partitions(topic) }, (_, index) => index)
+    try {
+      const node = await this.#cluster.coordinator(topic)
+      const connection = await this.#cluster.connection(node, 'lag', LAG_TIMEOUT_MS)
+      const answer = await describeShareGroupOffsets.async(connection, { group: topic, topic, partitions })
+      if (answer.errorCode !== 0) throw new KafkaRefusal(`Asking for the lag of ${topic}`, answer.errorCode)
+      const lags = answer.lags.filter((lag) => lag >= 0)
+      return lags.length === 0 ? undefined : lags.reduce((sum, lag) => sum + lag, 0)
+    } catch (error) {
+      if (!isTransient(error))
+        this.#options.onProblem('the lag of a queue is not known', { queue, error: String(error) })
+      return undefined
+    }
+  }
+
+  close(): Promise<void> {
+    this.#closed ??= this.#close()
+    return this.#closed
+  }
+
+  async #close(): Promise<void> {
+    await this.#sender.close(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs)
+    await Promise.allSettled([...this.#open].map((open) => open.close()))
+    await this.#cluster.close()
+  }
+
+  /** Round robin over the partitions that somebody leads; any, when nobody leads one. */
+  #nextPartition(topic: string): number {
+    const count = Math.max(this.#cluster.partitions(topic), 1)
+    const turn = this.#turns.get(topic) ?? 0
+    const order = Array.from({ length: count }, (_, index) => (turn + index) % count)
+    const chosen = order.find((partition) => this.#cluster.leader(topic, partition) >= 0) ?? turn
+    this.#turns.set(topic, (chosen + 1) % count)
+    return chosen
+  }
+}
+
+/** The boot check's view of a cluster. */
+class PlatformaticAdmin implements KafkaAdmin {
+  readonly #cluster: KafkaCluster
+  readonly #admin: Admin
+
+  constructor(cluster: KafkaCluster, options: KafkaOptions) {
+    this.#cluster = cluster
+    this.#admin = new Admin({
+      clientId: options.clientId,
+      bootstrapBrokers: [...options.brokers],
+      ...(options.tls ? { tls: {} } : {}),
+      ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
+    })
+  }
+
+  async brokerCount(): Promise<number> {
+    return this.#cluster.nodeCount
+  }
+
+  async partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>> {
+    await this.#cluster.follow(topics)
+    const counts = topics.map((topic) => [topic, this.#cluster.partitions(topic)] as const)
+    return new Map(counts.filter(([, count]) => count > 0))
+  }
+
+  async settings(kind: 'topic' | 'broker' | 'group', name: string): Promise<ReadonlyMap<string, string>> {
+    const resourceType = {
+      topic: ConfigResourceTypes.TOPIC,
+      broker: ConfigResourceTypes.BROKER,
+      group: ConfigResourceTypes.GROUP,
+    }[kind]
+    const resourceName = kind === 'broker' ? String(this.#cluster.anyNode) : name
+    const [found] = await this.#admin.describeConfigs({ resources: [{ resourceType, resourceName }] })
+    return new Map((found?.configs ?? []).map((config) => [config.name, config.value ?? '']))
+  }
+
+  async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
+    const configs = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
+    await this.#admin.createTopics({ topics: [name], partitions, replicas, configs }).catch((error: unknown) => {
+      if (!isTopicExists(error)) throw error
+    })
+  }
+
+  async setGroup(group: string, setting: string, value: string): Promise<void> {
+    const config = { name: setting, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
+    const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configs: [config] }
+    await this.#admin.incrementalAlterConfigs({ resources: [resource] })
+  }
+
+  async close(): Promise<void> {
+    await this.#admin.close()
+  }
+}

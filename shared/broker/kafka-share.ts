@@ -1,0 +1,291 @@
+/**
+ * A member of a share group (KIP-932): the queue half of the broker port on Kafka 4.2 or later.
+ *
+ * Two loops that share nothing but the assignment. **Membership** heartbeats to the group's coordinator, follows it when it
+ * moves, and learns the assigned partitions. **Fetching** runs only while somebody takes: a session for each node that leads
+ * an assigned partition (kafka-share-session.ts), together never asked for more records than the taker wants.
+ *
+ * A taker that gives up cannot call back a fetch under way. What it brings is kept for the next taker for `KEEP_MS`, then
+ * released. Not done here: renewing locks. Records are acknowledged when they are claimed, within the lock's 30 s.
+ */
+import { randomUUID } from 'node:crypto'
+import type { Delivery, QueueConsumer } from './broker.ts'
+import type { KafkaCluster } from './kafka-cluster.ts'
+import { CODE, isTransient, KafkaRefusal } from './kafka-errors.ts'
+import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
+import { ACK, type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat } from './kafka-share-protocol.ts'
+import { type AcquiredRecord, keyOf, ShareSession } from './kafka-share-session.ts'
+import { pause, Supervisor, within } from './kafka-supervision.ts'
+
+/** How long `take` waits for a first record. */
+const TAKE_WAIT_MS = 900
+/** How long records without a taker are kept. */
+const KEEP_MS = 500
+/** With several leaders polls are short: a taker's slots are split among them until their polls end. */
+const SPLIT_POLL_MS = 100
+/** A new member asks this often until it has an assignment, then as often as the coordinator says. */
+const JOIN_INTERVAL_MS = 100
+/** After this many unanswered asks the group has no partition for this member: it stays, and asks at the usual pace. */
+const JOIN_ASKS_MAX = 100
+const HEARTBEAT_TIMEOUT_MS = 5_000
+const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
+
+interface Taker {
+  readonly max: number
+  readonly wake: () => void
+}
+
+/** One member of the group that shares a queue. Call `open` once. */
+export class ShareConsumer implements QueueConsumer {
+  readonly #cluster: KafkaCluster
+  readonly #queue: string
+  readonly #topic: string
+  readonly #options: KafkaOptions
+  readonly #member: { readonly group: string; readonly member: string }
+  readonly #closing = new AbortController()
+  readonly #membership: Supervisor
+  readonly #fetching: Supervisor
+  readonly #sessions = new Map<number, ShareSession>()
+  /** Sessions that failed, and when they may be tried again. */
+  readonly #restUntil = new Map<ShareSession, number>()
+  readonly #requests = new Set<Promise<void>>()
+  #memberEpoch: number = EPOCH.first
+  #assigned: readonly AssignedTopic[] = []
+  #coordinator: number | undefined
+  #beat: Promise<void> = Promise.resolve()
+  #kept: AcquiredRecord[] = []
+  #taker: Taker | undefined
+  #keepTimer: NodeJS.Timeout | undefined
+  #isFlushScheduled = false
+  #closed: Promise<void> | undefined
+
+  /** @param queue The queue's own name, for positions. @param topic Its topic, and the name of its group. */
+  constructor(cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
+    this.#cluster = cluster
+    this.#queue = queue
+    this.#topic = topic
+    this.#options = options
+    this.#member = { group: topic, member: randomUUID() }
+    this.#membership = new Supervisor(`member of ${topic}`, options, isTransient)
+    this.#fetching = new Supervisor(`share consumer of ${topic}`, options, isTransient)
+  }
+
+  /** Starts to join; records come as soon as the group has assigned partitions. */
+  open(): this {
+    this.#beat = this.#keepMembership()
+    return this
+  }
+
+  async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
+    if (signal.aborted || this.#closing.signal.aborted) return []
+    if (this.#kept.length === 0) await this.#wait(max, signal)
+    clearTimeout(this.#keepTimer)
+    const records = signal.aborted ? [] : this.#kept.splice(0, max)
+    if (this.#kept.length > 0) this.#keepTimer = setTimeout(() => this.#releaseKept(), KEEP_MS)
+    return records.map((record) => this.#toDelivery(record))
+  }
+
+  /** Releases what was not acknowledged, and leaves the group. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close()
+    return this.#closed
+  }
+
+  async #wait(max: number, signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const timer = setTimeout(resolve, TAKE_WAIT_MS)
+    const wake = () => resolve()
+    signal.addEventListener('abort', wake, { once: true })
+    this.#taker = { max, wake }
+    this.#pump()
+    await promise
+    this.#taker = undefined
+    signal.removeEventListener('abort', wake)
+    clearTimeout(timer)
+  }
+
+  /** Gives every idle session something to do: a share of what the taker wants, or acknowledgements to hand in. */
+  #pump(): void {
+    if (this.#closing.signal.aborted) return
+    const idle = [...this.#sessions.values()].filter((session) => this.#isReady(session))
+    let room = (this.#taker?.max ?? 0) - this.#kept.length
+    for (const session of this.#sessions.values()) room -= session.asked
+    for (const [index, session] of idle.entries()) {
+      const share = session.isWanted ? Math.ceil(Math.max(room, 0) / (idle.length - index)) : 0
+      room -= share
+      if (share > 0) this.#run(session, () => this.#fetch(session, share))
+      else if (session.hasPending) this.#run(session, () => session.flush())
+    }
+  }
+
+  #isReady(session: ShareSession): boolean {
+    return !session.isBusy && (this.#restUntil.get(session) ?? 0) <= performance.now()
+  }
+
+  async #fetch(session: ShareSession, max: number): Promise<void> {
+    const records = await session.fetch(max, this.#sessions.size > 1 ? SPLIT_POLL_MS : undefined)
+    // Next time another session comes first, so that fewer slots than leaders still see all of them.
+    if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
+    this.#keep(records)
+  }
+
+  #run(session: ShareSession, request: () => Promise<void>): void {
+    const done = request()
+      .then(() => this.#fetching.progress())
+      .catch((error: unknown) => this.#rest(session, error))
+      .finally(() => {
+        this.#requests.delete(done)
+        this.#dropUnused(session)
+        this.#pump()
+      })
+    this.#requests.add(done)
+  }
+
+  #rest(session: ShareSession, error: unknown): void {
+    if (this.#closing.signal.aborted) return
+    const delayMs = this.#fetching.failed(error)
+    this.#restUntil.set(session, performance.now() + delayMs)
+    setTimeout(() => this.#pump(), delayMs + 1).unref()
+    if (!(error instanceof KafkaRefusal)) this.#cluster.suspect()
+    void this.#cluster.refresh().then(() => this.#follow())
+  }
+
+  #keep(records: readonly AcquiredRecord[]): void {
+    if (records.length === 0) return
+    this.#kept.push(...records)
+    if (this.#taker) return this.#taker.wake()
+    clearTimeout(this.#keepTimer)
+    this.#keepTimer = setTimeout(() => this.#releaseKept(), KEEP_MS)
+  }
+
+  #releaseKept(): void {
+    for (const record of this.#kept.splice(0)) this.#settle(record, ACK.release)
+  }
+
+  #toDelivery(record: AcquiredRecord): Delivery {
+    return {
+      value: record.value,
+      deliveryCount: record.deliveryCount,
+      position: `${this.#queue}/${record.partition}@${record.offset}`,
+      acknowledge: () => this.#settle(record, ACK.accept),
+      release: () => this.#settle(record, ACK.release),
+    }
+  }
+
+  /** Hands in at the end of the turn what one turn of the event loop settled, unless a fetch takes it along. */
+  #settle(record: AcquiredRecord, type: number): void {
+    record.session.settle(record, type)
+    if (this.#isFlushScheduled) return
+    this.#isFlushScheduled = true
+    setImmediate(() => {
+      this.#isFlushScheduled = false
+      this.#pump()
+    })
+  }
+
+  async #keepMembership(): Promise<void> {
+    let asks = 0
+    while (!this.#closing.signal.aborted) {
+      let delayMs = JOIN_INTERVAL_MS
+      try {
+        const { intervalMs } = await this.#heartbeat()
+        this.#membership.progress()
+        asks = this.#assigned.length > 0 ? 0 : asks + 1
+        if (asks === 0 || asks > JOIN_ASKS_MAX) delayMs = intervalMs
+      } catch (error) {
+        if (this.#closing.signal.aborted) return
+        await this.#loseCoordinator()
+        delayMs = this.#membership.failed(error)
+        this.#cluster.suspect()
+      }
+      await pause(delayMs, this.#closing.signal)
+    }
+  }
+
+  async #heartbeat(): Promise<HeartbeatResponse> {
+    const isJoining = this.#memberEpoch === EPOCH.first
+    const response = await this.#beatOnce(this.#memberEpoch, isJoining ? [this.#topic] : null)
+    if (REJOIN.includes(response.errorCode)) {
+      // The coordinator forgot this member, after an outage or a pause longer than its session. It joins again.
+      this.#memberEpoch = EPOCH.first
+      this.#options.onProblem('a share group forgot this member, which joins again', { group: this.#topic })
+      return { ...response, intervalMs: JOIN_INTERVAL_MS }
+    }
+    if (response.errorCode !== CODE.none) {
+      throw new KafkaRefusal(`Joining ${this.#topic}`, response.errorCode, response.errorMessage)
+    }
+    this.#memberEpoch = response.memberEpoch
+    if (response.assignment) {
+      this.#assigned = response.assignment
+      this.#follow()
+    }
+    return response
+  }
+
+  async #beatOnce(memberEpoch: number, topics: readonly string[] | null): Promise<HeartbeatResponse> {
+    this.#coordinator ??= await this.#cluster.coordinator(this.#topic)
+    const connection = await this.#cluster.connection(this.#coordinator, this.#beatLane, HEARTBEAT_TIMEOUT_MS)
+    return shareGroupHeartbeat.async(connection, { ...this.#member, memberEpoch, topics })
+  }
+
+  /** Who coordinates the group is asked again before the next heartbeat. */
+  async #loseCoordinator(): Promise<void> {
+    if (this.#coordinator !== undefined) await this.#cluster.hangUp(this.#coordinator, this.#beatLane)
+    this.#coordinator = undefined
+  }
+
+  get #beatLane(): string {
+    return `heartbeat ${this.#member.member}`
+  }
+
+  /** Gives each assigned partition to the session of its leader. */
+  #follow(): void {
+    const byLeader = new Map<number, string[]>()
+    for (const { topicId, partitions } of this.#assigned) {
+      for (const partition of partitions) {
+        const leader = this.#cluster.leader(this.#topic, partition)
+        const keys = byLeader.get(leader) ?? []
+        if (leader >= 0) byLeader.set(leader, [...keys, keyOf(topicId, partition)])
+      }
+    }
+    for (const node of byLeader.keys()) {
+      if (this.#sessions.has(node)) continue
+      this.#sessions.set(node, new ShareSession(node, this.#cluster, this.#member, this.#options.onProblem))
+    }
+    for (const session of this.#sessions.values()) {
+      session.want(byLeader.get(session.node) ?? [])
+      this.#dropUnused(session)
+    }
+    this.#pump()
+  }
+
+  /** A node that leads nothing for this member any more keeps its session until its acknowledgements are in. */
+  #dropUnused(session: ShareSession): void {
+    if (session.isWanted || session.isBusy || session.hasPending || this.#closing.signal.aborted) return
+    this.#sessions.delete(session.node)
+    this.#restUntil.delete(session)
+    void session.close().catch(() => session.hangUp())
+  }
+
+  async #close(): Promise<void> {
+    this.#closing.abort()
+    this.#kept = []
+    clearTimeout(this.#keepTimer)
+    this.#taker?.wake()
+    await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
+    // Whatever did not end in time is cut: a broken connection gives its records to others as well.
+    await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
+    await this.#loseCoordinator()
+  }
+
+  async #leave(): Promise<void> {
+    await Promise.all([...this.#sessions.values()].map((session) => session.cutLongPoll()))
+    await Promise.all(this.#requests)
+    await Promise.allSettled([...this.#sessions.values()].map((session) => session.close()))
+    await this.#beat
+    if (this.#memberEpoch === EPOCH.first) return
+    await this.#beatOnce(EPOCH.leaving, null).catch((error: unknown) => {
+      this.#options.onProblem('a member could not leave its share group', { error: String(error) })
+    })
+  }
+}

@@ -1,0 +1,195 @@
+/**
+ * The boot check: makes the topics that are missing, and says everything that is wrong with a cluster at once, each with
+ * the command that mends it. Knows no client: each adapter brings an {@link KafkaAdmin}.
+ */
+import type { Topic } from './broker.ts'
+import type { KafkaOptions } from './kafka-options.ts'
+
+const MINUTE_MS = 60_000
+const DAY_MS = 24 * 60 * MINUTE_MS
+const REPLICAS_DEFAULT = 3
+const STATE_TOPIC = '__share_group_state'
+const RETAIN_FOREVER = -1
+
+/** What the boot check asks of a client. Every method throws what the client throws. */
+export interface KafkaAdmin {
+  brokerCount(): Promise<number>
+  /** How many partitions each existing topic has; what does not exist is missing from the map. */
+  partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
+  /** The settings of a topic, a broker or a group. `''` as a broker's name stands for any. */
+  settings(kind: 'topic' | 'broker' | 'group', name: string): Promise<ReadonlyMap<string, string>>
+  /** Makes a topic. A topic that exists is no error: several processes start at once. */
+  createTopic(topic: NewTopic): Promise<void>
+  /** Sets one setting of a group. */
+  setGroup(group: string, setting: string, value: string): Promise<void>
+}
+
+/** A topic to be made. */
+export interface NewTopic {
+  readonly name: string
+  readonly partitions: number
+  readonly replicas: number
+  readonly settings: Readonly<Record<string, string>>
+}
+
+/** What is wrong with a topic, a group or a broker, and what mends it. */
+export interface BootProblem {
+  readonly problem: string
+  readonly fix: string
+}
+
+/** Thrown when the cluster is not fit for use: one line a problem, one a fix. */
+export class KafkaUnfitError extends Error {
+  readonly problems: readonly BootProblem[]
+
+  constructor(problems: readonly BootProblem[]) {
+    super(`Kafka cannot be used as it is:\n${problems.map(({ problem, fix }) => `- ${problem}\n  ${fix}`).join('\n')}`)
+    this.problems = problems
+  }
+}
+
+/** What is thrown when share groups are asked for and the cluster has none. */
+export const SHARE_GROUPS_OFF = new KafkaUnfitError([
+  {
+    problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
+    fix: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
+  },
+])
+
+/** Makes what is missing and checks what is there. Gives the problems, in the order of the topics. */
+export async function checkTopics(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  const names = options.topics.map(({ name }) => options.prefix + name)
+  const existing = await admin.partitions(names)
+  const replicas = options.replicationFactor ?? Math.min(REPLICAS_DEFAULT, await admin.brokerCount())
+  const checks = options.topics.map((topic) => {
+    const name = options.prefix + topic.name
+    const partitions = existing.get(name)
+    if (partitions === undefined) return createMissing(admin, { ...topic, name }, replicas, options)
+    return checkExisting(admin, { ...topic, name }, partitions, options)
+  })
+  return (await Promise.all(checks)).flat()
+}
+
+async function createMissing(
+  admin: KafkaAdmin,
+  topic: Topic,
+  replicas: number,
+  options: KafkaOptions,
+): Promise<BootProblem[]> {
+  const { name, partitions } = topic
+  const settings = topicSettings(topic.retentionMs, replicas)
+  try {
+    await admin.createTopic({ name, partitions, replicas, settings })
+    return []
+  } catch (error) {
+    const configs = Object.entries(settings).map(([key, value]) => `--config ${key}=${value}`)
+    const what = `--create --topic ${name} --partitions ${partitions} --replication-factor ${replicas}`
+    const fix = `kafka-topics.sh --bootstrap-server ${options.brokers[0]} ${what} ${configs.join(' ')}`
+    return [{ problem: `Topic ${name} does not exist and could not be made: ${messageOf(error)}`, fix }]
+  }
+}
+
+/** Kafka deletes closed segments only: without a `segment.ms` below it, a short retention would not free anything. */
+function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
+  return {
+    'cleanup.policy': 'delete',
+    'retention.ms': String(retentionMs),
+    'segment.ms': String(Math.max(MINUTE_MS, Math.min(DAY_MS, Math.floor(retentionMs / 4)))),
+    'min.insync.replicas': replicas > 2 ? '2' : '1',
+  }
+}
+
+async function checkExisting(
+  admin: KafkaAdmin,
+  topic: Topic,
+  partitions: number,
+  options: KafkaOptions,
+): Promise<BootProblem[]> {
+  const server = `--bootstrap-server ${options.brokers[0]}`
+  const problems: BootProblem[] = []
+  if (partitions < topic.partitions) {
+    const problem = `Topic ${topic.name} has ${partitions} partitions, ${topic.partitions} are needed`
+    const fix = `kafka-topics.sh ${server} --alter --topic ${topic.name} --partitions ${topic.partitions}`
+    problems.push({ problem, fix })
+  }
+  const settings = await readSettings(admin, 'topic', topic.name, options)
+  const retentionMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
+  if (retentionMs !== RETAIN_FOREVER && retentionMs < topic.retentionMs) {
+    const problem = `Topic ${topic.name} keeps records for ${retentionMs} ms, ${topic.retentionMs} are needed`
+    const entity = `--entity-type topics --entity-name ${topic.name}`
+    const fix = `kafka-configs.sh ${server} ${entity} --alter --add-config retention.ms=${topic.retentionMs}`
+    problems.push({ problem, fix })
+  }
+  return problems
+}
+
+/** Settings that this client may not read are not checked, and that is said. */
+async function readSettings(
+  admin: KafkaAdmin,
+  kind: 'topic' | 'broker' | 'group',
+  name: string,
+  options: KafkaOptions,
+): Promise<ReadonlyMap<string, string>> {
+  try {
+    return await admin.settings(kind, name)
+  } catch (error) {
+    options.onProblem('Kafka settings could not be checked', { kind, name, error: messageOf(error) })
+    return new Map()
+  }
+}
+
+/**
+ * Checks what share groups need: on a small cluster the state topic must ask for no more replicas than there are brokers,
+ * or share groups hang without a word; and each group must start at the beginning of its queue, not at its end.
+ */
+export async function checkShareGroups(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  const groups = options.topics.filter(({ kind }) => kind === 'queue').map(({ name }) => options.prefix + name)
+  const problems = await Promise.all([
+    checkStateTopic(admin, options),
+    ...groups.map((g) => prepareGroup(admin, g, options)),
+  ])
+  return problems.flat()
+}
+
+async function checkStateTopic(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  if ((await admin.partitions([STATE_TOPIC])).has(STATE_TOPIC)) return []
+  const brokers = await admin.brokerCount()
+  const settings = await readSettings(admin, 'broker', '', options)
+  const asked = ['replication.factor', 'min.isr'].map((name) => `share.coordinator.state.topic.${name}`)
+  return asked
+    .filter((name) => Number(settings.get(name) ?? 0) > brokers)
+    .map((name) => ({
+      problem: `The broker's ${name} is ${settings.get(name)}, but the cluster has ${brokers} broker(s): share groups would hang`,
+      fix: `Set ${name}=${brokers} in server.properties and restart the broker`,
+    }))
+}
+
+async function prepareGroup(admin: KafkaAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
+  const settings = await readSettings(admin, 'group', group, options)
+  for (const [name, value] of Object.entries(GROUP_WISHES)) {
+    const current = settings.get(name)
+    if (current === undefined || Number(current) === value) continue
+    await admin.setGroup(group, name, String(value)).catch(() => {
+      // A wish: the broker's limits may be tighter, and the group works with its defaults as well.
+    })
+  }
+  if (settings.get('share.auto.offset.reset') === 'earliest') return []
+  try {
+    await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')
+    return []
+  } catch (error) {
+    const entity = `--entity-type groups --entity-name ${group}`
+    const fix = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=earliest`
+    const problem = `Group ${group} would miss jobs submitted before its first worker, and that could not be changed: ${messageOf(error)}`
+    return [{ problem, fix }]
+  }
+}
+
+/** Twice the default of deliveries before Kafka drops a record without a word, and new members served at once (4.3). */
+const GROUP_WISHES = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
+
+function messageOf(error: unknown): string {
+  const causes = (error as AggregateError | null)?.errors
+  const [cause] = Array.isArray(causes) ? causes : []
+  return cause ? messageOf(cause) : error instanceof Error ? error.message : String(error)
+}

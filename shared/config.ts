@@ -1,0 +1,161 @@
+import { existsSync } from 'node:fs'
+import { resolve } from 'node:path'
+import { z } from 'zod'
+
+/** `true`/`false`, `1`/`0`, `yes`/`no`, as people write switches in an environment. */
+const Switch = z.stringbool()
+const Milliseconds = z.coerce
+  .number()
+  .int()
+  .min(1)
+  .max(24 * 3_600_000)
+const Count = z.coerce.number().int().min(0)
+
+/** Every setting, by the name of its environment variable. README and .env.example list the same. */
+const Settings = z.object({
+  HOST: z.string().default('127.0.0.1').describe('Address to listen on; 0.0.0.0 for all'),
+  PORT: z.coerce.number().int().min(0).max(65_535).default(8080).describe('Port of the API; 0 takes a free one'),
+  METRICS_PORT: z.coerce
+    .number()
+    .int()
+    .min(0)
+    .max(65_535)
+    .optional()
+    .describe('Port of /healthz, /readyz and /metrics in a process without an ingress; unset: none'),
+  DATA_DIR: z.string().default('.data').describe('Keys, blobs and prepared models'),
+  SLUICE_API_KEY: z.string().min(8).optional().describe('The first API key, instead of a random one'),
+  MODELS_FILE: z.string().default('models.yaml').describe('The model catalogue'),
+  MODELS_DIR: z.string().optional().describe('Your own model files; default DATA_DIR/models'),
+  KAFKA_BROKERS: z.string().optional().describe('host:port, comma separated; unset: the queue lives in the process'),
+  KAFKA_CLIENT: z
+    .enum(['auto', 'share', 'classic'])
+    .default('auto')
+    .describe('share: share groups (Kafka 4.2+), classic: kafkajs'),
+  KAFKA_PREFIX: z
+    .string()
+    .regex(/^[a-zA-Z0-9._-]*$/)
+    .default('')
+    .describe('Put before every topic and group name'),
+  KAFKA_REPLICATION: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .optional()
+    .describe("Replicas of topics that are created; default: the broker's"),
+  KAFKA_TLS: Switch.default(false),
+  KAFKA_SASL_MECHANISM: z.enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512']).optional(),
+  KAFKA_USERNAME: z.string().optional(),
+  KAFKA_PASSWORD: z.string().optional(),
+  BLOB_DIR: z.string().optional().describe('Bodies over 64 KiB; shared by all processes. Default DATA_DIR/blobs'),
+  DATABASE_URL: z.string().optional().describe('Postgres for durable jobs; not read yet'),
+  INFERENCE_SLOTS: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(10_000)
+    .default(256)
+    .describe('Jobs one inference worker runs at once'),
+  REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
+  START_TIMEOUT_MS: Milliseconds.default(60_000).describe('Longest wait of a call for a worker'),
+  WORKER_LOST_MS: Milliseconds.default(5_000).describe('Silence after which a worker is taken for dead'),
+  DRAIN_MS: Milliseconds.default(30_000).describe('How long work under way may take to end after SIGTERM'),
+  JOBS_MAX: Count.default(10_000).describe('Calls one ingress holds at once'),
+  BODY_BYTES_MAX: Count.default(32 * 1024 * 1024).describe('Largest JSON body, after decompression'),
+  BODY_STALL_MS: Milliseconds.default(20_000).describe('Longest pause while a body is sent'),
+  SLOW_READER_MS: Milliseconds.default(30_000).describe('Longest time a client may take nothing of a stream'),
+  RATE_LIMIT_REQUESTS: Count.default(0).describe('Requests per minute and key; 0: no limit'),
+  RATE_LIMIT_TOKENS: Count.default(0).describe('Tokens per minute and key; 0: no limit'),
+  RUNNING_MAX_PER_KEY: Count.default(0).describe('Calls at once per key; 0: no limit'),
+  STRICT_TURNS: Switch.default(true).describe('Messages format: refuse turns that do not alternate'),
+  REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
+  LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
+})
+
+/** How to reach Kafka. */
+export interface KafkaConfig {
+  readonly brokers: string[]
+  readonly client: 'auto' | 'share' | 'classic'
+  readonly prefix: string
+  readonly replicationFactor: number | undefined
+  readonly tls: boolean
+  readonly sasl:
+    | { mechanism: 'PLAIN' | 'SCRAM-SHA-256' | 'SCRAM-SHA-512'; username: string; password: string }
+    | undefined
+}
+
+/** The settings of one process, checked, with their derived paths. */
+export type Config = ReturnType<typeof parseConfig>
+
+/** The settings cannot be used. `problems` are sentences for people, one a setting. */
+export class ConfigError extends Error {
+  readonly problems: readonly string[]
+  constructor(problems: readonly string[]) {
+    super(problems.join('\n'))
+    this.name = 'ConfigError'
+    this.problems = problems
+  }
+}
+
+/**
+ * Reads the environment, and `.env` in the working directory where it exists (the environment wins).
+ *
+ * @throws ConfigError with every problem at once
+ */
+export function loadConfig(): Config {
+  if (existsSync('.env')) process.loadEnvFile('.env')
+  return parseConfig(process.env)
+}
+
+/** {@link loadConfig} over any set of variables. An empty value counts as unset. @throws ConfigError */
+export function parseConfig(env: Record<string, string | undefined>) {
+  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+  const parsed = Settings.safeParse(given)
+  if (!parsed.success) {
+    throw new ConfigError(parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`))
+  }
+  const s = parsed.data
+  const dataDir = resolve(s.DATA_DIR)
+  return Object.freeze({
+    env,
+    host: s.HOST,
+    port: s.PORT,
+    metricsPort: s.METRICS_PORT,
+    dataDir,
+    apiKey: s.SLUICE_API_KEY,
+    modelsFile: resolve(s.MODELS_FILE),
+    modelsDir: s.MODELS_DIR ? resolve(s.MODELS_DIR) : resolve(dataDir, 'models'),
+    blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
+    kafka: kafkaOf(s),
+    inferenceSlots: s.INFERENCE_SLOTS,
+    requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
+    startTimeoutMs: s.START_TIMEOUT_MS,
+    workerLostMs: s.WORKER_LOST_MS,
+    drainMs: s.DRAIN_MS,
+    jobsMax: s.JOBS_MAX,
+    bodyBytesMax: s.BODY_BYTES_MAX,
+    bodyStallMs: s.BODY_STALL_MS,
+    slowReaderMs: s.SLOW_READER_MS,
+    requestsPerMinute: s.RATE_LIMIT_REQUESTS,
+    tokensPerMinute: s.RATE_LIMIT_TOKENS,
+    runningMaxPerKey: s.RUNNING_MAX_PER_KEY,
+    strictTurns: s.STRICT_TURNS,
+    remoteImages: s.REMOTE_IMAGES,
+    logLevel: s.LOG_LEVEL,
+  })
+}
+
+function kafkaOf(s: z.infer<typeof Settings>): KafkaConfig | undefined {
+  if (!s.KAFKA_BROKERS) return undefined
+  return {
+    brokers: s.KAFKA_BROKERS.split(',').map((broker) => broker.trim()),
+    client: s.KAFKA_CLIENT,
+    prefix: s.KAFKA_PREFIX,
+    replicationFactor: s.KAFKA_REPLICATION,
+    tls: s.KAFKA_TLS,
+    sasl: s.KAFKA_SASL_MECHANISM && {
+      mechanism: s.KAFKA_SASL_MECHANISM,
+      username: s.KAFKA_USERNAME ?? '',
+      password: s.KAFKA_PASSWORD ?? '',
+    },
+  }
+}

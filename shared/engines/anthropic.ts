@@ -1,0 +1,66 @@
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AnthropicDecoder } from './anthropic-decode.ts'
+import { encodeAnthropic, encodeCount } from './anthropic-encode.ts'
+import type { ChatEngine, GenerateOptions } from './chat.ts'
+import { Upstream, type UpstreamCall, type UpstreamConfig } from './upstream.ts'
+import { answerEvents } from './upstream-answer.ts'
+
+/** The dialect written here; upstreams keep old versions alive. */
+const VERSION = '2023-06-01'
+
+/** Bytes of the answer to count_tokens. */
+const COUNT_MAX = 64 * 1024
+
+/**
+ * A chat engine on any server that speaks POST /v1/messages.
+ *
+ * @param model A model whose engine is of type `anthropic`.
+ * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ */
+export function openAnthropicEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+  if (model.engine.type !== 'anthropic') throw new Error(`model '${model.id}' does not run on an Anthropic upstream`)
+  return new AnthropicEngine(model, model.engine, model.engine.api_key_env && env[model.engine.api_key_env])
+}
+
+class AnthropicEngine implements ChatEngine {
+  readonly #model: ModelConfig
+  readonly #config: UpstreamConfig
+  readonly #upstream: Upstream
+
+  constructor(model: ModelConfig, config: UpstreamConfig, key: string | undefined) {
+    this.#model = model
+    this.#config = config
+    const headers = { 'anthropic-version': VERSION, ...(key ? { 'x-api-key': key } : {}) }
+    this.#upstream = new Upstream(model, config, headers)
+  }
+
+  generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
+    const open = () =>
+      this.#call('/v1/messages', encodeAnthropic(request, this.#model, this.#config), request.stream, options)
+    return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
+  }
+
+  /** Undefined also when the upstream is in trouble: an estimate beats an error. Bad requests are told. */
+  async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
+    const body = encodeCount(request, this.#model, this.#config)
+    try {
+      const exchange = await this.#upstream.call(this.#call('/v1/messages/count_tokens', body, false, options))
+      const { input_tokens } = JSON.parse(await exchange.text(COUNT_MAX)) as { input_tokens?: unknown }
+      return typeof input_tokens === 'number' ? input_tokens : undefined
+    } catch (error) {
+      options.signal.throwIfAborted()
+      if (error instanceof ServiceError && error.status === 400) throw error
+      return undefined
+    }
+  }
+
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+
+  #call(path: string, body: object, isStream: boolean, { signal, traceparent }: GenerateOptions): UpstreamCall {
+    return { path, headers: traceparent ? { traceparent } : {}, body: JSON.stringify(body), isStream, signal }
+  }
+}

@@ -1,0 +1,71 @@
+import type { GenerateRequest, Logprob, Turn } from '#schemas/generate.ts'
+
+const WORDS =
+  'river stone light paper garden window copper morning signal harbor winter simple letter bridge quiet number' +
+  ' forest silver engine travel yellow market planet circle summer pocket ribbon thread velvet wonder basket anchor'
+const VOCABULARY = WORDS.split(' ')
+
+/**
+ * Splits a text into the echo engine's tokens: a word or one other character, each with the white space before it;
+ * white space at the end is one more. They join to the text, and no character is split.
+ */
+export function splitTokens(text: string): string[] {
+  return text.match(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu) ?? []
+}
+
+/** Seeded words, exactly `count` tokens. The same seed gives the same text. */
+export function makeText(count: number, seed: number): string {
+  const random = openRandom(seed)
+  const words = Array.from({ length: count }, () => VOCABULARY[random() % VOCABULARY.length])
+  return words.join(' ')
+}
+
+/** The texts of one turn, in order. */
+export function textOf(turn: Turn | undefined): string {
+  return (turn?.parts ?? []).map((part) => ('text' in part ? part.text : '')).join('')
+}
+
+/** Tokens of the prompt: those of all texts, tool calls and tool definitions; one for each image, sound or file. */
+export function countPrompt(request: GenerateRequest): number {
+  let count = 0
+  for (const part of request.turns.flatMap((turn) => turn.parts)) {
+    if (part.type === 'tool_call') count += splitTokens(part.name + part.arguments).length
+    else count += 'text' in part ? splitTokens(part.text).length : 1
+  }
+  for (const tool of request.tools) {
+    count += splitTokens(`${tool.name} ${tool.description ?? ''} ${JSON.stringify(tool.parameters)}`).length
+  }
+  return count
+}
+
+/** A made-up but constant log probability of a token, with `topCount` alternatives, the token itself first. */
+export function inventLogprob(token: string, topCount: number): Logprob {
+  const logprob = -(hash(token) % 1000) / 1000
+  const top = Array.from({ length: topCount }, (_, rank) => {
+    const other = rank === 0 ? token : `${token}~${rank}`
+    return { token: other, logprob: logprob - rank, bytes: bytesOf(other) }
+  })
+  return { token, logprob, bytes: bytesOf(token), top_logprobs: top }
+}
+
+function bytesOf(text: string): number[] {
+  return [...Buffer.from(text)]
+}
+
+/** FNV-1a over UTF-16 units. */
+function hash(text: string): number {
+  let value = 0x811c9dc5
+  for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 0x01000193)
+  return value >>> 0
+}
+
+/** Mulberry32: small, seeded, good enough for filler text. */
+function openRandom(seed: number): () => number {
+  let state = seed >>> 0
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0
+    let value = Math.imul(state ^ (state >>> 15), state | 1)
+    value ^= value + Math.imul(value ^ (value >>> 7), value | 61)
+    return (value ^ (value >>> 14)) >>> 0
+  }
+}

@@ -1,0 +1,34 @@
+import type { GenerateEvent } from '#schemas/generate.ts'
+
+/** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
+const MERGED_TEXT_MAX = 16 * 1024
+
+/**
+ * Joins an event to the one before it when both are the same kind of text of the same choice; undefined otherwise.
+ * Joining changes nothing a client can tell but the number of frames.
+ */
+export function mergeGenerateEvents(previous: unknown, next: unknown): GenerateEvent | undefined {
+  const a = previous as GenerateEvent
+  const b = next as GenerateEvent
+  if (a.type === 'text' && b.type === 'text') {
+    if (a.choice !== b.choice || a.text.length > MERGED_TEXT_MAX) return undefined
+    const text = a.text + b.text
+    if (!a.logprobs && !b.logprobs) return { type: 'text', choice: a.choice, text }
+    return { type: 'text', choice: a.choice, text, logprobs: [...(a.logprobs ?? []), ...(b.logprobs ?? [])] }
+  }
+  if (a.type === 'tool_arguments' && b.type === 'tool_arguments') {
+    if (a.choice !== b.choice || a.call !== b.call || a.text.length > MERGED_TEXT_MAX) return undefined
+    return { ...a, text: a.text + b.text }
+  }
+  if (a.type === 'reasoning' && b.type === 'reasoning') {
+    const isPlain = a.signature === undefined && a.redacted === undefined && b.redacted === undefined
+    if (!isPlain || a.choice !== b.choice || a.text.length > MERGED_TEXT_MAX) return undefined
+    return { ...b, text: a.text + b.text }
+  }
+  return undefined
+}
+
+/** Whether an event is output that a caller would see twice if the job ran again: all but `start`. */
+export function isGenerateOutput(event: unknown): boolean {
+  return (event as GenerateEvent).type !== 'start'
+}

@@ -1,0 +1,48 @@
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { ChatEngine, GenerateOptions } from './chat.ts'
+import { OpenAiDecoder } from './openai-decode.ts'
+import { encodeOpenAi } from './openai-encode.ts'
+import { Upstream, type UpstreamConfig } from './upstream.ts'
+import { answerEvents } from './upstream-answer.ts'
+
+/**
+ * A chat engine on any server that speaks POST /chat/completions: vLLM, llama.cpp, Ollama, LocalAI, OpenAI.
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ */
+export function openOpenAiEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+  if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
+  return new OpenAiEngine(model, model.engine, model.engine.api_key_env && env[model.engine.api_key_env])
+}
+
+class OpenAiEngine implements ChatEngine {
+  readonly #model: ModelConfig
+  readonly #config: UpstreamConfig
+  readonly #upstream: Upstream
+
+  constructor(model: ModelConfig, config: UpstreamConfig, key: string | undefined) {
+    this.#model = model
+    this.#config = config
+    this.#upstream = new Upstream(model, config, key ? { authorization: `Bearer ${key}` } : {})
+  }
+
+  generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
+    const open = () => ({
+      path: '/chat/completions',
+      headers: {
+        'idempotency-key': options.idempotencyKey,
+        ...(options.traceparent ? { traceparent: options.traceparent } : {}),
+      },
+      body: JSON.stringify(encodeOpenAi(request, this.#model, this.#config)),
+      isStream: request.stream,
+      signal: options.signal,
+    })
+    return answerEvents(this.#upstream, request, open, new OpenAiDecoder(request))
+  }
+
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+}

@@ -1,0 +1,120 @@
+import { Pool } from 'undici'
+import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
+import { Breaker } from './breaker.ts'
+import { connectionError, statusError } from './upstream-error.ts'
+import { Exchange } from './upstream-exchange.ts'
+import { Slots } from './upstream-slots.ts'
+
+/** Calls at once to one upstream when the catalogue sets no `concurrency`. */
+const IN_FLIGHT_MAX = 512
+
+/** Bytes of an error body that are read. */
+const ERROR_BODY_MAX = 64 * 1024
+
+/** The engine settings of a model that runs behind HTTP. */
+export type UpstreamConfig = Extract<EngineConfig, { base_url: string }>
+
+/** One POST to an upstream. */
+export interface UpstreamCall {
+  /** Appended to the base URL, with a leading slash. */
+  readonly path: string
+  readonly headers: Record<string, string>
+  /** JSON text. */
+  readonly body: string
+  /** The answer is asked for as a stream, so its first byte must come within `first_token_ms`. */
+  readonly isStream: boolean
+  readonly signal: AbortSignal
+}
+
+/**
+ * HTTP to the upstream server of one model: keep-alive connections, a cap on calls in flight, a circuit breaker.
+ *
+ * Nothing is retried here: a worker owns the retries of its jobs. Redirects are not followed: they would send the key to
+ * another host. HTTP/1.1 only, so that aborting a call closes a socket, which every server notices.
+ */
+export class Upstream {
+  readonly #model: string
+  readonly #config: UpstreamConfig
+  readonly #headers: Record<string, string>
+  readonly #path: string
+  readonly #pool: Pool
+  readonly #slots: Slots
+  readonly #breaker: Breaker
+
+  /** @param headers Sent with every call; the catalogue's `headers` win over them. */
+  constructor(model: ModelConfig, config: UpstreamConfig, headers: Record<string, string>) {
+    const url = new URL(config.base_url)
+    const inFlightMax = config.concurrency ?? IN_FLIGHT_MAX
+    this.#model = model.id
+    this.#config = config
+    this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
+    this.#path = url.pathname.replace(/\/+$/, '')
+    this.#pool = new Pool(url.origin, {
+      connections: inFlightMax,
+      pipelining: 1,
+      allowH2: false,
+      connect: { timeout: config.timeouts.connect_ms },
+      // The exchange keeps its own clocks; undici's are coarse and cannot tell a first token from the next.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+    })
+    this.#slots = new Slots(model.id, inFlightMax, config.timeouts.connect_ms)
+    this.#breaker = new Breaker(model.id, {
+      failures: config.breaker.failures,
+      resetMs: config.breaker.reset_ms,
+    })
+  }
+
+  /**
+   * Sends a call and waits for the first byte of a good answer. The caller releases the exchange.
+   *
+   * @throws ServiceError what the bad answer, the broken connection or the clock means; the signal's reason on abort.
+   */
+  async call(call: UpstreamCall): Promise<Exchange> {
+    await this.#slots.take(call.signal)
+    let isRunning = false
+    try {
+      return await this.#breaker.run(() => {
+        call.signal.throwIfAborted()
+        isRunning = true
+        return this.#open(call)
+      })
+    } catch (error) {
+      if (!isRunning) this.#slots.release()
+      throw error
+    }
+  }
+
+  /** Closes all sockets, also those of running calls. */
+  close(): Promise<void> {
+    return this.#pool.destroy()
+  }
+
+  async #open(call: UpstreamCall): Promise<Exchange> {
+    const exchange = new Exchange({
+      model: this.#model,
+      timeouts: this.#config.timeouts,
+      signal: call.signal,
+      isStream: call.isStream,
+      onEnd: () => this.#slots.release(),
+    })
+    const headers = {
+      ...this.#headers,
+      ...call.headers,
+      accept: call.isStream ? 'text/event-stream' : 'application/json',
+    }
+    try {
+      this.#pool.dispatch({ method: 'POST', path: this.#path + call.path, headers, body: call.body }, exchange)
+    } catch (error) {
+      exchange.fail(connectionError(this.#model, error))
+    }
+    await exchange.waitForBytes()
+    if (exchange.status >= 200 && exchange.status < 300) return exchange
+    const body = await exchange.text(ERROR_BODY_MAX)
+    throw statusError(this.#model, exchange.status, exchange.headers, body)
+  }
+}
+
+function lowerCased(headers: Record<string, string>): Record<string, string> {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))
+}

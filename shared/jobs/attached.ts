@@ -1,0 +1,300 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
+import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker, Closable } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import type { Log } from '#shared/log.ts'
+import { type Arbiter, AttachedJob } from './attached-job.ts'
+import { packJob } from './body.ts'
+import { decide, type Outcome, type RetryPolicy } from './decide.ts'
+import type { MergeDeltas } from './delta-buffer.ts'
+import { Presence } from './presence.ts'
+import { RetryBudget } from './retry-budget.ts'
+import { jobsTopic, REPLIES, replyShard } from './topics.ts'
+
+/** A job as its caller asks for it. */
+export interface NewJob {
+  readonly pool: PoolName
+  readonly kind: string
+  readonly tenant: string
+  readonly model: string
+  readonly body: unknown
+  readonly stream: boolean
+  readonly timeoutMs: number
+  readonly requestId: string
+  readonly traceparent: string | undefined
+  readonly merge: MergeDeltas
+  /** Whether a delta is output a caller would see twice if the job ran again. */
+  readonly isOutput: (delta: unknown) => boolean
+}
+
+/** What happened, for metrics. */
+export interface AttachedObserver {
+  onRetry(job: AttachedJob, reason: string): void
+  onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
+}
+
+/** What {@link AttachedJobs.open} needs. */
+export interface AttachedOptions {
+  readonly broker: Broker
+  readonly blobs: Blobs
+  readonly log: Log
+  readonly observer: AttachedObserver
+  readonly version: string
+  readonly workerLostMs: number
+  /** How long a job may wait for a worker before it is refused. */
+  readonly startTimeoutMs: number
+  /** Most jobs held at once. */
+  readonly jobsMax: number
+}
+
+/** Retries of attached jobs: few and quick, since somebody waits. */
+const POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  backoff: { baseMs: 250, maxMs: 4_000 },
+  delayMsMax: 10_000,
+}
+
+/**
+ * The arbiter of attached jobs: the ingress process that holds their connections (DESIGN section 1).
+ *
+ * It submits each job, binds it to the worker whose `started` comes first, passes its output on, and decides alone what
+ * follows a failure, a lost worker, a timeout or a cancel. Nothing of it is stored: when this process ends, so do its
+ * jobs, and workers notice by its heartbeats.
+ */
+export class AttachedJobs implements Arbiter {
+  readonly boot = newId('ing_', 16)
+  presence!: Presence
+  isDraining = false
+  readonly #options: AttachedOptions
+  readonly #jobs = new Map<string, AttachedJob>()
+  readonly #timers = new Map<string, { deadline: NodeJS.Timeout; start?: NodeJS.Timeout | undefined }>()
+  readonly #withBlob = new Set<string>()
+  readonly #budget = new RetryBudget(0.1, 100)
+  readonly #shard: number
+  #receiver: Closable | undefined
+
+  private constructor(options: AttachedOptions) {
+    this.#options = options
+    this.#shard = replyShard(this.boot)
+  }
+
+  /** Starts to receive replies and heartbeats. */
+  static async open(options: AttachedOptions): Promise<AttachedJobs> {
+    const jobs = new AttachedJobs(options)
+    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#shard, (record) => {
+      // Another replica may share the shard: the key tells whose record it is without parsing it.
+      if (record.key === jobs.boot) jobs.#onReply(record.value)
+    })
+    jobs.presence = await Presence.open({
+      broker: options.broker,
+      log: options.log,
+      lostMs: options.workerLostMs,
+      self: {
+        boot: jobs.boot,
+        role: 'ingress',
+        version: options.version,
+        slots: () => 0,
+        running: () => jobs.#jobs.size,
+        isDraining: () => jobs.isDraining,
+      },
+      listener: { onLost: (peer) => jobs.#onWorkerLost(peer.boot) },
+    })
+    return jobs
+  }
+
+  /** Jobs held now. */
+  get size(): number {
+    return this.#jobs.size
+  }
+
+  /** Jobs of a pool held now, that wait or run. */
+  count(pool: PoolName, state: 'queued' | 'running'): number {
+    let count = 0
+    for (const job of this.#jobs.values()) if (job.envelope.pool === pool && job.state === state) count++
+    return count
+  }
+
+  /**
+   * Accepts a job and sends it to its pool. Resolves once the broker has it.
+   *
+   * @throws ServiceError `overloaded` when too many jobs are held, or the broker cannot be reached
+   */
+  async submit(spec: NewJob): Promise<AttachedJob> {
+    if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+    if (this.#jobs.size >= this.#options.jobsMax) {
+      throw new ServiceError('overloaded', 'Too many requests are under way. Try again shortly.', {
+        retryAfterMs: 2_000,
+      })
+    }
+    const job = new AttachedJob(this.#envelopeOf(spec), this, spec.merge, spec.isOutput)
+    this.#jobs.set(job.id, job)
+    this.#budget.earn()
+    this.#timers.set(job.id, {
+      deadline: setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs),
+      start: setTimeout(() => this.#onStartTimeout(job), this.#options.startTimeoutMs),
+    })
+    try {
+      await this.#publish(job)
+    } catch (error) {
+      this.#end(job, 'failed', ServiceError.from(error).toBody())
+      throw error
+    }
+    return job
+  }
+
+  /** The caller left or does not want it any more: the work stops, wherever it is. A second call does nothing. */
+  cancel(job: AttachedJob): void {
+    this.onOutcome(job, { type: 'cancelled' })
+  }
+
+  /** Ends every job that is still held. @param error What their readers get. */
+  failAll(error: ErrorBody): void {
+    for (const job of [...this.#jobs.values()]) {
+      this.#stopWorker(job)
+      this.#end(job, 'failed', error)
+    }
+  }
+
+  /** Leaves the channels. Jobs still held are failed. */
+  async close(): Promise<void> {
+    this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
+    await this.presence.close()
+    await this.#receiver?.close()
+  }
+
+  onOutcome(job: AttachedJob, outcome: Outcome): void {
+    if (job.state === 'done') return
+    if (outcome.type === 'failed') job.tries++
+    if (outcome.type === 'lost') job.crashes++
+    const remainingMs = job.envelope.deadline_ms - Date.now()
+    const history = { tries: job.tries, crashes: job.crashes, hasOutput: job.hasOutput, remainingMs }
+    const decision = decide(outcome, history, POLICY, this.#budget.canSpend, Math.random())
+    // Whoever may still run it must stop, unless it said itself that it did. Only this attempt: another may follow.
+    if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
+    if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
+    if (decision.do === 'complete') this.#end(job, 'completed')
+    else if (decision.do === 'cancel') this.#end(job, 'cancelled')
+    else if (decision.do === 'fail') this.#end(job, 'failed', decision.error)
+    else this.#retry(job, outcome.type, decision.delayMs)
+  }
+
+  onPause(job: AttachedJob, isPaused: boolean): void {
+    this.presence.send({ type: isPaused ? 'pause' : 'resume', job_id: job.id, attempt: job.attempt })
+  }
+
+  onIntruder(job: AttachedJob, worker: string): void {
+    this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt, worker })
+  }
+
+  #envelopeOf(spec: NewJob): JobEnvelope {
+    const now = Date.now()
+    return {
+      id: newId('job_'),
+      attempt: 1,
+      pool: spec.pool,
+      kind: spec.kind,
+      tenant: spec.tenant,
+      model: spec.model,
+      created_at_ms: now,
+      deadline_ms: now + spec.timeoutMs,
+      reply: { boot: this.boot, shard: this.#shard },
+      stream: spec.stream,
+      traceparent: spec.traceparent,
+      request_id: spec.requestId,
+      body: spec.body,
+    }
+  }
+
+  async #publish(job: AttachedJob): Promise<void> {
+    const envelope = { ...job.envelope, attempt: job.attempt }
+    const { value, hasBlob } = await packJob(envelope, this.#options.blobs)
+    if (hasBlob) this.#withBlob.add(job.id)
+    if (job.state === 'done') return this.#dropBlob(job)
+    await this.#options.broker.submit(jobsTopic(envelope.pool), value)
+  }
+
+  #retry(job: AttachedJob, reason: string, delayMs: number): void {
+    if (reason === 'failed') this.#budget.spend()
+    this.#options.observer.onRetry(job, reason)
+    this.#options.log.info(
+      { job_id: job.id, attempt: job.attempt, reason, delay_ms: delayMs, worker: job.worker },
+      'job tried again',
+    )
+    job.requeue()
+    setTimeout(() => {
+      this.#publish(job).catch((error: unknown) => {
+        this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
+      })
+    }, delayMs)
+  }
+
+  #onReply(value: Buffer): void {
+    let record: ReplyRecord
+    try {
+      record = ReplyRecord.parse(JSON.parse(value.toString()))
+    } catch (error) {
+      return this.#options.log.error({ err: error, bytes: value.length }, 'reply not understood')
+    }
+    for (const event of record.events) this.#onEvent(record.worker, event)
+  }
+
+  #onEvent(worker: string, event: JobEvent): void {
+    const job = this.#jobs.get(event.job_id)
+    if (job) {
+      job.onEvent(worker, event)
+      if (event.type === 'started' && job.worker === worker) this.#clearStartTimer(job)
+    } else if (event.type === 'started') {
+      // Cancelled while it waited: its worker did not hear of it then.
+      this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
+    }
+  }
+
+  #onWorkerLost(boot: string): void {
+    const lost = [...this.#jobs.values()].filter((job) => job.worker === boot)
+    if (lost.length > 0) this.#options.log.warn({ worker: boot, jobs: lost.length }, 'worker lost')
+    for (const job of lost) this.onOutcome(job, { type: 'lost' })
+  }
+
+  #onStartTimeout(job: AttachedJob): void {
+    if (job.state !== 'queued') return
+    const workers = this.presence.workers(job.envelope.pool).length
+    const why = workers === 0 ? `No ${job.envelope.pool} worker is running.` : 'All workers are busy.'
+    this.#stopWorker(job)
+    this.#end(job, 'failed', {
+      code: 'overloaded',
+      message: `${why} Try again later.`,
+      param: null,
+      retry_after_ms: 5_000,
+    })
+  }
+
+  #stopWorker(job: AttachedJob): void {
+    this.presence.send({ type: 'cancel', job_id: job.id })
+  }
+
+  #dropBlob(job: AttachedJob): void {
+    if (!this.#withBlob.delete(job.id)) return
+    this.#options.blobs.delete(job.id).catch((error: unknown) => {
+      this.#options.log.warn({ err: error, job_id: job.id }, 'blob not deleted')
+    })
+  }
+
+  #clearStartTimer(job: AttachedJob): void {
+    clearTimeout(this.#timers.get(job.id)?.start)
+  }
+
+  #end(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void {
+    if (!this.#jobs.delete(job.id)) return
+    const timers = this.#timers.get(job.id)
+    clearTimeout(timers?.deadline)
+    clearTimeout(timers?.start)
+    this.#timers.delete(job.id)
+    this.#dropBlob(job)
+    job.finish(error)
+    this.#options.observer.onEnd(job, end, error)
+  }
+}

@@ -1,0 +1,144 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log.ts'
+import { fetchBody } from './body.ts'
+import { DeltaBuffer } from './delta-buffer.ts'
+import type { Kind } from './pool.ts'
+import type { AttemptEvents } from './reporter.ts'
+
+/** Bytes of a whole answer at which it is refused. */
+const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+/** How an attempt ended, for metrics. `cancelled` says nothing to the ingress: it knows already. */
+export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back'
+
+/** Why an attempt was aborted. */
+type AbortReason = 'cancelled' | 'timed_out' | 'handed_back'
+
+/**
+ * One execution of one job on this worker, from `started` to its last event.
+ *
+ * Abort is an outcome here, not an error: cancel ends the attempt silently, the deadline as `timeout`, drain by handing
+ * the job back.
+ */
+export class Attempt {
+  readonly job: JobEnvelope
+  readonly #kind: Kind
+  readonly #events: AttemptEvents
+  readonly #log: Log
+  readonly #abort = new AbortController()
+  #pause: PromiseWithResolvers<void> | undefined
+  #hasOutput = false
+
+  constructor(job: JobEnvelope, kind: Kind, events: AttemptEvents, log: Log) {
+    this.job = job
+    this.#kind = kind
+    this.#events = events
+    this.#log = log
+  }
+
+  /** Runs to the end; never throws. Resolves when the last event is with the broker. */
+  async run(blobs: Blobs): Promise<AttemptEnd> {
+    const remainingMs = this.job.deadline_ms - Date.now()
+    if (remainingMs <= 0) this.#stop('timed_out')
+    const deadline = setTimeout(() => this.#stop('timed_out'), remainingMs)
+    try {
+      const body = this.#kind.parse(await fetchBody(this.job, blobs))
+      await (this.job.stream ? this.#stream(body) : this.#whole(body))
+      await this.#events.completed()
+      return 'completed'
+    } catch (error) {
+      return await this.#onError(error)
+    } finally {
+      clearTimeout(deadline)
+    }
+  }
+
+  /** The ingress does not want it any more: stop, and say nothing. */
+  cancel(): void {
+    this.#stop('cancelled')
+  }
+
+  /** This worker must end now: let another one run it, if nothing was sent yet. */
+  handBack(): void {
+    this.#stop('handed_back')
+  }
+
+  /** Holds the output back until {@link resume}: the reader is slow. */
+  pause(): void {
+    this.#pause ??= Promise.withResolvers<void>()
+  }
+
+  /** Lets the output flow again. */
+  resume(): void {
+    this.#pause?.resolve()
+    this.#pause = undefined
+  }
+
+  #stop(reason: AbortReason): void {
+    this.#abort.abort(reason)
+    this.resume()
+  }
+
+  async #stream(body: unknown): Promise<void> {
+    for await (const delta of this.#deltas(body)) {
+      this.#hasOutput ||= this.#kind.isOutput(delta)
+      await this.#events.delta(delta)
+      if (this.#pause) await this.#pause.promise
+    }
+  }
+
+  /** Nothing is sent before the end, so that the job can run again elsewhere until then. */
+  async #whole(body: unknown): Promise<void> {
+    const buffer = new DeltaBuffer(this.#kind.merge)
+    for await (const delta of this.#deltas(body)) {
+      buffer.push(delta)
+      if (buffer.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+    }
+    for (const delta of buffer.takeAll()) await this.#events.delta(delta)
+  }
+
+  async *#deltas(body: unknown): AsyncGenerator<unknown> {
+    const { signal } = this.#abort
+    signal.throwIfAborted()
+    const context = { signal, idempotencyKey: `${this.job.id}:${this.job.attempt}`, traceparent: this.job.traceparent }
+    for await (const delta of this.#kind.run(body, context)) {
+      signal.throwIfAborted()
+      yield delta
+    }
+    // An engine that ends quietly when aborted has not completed.
+    signal.throwIfAborted()
+  }
+
+  async #onError(error: unknown): Promise<AttemptEnd> {
+    const { signal } = this.#abort
+    if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
+    const failure = ServiceError.from(error)
+    this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, code: failure.code, err: error }, 'attempt failed')
+    await this.#events.failed(failure.toBody())
+    return 'failed'
+  }
+
+  async #onAbort(reason: AbortReason): Promise<AttemptEnd> {
+    if (reason === 'cancelled') return 'cancelled'
+    if (reason === 'handed_back' && !this.#hasOutput) {
+      await this.#events.handedBack()
+      return 'handed_back'
+    }
+    await this.#events.failed(reason === 'timed_out' ? TIMEOUT : SHUT_DOWN)
+    return 'failed'
+  }
+}
+
+const TIMEOUT: ErrorBody = {
+  code: 'timeout',
+  message: 'The request took longer than its deadline allows.',
+  param: null,
+}
+const SHUT_DOWN: ErrorBody = {
+  code: 'worker_lost',
+  message: 'The worker that ran this request was shut down.',
+  param: null,
+}

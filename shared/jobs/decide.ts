@@ -1,0 +1,92 @@
+import { ERRORS, type ErrorBody } from '#schemas/error.ts'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
+
+/** How an attempt ended, as its arbiter sees it. */
+export type Outcome =
+  | { type: 'completed' }
+  | { type: 'failed'; error: ErrorBody }
+  /** The worker died or cannot be heard any more. */
+  | { type: 'lost' }
+  /** The worker drains and gave the job back. */
+  | { type: 'handed_back' }
+  | { type: 'cancelled' }
+  | { type: 'timed_out' }
+
+/** What the job has been through, and what is left of its time. */
+export interface History {
+  /** Attempts that ended in a retryable failure, this one included when it is one. Budgets retries. */
+  readonly tries: number
+  /** Workers that died while they ran the job, this one included. Finds poison. */
+  readonly crashes: number
+  /** The caller has seen output that another attempt would repeat. */
+  readonly hasOutput: boolean
+  /** Milliseconds until the deadline. */
+  readonly remainingMs: number
+}
+
+/** When to try again, and when to stop. */
+export interface RetryPolicy {
+  readonly triesMax: number
+  readonly crashesMax: number
+  readonly backoff: Backoff
+  /** A wait longer than this is the caller's to make: the failure goes to it with its Retry-After. */
+  readonly delayMsMax: number
+}
+
+/** What the arbiter does about it. */
+export type Decision =
+  | { do: 'complete' }
+  | { do: 'retry'; delayMs: number }
+  | { do: 'fail'; error: ErrorBody }
+  | { do: 'cancel' }
+
+/**
+ * Decides what follows an outcome. Pure: the arbiter performs it.
+ *
+ * @param canSpend The process-wide retry budget has room.
+ * @param random In [0, 1), for the jitter.
+ */
+export function decide(
+  outcome: Outcome,
+  history: History,
+  policy: RetryPolicy,
+  canSpend: boolean,
+  random: number,
+): Decision {
+  switch (outcome.type) {
+    case 'completed':
+      return { do: 'complete' }
+    case 'cancelled':
+      return { do: 'cancel' }
+    case 'timed_out':
+      return { do: 'fail', error: failure('timeout', 'The request took longer than its deadline allows.') }
+    case 'handed_back':
+      return history.hasOutput ? failLost() : { do: 'retry', delayMs: 0 }
+    case 'lost':
+      return history.hasOutput || history.crashes >= policy.crashesMax ? failLost() : { do: 'retry', delayMs: 0 }
+    case 'failed':
+      return decideFailed(outcome.error, history, policy, canSpend, random)
+  }
+}
+
+function decideFailed(
+  error: ErrorBody,
+  history: History,
+  policy: RetryPolicy,
+  canSpend: boolean,
+  random: number,
+): Decision {
+  const mayRetry = ERRORS[error.code].retry && !history.hasOutput && history.tries < policy.triesMax && canSpend
+  if (!mayRetry) return { do: 'fail', error }
+  const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
+  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }
+  return { do: 'retry', delayMs }
+}
+
+function failLost(): Decision {
+  return { do: 'fail', error: failure('worker_lost', 'The worker that ran this request was lost.') }
+}
+
+function failure(code: ErrorBody['code'], message: string): ErrorBody {
+  return { code, message, param: null }
+}

@@ -1,0 +1,179 @@
+import { ControlRecord } from '#schemas/event.ts'
+import type { PoolName } from '#schemas/job.ts'
+import type { Broker, Closable } from '#shared/broker/broker.ts'
+import type { Log } from '#shared/log.ts'
+import { CONTROL } from './topics.ts'
+
+/** How often every process says that it lives. */
+const HEARTBEAT_MS = 1_000
+/** How often silence is looked at. */
+const CHECK_MS = 100
+/** Silence of our own heartbeat after which the channel, not the others, is taken to be broken. */
+const CHANNEL_SILENCE_MS = 2_500
+
+/** A process as its heartbeats show it. */
+export interface Peer {
+  readonly boot: string
+  readonly role: PoolName | 'ingress'
+  slots: number
+  running: number
+  draining: boolean
+  lastSeenMs: number
+}
+
+/** What this process tells about itself with every heartbeat. */
+export interface Self {
+  readonly boot: string
+  readonly role: PoolName | 'ingress'
+  readonly version: string
+  slots(): number
+  running(): number
+  isDraining(): boolean
+}
+
+/** Who hears what the control channel says. */
+export interface PresenceListener {
+  /** A peer fell silent for `lostMs`, or said goodbye. */
+  onLost?(peer: Peer): void
+  /** Everything but heartbeats and goodbyes. */
+  onControl?(record: ControlRecord): void
+}
+
+/**
+ * One process on the control channel: tells that it lives, and knows who else does.
+ *
+ * A peer is lost after `lostMs` without a heartbeat. Silence counts only while our own heartbeats come back to us: when
+ * the channel was down, everybody gets a whole lease again, since nobody could be heard.
+ */
+export class Presence {
+  readonly peers = new Map<string, Peer>()
+  readonly #broker: Broker
+  readonly #self: Self
+  readonly #listener: PresenceListener
+  readonly #lostMs: number
+  readonly #log: Log
+  readonly #timers: NodeJS.Timeout[] = []
+  #receiver: Closable | undefined
+  #lastEchoMs = 0
+  #isChannelDown = false
+
+  private constructor(options: PresenceOptions) {
+    this.#broker = options.broker
+    this.#self = options.self
+    this.#listener = options.listener
+    this.#lostMs = options.lostMs
+    this.#log = options.log
+  }
+
+  /** Joins the channel; resolves once control records are received. */
+  static async open(options: PresenceOptions): Promise<Presence> {
+    const presence = new Presence(options)
+    presence.#lastEchoMs = Date.now()
+    presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
+    presence.#beat()
+    presence.#timers.push(setInterval(() => presence.#beat(), HEARTBEAT_MS))
+    presence.#timers.push(setInterval(() => presence.#check(), CHECK_MS))
+    return presence
+  }
+
+  /** Milliseconds since our own heartbeat last came back: the channel works when this is small. */
+  get silenceMs(): number {
+    return Date.now() - this.#lastEchoMs
+  }
+
+  /** Workers of a pool that are alive. */
+  workers(pool: PoolName): Peer[] {
+    return [...this.peers.values()].filter((peer) => peer.role === pool)
+  }
+
+  /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
+  send(record: ControlRecord): void {
+    this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
+      this.#log.warn({ err: error, type: record.type }, 'control record not sent')
+    })
+  }
+
+  /** Says goodbye and leaves. */
+  async close(): Promise<void> {
+    for (const timer of this.#timers.splice(0)) clearInterval(timer)
+    if (!this.#receiver) return
+    this.send({ type: 'goodbye', boot: this.#self.boot })
+    await this.#receiver.close()
+    this.#receiver = undefined
+  }
+
+  #beat(): void {
+    const self = this.#self
+    this.send({
+      type: 'heartbeat',
+      boot: self.boot,
+      role: self.role,
+      slots: self.slots(),
+      running: self.running(),
+      draining: self.isDraining(),
+      version: self.version,
+    })
+  }
+
+  #onRecord(value: Buffer): void {
+    const record = parseControl(value)
+    if (!record) return this.#log.warn({ bytes: value.length }, 'control record not understood')
+    if (record.type === 'heartbeat') this.#onHeartbeat(record)
+    else if (record.type === 'goodbye') this.#lose(record.boot)
+    else this.#listener.onControl?.(record)
+  }
+
+  #onHeartbeat(beat: Extract<ControlRecord, { type: 'heartbeat' }>): void {
+    const now = Date.now()
+    if (beat.boot === this.#self.boot) this.#onEcho(now)
+    const peer = this.peers.get(beat.boot)
+    const seen = { slots: beat.slots, running: beat.running, draining: beat.draining, lastSeenMs: now }
+    if (peer) Object.assign(peer, seen)
+    else this.peers.set(beat.boot, { boot: beat.boot, role: beat.role, ...seen })
+  }
+
+  #onEcho(now: number): void {
+    this.#lastEchoMs = now
+    if (!this.#isChannelDown) return
+    this.#isChannelDown = false
+    this.#log.info({}, 'control channel is back')
+    for (const peer of this.peers.values()) peer.lastSeenMs = now
+  }
+
+  #check(): void {
+    if (this.silenceMs > CHANNEL_SILENCE_MS) {
+      if (!this.#isChannelDown) this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
+      this.#isChannelDown = true
+      return
+    }
+    const oldest = Date.now() - this.#lostMs
+    for (const peer of this.peers.values()) {
+      if (peer.lastSeenMs < oldest && peer.boot !== this.#self.boot) this.#lose(peer.boot)
+    }
+  }
+
+  #lose(boot: string): void {
+    const peer = this.peers.get(boot)
+    if (!peer) return
+    this.peers.delete(boot)
+    this.#listener.onLost?.(peer)
+  }
+}
+
+/** What {@link Presence.open} needs. */
+export interface PresenceOptions {
+  readonly broker: Broker
+  readonly self: Self
+  readonly listener: PresenceListener
+  /** Silence after which a peer is lost, in milliseconds. */
+  readonly lostMs: number
+  readonly log: Log
+}
+
+function parseControl(value: Buffer): ControlRecord | undefined {
+  try {
+    return ControlRecord.safeParse(JSON.parse(value.toString())).data
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,214 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEvent } from '#schemas/event.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import type { Log } from '#shared/log.ts'
+import { DeltaBuffer, type MergeDeltas } from './delta-buffer.ts'
+import { REPLIES } from './topics.ts'
+
+/** Largest record, in characters of JSON; Kafka refuses 1 MiB by default. */
+const RECORD_CHARS_MAX = 512 * 1024
+/** Largest event, so that records can be cut between events. */
+const EVENT_BYTES_MAX = 128 * 1024
+/** Unsent bytes to one ingress at which emitters are made to wait. */
+const BACKLOG_BYTES = 1024 * 1024
+/** Wait before a record that could not be sent is sent again. */
+const RESEND_MS = 250
+
+/**
+ * Sends the events of every job of this worker to their ingresses, batched across jobs.
+ *
+ * One record to an ingress is under way at a time; what comes meanwhile joins the next one, and deltas of one job merge.
+ * So the first event of an idle worker goes out at once, and a busy one sends few, large records. A record that the
+ * broker refuses is sent again until it is taken: while the process lives nothing is lost, and emitters wait.
+ */
+export class Reporter {
+  readonly #broker: Broker
+  readonly #worker: string
+  readonly #log: Log
+  readonly #outboxes = new Map<string, Outbox>()
+
+  constructor(broker: Broker, worker: string, log: Log) {
+    this.#broker = broker
+    this.#worker = worker
+    this.#log = log
+  }
+
+  /** Opens the events of one attempt. */
+  open(job: JobEnvelope, merge: MergeDeltas): AttemptEvents {
+    let outbox = this.#outboxes.get(job.reply.boot)
+    if (!outbox) {
+      outbox = new Outbox((text) => this.#send(job.reply, text))
+      this.#outboxes.set(job.reply.boot, outbox)
+    }
+    return new AttemptEvents(job, merge, outbox)
+  }
+
+  /** Forgets an ingress that is gone: what waits for it is dropped. */
+  drop(boot: string): void {
+    this.#outboxes.get(boot)?.close()
+    this.#outboxes.delete(boot)
+  }
+
+  /** Drops everything that could not be sent. */
+  close(): void {
+    for (const boot of [...this.#outboxes.keys()]) this.drop(boot)
+  }
+
+  #send(to: JobEnvelope['reply'], events: string): Promise<void> {
+    const value = Buffer.from(`{"worker":"${this.#worker}","events":[${events}]}`)
+    return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
+      this.#log.warn({ err: error, to: to.boot, bytes: value.length }, 'events not sent')
+      throw error
+    })
+  }
+}
+
+/** The events of one attempt, numbered from 1 in the order they are sent. */
+export class AttemptEvents {
+  readonly #job: JobEnvelope
+  readonly #merge: MergeDeltas
+  readonly #outbox: Outbox
+  #seq = 0
+  /** The delta event that still waits to be sent: more deltas join it. */
+  #waiting: DeltaBuffer | undefined
+
+  constructor(job: JobEnvelope, merge: MergeDeltas, outbox: Outbox) {
+    this.#job = job
+    this.#merge = merge
+    this.#outbox = outbox
+  }
+
+  /** Resolves when the broker has it. */
+  started(): Promise<void> {
+    this.#outbox.put(() => ({ ...this.#next(), type: 'started' }))
+    return this.#outbox.flushed()
+  }
+
+  /** Resolves when there is room for more. */
+  async delta(delta: unknown): Promise<void> {
+    if (!this.#waiting || this.#waiting.bytes > EVENT_BYTES_MAX) {
+      const buffer = new DeltaBuffer(this.#merge)
+      this.#waiting = buffer
+      this.#outbox.put(() => {
+        if (this.#waiting === buffer) this.#waiting = undefined
+        return { ...this.#next(), type: 'delta', deltas: buffer.takeAll() }
+      })
+    }
+    const before = this.#waiting.bytes
+    this.#waiting.push(delta)
+    this.#outbox.grow(this.#waiting.bytes - before)
+    if (this.#outbox.isFull) await this.#outbox.room()
+  }
+
+  completed(): Promise<void> {
+    this.#outbox.put(() => ({ ...this.#next(), type: 'completed', deltas: [] }))
+    return this.#outbox.flushed()
+  }
+
+  failed(error: ErrorBody): Promise<void> {
+    this.#outbox.put(() => ({ ...this.#next(), type: 'failed', error }))
+    return this.#outbox.flushed()
+  }
+
+  handedBack(): Promise<void> {
+    this.#outbox.put(() => ({ ...this.#next(), type: 'handed_back' }))
+    return this.#outbox.flushed()
+  }
+
+  #next(): { job_id: string; attempt: number; seq: number } {
+    return { job_id: this.#job.id, attempt: this.#job.attempt, seq: ++this.#seq }
+  }
+}
+
+/** What waits for one ingress. Events are made when they are sent, so that deltas may join them until then. */
+class Outbox {
+  readonly #send: (events: string) => Promise<void>
+  #pending: (() => JobEvent)[] = []
+  #bytes = 0
+  #isSending = false
+  #isClosed = false
+  #flushed: PromiseWithResolvers<void> | undefined
+
+  constructor(send: (events: string) => Promise<void>) {
+    this.#send = send
+  }
+
+  get isFull(): boolean {
+    return this.#bytes > BACKLOG_BYTES
+  }
+
+  put(make: () => JobEvent): void {
+    if (this.#isClosed) return
+    this.#pending.push(make)
+    if (this.#isSending) return
+    this.#isSending = true
+    // Later in this turn of the loop, so that everything that is ready now shares the record.
+    setImmediate(() => void this.#drain())
+  }
+
+  grow(bytes: number): void {
+    this.#bytes += bytes
+  }
+
+  /** Resolves when everything put so far is with the broker, or dropped. */
+  flushed(): Promise<void> {
+    if (this.#isClosed || !this.#isSending) return Promise.resolve()
+    this.#flushed ??= Promise.withResolvers<void>()
+    return this.#flushed.promise
+  }
+
+  async room(): Promise<void> {
+    while (this.isFull && !this.#isClosed) await this.flushed()
+  }
+
+  close(): void {
+    this.#isClosed = true
+    this.#pending = []
+    this.#bytes = 0
+    this.#flushed?.resolve()
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#pending.length > 0) {
+      const flushed = this.#flushed
+      this.#flushed = undefined
+      const events = this.#pending
+      this.#pending = []
+      this.#bytes = 0
+      for (const text of recordsOf(events)) await this.#sendSurely(text)
+      flushed?.resolve()
+    }
+    this.#isSending = false
+    this.#flushed?.resolve()
+    this.#flushed = undefined
+  }
+
+  async #sendSurely(text: string): Promise<void> {
+    while (!this.#isClosed) {
+      try {
+        return await this.#send(text)
+      } catch {
+        // The sender has logged it. The broker may be gone for minutes: our jobs outlive that.
+        await new Promise((resolve) => setTimeout(resolve, RESEND_MS))
+      }
+    }
+  }
+}
+
+/** Texts of events joined to records of at most {@link RECORD_CHARS_MAX} characters, in order. */
+function* recordsOf(events: (() => JobEvent)[]): Generator<string> {
+  let texts: string[] = []
+  let chars = 0
+  for (const make of events) {
+    const text = JSON.stringify(make())
+    if (chars + text.length > RECORD_CHARS_MAX && texts.length > 0) {
+      yield texts.join(',')
+      texts = []
+      chars = 0
+    }
+    texts.push(text)
+    chars += text.length
+  }
+  yield texts.join(',')
+}

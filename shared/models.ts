@@ -1,0 +1,47 @@
+import { readFileSync } from 'node:fs'
+import { parse } from 'yaml'
+import { z } from 'zod'
+import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
+import { ConfigError } from './config.ts'
+
+/** The models of the service, by id and alias. */
+export class ModelCatalogue {
+  readonly models: readonly ModelConfig[]
+  readonly #byName = new Map<string, ModelConfig>()
+
+  /** @throws ConfigError When ids or aliases repeat, or a fallback does not exist. */
+  constructor(models: readonly ModelConfig[]) {
+    this.models = models
+    const problems: string[] = []
+    for (const model of models) {
+      for (const name of [model.id, ...model.aliases]) {
+        if (this.#byName.has(name)) problems.push(`models: the name ${name} is used twice`)
+        this.#byName.set(name, model)
+      }
+    }
+    for (const model of models) {
+      for (const id of model.fallbacks) {
+        if (!this.#byName.has(id)) problems.push(`models: ${model.id} falls back to ${id}, which does not exist`)
+      }
+    }
+    if (problems.length > 0) throw new ConfigError(problems)
+  }
+
+  /** A model by its id or one of its aliases. */
+  find(name: string): ModelConfig | undefined {
+    return this.#byName.get(name)
+  }
+}
+
+/** Reads models.yaml. @throws ConfigError naming the file and every problem in it */
+export function loadModels(path: string): ModelCatalogue {
+  let content: unknown
+  try {
+    content = parse(readFileSync(path, 'utf8'))
+  } catch (error) {
+    throw new ConfigError([`MODELS_FILE: ${path}: ${error instanceof Error ? error.message : String(error)}`])
+  }
+  const parsed = ModelsFile.safeParse(content)
+  if (!parsed.success) throw new ConfigError([`MODELS_FILE: ${path}: ${z.prettifyError(parsed.error)}`])
+  return new ModelCatalogue(parsed.data.models)
+}

@@ -1,0 +1,89 @@
+import { PoolName } from '#schemas/job.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { Blobs } from './blobs/blobs.ts'
+import { openDiskBlobs } from './blobs/disk.ts'
+import type { Broker } from './broker/broker.ts'
+import { openMemoryBroker } from './broker/memory.ts'
+import type { Config } from './config.ts'
+import { openAnthropicEngine } from './engines/anthropic.ts'
+import type { ChatEngine } from './engines/chat.ts'
+import { openEchoEngine } from './engines/echo.ts'
+import { openLlamaEngine } from './engines/llama.ts'
+import { openOpenAiEngine } from './engines/openai.ts'
+import { topicsFor } from './jobs/topics.ts'
+import type { Log } from './log.ts'
+import { Metrics } from './metrics.ts'
+import { loadModels, type ModelCatalogue } from './models.ts'
+
+/** Age at which a blob belongs to no job any more. */
+const BLOB_AGE_MS = 72 * 3_600_000
+
+/** Everything a service works with, adapters chosen. */
+export interface Ports {
+  readonly config: Config
+  readonly log: Log
+  readonly metrics: Metrics
+  readonly version: string
+  readonly broker: Broker
+  readonly blobs: Blobs
+  readonly models: ModelCatalogue
+  /** Opens the engine that runs a model. The caller closes it. */
+  openChatEngine(model: ModelConfig): ChatEngine
+  /** A part broke for good: the process must end. */
+  readonly onFatal: (error: unknown) => void
+}
+
+/**
+ * Opens the adapters that the settings ask for: the only place that knows which there are.
+ *
+ * @throws ConfigError, or the broker's list of everything that is wrong with it
+ */
+export async function openPorts(
+  config: Config,
+  log: Log,
+  version: string,
+  onFatal: (error: unknown) => void,
+): Promise<Ports> {
+  const models = loadModels(config.modelsFile)
+  const metrics = new Metrics()
+  const blobs = await openDiskBlobs(config.blobDir)
+  const swept = await blobs.sweep(BLOB_AGE_MS)
+  if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
+  const broker = await openBroker(config, log, onFatal)
+  log.info({ broker: broker.name }, 'broker ready')
+  const openChatEngine = (model: ModelConfig) => openEngine(model, config)
+  return { config, log, metrics, version, broker, blobs, models, openChatEngine, onFatal }
+}
+
+function openEngine(model: ModelConfig, config: Config): ChatEngine {
+  switch (model.engine.type) {
+    case 'openai':
+      return openOpenAiEngine(model, config.env)
+    case 'anthropic':
+      return openAnthropicEngine(model, config.env)
+    case 'llama':
+      return openLlamaEngine(model, { weightsDir: config.modelsDir })
+    case 'echo':
+      return openEchoEngine(model)
+  }
+}
+
+async function openBroker(config: Config, log: Log, onFatal: (error: unknown) => void): Promise<Broker> {
+  const topics = topicsFor(PoolName.options, config.requestTimeoutMs)
+  if (!config.kafka) return await openMemoryBroker({ topics })
+  // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
+  const { openKafkaBroker } = await import('./broker/kafka.ts')
+  const { brokers, client, prefix, replicationFactor, tls, sasl } = config.kafka
+  return await openKafkaBroker({
+    brokers,
+    client,
+    prefix,
+    topics,
+    clientId: 'sluice',
+    ...(replicationFactor !== undefined && { replicationFactor }),
+    tls,
+    ...(sasl && { sasl }),
+    onProblem: (message, fields) => log.warn(fields ?? {}, message),
+    onFatal,
+  })
+}

@@ -1,0 +1,156 @@
+import { describe, expect, inject, it } from 'vitest'
+import { type Stack, type StackOptions, startStack, until } from './stack.ts'
+import { type ScriptedUpstream, startUpstream } from './support/upstream.ts'
+
+/** One way to run the whole service: embedded, or with everything going through a real Kafka. */
+const MODES: { mode: string; options: () => StackOptions }[] = [
+  { mode: 'embedded', options: () => ({}) },
+  { mode: 'Kafka', options: () => ({ kafka: inject('kafka') ?? undefined }) },
+]
+
+const say = (content: string, more: object = {}) => ({
+  model: 'echo-1',
+  messages: [{ role: 'user', content }],
+  ...more,
+})
+
+for (const { mode, options } of MODES) {
+  describe.skipIf(mode === 'Kafka' && !inject('kafka'))(`the road of one call, ${mode}`, () => {
+    it('answers a chat completion', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/chat/completions', say('hello over there'))
+      expect(response.status).toBe(200)
+      expect(response.headers.get('x-request-id')).toMatch(/^req_.{24}$/)
+      expect(response.headers.get('request-id')).toBe(response.headers.get('x-request-id'))
+      expect(await response.json()).toMatchObject({
+        object: 'chat.completion',
+        model: 'echo-1',
+        choices: [{ message: { role: 'assistant', content: 'hello over there' }, finish_reason: 'stop' }],
+        usage: { prompt_tokens: expect.any(Number), completion_tokens: 3 },
+      })
+    })
+
+    it('streams a chat completion and ends it with [DONE]', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/chat/completions', say('one two three', { stream: true }))
+      const text = await response.text()
+      expect(response.headers.get('content-type')).toBe('text/event-stream; charset=utf-8')
+      expect(chatText(text)).toBe('one two three')
+      expect(text.endsWith('data: [DONE]\n\n')).toBe(true)
+    })
+
+    it('answers and streams a message', async () => {
+      await using stack = await startStack(options())
+      const body = say('hello', { max_tokens: 100 })
+      const whole = await stack.post('/v1/messages', body)
+      expect(await whole.json()).toMatchObject({ type: 'message', content: [{ type: 'text', text: 'hello' }] })
+      const stream = await (await stack.post('/v1/messages', { ...body, stream: true })).text()
+      expect(stream).toContain('event: message_stop')
+    })
+
+    it('counts the tokens of a message', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/messages/count_tokens', say('one two three'))
+      expect(await response.json()).toEqual({ input_tokens: expect.any(Number) })
+    })
+
+    it('tries a call again whose engine failed before any output', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_error failures=1\nback again'))
+      expect(response.status).toBe(200)
+      expect(await response.json()).toMatchObject({ choices: [{ message: { content: 'back again' } }] })
+    })
+
+    it('gives an HTTP error for a stream that fails before its first token', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/chat/completions', say('!echo fail=upstream_refused', { stream: true }))
+      expect(response.status).toBe(502)
+      expect(await response.json()).toMatchObject({ error: { type: 'server_error', code: 'upstream_refused' } })
+    })
+
+    it('ends a stream that fails later in an error frame without [DONE]', async () => {
+      await using stack = await startStack(options())
+      const script = '!echo fail=upstream_error after=2\none two three four'
+      const text = await (await stack.post('/v1/chat/completions', say(script, { stream: true }))).text()
+      expect(text).toContain('data: {"error":{"message":')
+      expect(text).not.toContain('[DONE]')
+    })
+
+    it('carries bodies far larger than a Kafka record', async () => {
+      await using stack = await startStack(options())
+      const words = 'word '.repeat(600_000)
+      const response = await stack.post('/v1/chat/completions', say(words, { max_tokens: 5 }))
+      expect(response.status).toBe(200)
+      expect(await response.json()).toMatchObject({ choices: [{ finish_reason: 'length' }] })
+    })
+
+    it('streams to a client that reads slowly without losing a word', async () => {
+      await using stack = await startStack(options())
+      const response = await stack.post('/v1/chat/completions', say('!echo tokens=60000', { stream: true }))
+      let text = ''
+      const decoder = new TextDecoder()
+      for await (const chunk of response.body as AsyncIterable<Uint8Array>) {
+        text += decoder.decode(chunk, { stream: true })
+        if (text.length < 2_000_000) await new Promise((resolve) => setTimeout(resolve, 2))
+      }
+      expect(text.endsWith('data: [DONE]\n\n')).toBe(true)
+      expect(chatText(text).split(' ')).toHaveLength(60_000)
+    })
+
+    for (const stream of [false, true]) {
+      it(`closes the upstream request when the client leaves, ${stream ? 'streamed' : 'whole'}`, async () => {
+        await using upstream = await startUpstream((_call, answer) => {
+          if (!stream) return
+          answer.open()
+          answer.frame({ choices: [{ index: 0, delta: { role: 'assistant', content: 'first' }, finish_reason: null }] })
+        })
+        await using stack = await startUpstreamStack(options(), upstream)
+        const leave = new AbortController()
+        const body = { model: 'up', messages: [{ role: 'user', content: 'x' }], stream }
+        const call = stack.post('/v1/chat/completions', body, { signal: leave.signal })
+        call.catch(() => {})
+        if (stream) await (await call).body?.getReader().read()
+        const seen = await until(() => upstream.calls[0])
+        const leftAt = Date.now()
+        leave.abort()
+        expect((await seen.closed) - leftAt).toBeLessThan(1_000)
+        await until(() => upstream.connections === 0)
+      })
+    }
+
+    it('never runs a queued call whose client left', async () => {
+      await using upstream = await startUpstream(() => {})
+      await using stack = await startUpstreamStack(options(), upstream, { INFERENCE_SLOTS: '1' })
+      const [first, second] = [new AbortController(), new AbortController()]
+      const body = { model: 'up', messages: [{ role: 'user', content: 'x' }] }
+      stack.post('/v1/chat/completions', body, { signal: first.signal }).catch(() => {})
+      await until(() => upstream.calls[0])
+      stack.post('/v1/chat/completions', body, { signal: second.signal }).catch(() => {})
+      await until(async () => (await metric(stack, 'sluice_attached_jobs{pool="inference",state="queued"}')) === 1)
+      second.abort()
+      await until(async () => (await metric(stack, 'sluice_attached_jobs{pool="inference",state="queued"}')) === 0)
+      first.abort()
+      await until(async () => (await metric(stack, 'sluice_pool_running{pool="inference"}')) === 0)
+      await (await stack.get('/v1/models')).text()
+      expect(upstream.calls).toHaveLength(1)
+    })
+  })
+}
+
+function startUpstreamStack(options: StackOptions, upstream: ScriptedUpstream, settings = {}): Promise<Stack> {
+  const models = [{ id: 'up', engine: { type: 'openai', base_url: `${upstream.url}/v1` } }]
+  return startStack({ ...options, models, settings })
+}
+
+/** The joined content of a chat stream. */
+function chatText(sse: string): string {
+  const frames = sse.split('\n\n').filter((frame) => frame.startsWith('data: {'))
+  return frames.map((frame) => JSON.parse(frame.slice('data: '.length)).choices?.[0]?.delta?.content ?? '').join('')
+}
+
+/** One sample of /metrics. */
+async function metric(stack: Stack, name: string): Promise<number | undefined> {
+  const text = await (await stack.get('/metrics')).text()
+  const line = text.split('\n').find((line) => line.startsWith(name))
+  return line === undefined ? undefined : Number(line.slice(name.length))
+}
