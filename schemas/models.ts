@@ -82,7 +82,7 @@ export type ModelConfig = z.infer<typeof ModelConfig>
 export const ModelsFile = z.strictObject({ models: z.array(ModelConfig).min(1) })
 export type ModelsFile = z.infer<typeof ModelsFile>
 
-/** A model as `/v1/models` lists it (spec 2.1). */
+/** A model as `/v1/models` lists it (spec 2.1), and what clients may want to know before they call it (contract F). */
 export interface Model {
   id: string
   object: 'model'
@@ -91,4 +91,8 @@ export interface Model {
   permission: []
   root: string
   parent: string
+  /** What it can do, such as `chat`, `messages`, `tools`, `images`. */
+  capabilities: string[]
+  context_length?: number
+  max_output_tokens?: number
 }

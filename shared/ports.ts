@@ -10,6 +10,7 @@ import type { ChatEngine } from './engines/chat.ts'
 import { openEchoEngine } from './engines/echo.ts'
 import { openLlamaEngine } from './engines/llama.ts'
 import { openOpenAiEngine } from './engines/openai.ts'
+import { prepareWeights } from './engines/weights.ts'
 import { topicsFor } from './jobs/topics.ts'
 import type { Log } from './log.ts'
 import { Metrics } from './metrics.ts'
@@ -29,6 +30,8 @@ export interface Ports {
   readonly models: ModelCatalogue
   /** Opens the engine that runs a model. The caller closes it. */
   openChatEngine(model: ModelConfig): ChatEngine
+  /** Prepares the weights that models need and this machine lacks. Gives the progress of each; tolerates being asked twice. */
+  prepareModels(onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   /** A part broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -52,7 +55,25 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal)
   log.info({ broker: broker.name }, 'broker ready')
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
-  return { config, log, metrics, version, broker, blobs, models, openChatEngine, onFatal }
+  const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
+    prepareAll(models, config.modelsDir, onProgress, signal)
+  return { config, log, metrics, version, broker, blobs, models, openChatEngine, prepareModels, onFatal }
+}
+
+/** Hears how far one model is: a fraction from 0 to 1, and what is being done. */
+export type PrepareProgress = (model: string, fraction: number, message: string) => void
+
+async function prepareAll(
+  models: ModelCatalogue,
+  directory: string,
+  onProgress: PrepareProgress,
+  signal: AbortSignal,
+): Promise<void> {
+  for (const { id, engine } of models.models) {
+    if (engine.type !== 'llama' || engine.file !== undefined || engine.weights === undefined) continue
+    const report = (fraction: number, message: string) => onProgress(id, fraction, message)
+    await prepareWeights(engine.weights, directory, { onProgress: report, signal })
+  }
 }
 
 function openEngine(model: ModelConfig, config: Config): ChatEngine {
@@ -62,7 +83,7 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
     case 'anthropic':
       return openAnthropicEngine(model, config.env)
     case 'llama':
-      return openLlamaEngine(model, { weightsDir: config.modelsDir })
+      return openLlamaEngine(model, { weightsDir: config.modelsDir, prepare: true })
     case 'echo':
       return openEchoEngine(model)
   }

@@ -1,5 +1,8 @@
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
+import { ChatOpenAI } from '@langchain/openai'
 import { generateText, streamText, tool } from 'ai'
+import { streamText as streamText6, tool as tool6 } from 'ai-6'
+import { createOpenAICompatible as createOpenAICompatible2 } from 'ai-sdk-openai-compatible-2'
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import OpenAI4 from 'openai-4'
@@ -80,7 +83,6 @@ describe('decoding', () => {
       logit_bias: { '50256': -100 },
       logprobs: true,
       top_logprobs: 3,
-      parallel_tool_calls: false,
       user: 'u',
     }
     const request = decode({ ...hello, ...sampling, ...more, stop: 'END', max_tokens: 9, max_completion_tokens: 7 })
@@ -142,7 +144,7 @@ describe('decoding', () => {
       min_p: 0.1,
       store: true,
       metadata: { a: 'b' },
-      __proto__: { polluted: true },
+      ['__proto__']: { polluted: true },
     })
     expect(request.extra).toEqual({ min_p: 0.1 })
     expect(request.tools).toEqual([
@@ -170,8 +172,14 @@ describe('decoding', () => {
     ],
   ])('tool_choice %j becomes %j', (tool_choice, choice, allowed) => {
     const tools = ['f', 'g'].map((name) => ({ type: 'function', function: { name } }))
-    const request = decode({ ...hello, tools, tool_choice })
+    const request = decode({ ...hello, tools, tool_choice, parallel_tool_calls: false })
     expect([request.tool_choice, request.allowed_tools]).toEqual([choice, allowed])
+    expect(request.parallel_tool_calls).toBe(false)
+  })
+
+  test('without tools, words about choosing among them are left out', () => {
+    const request = decode({ ...hello, tool_choice: 'auto', parallel_tool_calls: false })
+    expect([request.tool_choice, request.parallel_tool_calls]).toEqual([undefined, undefined])
   })
 
   test('a JSON schema becomes the response format; text is the absence of one', () => {
@@ -603,6 +611,20 @@ describe.each([
   })
 })
 
+describe('LangChain', () => {
+  const model = (events: readonly GenerateEvent[]) =>
+    new ChatOpenAI({ model: 'm1', ...options, configuration: { baseURL: options.baseURL, fetch: streaming(events) } })
+
+  test('its stream joins text, tool calls and usage', async () => {
+    const message = (await Array.fromAsync(await model(twoCalls).stream('Hi'))).reduce((all, part) => all.concat(part))
+    expect(message.tool_calls?.map((call) => [call.id, call.name, call.args])).toEqual([
+      ['toolu_7', 'weather', { city: 'Oslo' }],
+      ['call_abc_1', 'now', {}],
+    ])
+    expect(message.usage_metadata?.total_tokens).toBe(15)
+  })
+})
+
 describe('the Vercel AI SDK', () => {
   const model = (
     events: readonly GenerateEvent[],
@@ -618,6 +640,16 @@ describe('the Vercel AI SDK', () => {
     expect(await result.text).toBe('Hello.')
     expect(await result.finishReason).toBe('stop')
     expect((await result.usage).inputTokens).toBe(12)
+  })
+
+  test('its version before reads a stream of tool calls', async () => {
+    const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
+    const tools = {
+      weather: tool6({ inputSchema: z.object({ city: z.string() }) }),
+      now: tool6({ inputSchema: z.object({}) }),
+    }
+    const result = streamText6({ model: provider('m1'), prompt: 'Hi', tools })
+    expect((await result.toolCalls).map((call) => call.input)).toEqual([{ city: 'Oslo' }, {}])
   })
 
   test('reads tool calls, streamed and whole', async () => {

@@ -1,60 +1,10 @@
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { expect, test } from 'vitest'
-import { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
-import { ModelConfig } from '#schemas/models.ts'
-import { openAnthropicEngine } from '#shared/engines/anthropic.ts'
-import type { ChatEngine } from '#shared/engines/chat.ts'
-import { openOpenAiEngine } from '#shared/engines/openai.ts'
-import type { ServiceError } from '#shared/error.ts'
+import { ask, collect, type Dialect, engineOn, failure, KEY, options, textOf } from './support/engine-calls.ts'
 import { type Answer, type Script, startUpstream } from './support/upstream.ts'
 
-type Dialect = 'openai' | 'anthropic'
 const DIALECTS: Dialect[] = ['openai', 'anthropic']
-const KEY = 'key-of-the-upstream'
-
-function engineOn(
-  dialect: Dialect,
-  url: string,
-  engine: object = {},
-  model: object = {},
-): ChatEngine & AsyncDisposable {
-  const config = ModelConfig.parse({
-    id: 'm1',
-    engine: { type: dialect, base_url: dialect === 'openai' ? `${url}/v1` : url, api_key_env: 'KEY', ...engine },
-    ...model,
-  })
-  const opened = dialect === 'openai' ? openOpenAiEngine(config, { KEY }) : openAnthropicEngine(config, { KEY })
-  return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
-}
-
-function ask(fields: object = {}): GenerateRequest {
-  const turns = [{ role: 'user', parts: [{ type: 'text', text: 'Say hello.' }] }]
-  return GenerateRequest.parse({ dialect: 'openai', model: 'm1', stream: true, turns, ...fields })
-}
-
-function options(signal: AbortSignal = new AbortController().signal) {
-  return { signal, idempotencyKey: 'job_1:1', traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01' }
-}
-
-async function collect(engine: ChatEngine, request = ask(), signal?: AbortSignal): Promise<GenerateEvent[]> {
-  const events: GenerateEvent[] = []
-  for await (const event of engine.generate(request, options(signal))) events.push(GenerateEvent.parse(event))
-  return events
-}
-
-async function failure(engine: ChatEngine, request = ask(), signal?: AbortSignal): Promise<ServiceError> {
-  return collect(engine, request, signal).then(
-    (events) => {
-      throw new Error(`expected a failure, got ${JSON.stringify(events)}`)
-    },
-    (error: ServiceError) => error,
-  )
-}
-
-function textOf(events: readonly GenerateEvent[], type = 'text'): string {
-  return events.map((event) => (event.type === type && 'text' in event ? event.text : '')).join('')
-}
 
 /** Frames of a whole good stream, one text delta for each piece. */
 function framesOf(dialect: Dialect, ...pieces: string[]): string[] {

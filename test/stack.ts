@@ -33,7 +33,8 @@ export interface StackOptions {
   readonly settings?: Readonly<Record<string, string>>
 }
 
-const ECHO = {
+/** The scripted engine, with everything allowed. */
+export const ECHO_MODEL = {
   id: 'echo-1',
   engine: { type: 'echo' },
   capabilities: { images: true, audio: true, files: true, reasoning: true },
@@ -44,7 +45,7 @@ const ECHO = {
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   const modelsFile = join(dataDir, 'models.yaml')
-  await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO] }))
+  await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))
   const config = parseConfig({
     PORT: '0',
     DATA_DIR: dataDir,

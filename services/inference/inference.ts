@@ -6,6 +6,7 @@ import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
+import { prepareInBackground } from './prepare.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
 const IDLE_MS_MAX = 10_000
@@ -57,11 +58,13 @@ export async function startInference(ports: Ports): Promise<Service> {
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: 'inference' }, () =>
     ports.broker.lag('jobs.inference'),
   )
+  const preparing = prepareInBackground(ports)
   return {
     name: 'inference',
     drain: (signal) => pool.drain(signal),
     problems: () => (pool.idleMs > IDLE_MS_MAX ? ['The inference worker takes no jobs.'] : []),
     async close() {
+      await preparing.stop()
       await pool.close()
       await engines.close()
     },

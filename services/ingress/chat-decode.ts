@@ -128,6 +128,8 @@ function toolUse(
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
   const use = toolChoice(chat.tool_choice ?? undefined, tools)
   requireToolChoice(use.tool_choice, tools)
+  // Without tools there is nothing to choose, and upstreams refuse the mere words.
+  if (tools.length === 0) return {}
   return { ...use, parallel_tool_calls: chat.parallel_tool_calls ?? undefined }
 }
 

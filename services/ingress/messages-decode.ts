@@ -112,15 +112,17 @@ function toolUse(
   tools: readonly Tool[],
 ): Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'> {
   if (choice === undefined) return {}
-  if (choice.type === 'none') return { tool_choice: { type: 'none' } }
   const use = internalChoice(choice)
   requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
+  // Without tools there is nothing to choose, and upstreams refuse the mere words.
+  if (tools.length === 0) return {}
+  if (choice.type === 'none') return { tool_choice: use }
   return { tool_choice: use, parallel_tool_calls: choice.disable_parallel_tool_use ? false : undefined }
 }
 
-function internalChoice(choice: Exclude<MessagesToolChoice, { type: 'none' }>): GenerateRequest['tool_choice'] {
+function internalChoice(choice: MessagesToolChoice): GenerateRequest['tool_choice'] {
   if (choice.type === 'tool') return { type: 'tool', name: choice.name }
-  return { type: choice.type === 'any' ? 'required' : 'auto' }
+  return { type: choice.type === 'any' ? 'required' : choice.type }
 }
 
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {

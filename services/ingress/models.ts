@@ -30,9 +30,20 @@ function isVisible(model: ModelConfig, call: Call): boolean {
   return !call.key.models || call.key.models.includes(model.id)
 }
 
-function modelOf(model: ModelConfig): Model {
-  const { id, created, owned_by } = model
-  return { id, object: 'model', created, owned_by, permission: [], root: '', parent: '' }
+function modelOf({ id, created, owned_by, capabilities, limits }: ModelConfig): Model {
+  const abilities = Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : []))
+  return {
+    id,
+    object: 'model',
+    created,
+    owned_by,
+    permission: [],
+    root: '',
+    parent: '',
+    capabilities: ['chat', 'messages', ...abilities],
+    ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
+    ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
+  }
 }
 
 function decode(escaped: string): string | undefined {

@@ -9,7 +9,7 @@
  */
 
 import { isIP } from 'node:net'
-import { Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
+import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
 import { NodeUnknown, responseOf } from './kafka-errors.ts'
 import type { KafkaOptions } from './kafka-options.ts'
 import { pause } from './kafka-supervision.ts'

@@ -154,10 +154,10 @@ export class CoalescingSender {
     const lanes = this.#dueLanes()
     if (lanes.length === 0) return
     this.#callSince = performance.now()
-    const outcomes = await this.#produce(
+    const outcomes: any = await this.#produce(
       lanes.map(({ topic, partition, batch }) => ({ topic, partition, records: batch })),
     )
-    this.#callSince = undefined
+    this.#callSince = undefined; if (outcomes.some((o: any) => o)) console.log(performance.now(), outcomes)
     for (const [index, lane] of lanes.entries()) this.#finish(lane, outcomes[index])
     if (this.#lanes.size > 0) this.#schedule()
     else this.#onEmpty?.()

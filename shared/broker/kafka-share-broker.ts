@@ -1,4 +1,9 @@
-import { Admin, ConfigResourceTypes, IncrementalAlterConfigOperationTypes } from '@platformatic/kafka'
+import {
+  Admin,
+  ConfigResourceTypes,
+  type ConfigResourceTypeValue,
+  IncrementalAlterConfigOperationTypes,
+} from '@platformatic/kafka'
 import type { Broker, ChannelRecord, Closable, QueueConsumer } from './broker.ts'
 import { ChannelReceiver } from './kafka-channel.ts'
 import type { KafkaCluster } from './kafka-cluster.ts'
@@ -9,7 +14,7 @@ import { batchBytesMax, CoalescingSender, overloaded } from './kafka-sender.ts'
 import { ShareConsumer } from './kafka-share.ts'
 import { describeShareGroupOffsets } from './kafka-share-protocol.ts'
 import { pause } from './kafka-supervision.ts'
-import { checkShareGroups, checkTopics, type KafkaAdmin, KafkaUnfitError, type NewTopic } from './kafka-topics.ts'
+import { checkShareGroups, checkTopics, KafkaUnfitError, type NewTopic, type ShareGroupAdmin } from './kafka-topics.ts'
 
 const LAG_TIMEOUT_MS = 5_000
 const READY_TIMEOUT_MS = 10_000
@@ -137,7 +142,7 @@ class ShareBroker implements Broker {
 }
 
 /** The boot check's view of a cluster. */
-class PlatformaticAdmin implements KafkaAdmin {
+class PlatformaticAdmin implements ShareGroupAdmin {
   readonly #cluster: KafkaCluster
   readonly #admin: Admin
 
@@ -161,15 +166,16 @@ class PlatformaticAdmin implements KafkaAdmin {
     return new Map(counts.filter(([, count]) => count > 0))
   }
 
-  async settings(kind: 'topic' | 'broker' | 'group', name: string): Promise<ReadonlyMap<string, string>> {
-    const resourceType = {
-      topic: ConfigResourceTypes.TOPIC,
-      broker: ConfigResourceTypes.BROKER,
-      group: ConfigResourceTypes.GROUP,
-    }[kind]
-    const resourceName = kind === 'broker' ? String(this.#cluster.anyNode) : name
-    const [found] = await this.#admin.describeConfigs({ resources: [{ resourceType, resourceName }] })
-    return new Map((found?.configs ?? []).map((config) => [config.name, config.value ?? '']))
+  topicSettings(topic: string): Promise<ReadonlyMap<string, string>> {
+    return this.#settings(ConfigResourceTypes.TOPIC, topic)
+  }
+
+  brokerSettings(): Promise<ReadonlyMap<string, string>> {
+    return this.#settings(ConfigResourceTypes.BROKER, String(this.#cluster.anyNode))
+  }
+
+  groupSettings(group: string): Promise<ReadonlyMap<string, string>> {
+    return this.#settings(ConfigResourceTypes.GROUP, group)
   }
 
   async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
@@ -187,5 +193,10 @@ class PlatformaticAdmin implements KafkaAdmin {
 
   async close(): Promise<void> {
     await this.#admin.close()
+  }
+
+  async #settings(resourceType: ConfigResourceTypeValue, resourceName: string): Promise<ReadonlyMap<string, string>> {
+    const [found] = await this.#admin.describeConfigs({ resources: [{ resourceType, resourceName }] })
+    return new Map((found?.configs ?? []).map((config) => [config.name, config.value ?? '']))
   }
 }

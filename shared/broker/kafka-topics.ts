@@ -8,7 +8,12 @@ import type { KafkaOptions } from './kafka-options.ts'
 const MINUTE_MS = 60_000
 const DAY_MS = 24 * 60 * MINUTE_MS
 const REPLICAS_DEFAULT = 3
-const STATE_TOPIC = '__share_group_state'
+/** Kafka's own topics, made with the first use, and the broker settings that say with how many replicas. */
+const OFFSETS_TOPIC = { name: '__consumer_offsets', settings: ['offsets.topic.replication.factor'] }
+const STATE_TOPIC = {
+  name: '__share_group_state',
+  settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
+}
 const RETAIN_FOREVER = -1
 
 /** What the boot check asks of a client. Every method throws what the client throws. */
@@ -16,11 +21,16 @@ export interface KafkaAdmin {
   brokerCount(): Promise<number>
   /** How many partitions each existing topic has; what does not exist is missing from the map. */
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
-  /** The settings of a topic, a broker or a group. `''` as a broker's name stands for any. */
-  settings(kind: 'topic' | 'broker' | 'group', name: string): Promise<ReadonlyMap<string, string>>
+  topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
+  /** The settings of any one broker. */
+  brokerSettings(): Promise<ReadonlyMap<string, string>>
   /** Makes a topic. A topic that exists is no error: several processes start at once. */
   createTopic(topic: NewTopic): Promise<void>
-  /** Sets one setting of a group. */
+}
+
+/** What is asked in addition where there are share groups. */
+export interface ShareGroupAdmin extends KafkaAdmin {
+  groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>
 }
 
@@ -67,7 +77,7 @@ export async function checkTopics(admin: KafkaAdmin, options: KafkaOptions): Pro
     if (partitions === undefined) return createMissing(admin, { ...topic, name }, replicas, options)
     return checkExisting(admin, { ...topic, name }, partitions, options)
   })
-  return (await Promise.all(checks)).flat()
+  return (await Promise.all([...checks, checkInternalTopic(admin, OFFSETS_TOPIC, options)])).flat()
 }
 
 async function createMissing(
@@ -112,7 +122,7 @@ async function checkExisting(
     const fix = `kafka-topics.sh ${server} --alter --topic ${topic.name} --partitions ${topic.partitions}`
     problems.push({ problem, fix })
   }
-  const settings = await readSettings(admin, 'topic', topic.name, options)
+  const settings = await readable(admin.topicSettings(topic.name), topic.name, options)
   const retentionMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
   if (retentionMs !== RETAIN_FOREVER && retentionMs < topic.retentionMs) {
     const problem = `Topic ${topic.name} keeps records for ${retentionMs} ms, ${topic.retentionMs} are needed`
@@ -124,48 +134,48 @@ async function checkExisting(
 }
 
 /** Settings that this client may not read are not checked, and that is said. */
-async function readSettings(
-  admin: KafkaAdmin,
-  kind: 'topic' | 'broker' | 'group',
-  name: string,
+async function readable(
+  settings: Promise<ReadonlyMap<string, string>>,
+  what: string,
   options: KafkaOptions,
 ): Promise<ReadonlyMap<string, string>> {
   try {
-    return await admin.settings(kind, name)
+    return await settings
   } catch (error) {
-    options.onProblem('Kafka settings could not be checked', { kind, name, error: messageOf(error) })
+    options.onProblem('Kafka settings could not be checked', { what, error: messageOf(error) })
     return new Map()
   }
 }
 
-/**
- * Checks what share groups need: on a small cluster the state topic must ask for no more replicas than there are brokers,
- * or share groups hang without a word; and each group must start at the beginning of its queue, not at its end.
- */
-export async function checkShareGroups(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
-  const groups = options.topics.filter(({ kind }) => kind === 'queue').map(({ name }) => options.prefix + name)
-  const problems = await Promise.all([
-    checkStateTopic(admin, options),
-    ...groups.map((g) => prepareGroup(admin, g, options)),
-  ])
-  return problems.flat()
-}
-
-async function checkStateTopic(admin: KafkaAdmin, options: KafkaOptions): Promise<BootProblem[]> {
-  if ((await admin.partitions([STATE_TOPIC])).has(STATE_TOPIC)) return []
+/** A topic of Kafka's own that asks for more replicas than there are brokers is never made, and groups hang. */
+async function checkInternalTopic(
+  admin: KafkaAdmin,
+  topic: typeof STATE_TOPIC,
+  options: KafkaOptions,
+): Promise<BootProblem[]> {
+  if ((await admin.partitions([topic.name])).has(topic.name)) return []
   const brokers = await admin.brokerCount()
-  const settings = await readSettings(admin, 'broker', '', options)
-  const asked = ['replication.factor', 'min.isr'].map((name) => `share.coordinator.state.topic.${name}`)
-  return asked
+  const settings = await readable(admin.brokerSettings(), 'broker', options)
+  return topic.settings
     .filter((name) => Number(settings.get(name) ?? 0) > brokers)
     .map((name) => ({
-      problem: `The broker's ${name} is ${settings.get(name)}, but the cluster has ${brokers} broker(s): share groups would hang`,
-      fix: `Set ${name}=${brokers} in server.properties and restart the broker`,
+      problem: `The brokers' ${name} is ${settings.get(name)}, but there are ${brokers}: groups would hang`,
+      fix: `Set ${name}=${brokers} in server.properties and restart, or add brokers`,
     }))
 }
 
-async function prepareGroup(admin: KafkaAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
-  const settings = await readSettings(admin, 'group', group, options)
+/**
+ * Checks what share groups need: their state topic, and that each group starts at the beginning of its queue, not at its
+ * end, which has to be set before its first member.
+ */
+export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  const groups = options.topics.filter(({ kind }) => kind === 'queue').map(({ name }) => options.prefix + name)
+  const checks = groups.map((group) => prepareGroup(admin, group, options))
+  return (await Promise.all([checkInternalTopic(admin, STATE_TOPIC, options), ...checks])).flat()
+}
+
+async function prepareGroup(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
+  const settings = await readable(admin.groupSettings(group), group, options)
   for (const [name, value] of Object.entries(GROUP_WISHES)) {
     const current = settings.get(name)
     if (current === undefined || Number(current) === value) continue

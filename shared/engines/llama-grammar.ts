@@ -23,7 +23,7 @@ const SHARED_RULES = {
   // No \u escapes: half a surrogate pair would be valid JSON and broken text.
   char: '[^"\\\\\\x00-\\x1F\\x7F] | "\\\\" ["\\\\/bfnrt]',
   integer: '"-"? ("0" | [1-9] [0-9]{0,14})',
-  number: 'integer ("." [0-9]{1,15})?',
+  number: 'integer ("." [0-9]{1,6})?',
   digits2: '[0-9] [0-9]',
   date: '[0-9] [0-9] digits2 "-" ("0" [1-9] | "1" [0-2]) "-" ("0" [1-9] | "1" [0-9] | "2" [0-8])',
   time: '("0" [0-9] | "1" [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] "Z"',
@@ -207,8 +207,10 @@ class GrammarWriter {
 
 /** Keywords that narrow what is accepted; the rest are notes. */
 const ASSERTIONS = new Set(
-  ('type const enum properties required additionalProperties items prefixItems minItems maxItems minimum maximum' +
-    ' exclusiveMinimum exclusiveMaximum minLength maxLength format anyOf oneOf allOf').split(' '),
+  (
+    'type const enum properties required additionalProperties items prefixItems minItems maxItems minimum maximum' +
+    ' exclusiveMinimum exclusiveMaximum minLength maxLength format anyOf oneOf allOf'
+  ).split(' '),
 )
 
 function guessType(schema: Schema): string | undefined {

@@ -40,8 +40,9 @@ export class StopFilter {
     return this.#release(this.#held.length - this.#claimableLength())
   }
 
-  /** The answer ended by itself: gives what was held back. */
-  flush(): Released {
+  /** The answer ended by itself, with `text` as its last piece: gives what was held back. */
+  flush(text = ''): Released {
+    this.#held += text
     return this.#release(this.#held.length)
   }
 

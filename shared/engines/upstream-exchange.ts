@@ -170,7 +170,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** Silence while bytes lie unread is the reader's, not the upstream's. */
   #onSilence(): void {
-    if (false) void 0
+    if (this.#chunks.length > 0) this.#idle?.refresh()
     else this.#timeOut(`was silent for ${this.#timeouts.between_tokens_ms} ms inside its answer`)
   }
 

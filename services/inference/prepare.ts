@@ -1,0 +1,48 @@
+import type { Ports } from '#shared/ports.ts'
+
+/** How much further a preparation must be before the log says so again. */
+const LOG_STEP = 0.1
+const BAR_WIDTH = 30
+
+/**
+ * Prepares the models' weights while the worker serves already: a bar on a terminal, log lines elsewhere. A model that
+ * still waits answers 503 with how far it is; one that cannot be prepared says why.
+ */
+export function prepareInBackground(ports: Ports): { stop(): Promise<void> } {
+  const abort = new AbortController()
+  const show = process.stderr.isTTY ? showBar() : logSteps(ports)
+  const done = ports.prepareModels(show, abort.signal).catch((error: unknown) => {
+    if (!abort.signal.aborted) ports.log.error({ err: error }, 'model not prepared')
+  })
+  return {
+    async stop() {
+      abort.abort()
+      await done
+    },
+  }
+}
+
+function showBar(): (model: string, fraction: number, message: string) => void {
+  let last = ''
+  return (model, fraction, message) => {
+    const filled = Math.round(fraction * BAR_WIDTH)
+    const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
+    const line = `Preparing ${model} ${bar} ${Math.round(fraction * 100)} % ${message}`
+    // Weights that were there all along are no news.
+    if (line === last || (last === '' && fraction >= 1)) return
+    process.stderr.write(`\r\x1b[K${line}${fraction >= 1 ? '\n' : ''}`)
+    last = line
+  }
+}
+
+function logSteps(ports: Ports): (model: string, fraction: number, message: string) => void {
+  const logged = new Map<string, number>()
+  return (model, fraction, message) => {
+    const last = logged.get(model)
+    if (last === undefined && fraction >= 1) return
+    if (last !== undefined && fraction < 1 && fraction - last < LOG_STEP) return
+    if (last === fraction) return
+    logged.set(model, fraction)
+    ports.log.info({ model, percent: Math.round(fraction * 100), step: message }, 'preparing model')
+  }
+}

@@ -1,0 +1,101 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { stringify } from 'yaml'
+import { newId } from '#shared/id.ts'
+import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
+
+/** One role of the service in a process of its own. */
+export interface RoleProcess {
+  readonly role: string
+  readonly pid: number
+  /** Address of the API, for an ingress. */
+  readonly url: string
+  /** Everything it logged so far, a parsed line each. */
+  readonly log: readonly Record<string, unknown>[]
+  /** Settles with its exit code, or with the name of the signal that ended it. */
+  readonly exited: Promise<number | string>
+  kill(signal: NodeJS.Signals): void
+}
+
+/** Several processes that meet in one Kafka, under a prefix of their own. */
+export interface Fleet extends AsyncDisposable {
+  start(role: 'ingress' | 'inference', settings?: Record<string, string>): Promise<RoleProcess>
+  /** Posts to an ingress with the test key. */
+  post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
+}
+
+/** Prepares a fleet; its processes are killed when it is disposed. @param kafka host:port */
+export async function openFleet(kafka: string, models: readonly object[] = [ECHO_MODEL]): Promise<Fleet> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-fleet-'))
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, stringify({ models }))
+  const env = {
+    PATH: process.env.PATH,
+    PORT: '0',
+    DATA_DIR: dataDir,
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: TEST_KEY,
+    KAFKA_BROKERS: kafka,
+    KAFKA_PREFIX: `${newId('t', 8)}.`,
+    LOG_LEVEL: 'info',
+  }
+  const processes: { child: ChildProcess; exited: Promise<unknown> }[] = []
+  return {
+    async start(role, settings = {}) {
+      const started = startRole(role, { ...env, ...settings })
+      processes.push(started)
+      await until(() => started.hasExited() || started.isReady(), { withinMs: 30_000 })
+      if (started.hasExited()) throw new Error(`${role} did not start: ${started.stderr()}`)
+      return { ...started, url: started.url() }
+    },
+    post: (ingress, path, body, init) =>
+      fetch(ingress.url + path, {
+        ...init,
+        method: 'POST',
+        headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+        body: JSON.stringify(body),
+      }),
+    async [Symbol.asyncDispose]() {
+      for (const { child } of processes) child.kill('SIGKILL')
+      await Promise.all(processes.map(({ exited }) => exited))
+      await rm(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+function startRole(role: string, env: Record<string, string | undefined>) {
+  const child = spawn(process.execPath, ['services/main.ts', role], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const log: Record<string, unknown>[] = []
+  let stderr = ''
+  let rest = ''
+  child.stderr.on('data', (chunk) => {
+    stderr += chunk
+  })
+  child.stdout.on('data', (chunk) => {
+    const lines = (rest + chunk).split('\n')
+    rest = lines.pop() ?? ''
+    for (const line of lines) log.push(JSON.parse(line))
+  })
+  let exit: number | string | undefined
+  const exited = new Promise<number | string>((resolve) => {
+    child.once('exit', (code, signal) => {
+      exit = code ?? signal ?? 'unknown'
+      resolve(exit)
+    })
+  })
+  return {
+    child,
+    role,
+    pid: child.pid ?? 0,
+    log,
+    exited,
+    stderr: () => stderr,
+    hasExited: () => exit !== undefined,
+    isReady: () =>
+      log.some((line) => line.msg === 'service ready' && (role !== 'ingress' || stderr.includes('http://'))),
+    url: () => /http:\/\/[\d.:]+/.exec(stderr)?.[0] ?? '',
+    kill: (signal: NodeJS.Signals) => void child.kill(signal),
+  }
+}
