@@ -216,7 +216,7 @@ export interface ChatDelta {
 }
 
 /** One choice of a chunk. */
-export interface ChatChunkChoice {
+interface ChatChunkChoice {
   index: number
   delta: ChatDelta
   logprobs: { content: unknown[]; refusal: null } | null

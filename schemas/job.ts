@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
-export const PoolName = z.enum(['inference', 'transcription', 'embeddings', 'code', 'research'])
+export const PoolName = z.enum(['inference'])
 export type PoolName = z.infer<typeof PoolName>
 
 /**

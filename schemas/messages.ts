@@ -120,13 +120,12 @@ export const MessagesToolChoice = z.discriminatedUnion('type', [
 export type MessagesToolChoice = z.infer<typeof MessagesToolChoice>
 
 /** Whether and how long the model thinks first (contract C.2). */
-export const Thinking = z.discriminatedUnion('type', [
+const Thinking = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('enabled'), budget_tokens: z.int().min(1024), display: z.string().nullish() }),
   z.looseObject({ type: z.literal('adaptive'), display: z.string().nullish() }),
   z.looseObject({ type: z.literal('between_tools'), display: z.string().nullish() }),
   z.looseObject({ type: z.literal('disabled') }),
 ])
-export type Thinking = z.infer<typeof Thinking>
 
 const promptFields = {
   model: z.string().min(1),

@@ -68,6 +68,7 @@ const Settings = z.object({
   RUNNING_MAX_PER_KEY: Count.default(0).describe('Calls at once per key; 0: no limit'),
   STRICT_TURNS: Switch.default(true).describe('Messages format: refuse turns that do not alternate'),
   REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
+  CONTENT_FILTER: z.enum(['profanity', 'off']).default('profanity').describe('What fills content_filter_results'),
   LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
 
@@ -140,6 +141,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     runningMaxPerKey: s.RUNNING_MAX_PER_KEY,
     strictTurns: s.STRICT_TURNS,
     remoteImages: s.REMOTE_IMAGES,
+    contentFilter: s.CONTENT_FILTER,
     logLevel: s.LOG_LEVEL,
   })
 }

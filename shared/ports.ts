@@ -5,6 +5,8 @@ import { openDiskBlobs } from './blobs/disk.ts'
 import type { Broker } from './broker/broker.ts'
 import { openMemoryBroker } from './broker/memory.ts'
 import type { Config } from './config.ts'
+import type { ContentFilter } from './content-filter/content-filter.ts'
+import { openProfanityFilter } from './content-filter/profanity.ts'
 import { openAnthropicEngine } from './engines/anthropic.ts'
 import type { ChatEngine } from './engines/chat.ts'
 import { openEchoEngine } from './engines/echo.ts'
@@ -28,6 +30,8 @@ export interface Ports {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly models: ModelCatalogue
+  /** Looks at answers; undefined when it is switched off. */
+  readonly contentFilter: ContentFilter | undefined
   /** Opens the engine that runs a model. The caller closes it. */
   openChatEngine(model: ModelConfig): ChatEngine
   /** Prepares the weights that models need and this machine lacks. Gives the progress of each; tolerates being asked twice. */
@@ -54,10 +58,11 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const broker = await openBroker(config, log, onFatal)
   log.info({ broker: broker.name }, 'broker ready')
+  const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
     prepareAll(models, config.modelsDir, onProgress, signal)
-  return { config, log, metrics, version, broker, blobs, models, openChatEngine, prepareModels, onFatal }
+  return { config, log, metrics, version, broker, blobs, models, contentFilter, openChatEngine, prepareModels, onFatal }
 }
 
 /** Hears how far one model is: a fraction from 0 to 1, and what is being done. */

@@ -254,6 +254,7 @@ describe('refusals', () => {
       'messages[1].tool_call_id',
     ],
     [{ messages: [asks, user] }, 'invalid_value', 'messages[0]'],
+    [{ messages: [asks, user, { role: 'tool', tool_call_id: 'c1', content: '' }] }, 'invalid_value', 'messages[0]'],
     [{ messages: [user, asks] }, 'invalid_value', 'messages[1]'],
     [part({ type: 'image_url', image_url: { url: PNG } }), 'unsupported_value', 'messages[0].content[0]'],
     [
@@ -293,10 +294,10 @@ describe('refusals', () => {
   })
 
   test.each([
-    [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:image/png;base64,?' } }), 'image_url.url'],
+    [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:image/png;base64,?!??' } }), 'image_url.url'],
     [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:text/html;base64,AAAA' } }), 'image_url.url'],
     [{ images: true }, part({ type: 'image_url', image_url: { url: 'data:image/png,AAAA' } }), 'image_url.url'],
-    [{ audio: true }, part({ type: 'input_audio', input_audio: { data: '?', format: 'wav' } }), 'input_audio.data'],
+    [{ audio: true }, part({ type: 'input_audio', input_audio: { data: 'AA!A', format: 'wav' } }), 'input_audio.data'],
     [{ files: true }, part({ type: 'file', file: { file_data: 'AAAA' } }), 'file.file_data'],
   ])('with %j, %j is refused at its %s', (capabilities, change, path) => {
     const found = problem({ ...hello, ...change }, context({ capabilities }))

@@ -531,9 +531,9 @@ describe('answers of an OpenAI upstream', () => {
     ])
   })
 
-  test('fewer choices than asked for are an error', async () => {
+  test('fewer choices than asked for are an error that another try cannot mend', async () => {
     await expect(eventsOf('openai', [delta({ content: 'a' }), done('stop')], { n: 2 })).rejects.toMatchObject({
-      code: 'upstream_error',
+      code: 'upstream_refused',
     })
   })
 

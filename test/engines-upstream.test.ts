@@ -1,6 +1,7 @@
 import type { AddressInfo } from 'node:net'
 import { createServer } from 'node:net'
 import { expect, test } from 'vitest'
+import type { GenerateEvent } from '#schemas/generate.ts'
 import { ask, collect, type Dialect, engineOn, failure, KEY, options, textOf } from './support/engine-calls.ts'
 import { type Answer, type Script, startUpstream } from './support/upstream.ts'
 
@@ -409,6 +410,34 @@ for (const dialect of DIALECTS) {
       got += event.text.length
     }
     expect(got).toBe(256 * piece.length)
+  })
+
+  test(`${dialect}: an answer that was complete when the connection broke is a good answer`, async () => {
+    await using upstream = await startUpstream(async (_call, answer) => {
+      answer.open()
+      const [first = '', ...rest] = framesOf(dialect, 'Hello')
+      await answer.bytes(first)
+      await answer.bytes(rest.join(''))
+      answer.cut()
+    })
+    await using engine = engineOn(dialect, upstream.url)
+    const events: GenerateEvent[] = []
+    for await (const event of engine.generate(ask(), options())) {
+      events.push(event)
+      // All bytes lie unread, and the connection is gone, before the second event is asked for.
+      if (event.type === 'start') await until(() => upstream.calls.length === 1 && upstream.connections === 0)
+    }
+    expect(events.slice(1)).toEqual([{ type: 'text', choice: 0, text: 'Hello' }, ...END])
+  })
+
+  test(`${dialect}: closing the engine ends its running calls`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, () => {}))
+    await using engine = engineOn(dialect, upstream.url)
+    const running = failure(engine)
+    await until(() => upstream.calls.length === 1)
+    await engine.close()
+    expect(await running).toMatchObject({ code: 'upstream_error' })
+    await upstream.calls[0]?.closed
   })
 
   test(`${dialect}: usage that the upstream does not report is estimated and says so`, async () => {

@@ -17,9 +17,15 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
   it('answers every call of a killed worker that had no output, and ends the others in an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
-    const [doomed] = [await fleet.start('inference'), await fleet.start('inference')]
-    const silent = callMany(fleet, ingress, 25, '!echo first_ms=3000\nanswer', false)
-    const talking = callMany(fleet, ingress, 25, '!echo tokens=40 delay_ms=100', true)
+    // Fewer slots than calls, so that both workers run some of either sort.
+    const slots = { INFERENCE_SLOTS: '30' }
+    const [doomed] = [await fleet.start('inference', slots), await fleet.start('inference', slots)]
+    const silent: Promise<Ending>[] = []
+    const talking: Promise<Ending>[] = []
+    for (let i = 0; i < 25; i++) {
+      silent.push(callOnce(fleet, ingress, '!echo first_ms=3000\nanswer', false))
+      talking.push(callOnce(fleet, ingress, '!echo tokens=40 delay_ms=100', true))
+    }
     await new Promise((resolve) => setTimeout(resolve, 1_500))
     doomed.kill('SIGKILL')
     const [whole, streams] = [await Promise.all(silent), await Promise.all(talking)]

@@ -251,6 +251,14 @@ describe('refusals', () => {
       "messages[2].content[1].tool_use_id: the tool_use 't1' has more than one tool_result",
     ],
     [
+      { messages: [user('A'), assistant([use('t1')]), user('B'), assistant([use('t2')]), user([result('t1')])] },
+      "messages[1].content[0]: tool_use 't1' has no tool_result block in the message after it",
+    ],
+    [
+      { messages: [user('A'), assistant([use('t1')]), user([result('t1')]), assistant('C'), user([result('t1')])] },
+      "messages[4].content[0].tool_use_id: no tool_use block with the id 't1' in the message before",
+    ],
+    [
       { messages: [user('A'), assistant([use('t1'), use('t1')])] },
       'messages[1].content[1].id: tool_use ids must be unique',
     ],

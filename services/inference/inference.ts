@@ -6,6 +6,7 @@ import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
+import { filterContent } from './filter.ts'
 import { prepareInBackground } from './prepare.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
@@ -17,7 +18,10 @@ export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
   const generate: Kind = {
     parse: (body) => GenerateRequest.parse(body),
-    run: (body, context) => generateWithFallback(engines, ports.models, body as GenerateRequest, context, log),
+    run: (body, context) => {
+      const events = generateWithFallback(engines, ports.models, body as GenerateRequest, context, log)
+      return ports.contentFilter ? filterContent(events, ports.contentFilter) : events
+    },
     merge: mergeGenerateEvents,
     isOutput: isGenerateOutput,
   }

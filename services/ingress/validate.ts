@@ -65,7 +65,7 @@ const EXCERPT_CHARS_MAX = 64
 const PARAM_CHARS_MAX = 256
 
 /** The path of a field as errors name it: `messages[2].content`. Null for the body itself. */
-export function paramOf(path: readonly PropertyKey[]): string | null {
+function paramOf(path: readonly PropertyKey[]): string | null {
   let param = ''
   for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
   return param === '' ? null : param.slice(0, PARAM_CHARS_MAX).toWellFormed()

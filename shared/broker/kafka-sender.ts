@@ -81,6 +81,7 @@ export class CoalescingSender {
   readonly #sweeper: NodeJS.Timeout
   #bytes = 0
   #isScheduled = false
+  #retryTimer: NodeJS.Timeout | undefined
   #callSince: number | undefined
   #onEmpty: (() => void) | undefined
   #isClosed = false
@@ -125,6 +126,7 @@ export class CoalescingSender {
       clearTimeout(timer)
     }
     clearInterval(this.#sweeper)
+    clearTimeout(this.#retryTimer)
     for (const lane of this.#lanes.values()) {
       for (const entry of [...lane.batch, ...lane.waiting]) this.#settle(entry, overloaded('Kafka was closed first.'))
     }
@@ -150,14 +152,22 @@ export class CoalescingSender {
     })
   }
 
+  /** Nothing is due: comes back when a lane is. A timer may fire early, so it only leads to another look. */
+  #scheduleRetry(): void {
+    clearTimeout(this.#retryTimer)
+    const retryAt = Math.min(...Array.from(this.#lanes.values(), (lane) => lane.retryAt))
+    if (retryAt === Number.POSITIVE_INFINITY) return
+    this.#retryTimer = setTimeout(() => this.#schedule(), Math.max(1, retryAt - performance.now())).unref()
+  }
+
   async #call(): Promise<void> {
     const lanes = this.#dueLanes()
-    if (lanes.length === 0) return
+    if (lanes.length === 0) return this.#scheduleRetry()
     this.#callSince = performance.now()
-    const outcomes: any = await this.#produce(
+    const outcomes = await this.#produce(
       lanes.map(({ topic, partition, batch }) => ({ topic, partition, records: batch })),
     )
-    this.#callSince = undefined; if (outcomes.some((o: any) => o)) console.log(performance.now(), outcomes)
+    this.#callSince = undefined
     for (const [index, lane] of lanes.entries()) this.#finish(lane, outcomes[index])
     if (this.#lanes.size > 0) this.#schedule()
     else this.#onEmpty?.()
@@ -180,7 +190,6 @@ export class CoalescingSender {
   #finish(lane: Lane, failure: BatchFailure): void {
     if (failure?.canRetry) {
       lane.retryAt = performance.now() + backoffMs(++lane.tries, RETRY, Math.random())
-      setTimeout(() => this.#schedule(), lane.retryAt - performance.now() + 1).unref()
       return
     }
     const error = failure && refused(failure.error)

@@ -46,8 +46,8 @@ export class ShareConsumer implements QueueConsumer {
   readonly #membership: Supervisor
   readonly #fetching: Supervisor
   readonly #sessions = new Map<number, ShareSession>()
-  /** Sessions that failed, and when they may be tried again. */
-  readonly #restUntil = new Map<ShareSession, number>()
+  /** Sessions that failed and wait before they try again. */
+  readonly #resting = new Set<ShareSession>()
   readonly #requests = new Set<Promise<void>>()
   #memberEpoch: number = EPOCH.first
   #assigned: readonly AssignedTopic[] = []
@@ -107,7 +107,7 @@ export class ShareConsumer implements QueueConsumer {
   /** Gives every idle session something to do: a share of what the taker wants, or acknowledgements to hand in. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
-    const idle = [...this.#sessions.values()].filter((session) => this.#isReady(session))
+    const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))
     let room = (this.#taker?.max ?? 0) - this.#kept.length
     for (const session of this.#sessions.values()) room -= session.asked
     for (const [index, session] of idle.entries()) {
@@ -116,10 +116,6 @@ export class ShareConsumer implements QueueConsumer {
       if (share > 0) this.#run(session, () => this.#fetch(session, share))
       else if (session.hasPending) this.#run(session, () => session.flush())
     }
-  }
-
-  #isReady(session: ShareSession): boolean {
-    return !session.isBusy && (this.#restUntil.get(session) ?? 0) <= performance.now()
   }
 
   async #fetch(session: ShareSession, max: number): Promise<void> {
@@ -144,8 +140,11 @@ export class ShareConsumer implements QueueConsumer {
   #rest(session: ShareSession, error: unknown): void {
     if (this.#closing.signal.aborted) return
     const delayMs = this.#fetching.failed(error)
-    this.#restUntil.set(session, performance.now() + delayMs)
-    setTimeout(() => this.#pump(), delayMs + 1).unref()
+    this.#resting.add(session)
+    setTimeout(() => {
+      this.#resting.delete(session)
+      this.#pump()
+    }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) this.#cluster.suspect()
     void this.#cluster.refresh().then(() => this.#follow())
   }
@@ -263,7 +262,6 @@ export class ShareConsumer implements QueueConsumer {
   #dropUnused(session: ShareSession): void {
     if (session.isWanted || session.isBusy || session.hasPending || this.#closing.signal.aborted) return
     this.#sessions.delete(session.node)
-    this.#restUntil.delete(session)
     void session.close().catch(() => session.hangUp())
   }
 

@@ -65,8 +65,7 @@ function render(runtime: LlamaRuntime, chatHistory: ChatHistoryItem[]): Token[] 
 
 function writeHistory(request: GenerateRequest, instructions: string): ChatHistoryItem[] {
   const turns = request.turns.at(-1)?.role === 'assistant' ? request.turns.slice(0, -1) : request.turns
-  const names = callNames(request)
-  const history = turns.map((turn) => writeTurn(turn, names))
+  const history = turns.map(writeTurn)
   if (instructions === '') return history
   const system = history.findIndex((item) => item.type === 'system')
   const known = history[system]
@@ -74,12 +73,11 @@ function writeHistory(request: GenerateRequest, instructions: string): ChatHisto
   return history.with(system, { type: 'system', text: `${String(known.text)}\n\n${instructions}` })
 }
 
-function writeTurn(turn: Turn, callNames: ReadonlyMap<string, string>): ChatHistoryItem {
+function writeTurn(turn: Turn): ChatHistoryItem {
   const text = textOf(turn.parts)
   if (turn.role === 'system' || turn.role === 'user') return { type: turn.role, text }
   if (turn.role === 'assistant') return opening(text)
-  const outcome = turn.is_error ? 'failed' : 'answered'
-  return { type: 'user', text: `The tool ${callNames.get(turn.call_id) ?? ''} ${outcome}: ${text}` }
+  return { type: 'user', text: `${turn.is_error ? 'Error' : 'Result'}: ${text}` }
 }
 
 function writePrefill(request: GenerateRequest): string {
@@ -91,17 +89,12 @@ function opening(text: string): ChatHistoryItem {
   return { type: 'model', response: [text] }
 }
 
-function callNames(request: GenerateRequest): Map<string, string> {
-  const calls = request.turns.flatMap((turn) => turn.parts).filter((part) => part.type === 'tool_call')
-  return new Map(calls.map((call) => [call.id, call.name]))
-}
-
-/** The text of a turn; calls are written as the model writes them, reasoning of former answers is left out. */
+/** The text of a turn, without reasoning. A call is told in words: SmolLM2 answers a call written as JSON with the same. */
 function textOf(parts: readonly Part[]): string {
   return parts
     .map((part) => {
       if (part.type === 'text') return part.text
-      return part.type === 'tool_call' ? `{"name": "${part.name}", "arguments": ${part.arguments}}` : ''
+      return part.type === 'tool_call' ? `Let me look it up with ${part.name} ${part.arguments}.` : ''
     })
     .join('')
 }

@@ -37,7 +37,13 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
   })
   const module = await importModule()
   const llama = await module
-    .getLlama({ gpu: false, build: 'never', skipDownload: true, logLevel: module.LlamaLogLevel.error, maxThreads: threadCount() })
+    .getLlama({
+      gpu: false,
+      build: 'never',
+      skipDownload: true,
+      logLevel: module.LlamaLogLevel.error,
+      maxThreads: threadCount(),
+    })
     .catch(unloadable)
   try {
     const model = await llama.loadModel({ modelPath: file })

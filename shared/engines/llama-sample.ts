@@ -122,7 +122,8 @@ function readLogitBias({ module, model }: LlamaRuntime, bias: GenerateRequest['l
       const problem = `Invalid 'logit_bias': ${key} is not a token of this model (0 to ${vocabulary - 1}).`
       throw new ServiceError('invalid_value', problem, { param: 'logit_bias' })
     }
-    tokenBias.set(id as Token, value <= -100 ? 'never' : { logit: value })
+    // The library leaves end-of-turn tokens alone, whatever is asked for them.
+    tokenBias.set(id as Token, { logit: value })
   }
   return tokenBias
 }

@@ -1,5 +1,5 @@
 import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
-import type { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/error.ts'
 import { ChoiceState, type WireChoice } from './openai-choice.ts'
 import type { AnswerDecoder } from './upstream-answer.ts'
 import { answerError } from './upstream-error.ts'
@@ -62,7 +62,9 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = this.#choices.filter((choice) => choice !== undefined)
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
-      throw answerError(this.#request.model, `gave ${choices.length} of ${this.#request.n} choices`)
+      // Another try would give as few: such servers do not know `n`.
+      const message = `The upstream of model '${this.#request.model}' gave ${choices.length} of ${this.#request.n} choices.`
+      throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
     for (const choice of choices) {
       if (!choice.finish && !this.#sawDone) throw this.#incomplete()

@@ -33,6 +33,8 @@ export interface AnswerDecoder {
  * Makes a call and yields the events of its answer, whether it comes as a stream or as one JSON object: which of the two
  * is told by its content type, since some servers answer in JSON although a stream was asked for.
  *
+ * One generator without others inside it: each would cost every token three turns of the microtask queue.
+ *
  * @param open Encodes the call; runs when the first event is asked for.
  * @throws ServiceError, or the signal's reason
  */
@@ -43,16 +45,20 @@ export async function* answerEvents(
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
   const exchange = await upstream.call(open())
+  const out: GenerateEvent[] = []
   let written = ''
   try {
-    const batches = isJson(exchange)
-      ? wholeBatches(exchange, request, decoder)
-      : frameBatches(exchange, request, decoder)
-    for await (const batch of batches) {
-      for (const event of batch) {
+    const reader = openReader(exchange, request.model, decoder)
+    for (let isOver = false; !isOver; ) {
+      await exchange.waitForBytes()
+      isOver = reader.read(exchange.take(), out)
+      if (isOver) exchange.release(decoder.isDone)
+      if (isOver) decoder.end(out)
+      for (const event of out) {
         if ('text' in event) written += event.text
         yield event
       }
+      out.length = 0
     }
     yield { type: 'usage', usage: decoder.usage ?? (await estimateUsage(request, written)) }
   } finally {
@@ -60,62 +66,70 @@ export async function* answerEvents(
   }
 }
 
-/** Events in batches, one for each piece that came off the socket. */
-async function* frameBatches(
-  exchange: Exchange,
-  request: GenerateRequest,
-  decoder: AnswerDecoder,
-): AsyncGenerator<GenerateEvent[], void, undefined> {
-  if (exchange.mediaType !== 'text/event-stream') {
-    throw answerError(request.model, `answered with content type '${exchange.mediaType.slice(0, 100)}'`)
-  }
-  let out: GenerateEvent[] = []
-  const bytes = new StringDecoder('utf8')
-  const frames = frameParser(request.model, decoder, (frame) => {
-    understood(request.model, () => decoder.frame(frame, out))
-  })
-  while (!decoder.isDone) {
-    const chunks = await exchange.read()
-    if (!chunks) break
-    for (const chunk of chunks) frames.feed(bytes.write(chunk))
-    if (out.length === 0) continue
-    const batch = out
-    out = []
-    yield batch
-  }
-  exchange.release(decoder.isDone)
-  decoder.end(out)
-  yield out
+/** Reads the bytes of an answer as they come. */
+interface AnswerReader {
+  /** Pushes the events that are complete. No chunks: the bytes have ended. True: the answer has. */
+  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean
 }
 
-async function* wholeBatches(
-  exchange: Exchange,
-  request: GenerateRequest,
-  decoder: AnswerDecoder,
-): AsyncGenerator<GenerateEvent[], void, undefined> {
-  const out: GenerateEvent[] = []
-  const body = parseObject(request.model, await exchange.text(WHOLE_MAX))
-  understood(request.model, () => decoder.whole(body, out))
-  decoder.end(out)
-  yield out
+function openReader(exchange: Exchange, model: string, decoder: AnswerDecoder): AnswerReader {
+  const { mediaType } = exchange
+  if (mediaType === 'text/event-stream') return new FrameReader(model, decoder)
+  if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(model, decoder)
+  throw answerError(model, `answered with content type '${mediaType.slice(0, 100)}'`)
 }
 
-function frameParser(
-  model: string,
-  decoder: AnswerDecoder,
-  onFrame: (data: Record<string, unknown>) => void,
-): EventSourceParser {
-  return createParser({
-    maxBufferSize: FRAME_MAX,
-    onEvent: ({ data }) => {
-      if (decoder.isDone || data === '' || decoder.isEnd(data)) return
-      onFrame(parseObject(model, data))
-    },
-    onError: (error) => {
-      // Unknown fields are none of our business (servers put notes there); an endless frame is.
-      if (error.type === 'max-buffer-size-exceeded') throw answerError(model, 'sent a frame that is too long', error)
-    },
-  })
+class FrameReader implements AnswerReader {
+  readonly #decoder: AnswerDecoder
+  readonly #bytes = new StringDecoder('utf8')
+  readonly #parser: EventSourceParser
+  #out: GenerateEvent[] = []
+
+  constructor(model: string, decoder: AnswerDecoder) {
+    this.#decoder = decoder
+    this.#parser = createParser({
+      maxBufferSize: FRAME_MAX,
+      onEvent: ({ data }) => {
+        if (decoder.isDone || data === '' || decoder.isEnd(data)) return
+        const frame = parseObject(model, data)
+        understood(model, () => decoder.frame(frame, this.#out))
+      },
+      onError: (error) => {
+        // Unknown fields are none of our business (servers put notes there); an endless frame is.
+        if (error.type === 'max-buffer-size-exceeded') throw answerError(model, 'sent a frame that is too long', error)
+      },
+    })
+  }
+
+  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean {
+    this.#out = out
+    for (const chunk of chunks) this.#parser.feed(this.#bytes.write(chunk))
+    return chunks.length === 0 || this.#decoder.isDone
+  }
+}
+
+class WholeReader implements AnswerReader {
+  readonly #model: string
+  readonly #decoder: AnswerDecoder
+  readonly #chunks: Buffer[] = []
+  #size = 0
+
+  constructor(model: string, decoder: AnswerDecoder) {
+    this.#model = model
+    this.#decoder = decoder
+  }
+
+  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean {
+    if (chunks.length > 0) {
+      this.#chunks.push(...chunks)
+      for (const chunk of chunks) this.#size += chunk.length
+      if (this.#size > WHOLE_MAX) throw answerError(this.#model, 'gave an answer that is too long')
+      return false
+    }
+    const body = parseObject(this.#model, Buffer.concat(this.#chunks).toString('utf8'))
+    understood(this.#model, () => this.#decoder.whole(body, out))
+    return true
+  }
 }
 
 /** @throws ServiceError when the text is not a JSON object, or is one that tells of an error */
@@ -139,8 +153,4 @@ function understood(model: string, decode: () => void): void {
     if (error instanceof ServiceError) throw error
     throw answerError(model, 'sent an answer of an unknown shape', error)
   }
-}
-
-function isJson(exchange: Exchange): boolean {
-  return exchange.mediaType === 'application/json' || exchange.mediaType.endsWith('+json')
 }

@@ -73,20 +73,16 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return (this.#headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? ''
   }
 
-  /** Waits until bytes can be read or the answer has ended. @throws ServiceError, or the signal's reason */
-  async waitForBytes(): Promise<void> {
-    while (this.#state === 'open' && this.#chunks.length === 0) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve
-      })
-    }
-    if (this.#state === 'failed') throw this.#failure
+  /** Waits until bytes can be taken or the answer has ended. One waits at a time. @throws ServiceError, or the signal's reason */
+  waitForBytes(): Promise<void> {
+    return new Promise((resolve, reject) => {
+      this.#wake = () => (this.#state === 'failed' && this.#chunks.length === 0 ? reject(this.#failure) : resolve())
+      if (this.#state !== 'open' || this.#chunks.length > 0) this.#wakeReader()
+    })
   }
 
-  /** All bytes that have come since the last call, at least one chunk. Undefined: the answer has ended well. */
-  async read(): Promise<Buffer[] | undefined> {
-    await this.waitForBytes()
-    if (this.#chunks.length === 0) return undefined
+  /** All bytes that have come since the last call. None, after {@link waitForBytes}: the answer has ended well. */
+  take(): Buffer[] {
     const chunks = this.#chunks
     this.#chunks = []
     this.#unread = 0
@@ -101,7 +97,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
   async text(bytesMax: number): Promise<string> {
     const parts: Buffer[] = []
     let bytes = 0
-    for (let chunks = await this.read(); chunks && bytes <= bytesMax; chunks = await this.read()) {
+    while (bytes <= bytesMax) {
+      await this.waitForBytes()
+      const chunks = this.take()
+      if (chunks.length === 0) break
       for (const chunk of chunks) bytes += chunk.length
       parts.push(...chunks)
     }
@@ -120,13 +119,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), LINGER_MS)
   }
 
-  /** Ends the call now. The reader gets `reason`; the socket is destroyed. */
+  /** Ends the call now. The reader gets `reason` and no more bytes; the socket is destroyed. */
   fail(reason: unknown): void {
-    if (!this.#end('failed')) return
-    this.#failure = reason
+    if (this.#state !== 'open') return
     this.#chunks = []
-    this.#controller?.abort(reason instanceof Error ? reason : new Error('aborted', { cause: reason }))
-    this.#onEnd()
+    this.#close(reason)
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -152,12 +149,21 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   onResponseEnd(): void {
-    if (!this.#end('ended')) return
+    if (this.#state !== 'open') return
+    this.#end('ended')
     this.#onEnd()
   }
 
+  /** What came before the connection broke is still read: it may be all there was to say. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    this.fail(connectionError(this.#model, error))
+    if (this.#state === 'open') this.#close(connectionError(this.#model, error))
+  }
+
+  #close(reason: unknown): void {
+    this.#failure = reason
+    this.#end('failed')
+    this.#controller?.abort(reason instanceof Error ? reason : new Error('aborted', { cause: reason }))
+    this.#onEnd()
   }
 
   #startSilence(): void {
@@ -178,14 +184,12 @@ export class Exchange implements Dispatcher.DispatchHandler {
     this.fail(new ServiceError('upstream_timeout', `The upstream of model '${this.#model}' ${what}.`))
   }
 
-  #end(state: 'ended' | 'failed'): boolean {
-    if (this.#state !== 'open') return false
+  #end(state: 'ended' | 'failed'): void {
     this.#state = state
     clearTimeout(this.#total)
     clearTimeout(this.#idle)
     this.#signal.removeEventListener('abort', this.#onAbort)
     this.#wakeReader()
-    return true
   }
 
   #wakeReader(): void {

@@ -13,6 +13,8 @@ import { DEAD, jobsTopic } from './topics.ts'
 
 /** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
+/** Most jobs taken at once, so that a burst spreads over the workers instead of filling the first. */
+const TAKE_MAX = 16
 /** Cancels remembered for jobs this worker has not seen yet. */
 const CANCELS_MAX = 10_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
@@ -156,7 +158,7 @@ export class Pool {
         await this.#untilSlotFreed()
         continue
       }
-      for (const delivery of await this.#consumer.take(free, signal)) this.#onDelivery(delivery)
+      for (const delivery of await this.#consumer.take(Math.min(free, TAKE_MAX), signal)) this.#onDelivery(delivery)
     }
   }
 

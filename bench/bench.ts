@@ -1,0 +1,116 @@
+/**
+ * The benchmark, one command: starts everything on this machine, puts the same load on each target in turn, and prints
+ * what came out as ratios within the same round. docs/benchmarks.md says how to read it.
+ */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type Footprint, measureFootprint } from './footprint.ts'
+import { type Kafka, openKafka } from './kafka.ts'
+import { type Cell, measure, type Sample } from './measure.ts'
+import { type Options, readOptions } from './options.ts'
+import { Processes } from './processes.ts'
+import { renderDocument, renderResults } from './report.ts'
+import { startTarget, startUpstream, type Target } from './targets.ts'
+import { machineCpuMs } from './usage.ts'
+
+/** Everything a run found out. */
+export interface Results {
+  readonly samples: readonly Sample[]
+  readonly footprint: Footprint
+  readonly kafkaVersion: string | undefined
+  readonly seconds: number
+  /** Cores that all processes of the machine used on average; more than the run's own tells of a crowded machine. */
+  readonly coresUsed: number
+}
+
+const DOCUMENT = new URL('../docs/benchmarks.md', import.meta.url)
+const interrupted = new AbortController()
+
+process.exitCode = await main()
+
+async function main(): Promise<number> {
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => interrupted.abort())
+  try {
+    if (process.platform !== 'linux') throw new Error('CPU and memory are read from /proc: this needs Linux')
+    const options = readOptions()
+    const results = await runAll(options)
+    print(`\n${renderResults(results)}`)
+    if (options.write) writeFileSync(DOCUMENT, renderDocument(results, options))
+    const failed = results.samples.find((sample) => sample.failures > 0)
+    if (failed) throw new Error(`calls failed, such as through ${failed.target}: ${failed.failure}`)
+    return 0
+  } catch (error) {
+    process.stderr.write(`bench: ${interrupted.signal.aborted ? 'interrupted' : String(error)}\n`)
+    return 1
+  }
+}
+
+async function runAll(options: Options): Promise<Results> {
+  const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
+  const [startedAt, cpuBefore] = [performance.now(), machineCpuMs()]
+  try {
+    await using processes = new Processes(dir, options.profileDir)
+    await using kafka = options.targets.includes('kafka') ? await openBroker(dir) : undefined
+    const footprint = await measureFootprint(processes)
+    const targets = await startTargets(options, processes, kafka)
+    const samples = await measureAll(options, targets)
+    const ms = performance.now() - startedAt
+    const coresUsed = (machineCpuMs() - cpuBefore) / ms
+    return { samples, footprint, kafkaVersion: kafka?.version, seconds: ms / 1_000, coresUsed }
+  } finally {
+    rmSync(dir, { recursive: true, force: true })
+  }
+}
+
+async function openBroker(dir: string): Promise<Kafka> {
+  print('starting Kafka')
+  return await openKafka(dir)
+}
+
+async function startTargets(options: Options, processes: Processes, kafka: Kafka | undefined): Promise<Target[]> {
+  const upstream = await startUpstream(processes)
+  const targets: Target[] = []
+  for (const name of options.targets) {
+    print(`starting ${name}, warming it up`)
+    const target = await startTarget(name, upstream, processes, kafka)
+    targets.push(target)
+    // Compilers first: what is measured is a process that has worked for a while.
+    for (const shape of ['whole', 'streams'] as const) {
+      interrupted.signal.throwIfAborted()
+      await measure(target, { shape, callers: 64 }, 0, options.warmUpSeconds / 2)
+    }
+  }
+  return targets
+}
+
+/** Visits the targets in turn, cell by cell, round by round, so that whatever the machine does meanwhile hits all alike. */
+async function measureAll(options: Options, targets: readonly Target[]): Promise<Sample[]> {
+  const samples: Sample[] = []
+  for (let round = 1; round <= options.rounds; round++) {
+    for (const cell of options.cells) {
+      for (const target of targets) {
+        interrupted.signal.throwIfAborted()
+        const sample = await measure(target, cell, round, options.seconds(cell))
+        samples.push(sample)
+        print(progressOf(sample, cell, options.rounds))
+      }
+    }
+  }
+  return samples
+}
+
+function progressOf(sample: Sample, cell: Cell, rounds: number): string {
+  const isWhole = cell.shape === 'whole'
+  const rate = isWhole ? `${sample.answersPerSecond.toFixed(0)} answers/s` : `${sample.tokensPerSecond.toFixed(0)} tokens/s`
+  const time = isWhole ? `p50 ${sample.latencyP50.toFixed(2)} ms` : `lag p50 ${sample.lagP50.toFixed(2)} ms`
+  const cpu = Number.isNaN(sample.cpu) ? '' : `, CPU ${sample.cpu.toFixed(3)} ${isWhole ? 'ms/answer' : 'µs/token'}`
+  const cores = sample.cores.map(({ name, cores }) => `${name} ${cores.toFixed(2)}`).join(', ')
+  const failures = sample.failures > 0 ? `, ${sample.failures} FAILED` : ''
+  const name = `${cell.shape}-${cell.callers}`.padEnd(12)
+  return `${sample.round}/${rounds} ${name} ${sample.target.padEnd(9)} ${rate}, ${time}${cpu} (${cores})${failures}`
+}
+
+function print(text: string): void {
+  process.stdout.write(`${text}\n`)
+}

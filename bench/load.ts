@@ -1,0 +1,145 @@
+import { nowMicros, sleep } from './clock.ts'
+import { Connection } from './connection.ts'
+import { TokenReader } from './tokens.ts'
+
+/** How long a stream of the mock upstream lasts; new streams are spread over it, so that they do not tick in step. */
+const STREAM_MS = 1_310
+/** Silence inside a stream that a reader sees as a stall. */
+const STALL_MICROS = 100_000
+
+/** What callers ask for: whole answers, or streams of 50 tokens a second. */
+export type Shape = 'whole' | 'streams'
+
+/** Where the load goes. */
+export interface Address {
+  readonly url: URL
+  readonly key: string
+}
+
+/** What the callers saw. Times are in milliseconds, unsorted. */
+export interface Seen {
+  /** From the first request to the last answer. */
+  seconds: number
+  answers: number
+  failures: number
+  /** One example of what went wrong. */
+  failure: string | undefined
+  /** From the request to the whole answer. */
+  readonly latencies: number[]
+  /** From the request to the first token. */
+  readonly firstTokens: number[]
+  /** From the sending of each token by the upstream to its arrival. */
+  readonly lags: number[]
+  /** Silences of more than 100 ms inside a stream that the upstream did not make. */
+  stalls: number
+}
+
+/** Callers in a closed loop: each sends its next request when it has its answer, on a connection it keeps. */
+export class Callers {
+  readonly #address: Address
+  readonly #shape: Shape
+  readonly #request: Buffer
+  readonly #connections: Connection[]
+  readonly #seen: Seen = {
+    seconds: 0,
+    answers: 0,
+    failures: 0,
+    failure: undefined,
+    latencies: [],
+    firstTokens: [],
+    lags: [],
+    stalls: 0,
+  }
+
+  private constructor(address: Address, shape: Shape, connections: Connection[]) {
+    this.#address = address
+    this.#shape = shape
+    this.#request = requestOf(address, shape)
+    this.#connections = connections
+  }
+
+  /** Opens the connections of so many callers. The caller of this closes them. */
+  static async open(address: Address, shape: Shape, count: number): Promise<Callers> {
+    const connections = await Promise.all(Array.from({ length: count }, () => Connection.open(address.url)))
+    return new Callers(address, shape, connections)
+  }
+
+  /** Calls for so long, then waits for the answers that are under way. */
+  async run(seconds: number): Promise<Seen> {
+    const startedAt = nowMicros()
+    const until = startedAt + seconds * 1_000_000
+    const call = this.#shape === 'whole' ? () => this.#whole : () => this.#stream
+    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until, call())))
+    this.#seen.seconds = (nowMicros() - startedAt) / 1_000_000
+    return this.#seen
+  }
+
+  close(): void {
+    for (const connection of this.#connections) connection.close()
+  }
+
+  async #loop(index: number, until: number, call: (connection: Connection) => Promise<number>): Promise<void> {
+    if (this.#shape === 'streams') await sleep((index * STREAM_MS) / this.#connections.length)
+    do {
+      const connection = this.#connections[index]
+      if (!connection) return
+      try {
+        const status = await call.call(this, connection)
+        if (status === 200) this.#seen.answers++
+        else this.#fail(`status ${status}`)
+      } catch (error) {
+        this.#fail(String(error))
+        this.#connections[index] = await Connection.open(this.#address.url)
+      }
+    } while (nowMicros() < until)
+  }
+
+  async #whole(connection: Connection): Promise<number> {
+    const sentAt = nowMicros()
+    const status = await connection.send(this.#request)
+    if (status === 200) this.#seen.latencies.push((nowMicros() - sentAt) / 1_000)
+    return status
+  }
+
+  async #stream(connection: Connection): Promise<number> {
+    const tokens = new TokenReader()
+    const sentAt = nowMicros()
+    let last: { sentAt: number; seenAt: number } | undefined
+    return await connection.send(this.#request, (bytes) => {
+      const seenAt = nowMicros()
+      for (const tokenSentAt of tokens.read(bytes)) {
+        if (!last) this.#seen.firstTokens.push((seenAt - sentAt) / 1_000)
+        else if (seenAt - last.seenAt > STALL_MICROS && tokenSentAt - last.sentAt <= STALL_MICROS) this.#seen.stalls++
+        this.#seen.lags.push((seenAt - tokenSentAt) / 1_000)
+        last = { sentAt: tokenSentAt, seenAt }
+      }
+    })
+  }
+
+  #fail(what: string): void {
+    this.#seen.failures++
+    this.#seen.failure ??= what
+  }
+}
+
+/** The bytes of the one request that is sent all the time: a short conversation. */
+function requestOf({ url, key }: Address, shape: Shape): Buffer {
+  const body = JSON.stringify({
+    model: 'bench',
+    messages: [
+      { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
+      { role: 'user', content: 'What is the capital of France, and what is it known for? Name three things.' },
+    ],
+    temperature: 0.7,
+    max_tokens: 128,
+    stream: shape === 'streams',
+  })
+  const head = [
+    'POST /v1/chat/completions HTTP/1.1',
+    `host: ${url.host}`,
+    `authorization: Bearer ${key}`,
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+  ]
+  return Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`)
+}

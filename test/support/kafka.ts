@@ -1,0 +1,95 @@
+/**
+ * A real Kafka for tests, in this order: the one that KAFKA_BROKERS names; one in Docker; one that deploy/kafka-local.sh
+ * starts with Java. Where there is none the tests that need it are skipped and the reason is printed.
+ */
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { mkdtemp } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+const run = promisify(execFile)
+const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')
+/** Of Kafka 4.2, the first with share groups on. */
+const IMAGE = 'confluentinc/cp-kafka:8.2.0'
+const DOCKER_SOCKET = '/var/run/docker.sock'
+/** The first start fetches 44 MB and formats; later ones take seconds. */
+const COMMAND_TIMEOUT_MS = 120_000
+
+/** A broker that runs for the tests. */
+export interface TestKafka {
+  /** `host:port` */
+  readonly address: string
+  stop(): Promise<void>
+}
+
+/** A broker of its own, for tests that stop it. */
+export interface LocalKafka extends TestKafka, AsyncDisposable {
+  /** Ends the broker and keeps its port and data. `SIGKILL` is a crash. */
+  down(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>
+  /** Starts it again where it stopped. */
+  resume(): Promise<void>
+}
+
+/** Finds or starts a broker. @returns the broker, or why there is none */
+export async function findKafka(): Promise<TestKafka | string> {
+  const given = process.env.KAFKA_BROKERS
+  if (given) return { address: given, stop: async () => undefined }
+  const inDocker = await startInDocker()
+  if (typeof inDocker !== 'string') return inDocker
+  const missing = await whyNoLocalKafka()
+  if (missing !== undefined) return `${inDocker}; ${missing}`
+  return await startLocalKafka()
+}
+
+/** Why deploy/kafka-local.sh cannot start a broker here; undefined when it can. */
+export async function whyNoLocalKafka(): Promise<string | undefined> {
+  try {
+    await run(SCRIPT, ['check'], { timeout: COMMAND_TIMEOUT_MS })
+    return undefined
+  } catch (error) {
+    return String((error as { stderr?: string }).stderr || error).trim()
+  }
+}
+
+/** Starts a broker in a run directory of its own. Disposing stops it and deletes the directory. */
+export async function startLocalKafka(): Promise<LocalKafka> {
+  const env = { ...process.env, KAFKA_RUN_DIR: await mkdtemp(join(tmpdir(), 'sluice-kafka-')) }
+  const script = async (command: string) => (await run(SCRIPT, [command], { env, timeout: COMMAND_TIMEOUT_MS })).stdout
+  const address = (await script('start')).trim()
+  const stop = async () => {
+    await script('clean')
+  }
+  return {
+    address,
+    stop,
+    down: async (signal) => {
+      await script(signal === 'SIGKILL' ? 'kill' : 'stop')
+    },
+    resume: async () => {
+      await script('resume')
+    },
+    [Symbol.asyncDispose]: stop,
+  }
+}
+
+async function startInDocker(): Promise<TestKafka | string> {
+  if (!process.env.DOCKER_HOST && !existsSync(DOCKER_SOCKET)) return 'no Docker'
+  try {
+    const { KafkaContainer } = await import('@testcontainers/kafka')
+    const container = await new KafkaContainer(IMAGE)
+      .withEnvironment({
+        // Kafka's defaults ask for three brokers here, and share groups would hang without a word.
+        KAFKA_SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR: '1',
+        KAFKA_SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR: '1',
+        KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR: '1',
+        KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS: '0',
+      })
+      .start()
+    const address = `${container.getHost()}:${container.getMappedPort(9093)}`
+    return { address, stop: async () => void (await container.stop()) }
+  } catch (error) {
+    return `Docker does not run ${IMAGE}: ${error instanceof Error ? error.message : String(error)}`
+  }
+}
