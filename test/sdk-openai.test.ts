@@ -4,7 +4,7 @@ import type { ChatCompletionChunk, ChatCompletionCreateParamsNonStreaming } from
 import OpenAI4 from 'openai-4'
 import OpenAI6 from 'openai-6'
 import { zodResponseFormat as zodResponseFormat6 } from 'openai-6/helpers/zod'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, inject, it } from 'vitest'
 import { z } from 'zod'
 import { TEST_KEY } from './stack.ts'
 import {
@@ -64,7 +64,7 @@ async function collect(stream: AsyncIterable<ChatCompletionChunk>): Promise<Chat
 const textOf = (chunks: readonly ChatCompletionChunk[]) =>
   chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
 
-describeBothModes('the openai package', (stacks) => {
+describeBothModes('the openai package', inject('kafka'), (stacks) => {
   it('tries again by itself when the service was full, in every version', async () => {
     const answers = await callWhileFull(stacks.full, 503, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: `${stacks.full.url}/v1` })

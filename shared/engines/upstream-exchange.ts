@@ -13,8 +13,8 @@ const LINGER_MS = 1_000
 /**
  * One request and its answer: undici's handler on one side, a pull reader on the other.
  *
- * Owns the call's clocks and its socket. Every end goes through {@link fail} or the answer's natural end, once; after
- * `fail` the socket is destroyed, also when the request was still waiting for its connection.
+ * Owns the call's clocks and its socket. It ends once: by the answer's own end, or by a failure, after which the
+ * socket is destroyed, also when the request was still waiting for its connection.
  *
  * - first byte: a streamed answer must begin within `first_token_ms`.
  * - between bytes: silence inside a stream, as long as the reader keeps up. Comments and pings break the silence.
@@ -73,7 +73,11 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return (this.#headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? ''
   }
 
-  /** Waits until bytes can be taken or the answer has ended. One waits at a time. @throws ServiceError, or the signal's reason */
+  /**
+   * Waits until bytes can be taken or the answer has ended; one reader at a time.
+   *
+   * @throws ServiceError, or the signal's reason
+   */
   waitForBytes(): Promise<void> {
     return new Promise((resolve, reject) => {
       this.#wake = () => (this.#state === 'failed' && this.#chunks.length === 0 ? reject(this.#failure) : resolve())

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, inject } from 'vitest'
+import { afterAll, beforeAll, describe } from 'vitest'
 import { type Stack, startStack, until } from '../stack.ts'
 
 /** A model id with a slash: clients escape it in paths, or do not. */
@@ -38,10 +38,14 @@ export interface SdkStacks {
   readonly limited: Stack
 }
 
-/** Runs tests against the embedded service and, where there is a Kafka, through it. */
-export function describeBothModes(title: string, tests: (stacks: SdkStacks) => void): void {
+/**
+ * Runs tests against the embedded service and, where there is a Kafka, through it.
+ *
+ * @param address What `inject('kafka')` gave.
+ */
+export function describeBothModes(title: string, address: string | null, tests: (stacks: SdkStacks) => void): void {
   for (const mode of ['embedded', 'Kafka']) {
-    const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
+    const kafka = mode === 'Kafka' ? (address ?? undefined) : undefined
     describe.skipIf(mode === 'Kafka' && !kafka)(`${title}, ${mode}`, () => {
       const stacks = {} as { -readonly [name in keyof SdkStacks]: Stack }
       beforeAll(async () => {
