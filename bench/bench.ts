@@ -36,7 +36,7 @@ async function main(): Promise<number> {
     const options = readOptions()
     const results = await runAll(options)
     print(`\n${renderResults(results)}`)
-    if (options.write) writeFileSync(DOCUMENT, renderDocument(results, options))
+    if (options.write) writeFileSync(DOCUMENT, renderDocument(results, commandLine()))
     const failed = results.samples.find((sample) => sample.failures > 0)
     if (failed) throw new Error(`calls failed, such as through ${failed.target}: ${failed.failure}`)
     return 0
@@ -44,6 +44,12 @@ async function main(): Promise<number> {
     process.stderr.write(`bench: ${interrupted.signal.aborted ? 'interrupted' : String(error)}\n`)
     return 1
   }
+}
+
+/** The command as one would type it. */
+function commandLine(): string {
+  const options = process.argv.slice(2)
+  return ['npm run bench', ...(options.length > 0 ? ['--', ...options] : [])].join(' ')
 }
 
 async function runAll(options: Options): Promise<Results> {
@@ -102,7 +108,9 @@ async function measureAll(options: Options, targets: readonly Target[]): Promise
 
 function progressOf(sample: Sample, cell: Cell, rounds: number): string {
   const isWhole = cell.shape === 'whole'
-  const rate = isWhole ? `${sample.answersPerSecond.toFixed(0)} answers/s` : `${sample.tokensPerSecond.toFixed(0)} tokens/s`
+  const rate = isWhole
+    ? `${sample.answersPerSecond.toFixed(0)} answers/s`
+    : `${sample.tokensPerSecond.toFixed(0)} tokens/s`
   const time = isWhole ? `p50 ${sample.latencyP50.toFixed(2)} ms` : `lag p50 ${sample.lagP50.toFixed(2)} ms`
   const cpu = Number.isNaN(sample.cpu) ? '' : `, CPU ${sample.cpu.toFixed(3)} ${isWhole ? 'ms/answer' : 'µs/token'}`
   const cores = sample.cores.map(({ name, cores }) => `${name} ${cores.toFixed(2)}`).join(', ')

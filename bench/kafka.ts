@@ -22,10 +22,17 @@ export async function openKafka(dir: string): Promise<Kafka> {
   if (given) return { brokers: given, pid: undefined, version: 'given', async [Symbol.asyncDispose]() {} }
   const script = fileURLToPath(new URL('../deploy/kafka-local.sh', import.meta.url))
   const env = { KAFKA_RUN_DIR: join(dir, 'kafka') }
-  const stop = async () => void (await run('bash', [script, 'clean'], env))
+  let pid: number | undefined
+  // Whatever ends this process early must not leave the broker behind.
+  const kill = () => void (pid && process.kill(pid, 'SIGKILL'))
+  process.once('exit', kill)
+  const stop = async () => {
+    process.off('exit', kill)
+    await run('bash', [script, 'clean'], env)
+  }
   try {
     const brokers = await run('bash', [script, 'start'], env)
-    const pid = Number(readFileSync(join(env.KAFKA_RUN_DIR, 'pid'), 'utf8'))
+    pid = Number(readFileSync(join(env.KAFKA_RUN_DIR, 'pid'), 'utf8'))
     const log = readFileSync(join(env.KAFKA_RUN_DIR, 'log'), 'utf8')
     const version = /Kafka version: (\S+)/.exec(log)?.[1] ?? 'unknown'
     return { brokers, pid, version, [Symbol.asyncDispose]: stop }

@@ -68,8 +68,7 @@ export class Callers {
   async run(seconds: number): Promise<Seen> {
     const startedAt = nowMicros()
     const until = startedAt + seconds * 1_000_000
-    const call = this.#shape === 'whole' ? () => this.#whole : () => this.#stream
-    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until, call())))
+    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until)))
     this.#seen.seconds = (nowMicros() - startedAt) / 1_000_000
     return this.#seen
   }
@@ -78,13 +77,14 @@ export class Callers {
     for (const connection of this.#connections) connection.close()
   }
 
-  async #loop(index: number, until: number, call: (connection: Connection) => Promise<number>): Promise<void> {
-    if (this.#shape === 'streams') await sleep((index * STREAM_MS) / this.#connections.length)
+  async #loop(index: number, until: number): Promise<void> {
+    const isWhole = this.#shape === 'whole'
+    if (!isWhole) await sleep((index * STREAM_MS) / this.#connections.length)
     do {
       const connection = this.#connections[index]
       if (!connection) return
       try {
-        const status = await call.call(this, connection)
+        const status = await (isWhole ? this.#whole(connection) : this.#stream(connection))
         if (status === 200) this.#seen.answers++
         else this.#fail(`status ${status}`)
       } catch (error) {

@@ -5,7 +5,7 @@
  * when it was sent. It speaks HTTP/1.1 on bare sockets: node:http would cost more than the proxy that is measured.
  * Prints its address on standard output.
  */
-import { createServer, type AddressInfo, type Socket } from 'node:net'
+import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { nowMicros } from './clock.ts'
 import { writeToken } from './tokens.ts'
 

@@ -36,12 +36,16 @@ export class Processes implements AsyncDisposable {
   /** A folder of the run's own: working directory of every process, so that no `.env` is read, and their logs. */
   readonly dir: string
   readonly #profileDir: string | undefined
-  readonly #children = new Map<ChildProcess, string>()
+  readonly #children = new Set<ChildProcess>()
 
   /** @param profileDir Where Sluice's processes write a CPU profile when they end; undefined: none is made. */
   constructor(dir: string, profileDir: string | undefined) {
     this.dir = dir
     this.#profileDir = profileDir
+    // Whatever ends this process early must not leave the others behind.
+    process.once('exit', () => {
+      for (const child of this.#children) child.kill('SIGKILL')
+    })
   }
 
   /** Starts a process with this very Node and waits until it says where it listens. @throws Error when it ends before */
@@ -56,7 +60,7 @@ export class Processes implements AsyncDisposable {
       stdio: ['ignore', outputs('stdout'), outputs('stderr')],
     })
     closeSync(log)
-    this.#children.set(child, start.name)
+    this.#children.add(child)
     child.once('exit', () => this.#children.delete(child))
     const output = child.stdout ?? child.stderr
     const url = output ? await addressIn(output, start.name, child) : undefined
@@ -65,12 +69,12 @@ export class Processes implements AsyncDisposable {
 
   /** Stops one process. */
   async stop(pid: number): Promise<void> {
-    const child = [...this.#children.keys()].find((child) => child.pid === pid)
+    const child = [...this.#children].find((child) => child.pid === pid)
     if (child) await stopChild(child)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all([...this.#children.keys()].map(stopChild))
+    await Promise.all([...this.#children].map(stopChild))
   }
 
   #nodeFlags({ script, name }: Start): string[] {

@@ -39,12 +39,7 @@ export async function startUpstream(processes: Processes): Promise<URL> {
   return urlOf(await processes.node({ name: 'upstream', script: './mock.ts', args: [], addressOn: 'stdout' }))
 }
 
-async function start(
-  name: TargetName,
-  upstream: URL,
-  processes: Processes,
-  kafka: Kafka | undefined,
-): Promise<Target> {
+async function start(name: TargetName, upstream: URL, processes: Processes, kafka: Kafka | undefined): Promise<Target> {
   const targetOf = (url: URL, running: Target['processes'], brokerPid?: number): Target => {
     return { name, address: { url, key: KEY }, processes: running, brokerPid }
   }

@@ -60,6 +60,7 @@ async function answer(
   const { requestId, facts } = res.locals as Locals
   const startedAt = performance.now()
   const key = authenticate(req, context.keys, route.format, route.path)
+  facts.key_id = key.id
   const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts }
   for (const [name, value] of Object.entries(await context.limits.admit(key.id, route.format)))
     res.setHeader(name, value)

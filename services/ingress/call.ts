@@ -35,6 +35,7 @@ export interface Call {
 
 /** What the access log says about a call beside its route and status. */
 export interface CallFacts {
+  key_id?: string
   model?: string
   job_id?: string
   attempts?: number

@@ -274,9 +274,9 @@ export interface DescribeOffsetsRequest {
   readonly partitions: readonly number[]
 }
 
-/** The records of each partition that the group has not dealt with; -1 where the broker does not know. */
+/** By partition, the records that the group has not dealt with; -1 where nothing was acknowledged yet. */
 export interface DescribeOffsetsResponse extends Status {
-  readonly lags: readonly number[]
+  readonly lags: ReadonlyMap<number, number>
 }
 
 /*
@@ -302,7 +302,7 @@ export const describeShareGroupOffsets = createAPI<[DescribeOffsetsRequest], Des
   (_correlationId, _apiKey, _apiVersion, r) => {
     r.readInt32()
     const [group] = r.readArray(readGroupLags)
-    return group ?? { errorCode: 0, errorMessage: null, lags: [] }
+    return group ?? { errorCode: 0, errorMessage: null, lags: new Map() }
   },
 )
 
@@ -313,17 +313,17 @@ function readGroupLags(r: Reader): DescribeOffsetsResponse {
     r.readUUID()
     return r.readArray(readPartitionLag)
   })
-  return { lags: lags.flat(), errorCode: r.readInt16(), errorMessage: r.readNullableString() }
+  return { lags: new Map(lags.flat()), errorCode: r.readInt16(), errorMessage: r.readNullableString() }
 }
 
-function readPartitionLag(r: Reader): number {
-  r.readInt32()
+function readPartitionLag(r: Reader): [partition: number, lag: number] {
+  const partition = r.readInt32()
   r.readInt64()
   r.readInt32()
   const lag = Number(r.readInt64())
-  const errorCode = r.readInt16()
+  r.readInt16()
   r.readNullableString()
-  return errorCode === 0 ? lag : -1
+  return [partition, lag]
 }
 
 function readStatus(r: Reader): Status {

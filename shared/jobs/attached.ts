@@ -6,6 +6,7 @@ import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
+import { Admission } from './admission.ts'
 import { type Arbiter, AttachedJob } from './attached-job.ts'
 import { packJob } from './body.ts'
 import { decide, type Outcome, type RetryPolicy } from './decide.ts'
@@ -72,6 +73,8 @@ export class AttachedJobs implements Arbiter {
   readonly #options: AttachedOptions
   readonly #jobs = new Map<string, AttachedJob>()
   readonly #timers = new Map<string, { deadline: NodeJS.Timeout; start?: NodeJS.Timeout | undefined }>()
+  readonly #admission = new Admission()
+  #wait = { atMs: 0, ms: 0 }
   readonly #withBlob = new Set<string>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
@@ -130,6 +133,7 @@ export class AttachedJobs implements Arbiter {
         retryAfterMs: 2_000,
       })
     }
+    this.#refuseLongWait(spec.pool)
     const job = new AttachedJob(this.#envelopeOf(spec), this, spec.merge, spec.isOutput)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
@@ -188,6 +192,20 @@ export class AttachedJobs implements Arbiter {
 
   onIntruder(job: AttachedJob, worker: string): void {
     this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt, worker })
+  }
+
+  /** What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once). */
+  #refuseLongWait(pool: PoolName): void {
+    const now = Date.now()
+    // Counting walks all jobs: ten times a second is often enough.
+    if (now - this.#wait.atMs > 100) {
+      this.#wait = { atMs: now, ms: this.#admission.estimateMs(this.count(pool, 'queued'), now) }
+    }
+    const waitMs = this.#wait.ms
+    if (waitMs <= this.#options.startTimeoutMs) return
+    const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
+    const seconds = Math.round(waitMs / 1_000)
+    throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
   }
 
   #envelopeOf(spec: NewJob): JobEnvelope {
@@ -294,6 +312,7 @@ export class AttachedJobs implements Arbiter {
     clearTimeout(timers?.start)
     this.#timers.delete(job.id)
     this.#dropBlob(job)
+    if (end === 'completed') this.#admission.completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }
