@@ -5,24 +5,15 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Footprint, measureFootprint } from './footprint.ts'
+import { nameOf } from './figures.ts'
+import { measureFootprint } from './footprint.ts'
 import { type Kafka, openKafka } from './kafka.ts'
 import { type Cell, measure, type Sample } from './measure.ts'
 import { type Options, readOptions } from './options.ts'
 import { Processes } from './processes.ts'
-import { renderDocument, renderResults } from './report.ts'
+import { type Results, renderDocument, renderResults } from './report.ts'
 import { startTarget, startUpstream, type Target } from './targets.ts'
 import { machineCpuMs } from './usage.ts'
-
-/** Everything a run found out. */
-export interface Results {
-  readonly samples: readonly Sample[]
-  readonly footprint: Footprint
-  readonly kafkaVersion: string | undefined
-  readonly seconds: number
-  /** Cores that all processes of the machine used on average; more than the run's own tells of a crowded machine. */
-  readonly coresUsed: number
-}
 
 const DOCUMENT = new URL('../docs/benchmarks.md', import.meta.url)
 const interrupted = new AbortController()
@@ -115,7 +106,7 @@ function progressOf(sample: Sample, cell: Cell, rounds: number): string {
   const cpu = Number.isNaN(sample.cpu) ? '' : `, CPU ${sample.cpu.toFixed(3)} ${isWhole ? 'ms/answer' : 'µs/token'}`
   const cores = sample.cores.map(({ name, cores }) => `${name} ${cores.toFixed(2)}`).join(', ')
   const failures = sample.failures > 0 ? `, ${sample.failures} FAILED` : ''
-  const name = `${cell.shape}-${cell.callers}`.padEnd(12)
+  const name = nameOf(cell).padEnd(12)
   return `${sample.round}/${rounds} ${name} ${sample.target.padEnd(9)} ${rate}, ${time}${cpu} (${cores})${failures}`
 }
 

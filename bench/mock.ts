@@ -36,7 +36,7 @@ class RequestReader {
     for (;;) {
       const headEnd = this.#rest.indexOf('\r\n\r\n')
       if (headEnd < 0) return
-      const head = this.#rest.latin1Slice(0, headEnd)
+      const head = this.#rest.toString('latin1', 0, headEnd)
       const bodyAt = headEnd + 4
       const bodyEnd = bodyAt + Number(/\r\ncontent-length: *(\d+)/i.exec(head)?.[1] ?? 0)
       if (this.#rest.length < bodyEnd) return

@@ -40,7 +40,7 @@ export class ResponseReader {
     const end = this.#state === 'head' ? '\r\n\r\n' : '\r\n'
     const found = all.indexOf(end, at)
     if (found < 0) return at
-    const text = all.latin1Slice(at, found)
+    const text = all.toString('latin1', at, found)
     if (this.#state === 'head') this.#head(text.toLowerCase())
     else if (this.#state === 'size') this.#size(text)
     else if (this.#state === 'line') this.#state = 'size'

@@ -17,7 +17,7 @@ export class TokenReader {
 
   /** The send times of the tokens that these bytes complete, in microseconds. */
   read(bytes: Buffer): number[] {
-    const text = this.#rest + bytes.latin1Slice()
+    const text = this.#rest + bytes.toString('latin1')
     const times: number[] = []
     let at = text.indexOf(MARK)
     while (at >= 0 && at + DIGITS < text.length) {

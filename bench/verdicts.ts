@@ -1,6 +1,7 @@
+import { added, type Figures, ratio } from './figures.ts'
 import type { Footprint } from './footprint.ts'
+import { renderTable, show } from './markdown.ts'
 import type { Cell } from './measure.ts'
-import { added, type Figures, ratio, renderTable, show } from './report.ts'
 
 /** One target of the design (DESIGN section 11), and how it is read from a run. */
 interface Goal {

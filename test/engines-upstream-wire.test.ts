@@ -1,5 +1,8 @@
 import { describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
+import { ModelConfig } from '#schemas/models.ts'
+import { encodeOpenAi } from '#shared/engines/openai-encode.ts'
+import type { UpstreamConfig } from '#shared/engines/upstream.ts'
 import { ask, collect, type Dialect, engineOn, failure, options } from './support/engine-calls.ts'
 import { startUpstream } from './support/upstream.ts'
 
@@ -248,6 +251,23 @@ describe('chat completions onto an OpenAI upstream', () => {
       tools: [{ type: 'function', function: CLOCK }],
       tool_choice: 'required',
     })
+  })
+
+  test("OpenAI's own servers get the words only they know", () => {
+    const fields = { max_tokens: 9, tools: [WEATHER, CLOCK], allowed_tools: ['clock'] }
+    const engine = { type: 'openai', base_url: 'https://api.openai.com/v1' }
+    const model = ModelConfig.parse({ id: 'm1', engine })
+    const body = encodeOpenAi(ask(fields), model, model.engine as UpstreamConfig)
+    expect(body).toMatchObject({
+      max_completion_tokens: 9,
+      tools: [{ function: { name: 'weather' } }, { function: { name: 'clock' } }],
+      tool_choice: {
+        type: 'allowed_tools',
+        allowed_tools: { mode: 'auto', tools: [{ type: 'function', function: { name: 'clock' } }] },
+      },
+    })
+    expect(body).not.toHaveProperty('max_tokens')
+    expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
   })
 
   test('an effort goes only to models that reason', async () => {

@@ -1,6 +1,5 @@
 import { ERRORS } from '#schemas/error.ts'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
-import { isGenerateOutput } from '#shared/engines/generate-events.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/jobs/pool.ts'
 import type { Log } from '#shared/log.ts'
@@ -27,9 +26,17 @@ export async function* generateWithFallback(
   let firstError: unknown
   for (const model of chain) {
     let hasOutput = false
+    let start: GenerateEvent | undefined
     try {
       for await (const event of engines.get(model).generate({ ...request, model }, context)) {
-        hasOutput ||= isGenerateOutput(event)
+        // The start names the model that answers, which is known only with its first output.
+        if (event.type === 'start') {
+          start = event
+          continue
+        }
+        if (start) yield start
+        start = undefined
+        hasOutput = true
         yield event
       }
       return

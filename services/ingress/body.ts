@@ -1,86 +1,51 @@
 import { isUtf8 } from 'node:buffer'
-import express, { type Request, type Response } from 'express'
+import type { IncomingMessage } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
-
-/** Deepest nesting of a JSON body: far beyond any real request, far below what overflows a stack. */
-const DEPTH_MAX = 128
-/** How long a refused upload may go on before its connection is cut. */
-const LINGER_MS = 2_000
+import { type BodyBounds, readBytes } from './body-bytes.ts'
+import { refuseShape } from './json-shape.ts'
 
 /** Reads the JSON bodies of requests. */
-export type ReadJson = (req: Request, res: Response) => Promise<unknown>
+export type ReadJson = (req: IncomingMessage) => Promise<unknown>
 
 /**
- * Makes a reader of JSON bodies that inflates gzip, deflate and br, counts inflated bytes, and gives up on stalled uploads.
+ * Makes a reader of JSON bodies: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
  * Of duplicate keys the last one counts (RFC 8259 §4 leaves it open); nothing else ever reads the bytes again.
  *
- * Its errors (contract L): 413 `request_too_large`, 415 `unsupported_media_type`, 408 `request_timeout`, and 400 for what
- * is not JSON in UTF-8 or is nested too deep.
+ * Its errors (contract L): 413 `request_too_large`, 415 `unsupported_media_type`, 408 `request_timeout`, and 400 for an
+ * empty body, what is not JSON in UTF-8, and what is nested too deep.
  */
-export function jsonReader(options: { bytesMax: number; stallMs: number }): ReadJson {
-  const raw = express.raw({ type: () => true, limit: options.bytesMax })
-  return async (req, res) => {
+export function jsonReader(bounds: BodyBounds): ReadJson {
+  return async (req) => {
+    if (isEmpty(req)) throw noBody()
     refuseOtherTypes(req)
-    const body = await readBytes(raw, req, res, options.stallMs)
-    if (!body) throw new ServiceError('invalid_request', 'The request has no body. Send a JSON object.')
+    const body = await readBytes(req, bounds)
+    if (body.length === 0) throw noBody()
     if (!isUtf8(body)) throw new ServiceError('invalid_request', 'The body is not valid UTF-8.')
-    const json = parse(body.toString())
-    refuseDeep(json)
-    return json
+    refuseShape(body)
+    return parse(body.toString())
   }
 }
 
-function refuseOtherTypes(req: Request): void {
-  const type = req.headers['content-type']?.split(';')[0]?.trim().toLowerCase()
-  if (type === 'application/json' || (type?.startsWith('application/') && type.endsWith('+json'))) return
-  const got = type ? `but got ${type.slice(0, 100)}` : 'but none was given'
-  throw new ServiceError('unsupported_media_type', `Expected Content-Type application/json, ${got}.`)
+/** A request without either header has no body (RFC 9112 §6.3). */
+function isEmpty(req: IncomingMessage): boolean {
+  return req.headers['transfer-encoding'] === undefined && Number(req.headers['content-length'] ?? 0) === 0
 }
 
-function readBytes(
-  raw: ReturnType<typeof express.raw>,
-  req: Request,
-  res: Response,
-  stallMs: number,
-): Promise<Buffer | undefined> {
-  return new Promise((resolve, reject) => {
-    let bytesRead = req.socket.bytesRead
-    const stall = setInterval(() => {
-      if (req.socket.bytesRead === bytesRead) settle(new ServiceError('request_timeout', 'The body stopped arriving.'))
-      bytesRead = req.socket.bytesRead
-    }, stallMs)
-    const settle = (error?: unknown) => {
-      clearInterval(stall)
-      if (!error) return resolve(Buffer.isBuffer(req.body) ? req.body : undefined)
-      if (!req.complete) cutAfterResponse(req, res)
-      reject(translate(error))
-    }
-    raw(req, res, settle)
-  })
+function noBody(): ServiceError {
+  return new ServiceError('invalid_request', 'The request has no body. Send a JSON object.')
 }
 
-/** The rest of a refused body is not wanted: answer, give the client a moment to read that, then cut. */
-function cutAfterResponse(req: Request, res: Response): void {
-  res.setHeader('connection', 'close')
-  res.once('finish', () => setTimeout(() => req.socket.destroy(), LINGER_MS).unref())
-}
+const CHARSETS: ReadonlySet<string> = new Set(['utf-8', 'utf8', 'us-ascii'])
 
-function translate(error: unknown): ServiceError {
-  if (error instanceof ServiceError) return error
-  const { type } = error as { type?: string }
-  switch (type) {
-    case 'entity.too.large':
-      return new ServiceError('request_too_large', 'The body is larger than the service accepts.')
-    case 'encoding.unsupported':
-      return new ServiceError('unsupported_media_type', 'Content-Encoding must be gzip, deflate, br or identity.')
-    case 'request.aborted':
-      return new ServiceError('request_timeout', 'The body ended before it was complete.')
-    case 'request.size.invalid':
-      return new ServiceError('invalid_request', 'The body is not as long as Content-Length says.')
-    default:
-      // What is left are errors of zlib: the bytes are not what Content-Encoding says.
-      return new ServiceError('invalid_request', 'The body could not be decoded.', { cause: error })
+function refuseOtherTypes(req: IncomingMessage): void {
+  const [type, ...parameters] = (req.headers['content-type'] ?? '').split(';').map((part) => part.trim().toLowerCase())
+  if (type !== 'application/json' && !(type?.startsWith('application/') && type.endsWith('+json'))) {
+    const got = type ? `but got ${type.slice(0, 100)}` : 'but none was given'
+    throw new ServiceError('unsupported_media_type', `Expected Content-Type application/json, ${got}.`)
   }
+  const charset = parameters.find((parameter) => parameter.startsWith('charset='))?.slice('charset='.length)
+  if (charset === undefined || CHARSETS.has(charset.replaceAll('"', ''))) return
+  throw new ServiceError('unsupported_media_type', 'The charset of the body must be utf-8.')
 }
 
 function parse(text: string): unknown {
@@ -88,19 +53,5 @@ function parse(text: string): unknown {
     return JSON.parse(text)
   } catch (error) {
     throw new ServiceError('invalid_request', 'We could not parse the JSON body of your request.', { cause: error })
-  }
-}
-
-/** Walks the value without recursion; everything after this may recurse. */
-function refuseDeep(json: unknown): void {
-  let level: object[] = typeof json === 'object' && json !== null ? [json] : []
-  for (let depth = 1; level.length > 0; depth++) {
-    if (depth > DEPTH_MAX)
-      throw new ServiceError('invalid_request', `The JSON is nested deeper than ${DEPTH_MAX} levels.`)
-    const next: object[] = []
-    for (const value of level) {
-      for (const child of Object.values(value)) if (typeof child === 'object' && child !== null) next.push(child)
-    }
-    level = next
   }
 }

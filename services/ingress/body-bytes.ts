@@ -1,0 +1,96 @@
+import type { IncomingMessage } from 'node:http'
+import type { Readable, Transform } from 'node:stream'
+import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
+import { ServiceError } from '#shared/error.ts'
+
+/** How much of a body is read, and how long a pause of it is waited for. */
+export interface BodyBounds {
+  /** Most bytes, after inflation. */
+  readonly bytesMax: number
+  /** The body is given up after one to two times this long without a byte. */
+  readonly stallMs: number
+}
+
+/**
+ * Reads the whole body of a request, inflated. What is left of a refused body is thrown away as it comes: the caller can
+ * answer at once, and the server cuts the connection if the rest does not end soon (server.ts).
+ *
+ * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
+ */
+export async function readBytes(req: IncomingMessage, bounds: BodyBounds): Promise<Buffer> {
+  if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
+  const inflater = openInflater(req.headers['content-encoding'])
+  // From here on pipe() would leave a failed inflater on a request that nobody reads.
+  const source: Readable = inflater ? req.pipe(inflater) : req
+  try {
+    return await collect(req, source, bounds)
+  } finally {
+    if (inflater) {
+      req.unpipe(inflater)
+      inflater.destroy()
+    }
+    req.resume()
+  }
+}
+
+function openInflater(encoding: string | undefined): Transform | undefined {
+  switch (encoding?.trim().toLowerCase()) {
+    case undefined:
+    case '':
+    case 'identity':
+      return undefined
+    case 'gzip':
+    case 'x-gzip':
+      return createGunzip()
+    case 'deflate':
+      return createInflate()
+    case 'br':
+      return createBrotliDecompress()
+    default:
+      throw new ServiceError('unsupported_media_type', 'Content-Encoding must be gzip, deflate, br or identity.')
+  }
+}
+
+function collect(req: IncomingMessage, source: Readable, { bytesMax, stallMs }: BodyBounds): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = []
+    let bytes = 0
+    let bytesSeen = req.socket.bytesRead
+    const stall = setInterval(() => {
+      if (req.socket.bytesRead === bytesSeen) fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
+      bytesSeen = req.socket.bytesRead
+    }, stallMs)
+    const onData = (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes > bytesMax) return fail(tooLarge(bytesMax))
+      chunks.push(chunk)
+    }
+    const onEnd = () => {
+      stop()
+      resolve(Buffer.concat(chunks, bytes))
+    }
+    // A request that is cut closes without an end; behind an inflater nothing else tells.
+    const onClose = () => {
+      if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
+    }
+    const onError = (cause: Error) => {
+      if (source === req) onClose()
+      else fail(new ServiceError('invalid_request', 'The body is not what Content-Encoding says.', { cause }))
+    }
+    const fail = (error: ServiceError) => {
+      stop()
+      reject(error)
+    }
+    const stop = () => {
+      clearInterval(stall)
+      source.off('data', onData).off('end', onEnd)
+      req.off('close', onClose)
+    }
+    source.on('data', onData).on('end', onEnd).on('error', onError)
+    req.on('close', onClose)
+  })
+}
+
+function tooLarge(bytesMax: number): ServiceError {
+  return new ServiceError('request_too_large', `The body is larger than the ${bytesMax} bytes the service accepts.`)
+}
