@@ -61,7 +61,7 @@ export async function openPorts(
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
-    prepareAll(models, config.modelsDir, onProgress, signal)
+    prepareAll(models, config.weightsDir, onProgress, signal)
   return { config, log, metrics, version, broker, blobs, models, contentFilter, openChatEngine, prepareModels, onFatal }
 }
 
@@ -88,7 +88,7 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
     case 'anthropic':
       return openAnthropicEngine(model, config.env)
     case 'llama':
-      return openLlamaEngine(model, { weightsDir: config.modelsDir, prepare: true })
+      return openLlamaEngine(model, { weightsDir: config.weightsDir, modelsDir: config.modelsDir, prepare: true })
     case 'echo':
       return openEchoEngine(model)
   }

@@ -45,7 +45,7 @@ async function collect(stream: AsyncIterable<RawMessageStreamEvent>): Promise<Ra
 
 describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => {
   it('tries again by itself when the service was full, in every version', async () => {
-    const answers = await callWhileFull(stacks.full, 529, SDKS, ({ Client }) => {
+    const answers = await callWhileFull(stacks.full, SDKS, ({ Client }) => {
       const client = new Client({ apiKey: TEST_KEY, baseURL: stacks.full.url })
       return client.messages.create(say('at last'))
     })
@@ -262,7 +262,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
 
     for (const [header, options] of [
       ['Authorization', { apiKey: null, authToken: TEST_KEY }],
-      ['x-api-key', { apiKey: null, authToken: null, defaultHeaders: { 'x-api-key': TEST_KEY } }],
+      ['x-api-key', { apiKey: 'sk-not-sent-000', defaultHeaders: { authorization: null, 'x-api-key': TEST_KEY } }],
     ] as const) {
       it(`may send its key in ${header}`, async () => {
         const answer = await open(stacks.free, options).messages.create(say('let me in'))
@@ -281,6 +281,13 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       const streamed = await open().messages.stream(body).finalMessage()
       for (const { parsed_output } of [whole, streamed])
         expect(parsed_output).toEqual({ city: 'city', days: expect.any(Number) })
+    })
+
+    it('is told that the server keeps no threads', async () => {
+      const thread = open().beta.messages.thread({ model: 'echo-1', max_tokens: 100 })
+      const error = await failureOf(thread.send({ role: 'user', content: 'hello' }))
+      expect(error).toBeInstanceOf(Anthropic.BadRequestError)
+      expect(error.errorCode).toBe('thread_unsupported_request')
     })
 
     for (const stream of [false, true]) {

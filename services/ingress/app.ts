@@ -1,4 +1,5 @@
-import express, { type Express, type NextFunction, type Request, type Response } from 'express'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import express, { type NextFunction, type Request, type Response } from 'express'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { authenticate } from './auth.ts'
@@ -12,7 +13,7 @@ import { ROUTES, type Route } from './routes.ts'
  *
  * In this order: request id, route (404, 405), key (401, 403), limits (429), body (400, 408, 413, 415), the row's own work.
  */
-export function openApp(context: IngressContext): Express {
+export function openApp(context: IngressContext): (req: IncomingMessage, res: ServerResponse) => void {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
@@ -30,7 +31,7 @@ export function openApp(context: IngressContext): Express {
   }
   app.use((req: Request, res: Response) => refuseRoute(req, res))
   app.use((error: unknown, req: Request, res: Response, _next: NextFunction) => onError(context, error, req, res))
-  return app
+  return (req, res) => app(req as Request, res as Response, () => refuseUnroutable(req, res))
 }
 
 /** What this file keeps on a response between its steps. */
@@ -47,6 +48,10 @@ function identify(context: IngressContext, req: Request, res: Response, next: Ne
   res.setHeader('request-id', locals.requestId)
   if (context.jobs.isDraining) res.setHeader('connection', 'close')
   res.once('close', () => logAccess(context, req, res, startedAt))
+  // RFC 9112 §3.2; left to us by server.ts so that the refusal has a body.
+  if (req.httpVersion === '1.1' && !req.headers.host) {
+    throw new ServiceError('invalid_request', 'The request has no Host header.')
+  }
   next()
 }
 
@@ -62,11 +67,10 @@ async function answer(
   const key = authenticate(req, context.keys, route.format, route.path)
   facts.key_id = key.id
   const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts }
-  for (const [name, value] of Object.entries(await context.limits.admit(key.id, route.format)))
-    res.setHeader(name, value)
   const end = context.limits.begin(key.id)
   try {
-    const body = route.method === 'POST' ? await readJson(req, res) : undefined
+    await context.limits.count(key.id, route.format, res)
+    const body = route.method === 'POST' ? await readJson(req) : undefined
     await route.handle(context, call, body)
   } finally {
     end()
@@ -74,13 +78,24 @@ async function answer(
 }
 
 function refuseMethod(path: string, req: Request, res: Response): void {
-  const allowed = ROUTES.filter((route) => route.path === path).map((route) => route.method)
+  // Express answers HEAD wherever it answers GET.
+  const allowed = ROUTES.filter((route) => route.path === path).flatMap(({ method }) =>
+    method === 'GET' ? [method, 'HEAD'] : [method],
+  )
   res.setHeader('allow', allowed.join(', '))
   throw new ServiceError('method_not_supported', `${req.method} is not supported here. Use ${allowed.join(' or ')}.`)
 }
 
 function refuseRoute(req: Request, _res: Response): void {
   throw new ServiceError('not_found', `Invalid URL (${req.method} ${req.path.slice(0, 200)})`)
+}
+
+/** Express calls no handler at all, not even the one for errors, when it cannot parse the request's target. */
+function refuseUnroutable(req: IncomingMessage, res: ServerResponse): void {
+  const requestId = newId('req_')
+  res.setHeader('x-request-id', requestId)
+  res.setHeader('request-id', requestId)
+  sendError(res, new ServiceError('not_found', 'Invalid URL'), formatOf(req.url ?? ''), requestId)
 }
 
 /** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */

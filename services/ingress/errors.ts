@@ -17,7 +17,7 @@ export interface OpenaiError {
 /** An error in the messages format. `request_id` repeats the header of that name. */
 export interface MessagesError {
   type: 'error'
-  error: { type: string; message: string }
+  error: { type: string; message: string; details?: { error_code: string } }
   request_id: string
 }
 
@@ -44,7 +44,14 @@ function openaiType(error: ServiceError): string {
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
   const text = param === null || message.startsWith(`${param}: `) ? message : `${param}: ${message}`
-  return { type: 'error', error: { type: messagesType(error.status), message: text }, request_id: requestId }
+  const type = messagesType(error.status)
+  const details = isThreadRefusal(error) ? { details: { error_code: 'thread_unsupported_request' } } : {}
+  return { type: 'error', error: { type, message: text, ...details }, request_id: requestId }
+}
+
+/** Tool runners of the Anthropic SDKs ask for a thread of their own accord, and do without one when told this code. */
+function isThreadRefusal(error: ServiceError): boolean {
+  return error.code === 'unsupported_parameter' && error.param === 'thread'
 }
 
 /** Status in the messages format: that of the OpenAI format, but 529 for overload. */

@@ -44,7 +44,7 @@ export class ApiKeys {
     this.#fixed = fixedSecret === undefined ? undefined : keyOf('key_env', fixedSecret)
     if (!this.#fixed && !existsSync(this.#path)) this.created = this.#createFirst()
     this.#load()
-    watchFile(this.#path, { interval: RELOAD_MS, persistent: false }, () => this.#load())
+    watchFile(this.#path, { interval: RELOAD_MS, persistent: false }, () => this.#reload())
   }
 
   /** The key a secret belongs to; undefined when there is none or it was revoked. Constant time in the secret. */
@@ -68,19 +68,20 @@ export class ApiKeys {
     return secret
   }
 
+  /** @throws When the file is there and cannot be understood. */
   #load(): void {
     const keys = this.#fixed ? [this.#fixed] : []
-    if (existsSync(this.#path)) {
-      try {
-        keys.push(...KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys)
-      } catch (error) {
-        // Half-written or broken: the keys known so far stay valid, rather than none.
-        if (this.#byHash.size > 0)
-          return this.#log.error({ err: error }, 'keys.json not understood; keeping the old keys')
-        throw error
-      }
-    }
+    if (existsSync(this.#path)) keys.push(...KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys)
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
+  }
+
+  #reload(): void {
+    try {
+      this.#load()
+    } catch (error) {
+      // Half-written or broken: the keys known so far stay as they are, rather than none.
+      this.#log.error({ err: error }, 'keys.json not understood; keeping the old keys')
+    }
   }
 }
 

@@ -70,6 +70,11 @@ function extra(request: CountTokensRequest): GenerateRequest['extra'] {
 const NOTHING: ReadonlySet<string> = new Set()
 
 function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
+  // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
+  // refusal (errors.ts) and send the whole conversation instead.
+  if (request.thread !== undefined && request.thread !== null) {
+    refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
+  }
   if (typeof request.temperature === 'number' && typeof request.top_p === 'number') {
     refuse('invalid_value', 'temperature', 'temperature and top_p cannot both be specified. Use only one of them.')
   }

@@ -13,6 +13,11 @@ export interface RateLimitConfig {
 
 type Kind = 'requests' | 'tokens'
 
+/** What takes the headers: a response. */
+interface Headed {
+  setHeader(name: string, value: string): unknown
+}
+
 /**
  * Limits per key: requests and tokens a minute, and calls at once (contract J 40). Counted in this process: with several
  * ingresses each grants the whole limit.
@@ -31,38 +36,47 @@ export class RateLimits {
   }
 
   /**
-   * Counts one call of a key, or refuses it.
+   * A call of the key begins; call the result when it ended. Looks and counts in one step: calls that come together must
+   * not all find the same place free.
    *
-   * @returns The headers that tell what is left (contract A.5); empty without limits.
-   * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
+   * @throws ServiceError `rate_limit_exceeded` when as many run as may
    */
-  async admit(keyId: string, format: WireFormat): Promise<Record<string, string>> {
-    if ((this.#running.get(keyId) ?? 0) >= (this.#runningMax || Infinity)) {
+  begin(keyId: string): () => void {
+    const running = this.#running.get(keyId) ?? 0
+    if (running >= (this.#runningMax || Infinity)) {
       throw refusal(`This key may run ${this.#runningMax} requests at once.`, 1_000)
     }
-    const headers: Record<string, string> = {}
-    const { requests, tokens } = this.#limiters
-    if (tokens) {
-      const state = await tokens.get(keyId)
-      if (state && state.remainingPoints <= 0) throw exceeded('tokens', tokens.points, state)
-      Object.assign(headers, headersOf('tokens', format, tokens.points, state))
-    }
-    if (requests) {
-      const state = await requests.consume(keyId).catch((refused: RateLimiterRes) => {
-        throw exceeded('requests', requests.points, refused)
-      })
-      Object.assign(headers, headersOf('requests', format, requests.points, state))
-    }
-    return headers
-  }
-
-  /** A call of the key began; call the result when it ended. */
-  begin(keyId: string): () => void {
-    this.#running.set(keyId, (this.#running.get(keyId) ?? 0) + 1)
+    this.#running.set(keyId, running + 1)
     return () => {
       const left = (this.#running.get(keyId) ?? 1) - 1
       if (left > 0) this.#running.set(keyId, left)
       else this.#running.delete(keyId)
+    }
+  }
+
+  /**
+   * Counts one call of a key, or refuses it. Either way `res` gets the headers that tell what is left (contract A.5); none
+   * without limits.
+   *
+   * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
+   */
+  async count(keyId: string, format: WireFormat, res: Headed): Promise<void> {
+    const tell = (kind: Kind, limit: number, state: RateLimiterRes | null) => {
+      for (const [name, value] of headersOf(kind, format, limit, state)) res.setHeader(name, value)
+    }
+    const { requests, tokens } = this.#limiters
+    if (tokens) {
+      const state = await tokens.get(keyId)
+      tell('tokens', tokens.points, state)
+      if (state && state.remainingPoints <= 0) throw exceeded('tokens', tokens.points, state)
+    }
+    if (requests) {
+      const [state, isRefused] = await requests.consume(keyId).then(
+        (state) => [state, false] as const,
+        (refused: RateLimiterRes) => [refused, true] as const,
+      )
+      tell('requests', requests.points, state)
+      if (isRefused) throw exceeded('requests', requests.points, state)
     }
   }
 
@@ -90,19 +104,19 @@ function headersOf(
   format: WireFormat,
   limit: number,
   state: RateLimiterRes | null,
-): Record<string, string> {
-  const remaining = Math.max(0, state?.remainingPoints ?? limit)
+): [name: string, value: string][] {
+  const remaining = String(Math.max(0, state?.remainingPoints ?? limit))
   const resetMs = state?.msBeforeNext ?? 0
   if (format === 'anthropic') {
-    return {
-      [`anthropic-ratelimit-${kind}-limit`]: String(limit),
-      [`anthropic-ratelimit-${kind}-remaining`]: String(remaining),
-      [`anthropic-ratelimit-${kind}-reset`]: new Date(Date.now() + resetMs).toISOString(),
-    }
+    return [
+      [`anthropic-ratelimit-${kind}-limit`, String(limit)],
+      [`anthropic-ratelimit-${kind}-remaining`, remaining],
+      [`anthropic-ratelimit-${kind}-reset`, new Date(Date.now() + resetMs).toISOString()],
+    ]
   }
-  return {
-    [`x-ratelimit-limit-${kind}`]: String(limit),
-    [`x-ratelimit-remaining-${kind}`]: String(remaining),
-    [`x-ratelimit-reset-${kind}`]: resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`,
-  }
+  return [
+    [`x-ratelimit-limit-${kind}`, String(limit)],
+    [`x-ratelimit-remaining-${kind}`, remaining],
+    [`x-ratelimit-reset-${kind}`, resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`],
+  ]
 }

@@ -1,8 +1,10 @@
+import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import type { Call } from './call.ts'
 import { errorBody } from './errors-http.ts'
 import type { StreamEncoder } from './protocol.ts'
+import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 
 /** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
 const HEAD_WAIT_MS = 5_000
@@ -10,6 +12,8 @@ const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
 /** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
 const EARLY_HEAD_MS = 240_000
+/** How long a whole answer waits for a client that takes nothing of it. */
+const SLOW_READER_MS = 30_000
 /** How long the last words to a slow reader may take before its socket is cut. */
 const LAST_WORDS_MS = 1_000
 
@@ -43,6 +47,7 @@ export async function respondStream(
   try {
     for (;;) {
       const deltas = await job.next()
+      if (call.res.destroyed) return
       if (!deltas) break
       let text = ''
       for (const delta of deltas) {
@@ -53,7 +58,7 @@ export async function respondStream(
       await stream.write(text, job.firstOutputAtMs !== undefined)
     }
     await stream.write(encoder.end(), true)
-    call.res.end()
+    endWithin(call.res, slowReaderMs)
   } catch (error) {
     if (!call.res.headersSent) throw error
     stream.fail(ServiceError.from(error))
@@ -80,19 +85,18 @@ class EventStream {
 
   async write(text: string, isOutput: boolean): Promise<void> {
     const { res } = this.#call
-    if (!res.headersSent) {
-      this.#held += text
-      if (isOutput) this.#open()
-      return
-    }
+    this.#held += text
+    if (!res.headersSent && !isOutput) return
+    this.#open()
+    const held = this.#held
+    this.#held = ''
     this.#keepAlive?.refresh()
-    if (text && !res.write(text) && !res.destroyed) await this.#untilDrained()
+    await writePieces(res, framePieces(held), this.#slowReaderMs)
   }
 
   fail(error: ServiceError): void {
-    const { res } = this.#call
-    res.end(this.#encoder.error(error))
-    setTimeout(() => res.destroy(), LAST_WORDS_MS).unref()
+    const patienceMs = error.code === 'slow_reader' ? LAST_WORDS_MS : this.#slowReaderMs
+    endWithin(this.#call.res, patienceMs, this.#held + this.#encoder.error(error))
   }
 
   close(): void {
@@ -105,32 +109,11 @@ class EventStream {
     if (res.headersSent || res.destroyed) return
     clearTimeout(this.#headTimer)
     writeStreamHead(this.#call)
-    if (this.#held) res.write(this.#held)
-    this.#held = ''
     this.#keepAlive = setInterval(() => {
       if (!res.writableNeedDrain && !res.writableEnded) res.write(this.#encoder.keepAlive())
     }, KEEP_ALIVE_MS)
   }
-
-  #untilDrained(): Promise<void> {
-    const { res } = this.#call
-    return new Promise((resolve, reject) => {
-      const done = (error?: ServiceError) => {
-        clearTimeout(timer)
-        res.off('drain', onDrain)
-        res.off('close', onDrain)
-        if (error) reject(error)
-        else resolve()
-      }
-      const onDrain = () => done()
-      const timer = setTimeout(() => done(new ServiceError('slow_reader', SLOW_READER)), this.#slowReaderMs)
-      res.once('drain', onDrain)
-      res.once('close', onDrain)
-    })
-  }
 }
-
-const SLOW_READER = 'The connection is read too slowly to keep up with the output.'
 
 /**
  * Answers with the whole result of a job as JSON.
@@ -142,21 +125,35 @@ export async function respondWhole(
   call: Call,
   job: AttachedJob,
   encode: (deltas: unknown[]) => unknown,
+  slowReaderMs = SLOW_READER_MS,
 ): Promise<void> {
   const { res } = call
   const early = keepWaiting(call)
+  let body: Buffer
   try {
-    const body = JSON.stringify(encode((await job.next()) ?? []))
-    if (!res.headersSent) {
-      res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
-      res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
-    }
-    res.end(body)
+    const deltas = await job.next()
+    if (res.destroyed) return
+    body = Buffer.from(JSON.stringify(encode(deltas ?? [])))
   } catch (error) {
     if (!res.headersSent) throw error
-    res.end(JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId)))
+    body = Buffer.from(JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId)))
   } finally {
     early.stop()
+  }
+  if (!res.headersSent) {
+    res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
+    res.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length })
+  }
+  await sendBody(res, body, slowReaderMs)
+}
+
+async function sendBody(res: ServerResponse, body: Buffer, slowReaderMs: number): Promise<void> {
+  try {
+    await writePieces(res, bytePieces(body), slowReaderMs)
+    endWithin(res, slowReaderMs)
+  } catch {
+    // Too slow; in the middle of a JSON value nothing can be said.
+    res.destroy()
   }
 }
 

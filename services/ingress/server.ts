@@ -1,31 +1,65 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { errorHeaders } from './errors.ts'
+import { errorBody, formatOf } from './errors-http.ts'
 
-/** Limits of the HTTP server (contract A.5, L): pooled clients reuse sockets, uploads may be slow, heads may not. */
-const KEEP_ALIVE_MS = 75_000
-const HEADERS_MS = 80_000
-const REQUEST_MS = 600_000
-const CHECK_MS = 5_000
-const CONNECTIONS_MAX = 20_000
+/** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
+export interface ServerBounds {
+  /** An idle connection is kept this long. */
+  readonly keepAliveMs: number
+  /** A request's head must be whole after this. */
+  readonly headersMs: number
+  /** A request must be whole after this. */
+  readonly requestMs: number
+  /** A connection on which neither side gets a byte across is cut after this. Longer than any answer is silent. */
+  readonly silenceMs: number
+  /** How long a client may go on sending a body that was refused, or keep open a connection that was given up. */
+  readonly lingerMs: number
+  /** How often the first three are looked at. */
+  readonly checkMs: number
+  readonly connectionsMax: number
+}
+
+/** Pooled clients reuse sockets for a minute, uploads may be slow, heads may not (contract A.5, L). */
+export const SERVER_BOUNDS: ServerBounds = {
+  keepAliveMs: 75_000,
+  headersMs: 80_000,
+  requestMs: 600_000,
+  silenceMs: 300_000,
+  lingerMs: 2_000,
+  checkMs: 5_000,
+  connectionsMax: 20_000,
+}
 
 /** Starts to listen. @returns The server, and the port it got. */
 export async function listen(
   handler: (req: IncomingMessage, res: ServerResponse) => void,
   host: string,
   port: number,
+  bounds: ServerBounds = SERVER_BOUNDS,
 ): Promise<{ server: Server; port: number }> {
-  const server = createServer(
-    {
-      keepAliveTimeout: KEEP_ALIVE_MS,
-      headersTimeout: HEADERS_MS,
-      requestTimeout: REQUEST_MS,
-      connectionsCheckingInterval: CHECK_MS,
-      noDelay: true,
-    },
-    handler,
-  )
-  server.maxConnections = CONNECTIONS_MAX
-  server.on('clientError', onClientError)
+  const server = createServer({
+    keepAliveTimeout: bounds.keepAliveMs,
+    headersTimeout: bounds.headersMs,
+    requestTimeout: bounds.requestMs,
+    connectionsCheckingInterval: bounds.checkMs,
+    noDelay: true,
+    // The application refuses it, with a body in the path's format.
+    requireHostHeader: false,
+  })
+  server.timeout = bounds.silenceMs
+  server.maxConnections = bounds.connectionsMax
+  const exchanges = new Exchanges(bounds.lingerMs)
+  const onRequest = (req: IncomingMessage, res: ServerResponse) => {
+    exchanges.add(req, res)
+    handler(req, res)
+  }
+  server.on('request', onRequest)
+  // An expectation nobody knows may be ignored (RFC 9110 §10.1.1); Node would answer 417 without a body.
+  server.on('checkExpectation', onRequest)
+  server.on('clientError', (error: ClientError, socket: Socket) => exchanges.onClientError(error, socket))
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
     server.listen(port, host, () => {
@@ -48,22 +82,80 @@ export async function closeServer(server: Server, signal: AbortSignal): Promise<
   signal.removeEventListener('abort', cut)
 }
 
-/** What is not HTTP, or too slow, or too large in its head, gets one plain answer and its socket is cut. */
-function onClientError(error: NodeJS.ErrnoException, socket: Socket): void {
-  if (error.code === 'ECONNRESET' || !socket.writable) return void socket.destroy()
-  const [status, message] = clientErrorOf(error.code)
-  const body = JSON.stringify({ error: { message, type: 'invalid_request_error', param: null, code: null } })
-  const head = `HTTP/1.1 ${status}\r\ncontent-type: application/json\r\ncontent-length: ${Buffer.byteLength(body)}`
-  socket.end(`${head}\r\nconnection: close\r\n\r\n${body}`)
+/** What Node's parser says about a connection it gives up; `rawPacket` are the bytes it stumbled over. */
+type ClientError = NodeJS.ErrnoException & { rawPacket?: Buffer }
+
+/** A request and its response, not finished yet. */
+interface Exchange {
+  readonly req: IncomingMessage
+  readonly res: ServerResponse
 }
 
-function clientErrorOf(code: string | undefined): [status: string, message: string] {
+/** The exchanges under way on each connection, and what becomes of those whose request never ends well. */
+class Exchanges {
+  readonly #underWay = new WeakMap<Socket, Set<Exchange>>()
+  readonly #lingerMs: number
+
+  constructor(lingerMs: number) {
+    this.#lingerMs = lingerMs
+  }
+
+  add(req: IncomingMessage, res: ServerResponse): void {
+    const { socket } = req
+    const exchange = { req, res }
+    const underWay = this.#underWay.get(socket) ?? new Set()
+    this.#underWay.set(socket, underWay.add(exchange))
+    res.once('close', () => {
+      underWay.delete(exchange)
+      // Answered before its body was there: Node throws the rest away, but would do so for as long as it comes.
+      if (!req.complete) this.#cutLater(socket, () => !req.complete)
+    })
+  }
+
+  /** What is not HTTP, or too slow, or too large in its head, gets one plain answer and its socket is cut. */
+  onClientError(error: ClientError, socket: Socket): void {
+    const [exchange, ...more] = this.#underWay.get(socket) ?? []
+    // An answer now would be taken for that of an earlier request, or for a piece of one.
+    const isMisleading = exchange && (more.length > 0 || exchange.req.complete || exchange.res.headersSent)
+    if (error.code === 'ECONNRESET' || !socket.writable || isMisleading) return void socket.destroy()
+    socket.end(refusalOf(error, exchange))
+    this.#cutLater(socket, () => true)
+  }
+
+  /** A client may leave its side open for ever, so closing ours is not enough. */
+  #cutLater(socket: Socket, isDue: () => boolean): void {
+    const cut = () => {
+      if (isDue()) socket.destroy()
+    }
+    setTimeout(cut, this.#lingerMs).unref()
+  }
+}
+
+function refusalOf(client: ClientError, exchange: Exchange | undefined): string {
+  const { status, error } = reasonOf(client.code)
+  const [, target] = /^[A-Z]+ (\S+)/.exec(client.rawPacket?.toString('latin1', 0, 256) ?? '') ?? []
+  const path = (exchange?.req.url ?? target ?? '').split('?')[0] ?? ''
+  const requestId = String(exchange?.res.getHeader('x-request-id') ?? newId('req_'))
+  const body = JSON.stringify(errorBody(error, formatOf(path), requestId))
+  const headers = {
+    'x-request-id': requestId,
+    'request-id': requestId,
+    ...errorHeaders(error),
+    'content-type': 'application/json',
+    'content-length': Buffer.byteLength(body),
+    connection: 'close',
+  }
+  const head = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
+}
+
+function reasonOf(code: string | undefined): { status: number; error: ServiceError } {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
-      return ['431 Request Header Fields Too Large', 'The request head is too large.']
+      return { status: 431, error: new ServiceError('invalid_request', 'The request head is too large.') }
     case 'ERR_HTTP_REQUEST_TIMEOUT':
-      return ['408 Request Timeout', 'The request did not arrive in time.']
+      return { status: 408, error: new ServiceError('request_timeout', 'The request did not arrive in time.') }
     default:
-      return ['400 Bad Request', 'The request is not valid HTTP.']
+      return { status: 400, error: new ServiceError('invalid_request', 'The request is not valid HTTP.') }
   }
 }

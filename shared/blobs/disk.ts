@@ -19,14 +19,23 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
   return {
     async put(key, value) {
+      const path = pathOf(key)
       const partial = join(directory, newId('.partial-'))
-      await writeFile(partial, value)
-      await rename(partial, pathOf(key))
+      try {
+        await writeFile(partial, value)
+        await rename(partial, path)
+      } catch (error) {
+        // A full disk must not be kept full by halves of what did not fit.
+        await rm(partial, { force: true }).catch(() => {})
+        throw error
+      }
     },
     async get(key) {
+      const path = pathOf(key)
       try {
-        return await readFile(pathOf(key))
+        return await readFile(path)
       } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
         throw new ServiceError('not_found', 'The stored body of the request is gone.', { cause: error })
       }
     },

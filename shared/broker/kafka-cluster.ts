@@ -72,14 +72,9 @@ export class KafkaCluster {
     return this.#topics.get(topic)?.leaders.length ?? 0
   }
 
-  /** How many brokers there are. */
-  get nodeCount(): number {
-    return this.#nodes.size
-  }
-
-  /** Some node of the cluster, for questions that any can answer. */
-  get anyNode(): number {
-    return this.#nodes.keys().next().value ?? -1
+  /** The ids of the brokers. */
+  get nodeIds(): readonly number[] {
+    return [...this.#nodes.keys()]
   }
 
   /** Which requests the brokers know, and which features are on. @throws when no broker answers */

@@ -2,23 +2,25 @@ import {
   Admin,
   ConfigResourceTypes,
   type ConfigResourceTypeValue,
+  describeConfigsV4,
   IncrementalAlterConfigOperationTypes,
 } from '@platformatic/kafka'
 import type { Broker, ChannelRecord, Closable, QueueConsumer } from './broker.ts'
 import { ChannelReceiver } from './kafka-channel.ts'
 import type { KafkaCluster } from './kafka-cluster.ts'
-import { isTopicExists, isTransient, KafkaRefusal } from './kafka-errors.ts'
+import { isTopicExists, isTransient } from './kafka-errors.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
 import { KafkaProducer } from './kafka-producer.ts'
 import { batchBytesMax, CoalescingSender, overloaded } from './kafka-sender.ts'
 import { ShareConsumer } from './kafka-share.ts'
-import { describeShareGroupOffsets } from './kafka-share-protocol.ts'
+import { readShareLag } from './kafka-share-lag.ts'
 import { pause } from './kafka-supervision.ts'
 import { checkShareGroups, checkTopics, KafkaUnfitError, type NewTopic, type ShareGroupAdmin } from './kafka-topics.ts'
 
-const LAG_TIMEOUT_MS = 5_000
 const READY_TIMEOUT_MS = 10_000
 const READY_INTERVAL_MS = 100
+const APPLIED_INTERVAL_MS = 20
+const BOOT_LANE = 'boot'
 
 /**
  * The broker on Kafka 4.2 or later: share groups for queues, group-less readers for channels. Owns the cluster it is given.
@@ -104,14 +106,8 @@ class ShareBroker implements Broker {
 
   async lag(queue: string): Promise<number | undefined> {
     const topic = this.#options.prefix + queue
-    const partitions = Array.from({ length: this.#cluster.partitions(topic) }, (_, index) => index)
     try {
-      const node = await this.#cluster.coordinator(topic)
-      const connection = await this.#cluster.connection(node, 'lag', LAG_TIMEOUT_MS)
-      const answer = await describeShareGroupOffsets.async(connection, { group: topic, topic, partitions })
-      if (answer.errorCode !== 0) throw new KafkaRefusal(`Asking for the lag of ${topic}`, answer.errorCode)
-      const lags = answer.lags.filter((lag) => lag >= 0)
-      return lags.length === 0 ? undefined : lags.reduce((sum, lag) => sum + lag, 0)
+      return await readShareLag(this.#cluster, topic)
     } catch (error) {
       if (!isTransient(error))
         this.#options.onProblem('the lag of a queue is not known', { queue, error: String(error) })
@@ -157,7 +153,7 @@ class PlatformaticAdmin implements ShareGroupAdmin {
   }
 
   async brokerCount(): Promise<number> {
-    return this.#cluster.nodeCount
+    return this.#cluster.nodeIds.length
   }
 
   async partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>> {
@@ -171,7 +167,7 @@ class PlatformaticAdmin implements ShareGroupAdmin {
   }
 
   brokerSettings(): Promise<ReadonlyMap<string, string>> {
-    return this.#settings(ConfigResourceTypes.BROKER, String(this.#cluster.anyNode))
+    return this.#settings(ConfigResourceTypes.BROKER, String(this.#cluster.nodeIds[0]))
   }
 
   groupSettings(group: string): Promise<ReadonlyMap<string, string>> {
@@ -189,10 +185,30 @@ class PlatformaticAdmin implements ShareGroupAdmin {
     const config = { name: setting, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
     const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configs: [config] }
     await this.#admin.incrementalAlterConfigs({ resources: [resource] })
+    await this.#untilApplied(group, setting, value)
   }
 
   async close(): Promise<void> {
     await this.#admin.close()
+    await Promise.all(this.#cluster.nodeIds.map((node) => this.#cluster.hangUp(node, BOOT_LANE)))
+  }
+
+  /** A setting reaches the brokers one by one, and a group that starts before it goes by the old one for good. */
+  async #untilApplied(group: string, setting: string, value: string): Promise<void> {
+    const timeout = AbortSignal.timeout(READY_TIMEOUT_MS)
+    for (const node of this.#cluster.nodeIds) {
+      while ((await this.#settingAt(node, group, setting)) !== value) {
+        if (timeout.aborted) throw new Error(`broker ${node} does not apply ${setting}=${value}`)
+        await pause(APPLIED_INTERVAL_MS, timeout)
+      }
+    }
+  }
+
+  async #settingAt(node: number, group: string, setting: string): Promise<string | null | undefined> {
+    const connection = await this.#cluster.connection(node, BOOT_LANE, READY_TIMEOUT_MS)
+    const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configurationKeys: [setting] }
+    const { results } = await describeConfigsV4.api.async(connection, [resource], false, false)
+    return results[0]?.configs.find(({ name }) => name === setting)?.value
   }
 
   async #settings(resourceType: ConfigResourceTypeValue, resourceName: string): Promise<ReadonlyMap<string, string>> {

@@ -62,7 +62,7 @@ async function makeGrammar(
   const format = request.response_format
   const param = tool ? 'tools' : 'response_format'
   const schema = tool
-    ? { type: 'object', ...tool.parameters }
+    ? { type: 'object', properties: {}, ...tool.parameters }
     : format?.type === 'json_schema'
       ? format.schema
       : undefined

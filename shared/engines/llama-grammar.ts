@@ -11,8 +11,9 @@ type Schema = Record<string, unknown>
 
 /** Most schema nodes of one grammar, each alternative and repeated use counted. */
 const NODES_MAX = 5_000
-/** Longest string length that a rule counts; repetition is unrolled by llama.cpp and costs memory. */
-const COUNTED_MAX = 256
+/** Longest string and array whose length a rule counts: llama.cpp unrolls repetition, and refuses about 2,000. */
+const CHARACTERS_MAX = 256
+const ITEMS_MAX = 1_000
 
 const SHARED_RULES = {
   value: 'object | array | string | number | "true" | "false" | "null"',
@@ -49,20 +50,24 @@ export function writeWordsGrammar(words: readonly string[]): string {
  * Writes the grammar of the JSON texts that a schema accepts.
  *
  * Enforced: type (also lists), const, enum, properties in their order, required, additionalProperties, items,
- * prefixItems, minItems, maxItems, bounds of numbers, lengths up to 256, the formats date, time, date-time and uuid,
- * anyOf, oneOf (as anyOf), allOf (merged), local $ref with recursion. Not enforced, the rest of the schema still is:
- * pattern, patternProperties, minProperties, maxProperties, multipleOf, uniqueItems, contains, not, if/then, other
- * formats. An object with properties never gets others.
+ * prefixItems, minItems, maxItems up to 1,000, bounds of numbers, lengths up to 256, the formats date, time, date-time
+ * and uuid, anyOf, oneOf (as anyOf), allOf (merged), local $ref with recursion. Not enforced, while the rest of the
+ * schema still is: pattern, patternProperties, minProperties, maxProperties, multipleOf, uniqueItems, contains, not,
+ * if/then, other formats. An object with properties never gets others; with an empty list of them it is {}.
  *
  * @param param What the error names when the schema is at fault
- * @throws ServiceError `invalid_value` when the schema is beyond {@link NODES_MAX} or has no end
+ * @throws ServiceError `invalid_value` when the schema has too many nodes, asks for over 1,000 items, or has no end
  */
 export function writeSchemaGrammar(schema: Schema, param: string): string {
   try {
     return new GrammarWriter(schema).write()
   } catch (cause) {
     // A schema that contains itself by way of allOf has no end, and shows as a stack overflow.
-    throw new ServiceError('invalid_value', 'The JSON schema is too large, or contains itself.', { cause, param })
+    throw new ServiceError(
+      'invalid_value',
+      'The JSON schema is too large for this model, or contains itself without an end.',
+      { cause, param },
+    )
   }
 }
 
@@ -188,7 +193,7 @@ class GrammarWriter {
 
   #map(schema: Schema): string {
     if (schema.additionalProperties === false) return '"{}"'
-    if (!isSchema(schema.additionalProperties)) return 'object'
+    if (!isSchema(schema.additionalProperties)) return isSchema(schema.properties) ? '"{}"' : 'object'
     const pair = this.#add(`string ": " ${this.#rule(schema.additionalProperties)}`)
     return `"{" (${pair} (", " ${pair})*)? "}"`
   }
@@ -197,10 +202,11 @@ class GrammarWriter {
     const prefix = Array.isArray(schema.prefixItems) ? schema.prefixItems.map((item) => this.#rule(item)) : []
     if (prefix.length > 0) return `"[" ${prefix.join(' ", " ')} "]"`
     const min = Math.max(0, Math.trunc(Number(schema.minItems ?? 0)))
-    const max = schema.maxItems === undefined ? undefined : Math.max(min, Math.trunc(Number(schema.maxItems)))
+    const max = Math.max(min, Math.trunc(Number(schema.maxItems ?? Number.POSITIVE_INFINITY)))
+    if (min > ITEMS_MAX) throw new RangeError(`More than ${ITEMS_MAX} items`)
     if (max === 0) return '"[]"'
     const item = this.#rule(schema.items)
-    const more = `(", " ${item}){${Math.max(0, min - 1)},${max === undefined ? '' : max - 1}}`
+    const more = `(", " ${item}){${Math.max(0, min - 1)},${max > ITEMS_MAX ? '' : max - 1}}`
     return min > 0 ? `"[" ${item} ${more} "]"` : `"[" (${item} ${more})? "]"`
   }
 }
@@ -221,10 +227,10 @@ function guessType(schema: Schema): string | undefined {
 function stringOf(schema: Schema): string {
   const format = FORMATS[String(schema.format)]
   if (format) return format
-  const min = Math.min(Number(schema.minLength ?? 0), COUNTED_MAX)
+  const min = Math.min(Number(schema.minLength ?? 0), CHARACTERS_MAX)
   const max = Number(schema.maxLength ?? Number.POSITIVE_INFINITY)
-  if (min === 0 && max > COUNTED_MAX) return 'string'
-  return `"\\"" char{${min},${max > COUNTED_MAX ? '' : Math.max(min, max)}} "\\""`
+  if (min === 0 && max > CHARACTERS_MAX) return 'string'
+  return `"\\"" char{${min},${max > CHARACTERS_MAX ? '' : Math.max(min, max)}} "\\""`
 }
 
 function boundsOf(schema: Schema) {

@@ -15,6 +15,8 @@ const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 export interface Arbiter {
   /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
   onOutcome(job: AttachedJob, outcome: Outcome): void
+  /** More output waits than may; the attempt goes on until it is told to stop. */
+  onOverflow(job: AttachedJob, error: ErrorBody): void
   onPause(job: AttachedJob, isPaused: boolean): void
   /** A worker other than the bound one started the attempt. */
   onIntruder(job: AttachedJob, worker: string): void
@@ -136,7 +138,7 @@ export class AttachedJob {
       this.#buffer.push(delta)
     }
     if (this.#buffer.bytes > BUFFER_BYTES_MAX) {
-      return this.#arbiter.onOutcome(this, { type: 'failed', error: TOO_MUCH_OUTPUT })
+      return this.#arbiter.onOverflow(this, TOO_MUCH_OUTPUT)
     }
     this.#pauseOrResume()
     this.#wake?.()

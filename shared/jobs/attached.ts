@@ -51,6 +51,13 @@ export interface AttachedOptions {
   readonly jobsMax: number
 }
 
+/** What a job waits for: its end, a worker, its next attempt. */
+interface JobTimers {
+  readonly deadline: NodeJS.Timeout
+  start: NodeJS.Timeout
+  retry?: NodeJS.Timeout
+}
+
 /** Retries of attached jobs: few and quick, since somebody waits. */
 const POLICY: RetryPolicy = {
   triesMax: 3,
@@ -72,7 +79,7 @@ export class AttachedJobs implements Arbiter {
   isDraining = false
   readonly #options: AttachedOptions
   readonly #jobs = new Map<string, AttachedJob>()
-  readonly #timers = new Map<string, { deadline: NodeJS.Timeout; start?: NodeJS.Timeout | undefined }>()
+  readonly #timers = new Map<string, JobTimers>()
   readonly #admission = new Admission()
   #wait = { atMs: 0, ms: 0 }
   readonly #withBlob = new Set<string>()
@@ -139,7 +146,7 @@ export class AttachedJobs implements Arbiter {
     this.#budget.earn()
     this.#timers.set(job.id, {
       deadline: setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs),
-      start: setTimeout(() => this.#onStartTimeout(job), this.#options.startTimeoutMs),
+      start: this.#startTimer(job),
     })
     try {
       await this.#publish(job)
@@ -184,6 +191,11 @@ export class AttachedJobs implements Arbiter {
     else if (decision.do === 'cancel') this.#end(job, 'cancelled')
     else if (decision.do === 'fail') this.#end(job, 'failed', decision.error)
     else this.#retry(job, outcome.type, decision.delayMs)
+  }
+
+  onOverflow(job: AttachedJob, error: ErrorBody): void {
+    this.#stopWorker(job)
+    this.onOutcome(job, { type: 'failed', error })
   }
 
   onPause(job: AttachedJob, isPaused: boolean): void {
@@ -243,11 +255,19 @@ export class AttachedJobs implements Arbiter {
       'job tried again',
     )
     job.requeue()
-    setTimeout(() => {
+    const timers = this.#timers.get(job.id)
+    if (!timers) return
+    timers.retry = setTimeout(() => {
+      // The pool may have no worker left: this attempt waits no longer for one than the first.
+      timers.start = this.#startTimer(job)
       this.#publish(job).catch((error: unknown) => {
         this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
       })
     }, delayMs)
+  }
+
+  #startTimer(job: AttachedJob): NodeJS.Timeout {
+    return setTimeout(() => this.#onStartTimeout(job), this.#options.startTimeoutMs)
   }
 
   #onReply(value: Buffer): void {
@@ -310,6 +330,7 @@ export class AttachedJobs implements Arbiter {
     const timers = this.#timers.get(job.id)
     clearTimeout(timers?.deadline)
     clearTimeout(timers?.start)
+    clearTimeout(timers?.retry)
     this.#timers.delete(job.id)
     this.#dropBlob(job)
     if (end === 'completed') this.#admission.completed(Date.now())

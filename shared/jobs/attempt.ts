@@ -68,7 +68,8 @@ export class Attempt {
 
   /** Holds the output back until {@link resume}: the reader is slow. */
   pause(): void {
-    this.#pause ??= Promise.withResolvers<void>()
+    // Nobody would end a pause of an attempt that is to stop.
+    if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()
   }
 
   /** Lets the output flow again. */

@@ -35,12 +35,14 @@ export class DeltaBuffer {
   }
 }
 
-/** Bytes a delta takes, near enough for a bound: its strings, and a little for each delta. */
-function sizeOf(delta: unknown): number {
-  let bytes = 32
-  for (const value of Object.values(delta as object)) {
-    if (typeof value === 'string') bytes += value.length
-    else if (typeof value === 'object') bytes += 256
-  }
-  return bytes
+/**
+ * Size of a delta, near enough for bounds: the length of its strings and a little for all else. Its JSON has at most six
+ * times as many bytes (all control characters), mostly about as many.
+ */
+export function sizeOf(value: unknown): number {
+  if (typeof value === 'string') return value.length
+  let size = 8
+  if (typeof value !== 'object' || value === null) return size
+  for (const key in value) size += 8 + sizeOf((value as Record<string, unknown>)[key])
+  return size
 }

@@ -17,6 +17,8 @@ const DELIVERIES_MAX = 4
 const TAKE_MAX = 16
 /** Cancels remembered for jobs this worker has not seen yet. */
 const CANCELS_MAX = 10_000
+/** How long a record that could not be buried is kept before somebody tries again; the broker counts those tries. */
+const BURY_AGAIN_MS = 5_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
 
@@ -81,7 +83,7 @@ export class Pool {
   readonly #stopTaking = new AbortController()
   #consumer!: QueueConsumer
   #loop: Promise<void> = Promise.resolve()
-  #slotFreed: (() => void) | undefined
+  #slotFreed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
 
   private constructor(definition: PoolDefinition, options: PoolOptions) {
@@ -130,7 +132,7 @@ export class Pool {
    */
   async drain(signal: AbortSignal): Promise<void> {
     this.#stopTaking.abort()
-    this.#slotFreed?.()
+    this.#freeSlot()
     await this.#loop
     const handBackAll = () => {
       for (const attempt of this.#running.values()) attempt.handBack()
@@ -164,7 +166,7 @@ export class Pool {
 
   #onDelivery(delivery: Delivery): void {
     const job = unpackJob(delivery.value)
-    const kind = job && this.#definition.kinds[job.kind]
+    const kind = job && this.#kindOf(job)
     if (!job || !kind) return this.#bury(delivery)
     const key = keyOf(job.id, job.attempt)
     if (this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)) {
@@ -181,6 +183,11 @@ export class Pool {
     void this.#run(new Attempt(job, kind, events, this.#options.log), key)
   }
 
+  #kindOf(job: JobEnvelope): Kind | undefined {
+    const { kinds } = this.#definition
+    return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
+  }
+
   async #run(attempt: Attempt, key: string): Promise<void> {
     const startedAt = performance.now()
     this.#running.set(key, attempt)
@@ -190,7 +197,7 @@ export class Pool {
       this.#options.observer.onEnd(attempt.job, end, performance.now() - startedAt)
     } finally {
       this.#running.delete(key)
-      this.#slotFreed?.()
+      this.#freeSlot()
     }
   }
 
@@ -199,7 +206,7 @@ export class Pool {
     this.#options.log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
     this.#options.broker.send(DEAD, 0, this.#definition.name, delivery.value).then(
       () => delivery.acknowledge(),
-      () => delivery.release(),
+      () => void setTimeout(() => delivery.release(), BURY_AGAIN_MS).unref(),
     )
   }
 
@@ -235,9 +242,13 @@ export class Pool {
   }
 
   #untilSlotFreed(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#slotFreed = resolve
-    })
+    this.#slotFreed ??= Promise.withResolvers<void>()
+    return this.#slotFreed.promise
+  }
+
+  #freeSlot(): void {
+    this.#slotFreed?.resolve()
+    this.#slotFreed = undefined
   }
 }
 

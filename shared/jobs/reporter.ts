@@ -2,14 +2,17 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
-import { DeltaBuffer, type MergeDeltas } from './delta-buffer.ts'
+import { DeltaBuffer, type MergeDeltas, sizeOf } from './delta-buffer.ts'
 import { REPLIES } from './topics.ts'
 
-/** Largest record, in characters of JSON; Kafka refuses 1 MiB by default. */
-const RECORD_CHARS_MAX = 512 * 1024
-/** Largest event, so that records can be cut between events. */
-const EVENT_BYTES_MAX = 128 * 1024
+/** Largest record, in bytes; Kafka refuses 1 MiB by default. Records are cut between events. */
+const RECORD_BYTES_MAX = 896 * 1024
+/** Size (delta-buffer.ts) at which an event takes no further delta: even as six times as many bytes of JSON it fits. */
+const EVENT_SIZE_MAX = 64 * 1024
+/** Largest delta, in bytes of JSON. A record that is too large would never be taken, and nothing behind it either. */
+const DELTA_BYTES_MAX = 512 * 1024
 /** Unsent bytes to one ingress at which emitters are made to wait. */
 const BACKLOG_BYTES = 1024 * 1024
 /** Wait before a record that could not be sent is sent again. */
@@ -85,9 +88,11 @@ export class AttemptEvents {
     return this.#outbox.flushed()
   }
 
-  /** Resolves when there is room for more. */
+  /** Resolves when there is room for more. @throws ServiceError `internal_error` for a delta over 512 KiB of JSON */
   async delta(delta: unknown): Promise<void> {
-    if (!this.#waiting || this.#waiting.bytes > EVENT_BYTES_MAX) {
+    const isLarge = sizeOf(delta) > EVENT_SIZE_MAX
+    if (isLarge && Buffer.byteLength(JSON.stringify(delta)) > DELTA_BYTES_MAX) throw tooLarge()
+    if (!this.#waiting || isLarge || this.#waiting.bytes > EVENT_SIZE_MAX) {
       const buffer = new DeltaBuffer(this.#merge)
       this.#waiting = buffer
       this.#outbox.put(() => {
@@ -196,19 +201,24 @@ class Outbox {
   }
 }
 
-/** Texts of events joined to records of at most {@link RECORD_CHARS_MAX} characters, in order. */
+function tooLarge(): ServiceError {
+  return new ServiceError('internal_error', 'A single piece of the output is larger than the service can carry.')
+}
+
+/** Texts of events joined to records of at most {@link RECORD_BYTES_MAX}, in order. */
 function* recordsOf(events: (() => JobEvent)[]): Generator<string> {
   let texts: string[] = []
-  let chars = 0
+  let bytes = 0
   for (const make of events) {
     const text = JSON.stringify(make())
-    if (chars + text.length > RECORD_CHARS_MAX && texts.length > 0) {
+    const textBytes = Buffer.byteLength(text)
+    if (bytes + textBytes > RECORD_BYTES_MAX && texts.length > 0) {
       yield texts.join(',')
       texts = []
-      chars = 0
+      bytes = 0
     }
     texts.push(text)
-    chars += text.length
+    bytes += textBytes
   }
   yield texts.join(',')
 }

@@ -28,7 +28,10 @@ const ADAPTERS: { name: string; isKafka: boolean; fleet: OpenFleet }[] = [
 ]
 
 const opened: Broker[] = []
+let ended = new AbortController()
 afterEach(async () => {
+  ended.abort()
+  ended = new AbortController()
   await Promise.all(opened.splice(0).map((broker) => broker.close()))
 })
 
@@ -149,8 +152,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       const broker = await open()
       const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
       const seen: string[] = []
-      const done = new AbortController()
-      const working = members.map((member) => work(member, seen, done.signal))
+      const working = members.map((member) => work(member, seen, ended.signal))
       // A classic group may hand running records out twice while members join: they come first.
       await until(() => submitAll(broker, 1).then(() => seen.length > 0), WITHIN)
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
@@ -158,7 +160,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       await submitAll(broker, 300)
       await until(() => seen.length >= 300, WITHIN)
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
-      done.abort()
+      ended.abort()
       await Promise.all(working)
       expect(seen.toSorted()).toEqual(Array.from({ length: 300 }, (_, i) => String(i)).toSorted())
     })
@@ -242,6 +244,7 @@ async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
 }
 
+/** Takes and acknowledges until the signal. A loop that outlived its test would spin on a closed member. */
 async function work(member: QueueConsumer, seen: string[], signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     for (const delivery of await member.take(5, signal)) {

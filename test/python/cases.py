@@ -1,0 +1,115 @@
+"""What the scripts that drive the Python SDKs share: how cases run, and what they observe of the service.
+
+A script defines functions named ``case_…`` and calls :func:`main`. It is started with one argument, a JSON object::
+
+    {"key": "sk-…", "free": "http://…", "full": "http://…", "limited": "http://…"}
+
+``free`` has no limits, ``full`` holds a few calls at once, ``limited`` has used up its requests. What is printed is one
+JSON object: the name of each case, and null or why it failed.
+"""
+
+import asyncio
+import inspect
+import json
+import sys
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+SLASHED = "org/echo-2"
+UNICODE = 'naïve "日本語" 👩‍👩‍👧 ß\n\tend'
+# Speaks for a quarter of an hour: whoever ends it sooner, stopped it.
+ENDLESS = "!echo tokens=1000 delay_ms=1000"
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+WEATHER_ARGUMENTS = {"city": "city", "days": 1}
+# Calls that the full service holds at once: as in test/support/sdk.ts.
+PLACES = 6
+WAIT_SECONDS = 10
+
+GIVEN: dict[str, str] = json.loads(sys.argv[1])
+
+
+def main(cases: dict[str, Any]) -> None:
+    """Runs every ``case_…`` of a module's globals, in their order, and prints the report."""
+    print(json.dumps({name: run(case) for name, case in cases.items() if name.startswith("case_")}))
+
+
+def run(case: Callable[[], Any]) -> str | None:
+    try:
+        result = case()
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def fails(kind: type[BaseException], call: Callable[[], Any]) -> Any:
+    """Calls, and gives the exception that must come of it."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def metric(service: str, name: str, label: str = "") -> float:
+    """The sum of the samples of a metric that have a label."""
+    request = urllib.request.Request(GIVEN[service] + "/metrics", headers={"Authorization": f"Bearer {GIVEN['key']}"})
+    with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{") and label in line)
+
+
+def answered(service: str, status: int) -> float:
+    """How many requests ended with a status so far."""
+    return metric(service, "sluice_http_requests_total", f'status="{status}"')
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("the condition never held")
+        time.sleep(0.01)
+
+
+def until_running(service: str, count: int) -> None:
+    """Waits until so many attempts run: 0 proves that the work of a client that left was stopped."""
+    until(lambda: metric(service, "sluice_pool_running") == count)
+
+
+@contextmanager
+def occupied(open_stream: Callable[[], Any]) -> Iterator[Callable[[], None]]:
+    """Takes every place of the full service. Gives a function that frees them before the end."""
+    streams = [open_stream() for _ in range(PLACES)]
+    until_running("full", PLACES)
+
+    def free() -> None:
+        while streams:
+            streams.pop().close()
+        until_running("full", 0)
+
+    try:
+        yield free
+    finally:
+        free()
+
+
+def call_while_full(open_stream: Callable[[], Any], status: int, call: Callable[[], Any]) -> Any:
+    """Makes a call while the service is full, makes room after the first refusal, and gives what it came to."""
+    before = answered("full", status)
+    with occupied(open_stream) as free, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(call)
+        until(lambda: answered("full", status) == before + 1)
+        free()
+        return answer.result(timeout=2 * WAIT_SECONDS)
