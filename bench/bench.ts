@@ -75,7 +75,7 @@ async function startTargets(options: Options, processes: Processes, kafka: Kafka
     // Compilers first: what is measured is a process that has worked for a while.
     for (const shape of ['whole', 'streams'] as const) {
       interrupted.signal.throwIfAborted()
-      await measure(target, { shape, callers: 64 }, 0, options.warmUpSeconds / 2)
+      await measure(target, { shape, callers: 64 }, 0, options.warmUpSeconds(shape))
     }
   }
   return targets

@@ -1,4 +1,4 @@
-import { sleep } from './clock.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Processes } from './processes.ts'
 import { residentMib } from './usage.ts'
 

@@ -1,6 +1,6 @@
-import { nowMicros, sleep } from './clock.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection } from './connection.ts'
-import { TokenReader } from './tokens.ts'
+import { nowMicros, TokenReader } from './tokens.ts'
 
 /** How long a stream of the mock upstream lasts; new streams are spread over it, so that they do not tick in step. */
 const STREAM_MS = 1_310

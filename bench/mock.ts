@@ -6,8 +6,7 @@
  * Prints its address on standard output.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
-import { nowMicros } from './clock.ts'
-import { writeToken } from './tokens.ts'
+import { nowMicros, writeToken } from './tokens.ts'
 
 const TOKENS = 64
 const FIRST_TOKEN_MS = 50

@@ -1,4 +1,5 @@
 import { parseArgs } from 'node:util'
+import type { Shape } from './load.ts'
 import type { Cell } from './measure.ts'
 import { TARGET_NAMES, type TargetName } from './targets.ts'
 
@@ -26,7 +27,7 @@ export interface Options {
   readonly cells: readonly Cell[]
   readonly rounds: number
   readonly seconds: (cell: Cell) => number
-  readonly warmUpSeconds: number
+  readonly warmUpSeconds: (shape: Shape) => number
   readonly write: boolean
   readonly profileDir: string | undefined
 }
@@ -58,7 +59,7 @@ export function readOptions(): Options {
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
     seconds: (cell) => readNumber('--seconds', values.seconds) ?? (quick ? 1 : cell.shape === 'whole' ? 2 : 4),
-    warmUpSeconds: quick ? 1 : 3,
+    warmUpSeconds: (shape) => (quick ? 1 : shape === 'whole' ? 4 : 2),
     write: values.write,
     profileDir: values.profile,
   }

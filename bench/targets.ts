@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { sleep } from './clock.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Kafka } from './kafka.ts'
 import { type Address, Callers } from './load.ts'
 import type { Processes, Running, Start } from './processes.ts'

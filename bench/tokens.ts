@@ -6,6 +6,15 @@
 const DIGITS = 16
 const MARK = '@'
 
+/**
+ * Microseconds of the machine's monotonic clock. All processes of one machine share it, so a time written into a token by
+ * one process can be compared in another.
+ */
+export function nowMicros(): number {
+  const [seconds, nanos] = process.hrtime()
+  return seconds * 1_000_000 + Math.trunc(nanos / 1_000)
+}
+
 /** The text of a token sent now. */
 export function writeToken(micros: number): string {
   return MARK + String(micros).padStart(DIGITS, '0')

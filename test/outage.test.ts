@@ -24,7 +24,7 @@ describe.skipIf(missing)('while Kafka is away', () => {
     const refused = await until(async () => {
       const response = await ask('nobody hears', false)
       await response.text()
-      return response.status === 503 && response
+      return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
     expect((await fetch(`${ingress.url}/readyz`)).status).toBe(503)

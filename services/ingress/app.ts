@@ -31,7 +31,26 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   }
   app.use((req: Request, res: Response) => refuseRoute(req, res))
   app.use((error: unknown, req: Request, res: Response, _next: NextFunction) => onError(context, error, req, res))
-  return (req, res) => app(req as Request, res as Response, () => refuseUnroutable(req, res))
+  return (req, res) => {
+    const target = originForm(req.url ?? '')
+    if (target === undefined) return refuseTarget(res)
+    req.url = target
+    app(req, res)
+  }
+}
+
+/** A proxy may send the whole URL (RFC 9112 §3.2.2); undefined when it is none. Express would throw or answer on its own. */
+function originForm(target: string): string | undefined {
+  if (target.startsWith('/') || target === '*') return target
+  const url = URL.parse(target)
+  return url ? url.pathname + url.search : undefined
+}
+
+function refuseTarget(res: ServerResponse): void {
+  const requestId = newId('req_')
+  res.setHeader('x-request-id', requestId)
+  res.setHeader('request-id', requestId)
+  sendError(res, new ServiceError('not_found', 'Invalid URL'), 'openai', requestId)
 }
 
 /** What this file keeps on a response between its steps. */
@@ -88,14 +107,6 @@ function refuseMethod(path: string, req: Request, res: Response): void {
 
 function refuseRoute(req: Request, _res: Response): void {
   throw new ServiceError('not_found', `Invalid URL (${req.method} ${req.path.slice(0, 200)})`)
-}
-
-/** Express calls no handler at all, not even the one for errors, when it cannot parse the request's target. */
-function refuseUnroutable(req: IncomingMessage, res: ServerResponse): void {
-  const requestId = newId('req_')
-  res.setHeader('x-request-id', requestId)
-  res.setHeader('request-id', requestId)
-  sendError(res, new ServiceError('not_found', 'Invalid URL'), formatOf(req.url ?? ''), requestId)
 }
 
 /** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */

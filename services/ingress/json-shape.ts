@@ -2,21 +2,21 @@ import { ServiceError } from '#shared/error.ts'
 
 /** Deepest nesting of a JSON body: far beyond any real request, far below what overflows a stack. */
 const DEPTH_MAX = 128
-/** Most objects and arrays of a JSON body: the largest conversations have a few hundred thousand. */
-const CONTAINERS_MAX = 500_000
+/** Most values of a JSON body: room for the 100,000 messages the contract allows. */
+const VALUES_MAX = 400_000
 
 const QUOTE = 0x22
 const BACKSLASH = 0x5c
 
 /**
- * Refuses JSON that would take far more memory parsed than it has bytes, before it is parsed: 32 MiB of `[` or of `[],`
- * are a gigabyte of objects. Says nothing about whether it is JSON at all.
+ * Refuses JSON that would cost far more than its bytes promise, before it is parsed: 32 MiB of `1,` where messages belong
+ * are gigabytes of findings for the schema, 32 MiB of `[` as much for the parser. Says nothing about whether it is JSON.
  *
  * @throws ServiceError `invalid_request`
  */
 export function refuseShape(json: Buffer): void {
   let depth = 0
-  let containers = 0
+  let values = 1
   for (let i = 0; i < json.length; i++) {
     switch (json[i]) {
       case QUOTE:
@@ -25,23 +25,24 @@ export function refuseShape(json: Buffer): void {
       case 0x5b: // [
       case 0x7b: // {
         if (++depth > DEPTH_MAX) throw refusal(`The JSON is nested deeper than ${DEPTH_MAX} levels.`)
-        if (++containers > CONTAINERS_MAX) throw refusal(`The JSON has more than ${CONTAINERS_MAX} objects and arrays.`)
+        values++
+        break
+      case 0x2c: // ,
+        values++
         break
       case 0x5d: // ]
       case 0x7d: // }
         depth--
     }
   }
+  if (values > VALUES_MAX) throw refusal(`The JSON holds more than ${VALUES_MAX} values.`)
 }
 
-/** The closing quote of a string, or the end of the bytes. The search is native: long strings cost next to nothing. */
+/** The closing quote of a string, or the end of the bytes. */
 function endOfString(json: Buffer, start: number): number {
-  for (let end = json.indexOf(QUOTE, start + 1); end !== -1; end = json.indexOf(QUOTE, end + 1)) {
-    let escapes = 0
-    while (json[end - 1 - escapes] === BACKSLASH) escapes++
-    if (escapes % 2 === 0) return end
-  }
-  return json.length
+  let end = start + 1
+  while (end < json.length && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
+  return end
 }
 
 function refusal(message: string): ServiceError {

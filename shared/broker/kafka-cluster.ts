@@ -21,6 +21,9 @@ const PROBE_INTERVAL_MS = 250
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
 
+/** The node of a partition that nobody leads. */
+export const NO_LEADER = -1
+
 interface Address {
   readonly host: string
   readonly port: number
@@ -28,7 +31,7 @@ interface Address {
 
 interface TopicState {
   readonly id: string
-  /** The leading node of each partition; -1 where there is none. */
+  /** The leading node of each partition, or `NO_LEADER`. */
   readonly leaders: readonly number[]
 }
 
@@ -62,9 +65,9 @@ export class KafkaCluster {
     await this.#refreshOnce()
   }
 
-  /** The node that leads a partition; -1 when nobody does, or nobody is known to. */
+  /** The node that leads a partition; `NO_LEADER` when nobody does, or nobody is known to. */
   leader(topic: string, partition: number): number {
-    return this.#topics.get(topic)?.leaders[partition] ?? -1
+    return this.#topics.get(topic)?.leaders[partition] ?? NO_LEADER
   }
 
   /** How many partitions a topic has; 0 when it is not known. */
@@ -181,7 +184,7 @@ export class KafkaCluster {
     this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
     for (const topic of response.topics) {
       if (!topic.name || topic.partitions.length === 0) continue
-      const leaders = Array<number>(topic.partitions.length).fill(-1)
+      const leaders = Array<number>(topic.partitions.length).fill(NO_LEADER)
       for (const { partitionIndex, leaderId } of topic.partitions) leaders[partitionIndex] = leaderId
       this.#topics.set(topic.name, { id: topic.topicId, leaders })
     }

@@ -4,7 +4,7 @@
  * `idle ⇄ busy`, one request at a time, numbered by the session's epoch. A fetch takes the waiting acknowledgements along;
  * without a fetch they go by themselves. They cannot overtake a fetch on a second connection: the broker takes them, but
  * then refuses the fetch's answer for its epoch and leaves its records locked (Kafka 4.3.1, tried). So that an
- * acknowledgement never waits for a long poll, a poll is long only while nothing is out: see `#waitMs`.
+ * acknowledgement never waits for a long poll, a poll is long only while nothing is out (`#waitMs`).
  *
  * When the connection breaks the broker gives everything held here to others at once. The deliveries of that time are then
  * void: acknowledging them does nothing.
@@ -25,6 +25,7 @@ import {
 } from './kafka-share-protocol.ts'
 
 const LONG_POLL_MS = 500
+const FIRST_POLL_MS = 20
 const SHORT_POLL_MIN_MS = 5
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
 const FETCH_BYTES_MAX = 16 * 1024 * 1024
@@ -69,6 +70,8 @@ export class ShareSession {
   #epoch: number = EPOCH.first
   /** Records asked for by the request under way. */
   #asked = 0
+  /** Polls in a row that brought nothing and handed in nothing. */
+  #emptyPolls = 0
   #isBusy = false
   #isCarrying = false
   #connection: Connection | undefined
@@ -132,6 +135,7 @@ export class ShareSession {
       for (const key of [...this.#wanted, ...acked]) this.#known.add(key)
       for (const partition of response.partitions) this.#noteRefusal(partition)
       const records = response.partitions.flatMap((partition) => this.#acquire(partition))
+      this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) throw this.#leaderFailure(failed)
       return records
@@ -224,14 +228,20 @@ export class ShareSession {
   }
 
   /**
-   * How long the broker may wait for records: an acknowledgement that comes meanwhile has to wait as long. With nothing out
-   * none can come. Else half as long as the oldest record is already out, so that it waits half the time its job took.
+   * How long the broker may wait for records.
+   *
+   * Polls start short and double while nothing comes, because the broker misses a record that arrives just as a poll is
+   * parked and answers only when the poll ends: 5 calls in 12,000 took the whole 500 ms (Kafka 4.3.1, measured).
+   *
+   * An acknowledgement that comes meanwhile has to wait as long. With nothing out none can come. Else a poll lasts at most
+   * half as long as the oldest record is already out, so that it waits half the time its job took.
    */
   #waitMs(pollMs: number): number {
+    const quietMs = Math.min(pollMs, FIRST_POLL_MS * 2 ** this.#emptyPolls)
     const [oldest] = this.#out
-    if (!oldest) return pollMs
+    if (!oldest) return quietMs
     const ageMs = performance.now() - oldest.since
-    return Math.round(Math.min(pollMs, Math.max(SHORT_POLL_MIN_MS, ageMs / 2)))
+    return Math.round(Math.min(quietMs, Math.max(SHORT_POLL_MIN_MS, ageMs / 2)))
   }
 
   #acquire({ topicId, partition, acquired, records }: FetchedPartition): AcquiredRecord[] {

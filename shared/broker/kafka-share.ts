@@ -10,7 +10,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from './broker.ts'
-import type { KafkaCluster } from './kafka-cluster.ts'
+import { type KafkaCluster, NO_LEADER } from './kafka-cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from './kafka-errors.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
 import { ACK, type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat } from './kafka-share-protocol.ts'
@@ -57,6 +57,7 @@ export class ShareConsumer implements QueueConsumer {
   #taker: Taker | undefined
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
+  #isFollowing = false
   #closed: Promise<void> | undefined
 
   /** @param queue The queue's own name, for positions. @param topic Its topic, and the name of its group. */
@@ -146,7 +147,7 @@ export class ShareConsumer implements QueueConsumer {
       this.#pump()
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) this.#cluster.suspect()
-    void this.#cluster.refresh().then(() => this.#follow())
+    this.#followAfresh()
   }
 
   #keep(records: readonly AcquiredRecord[]): void {
@@ -237,16 +238,28 @@ export class ShareConsumer implements QueueConsumer {
     return `heartbeat ${this.#member.member}`
   }
 
+  /** Asks who leads what, then goes there. */
+  #followAfresh(): void {
+    if (this.#isFollowing || this.#closing.signal.aborted) return
+    this.#isFollowing = true
+    void this.#cluster.refresh().then(() => {
+      this.#isFollowing = false
+      this.#follow()
+    })
+  }
+
   /** Gives each assigned partition to the session of its leader. */
   #follow(): void {
+    if (this.#closing.signal.aborted) return
     const byLeader = new Map<number, string[]>()
     for (const { topicId, partitions } of this.#assigned) {
       for (const partition of partitions) {
         const leader = this.#cluster.leader(this.#topic, partition)
-        const keys = byLeader.get(leader) ?? []
-        if (leader >= 0) byLeader.set(leader, [...keys, keyOf(topicId, partition)])
+        byLeader.set(leader, [...(byLeader.get(leader) ?? []), keyOf(topicId, partition)])
       }
     }
+    // A partition without a leader belongs to no session that could fail and ask again.
+    if (byLeader.delete(NO_LEADER)) this.#followAfresh()
     for (const node of byLeader.keys()) {
       if (this.#sessions.has(node)) continue
       this.#sessions.set(node, new ShareSession(node, this.#cluster, this.#member, this.#options.onProblem))

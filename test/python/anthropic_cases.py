@@ -20,6 +20,7 @@ from cases import (
     fails,
     main,
     occupied,
+    on_full,
     until,
     until_running,
 )
@@ -139,12 +140,14 @@ def open_endless() -> Any:
     return client("full").messages.create(**say(ENDLESS), stream=True)
 
 
+@on_full
 def case_raises_its_error_for_an_overload_when_the_service_is_full() -> None:
     with occupied(open_endless):
         error = fails(anthropic.OverloadedError, lambda: client("full").messages.create(**say("x")))
     assert error.status_code == 529 and error.body["error"]["type"] == "overloaded_error"
 
 
+@on_full
 def case_tries_again_by_itself_when_the_service_was_full() -> None:
     retrying = client("full", max_retries=2)
     answer = call_while_full(open_endless, 529, lambda: retrying.messages.create(**say("at last")))
@@ -214,8 +217,9 @@ def case_may_send_its_key_either_way() -> None:
     bearer = client(api_key=None, auth_token=GIVEN["key"])
     assert bearer.messages.create(**say("let me in")).content[0].text == "let me in"
     # Spelled as the older package spells it, so that this one is sent instead of its own.
-    header = Anthropic(api_key="sk-wrong-0000000000", default_headers={"X-Api-Key": GIVEN["key"]}, base_url=GIVEN["free"])
-    assert header.messages.create(**say("let me in")).content[0].text == "let me in"
+    headers = {"X-Api-Key": GIVEN["key"]}
+    by_header = Anthropic(api_key="sk-wrong-0000000000", default_headers=headers, base_url=GIVEN["free"])
+    assert by_header.messages.create(**say("let me in")).content[0].text == "let me in"
 
 
 if __name__ == "__main__":

@@ -38,9 +38,19 @@ WAIT_SECONDS = 10
 GIVEN: dict[str, str] = json.loads(sys.argv[1])
 
 
-def main(cases: dict[str, Any]) -> None:
-    """Runs every ``case_…`` of a module's globals, in their order, and prints the report."""
-    print(json.dumps({name: run(case) for name, case in cases.items() if name.startswith("case_")}))
+def main(module: dict[str, Any]) -> None:
+    """Runs every ``case_…`` of a module's globals, those on the full service next to the others, and reports."""
+    cases = {name: case for name, case in module.items() if name.startswith("case_")}
+    full = [name for name, case in cases.items() if hasattr(case, "is_on_full")]
+    with ThreadPoolExecutor(1) as apart:
+        report = apart.submit(lambda: {name: run(cases[name]) for name in full})
+        print(json.dumps({name: run(cases[name]) for name in cases if name not in full} | report.result()))
+
+
+def on_full(case: Any) -> Any:
+    """Marks a case that has the full service for itself. Such cases mostly wait, so they run while others do."""
+    case.is_on_full = True
+    return case
 
 
 def run(case: Callable[[], Any]) -> str | None:

@@ -21,6 +21,7 @@ from cases import (
     fails,
     main,
     occupied,
+    on_full,
     until,
     until_running,
 )
@@ -135,12 +136,14 @@ def open_endless() -> Any:
     return client("full").chat.completions.create(**say(ENDLESS), stream=True)
 
 
+@on_full
 def case_raises_internal_server_error_when_the_service_is_full() -> None:
     with occupied(open_endless):
         error = fails(openai.InternalServerError, lambda: client("full").chat.completions.create(**say("x")))
     assert error.status_code == 503 and error.code == "overloaded"
 
 
+@on_full
 def case_tries_again_by_itself_when_the_service_was_full() -> None:
     retrying = client("full", max_retries=2)
     answer = call_while_full(open_endless, 503, lambda: retrying.chat.completions.create(**say("at last")))

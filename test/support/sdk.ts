@@ -73,7 +73,7 @@ function startEchoes(kafka: string | undefined, settings: Record<string, string>
 }
 
 /** The sum of the samples of a metric whose labels are these. */
-export async function metric(stack: Stack, name: string, labels: Record<string, string> = {}): Promise<number> {
+async function metric(stack: Stack, name: string, labels: Record<string, string> = {}): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
   const wanted = Object.entries(labels).map(([label, value]) => `${label}="${value}"`)
   const lines = text.split('\n').filter((line) => line.startsWith(`${name}{`) || line.startsWith(`${name} `))

@@ -1,0 +1,242 @@
+/** What only a real Kafka can do to the broker port: go away, come back, crash, lose a taker, be set up wrongly. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { afterEach, describe, expect, inject, it } from 'vitest'
+import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka.ts'
+import { newId } from '#shared/id.ts'
+import { until } from '../stack.ts'
+import { startLocalKafka, whyNoLocalKafka } from '../support/kafka.ts'
+
+const HOUR_MS = 3_600_000
+const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: HOUR_MS, kind: 'queue' }
+const REPLIES: Topic = { name: 'replies', partitions: 2, retentionMs: HOUR_MS, kind: 'channel' }
+const HOLDER = join(import.meta.dirname, '../support/hold-records.ts')
+const WITHIN = { withinMs: 25_000 }
+const never = new AbortController().signal
+
+const kafka = inject('kafka')
+const noLocal = kafka ? await whyNoLocalKafka() : 'no Kafka'
+if (noLocal && process.env.CI === 'true') throw new Error(`The restart tests cannot run: ${noLocal}`)
+
+const opened: Broker[] = []
+let ended = new AbortController()
+afterEach(async () => {
+  ended.abort()
+  ended = new AbortController()
+  await Promise.all(opened.splice(0).map((broker) => broker.close()))
+})
+
+async function open(options: Partial<KafkaOptions> = {}): Promise<Broker> {
+  const broker = await openKafkaBroker({
+    brokers: [kafka ?? ''],
+    client: 'share',
+    prefix: `${newId('t', 8)}.`,
+    topics: [JOBS, REPLIES],
+    clientId: 'test',
+    onProblem: () => undefined,
+    ...options,
+  })
+  opened.push(broker)
+  return broker
+}
+
+describe.skipIf(!kafka)('a share group', () => {
+  it('gives work to more members than the queue has partitions', async () => {
+    const broker = await open()
+    const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
+    const servedBy = new Set<number>()
+    // Each holds on to its record, so a record that finds a taker finds one that has none yet.
+    const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
+    await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
+    await Promise.all(working)
+    expect(servedBy.size).toBe(4)
+  })
+
+  it('gives the records of a killed process to another member long before their locks end', async () => {
+    const prefix = `${newId('t', 8)}.`
+    const broker = await open({ prefix })
+    const survivor = await broker.openQueue('jobs')
+    await warmUp(broker, survivor)
+    const args = [HOLDER, kafka ?? '', prefix, 'share', '3']
+    const holder = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] })
+    try {
+      const held = once(holder.stdout, 'data')
+      for (const text of ['a', 'b', 'c']) await broker.submit('jobs', Buffer.from(text))
+      await held
+    } finally {
+      holder.kill('SIGKILL')
+    }
+    const taken: string[] = []
+    await until(
+      async () => {
+        for (const delivery of await survivor.take(3, never)) {
+          taken.push(String(delivery.value))
+          expect(delivery.deliveryCount).toBe(2)
+          delivery.acknowledge()
+        }
+        return taken.length === 3
+      },
+      { withinMs: 15_000 },
+    )
+    expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
+  })
+
+  it('is chosen by itself where the broker has them', async () => {
+    expect((await open({ client: 'auto' })).name).toBe('kafka (share groups)')
+  })
+})
+
+describe.skipIf(!kafka)('the boot check', () => {
+  it.each(['share', 'classic'] as const)(
+    'names everything that is wrong at once, with its fix (%s)',
+    async (client) => {
+      const prefix = `${newId('t', 8)}.`
+      const few = { ...REPLIES, partitions: 1, retentionMs: 60_000 }
+      await open({ client, prefix, topics: [JOBS, few] })
+      const opening = open({ client, prefix, topics: [JOBS, REPLIES, { ...JOBS, name: 'many', partitions: -5 }] })
+      const { message } = (await opening.catch((error: unknown) => error)) as Error
+      expect(message).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
+      expect(message).toContain(`--alter --topic ${prefix}replies --partitions 2`)
+      expect(message).toContain(`Topic ${prefix}replies keeps records for 60000 ms, ${HOUR_MS} are needed`)
+      expect(message).toContain(`--alter --add-config retention.ms=${HOUR_MS}`)
+      expect(message).toContain(`Topic ${prefix}many does not exist and could not be made`)
+    },
+  )
+
+  it('lets several processes make the same topics at once', async () => {
+    const prefix = `${newId('t', 8)}.`
+    const clients = ['share', 'classic', 'share', 'classic'] as const
+    const brokers = await Promise.all(clients.map((client) => open({ client, prefix })))
+    expect(brokers.map(({ isReachable }) => isReachable)).toEqual([true, true, true, true])
+  })
+
+  it('fails when nobody listens at the address', async () => {
+    await expect(open({ brokers: ['127.0.0.1:1'] })).rejects.toThrow()
+    await expect(open({ brokers: ['127.0.0.1:1'], client: 'classic' })).rejects.toThrow()
+  })
+})
+
+describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
+  it.each([
+    ['share', 'SIGTERM'],
+    ['share', 'SIGKILL'],
+    ['classic', 'SIGTERM'],
+    ['classic', 'SIGKILL'],
+  ] as const)(
+    '%s: loses nothing it took, goes on by itself, and refuses in between (%s)',
+    async (client, signal) => {
+      await using local = await startLocalKafka()
+      const broker = await open({ brokers: [local.address], client })
+      const done = new Set<string>()
+      const events: number[] = []
+      const working = work(await broker.openQueue('jobs'), done)
+      await broker.receive('replies', 1, ({ value }) => events.push(Number(value)))
+      const traffic = submitSteadily(broker)
+      const sends: Promise<void>[] = []
+      const sending = sendSteadily(broker, sends)
+      await until(() => done.size > 20 && events.length > 20, WITHIN)
+
+      await local.down(signal)
+      await until(() => !broker.isReachable, WITHIN)
+      await expect(broker.submit('jobs', Buffer.from('x'))).rejects.toMatchObject({ code: 'overloaded' })
+      const [doneBefore, eventsBefore] = [done.size, events.length]
+      await local.resume()
+      await until(() => broker.isReachable, WITHIN)
+      await until(() => done.size > doneBefore + 20 && events.length > eventsBefore + 20, WITHIN)
+
+      traffic.stop()
+      sending.stop()
+      await Promise.all(sends)
+      const accepted = await traffic.accepted()
+      await until(() => accepted.every((text) => done.has(text)), WITHIN)
+      await until(() => events.at(-1) === sends.length - 1, WITHIN)
+      ended.abort()
+      await working
+      // A call whose answer was lost may be sent again; without the repeats the order must be whole.
+      const firsts = events.filter((value, index) => events.indexOf(value) === index)
+      expect(firsts).toEqual(sends.map((_, index) => index))
+      if (client === 'share') expect(events.length).toBe(sends.length)
+    },
+    90_000,
+  )
+
+  it('bounds what it keeps for a broker that stays away', async () => {
+    await using local = await startLocalKafka()
+    const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
+    await broker.send('replies', 0, 'k', Buffer.from('works'))
+    await local.down('SIGKILL')
+    await until(() => !broker.isReachable, WITHIN)
+    const sends = Array.from({ length: 20 }, () => broker.send('replies', 0, 'k', Buffer.alloc(10_000)))
+    const settled = Promise.allSettled(sends)
+    const refused = await Promise.allSettled(sends.slice(-5))
+    for (const result of refused) expect(result).toMatchObject({ status: 'rejected', reason: { code: 'overloaded' } })
+    await broker.close()
+    for (const result of await settled) expect(result.status).toBe('rejected')
+  }, 60_000)
+})
+
+async function takeOne(member: QueueConsumer): Promise<void> {
+  await until(async () => (await member.take(1, never)).length > 0, WITHIN)
+}
+
+/** One record through the queue, so that the member has its partitions. */
+async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
+  await broker.submit('jobs', Buffer.from('warm'))
+  await until(async () => {
+    const deliveries = await queue.take(1, never)
+    for (const delivery of deliveries) delivery.acknowledge()
+    return deliveries.length > 0
+  }, WITHIN)
+  await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+}
+
+/** Takes and acknowledges until the test ends. */
+async function work(member: QueueConsumer, done: Set<string>): Promise<void> {
+  const { signal } = ended
+  while (!signal.aborted) {
+    for (const delivery of await member.take(10, signal)) {
+      done.add(String(delivery.value))
+      delivery.acknowledge()
+    }
+  }
+}
+
+/** Submits a record every few milliseconds and remembers which were accepted. */
+function submitSteadily(broker: Broker) {
+  const accepted: string[] = []
+  const pending: Promise<void>[] = []
+  let count = 0
+  const timer = setInterval(() => {
+    const text = `job ${count++}`
+    const submitted = broker.submit('jobs', Buffer.from(text))
+    pending.push(
+      submitted.then(
+        () => void accepted.push(text),
+        () => undefined,
+      ),
+    )
+  }, 5)
+  const stop = () => clearInterval(timer)
+  ended.signal.addEventListener('abort', stop)
+  return {
+    stop,
+    accepted: async () => {
+      await Promise.all(pending)
+      return accepted
+    },
+  }
+}
+
+/** Sends a numbered event every few milliseconds. */
+function sendSteadily(broker: Broker, sends: Promise<void>[]) {
+  const timer = setInterval(() => {
+    const sent = broker.send('replies', 1, 'k', Buffer.from(String(sends.length)))
+    sent.catch(() => undefined) // looked at when the traffic has stopped
+    sends.push(sent)
+  }, 5)
+  const stop = () => clearInterval(timer)
+  ended.signal.addEventListener('abort', stop)
+  return { stop }
+}

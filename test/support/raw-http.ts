@@ -1,0 +1,84 @@
+import { connect, type Socket } from 'node:net'
+import { until } from '../stack.ts'
+
+/** One answer as it came over the wire. */
+export interface RawAnswer {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string
+}
+
+/** A client that says exactly the bytes it is told, and never more. Dispose it. */
+export interface RawClient extends Disposable {
+  readonly socket: Socket
+  /** All that came so far. */
+  readonly received: string
+  /** The server closed its side, or cut the connection. */
+  readonly isEnded: boolean
+  /** The server cut the connection: what is sent to it comes back as an error. */
+  readonly isCut: boolean
+  send(bytes: string | Uint8Array): void
+  /** Waits for answer number `index` of this connection; it must have a Content-Length. */
+  answer(index?: number): Promise<RawAnswer>
+}
+
+/** Connects to `http://host:port`. Keeps its own side open after the server's has ended, as a hostile client would. */
+export async function openRaw(url: string): Promise<RawClient> {
+  const { hostname, port } = new URL(url)
+  const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+  let received = ''
+  let isCut = false
+  socket.setEncoding('latin1')
+  socket.on('data', (text) => {
+    received += text
+  })
+  socket.on('error', () => {})
+  socket.on('close', () => {
+    isCut = true
+  })
+  await new Promise((resolve, reject) => socket.once('connect', resolve).once('error', reject))
+  return {
+    socket,
+    get received() {
+      return received
+    },
+    get isEnded() {
+      return isCut || socket.readableEnded
+    },
+    get isCut() {
+      return isCut
+    },
+    send: (bytes) => void socket.write(bytes),
+    answer: (index = 0) => until(() => answersIn(received)[index]),
+    [Symbol.dispose]: () => void socket.destroy(),
+  }
+}
+
+/** A request as bytes; `headers` are lines, the body's length is added when there is none. */
+export function rawRequest(line: string, headers: readonly string[] = [], body = ''): string {
+  const isFramed = body === '' || headers.some((header) => /^(content-length|transfer-encoding):/i.test(header))
+  const length = isFramed ? [] : [`content-length: ${Buffer.byteLength(body)}`]
+  return [`${line} HTTP/1.1`, 'host: test', ...headers, ...length, '', body].join('\r\n')
+}
+
+function answersIn(received: string): RawAnswer[] {
+  const answers: RawAnswer[] = []
+  let at = 0
+  for (;;) {
+    const end = received.indexOf('\r\n\r\n', at)
+    if (end === -1) return answers
+    const [first = '', ...lines] = received.slice(at, end).split('\r\n')
+    const headers = Object.fromEntries(lines.map((line) => splitHeader(line)))
+    const status = Number(first.split(' ')[1])
+    const length = status === 100 ? 0 : Number(headers['content-length'])
+    const body = received.slice(end + 4, end + 4 + length)
+    if (Number.isNaN(length) || body.length < length) return answers
+    at = end + 4 + length
+    if (status !== 100) answers.push({ status, headers, body })
+  }
+}
+
+function splitHeader(line: string): [name: string, value: string] {
+  const colon = line.indexOf(':')
+  return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()]
+}
