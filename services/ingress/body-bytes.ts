@@ -55,10 +55,13 @@ function collect(req: IncomingMessage, source: Readable, { bytesMax, stallMs }: 
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = []
     let bytes = 0
-    let bytesSeen = req.socket.bytesRead
+    // Inflation is progress too: it may take longer than the bytes took to arrive.
+    const progress = () => req.socket.bytesRead + bytes
+    let seen = progress()
     const stall = setInterval(() => {
-      if (req.socket.bytesRead === bytesSeen) fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
-      bytesSeen = req.socket.bytesRead
+      const isStalled = progress() === seen && !req.complete
+      if (isStalled) fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
+      seen = progress()
     }, stallMs)
     const onData = (chunk: Buffer) => {
       bytes += chunk.length

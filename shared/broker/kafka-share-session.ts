@@ -11,8 +11,8 @@
  */
 import type { Connection } from '@platformatic/kafka'
 import type { KafkaCluster } from './kafka-cluster.ts'
-import { CODE, KafkaRefusal } from './kafka-errors.ts'
-import type { OnProblem } from './kafka-options.ts'
+import { CODE, isTransient, KafkaRefusal } from './kafka-errors.ts'
+import type { KafkaOptions, OnProblem } from './kafka-options.ts'
 import {
   ACK,
   type AckBatch,
@@ -23,6 +23,7 @@ import {
   shareAcknowledge,
   shareFetch,
 } from './kafka-share-protocol.ts'
+import { Supervisor } from './kafka-supervision.ts'
 
 const LONG_POLL_MS = 500
 const FIRST_POLL_MS = 20
@@ -57,6 +58,7 @@ interface PendingAck {
 /** A member's session at one node. The member decides when it fetches; `close` ends it. */
 export class ShareSession {
   readonly node: number
+  readonly supervisor: Supervisor
   readonly #cluster: KafkaCluster
   readonly #member: ShareMember
   readonly #lane: string
@@ -76,12 +78,13 @@ export class ShareSession {
   #isCarrying = false
   #connection: Connection | undefined
 
-  constructor(node: number, cluster: KafkaCluster, member: ShareMember, onProblem: OnProblem) {
+  constructor(node: number, cluster: KafkaCluster, member: ShareMember, options: KafkaOptions) {
     this.node = node
+    this.supervisor = new Supervisor(`share session of ${member.group} at node ${node}`, options, isTransient)
     this.#cluster = cluster
     this.#member = member
     this.#lane = `share ${member.member}`
-    this.#onProblem = onProblem
+    this.#onProblem = options.onProblem
   }
 
   get isBusy(): boolean {
@@ -188,13 +191,18 @@ export class ShareSession {
     this.#asked = asked
     try {
       const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
-      if (connection !== this.#connection) this.#begin(connection)
+      // Broken and made anew between two requests.
+      if (connection !== this.#connection) this.#forget()
+      this.#connection = connection
       // The request that opens a session must not acknowledge anything.
       const acks = this.#epoch === EPOCH.first ? [] : this.#pending.splice(0)
       this.#isCarrying = acks.length > 0
       return await request(connection, acks)
     } catch (error) {
-      if (!(error instanceof KafkaRefusal)) await this.hangUp()
+      if (!(error instanceof KafkaRefusal)) {
+        this.#forget()
+        await this.hangUp()
+      }
       throw error
     } finally {
       this.#isBusy = false
@@ -202,9 +210,8 @@ export class ShareSession {
     }
   }
 
-  /** On a new connection the broker knows nothing of what the old one held. */
-  #begin(connection: Connection): void {
-    this.#connection = connection
+  /** The broker let go of everything that the connection held. */
+  #forget(): void {
     this.#out.clear()
     this.#pending = []
     this.#restart()

@@ -23,6 +23,8 @@ const TAKE_WAIT_MS = 900
 const KEEP_MS = 500
 /** With several leaders polls are short: a taker's slots are split among them until their polls end. */
 const SPLIT_POLL_MS = 100
+/** With fewer slots than leaders they are even shorter: the slots go from leader to leader. */
+const ROTATING_POLL_MS = 25
 /** A new member asks this often until it has an assignment, then as often as the coordinator says. */
 const JOIN_INTERVAL_MS = 100
 /** After this many unanswered asks the group has no partition for this member: it stays, and asks at the usual pace. */
@@ -44,7 +46,6 @@ export class ShareConsumer implements QueueConsumer {
   readonly #member: { readonly group: string; readonly member: string }
   readonly #closing = new AbortController()
   readonly #membership: Supervisor
-  readonly #fetching: Supervisor
   readonly #sessions = new Map<number, ShareSession>()
   /** Sessions that failed and wait before they try again. */
   readonly #resting = new Set<ShareSession>()
@@ -55,6 +56,8 @@ export class ShareConsumer implements QueueConsumer {
   #beat: Promise<void> = Promise.resolve()
   #kept: AcquiredRecord[] = []
   #taker: Taker | undefined
+  /** Fetches in a row, over all sessions, that brought nothing. */
+  #emptyFetches = 0
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
   #isFollowing = false
@@ -68,7 +71,6 @@ export class ShareConsumer implements QueueConsumer {
     this.#options = options
     this.#member = { group: topic, member: randomUUID() }
     this.#membership = new Supervisor(`member of ${topic}`, options, isTransient)
-    this.#fetching = new Supervisor(`share consumer of ${topic}`, options, isTransient)
   }
 
   /** Starts to join; records come as soon as the group has assigned partitions. */
@@ -120,15 +122,23 @@ export class ShareConsumer implements QueueConsumer {
   }
 
   async #fetch(session: ShareSession, max: number): Promise<void> {
-    const records = await session.fetch(max, this.#sessions.size > 1 ? SPLIT_POLL_MS : undefined)
+    const records = await session.fetch(max, this.#pollMs())
+    this.#emptyFetches = records.length > 0 ? 0 : this.#emptyFetches + 1
     // Next time another session comes first, so that fewer slots than leaders still see all of them.
     if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
     this.#keep(records)
   }
 
+  /** While one leader has records, the others must not hold slots for long: their polls start at a millisecond. */
+  #pollMs(): number | undefined {
+    const leaders = this.#sessions.size
+    if (leaders < 2) return undefined
+    return Math.min(leaders > (this.#taker?.max ?? 0) ? ROTATING_POLL_MS : SPLIT_POLL_MS, 2 ** this.#emptyFetches)
+  }
+
   #run(session: ShareSession, request: () => Promise<void>): void {
     const done = request()
-      .then(() => this.#fetching.progress())
+      .then(() => session.supervisor.progress())
       .catch((error: unknown) => this.#rest(session, error))
       .finally(() => {
         this.#requests.delete(done)
@@ -140,7 +150,7 @@ export class ShareConsumer implements QueueConsumer {
 
   #rest(session: ShareSession, error: unknown): void {
     if (this.#closing.signal.aborted) return
-    const delayMs = this.#fetching.failed(error)
+    const delayMs = session.supervisor.failed(error)
     this.#resting.add(session)
     setTimeout(() => {
       this.#resting.delete(session)
@@ -262,7 +272,7 @@ export class ShareConsumer implements QueueConsumer {
     if (byLeader.delete(NO_LEADER)) this.#followAfresh()
     for (const node of byLeader.keys()) {
       if (this.#sessions.has(node)) continue
-      this.#sessions.set(node, new ShareSession(node, this.#cluster, this.#member, this.#options.onProblem))
+      this.#sessions.set(node, new ShareSession(node, this.#cluster, this.#member, this.#options))
     }
     for (const session of this.#sessions.values()) {
       session.want(byLeader.get(session.node) ?? [])

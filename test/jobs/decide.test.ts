@@ -1,0 +1,114 @@
+import fc from 'fast-check'
+import { describe, expect, it, test } from 'vitest'
+import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
+import { type Decision, decide, type History, type Outcome, type RetryPolicy } from '#shared/jobs/decide.ts'
+
+const POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  backoff: { baseMs: 200, maxMs: 4_000 },
+  delayMsMax: 10_000,
+}
+const CODES = Object.keys(ERRORS) as ErrorCode[]
+const FRESH: History = { tries: 1, crashes: 0, hasOutput: false, remainingMs: 60_000 }
+
+function failed(code: ErrorCode, more: Partial<ErrorBody> = {}): Outcome {
+  return { type: 'failed', error: { code, message: 'it failed', param: null, ...more } }
+}
+
+/** The decision in a word: what is done, and why it failed. */
+function inShort(decision: Decision): string {
+  return decision.do === 'fail' ? `fail ${decision.error.code}` : decision.do
+}
+
+test.each<[string, Outcome, Partial<History>, boolean, string]>([
+  ['completed', { type: 'completed' }, {}, true, 'complete'],
+  ['completed after output', { type: 'completed' }, { hasOutput: true, remainingMs: 0 }, false, 'complete'],
+  ['cancelled', { type: 'cancelled' }, {}, true, 'cancel'],
+  ['cancelled after output', { type: 'cancelled' }, { hasOutput: true }, true, 'cancel'],
+  ['timed out', { type: 'timed_out' }, {}, true, 'fail timeout'],
+  ['timed out after output', { type: 'timed_out' }, { hasOutput: true }, true, 'fail timeout'],
+  ['handed back', { type: 'handed_back' }, {}, true, 'retry'],
+  ['handed back without retry budget', { type: 'handed_back' }, { tries: 9 }, false, 'retry'],
+  ['handed back after output', { type: 'handed_back' }, { hasOutput: true }, true, 'fail worker_lost'],
+  ['lost once', { type: 'lost' }, { crashes: 1 }, true, 'retry'],
+  ['lost twice, without retry budget', { type: 'lost' }, { crashes: 2 }, false, 'retry'],
+  ['lost three times: poison', { type: 'lost' }, { crashes: 3 }, true, 'fail worker_lost'],
+  ['lost after output', { type: 'lost' }, { crashes: 1, hasOutput: true }, true, 'fail worker_lost'],
+  ['failed, try again', failed('upstream_error'), {}, true, 'retry'],
+  ['failed a second time', failed('upstream_error'), { tries: 2 }, true, 'retry'],
+  ['failed a third time', failed('upstream_error'), { tries: 3 }, true, 'fail upstream_error'],
+  ['failed for good', failed('upstream_refused'), {}, true, 'fail upstream_refused'],
+  ['failed after output', failed('upstream_error'), { hasOutput: true }, true, 'fail upstream_error'],
+  ['failed without retry budget', failed('upstream_error'), {}, false, 'fail upstream_error'],
+  ['failed too late for another try', failed('upstream_error'), { remainingMs: 50 }, true, 'fail upstream_error'],
+  ['told to wait a little', failed('overloaded', { retry_after_ms: 9_000 }), {}, true, 'retry'],
+  ['told to wait long', failed('overloaded', { retry_after_ms: 10_001 }), {}, true, 'fail overloaded'],
+])('an attempt that was %s', (_name, outcome, history, canSpend, expected) => {
+  expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
+})
+
+describe('whatever happens', () => {
+  const error = fc.record({
+    code: fc.constantFrom(...CODES),
+    message: fc.string(),
+    param: fc.constant(null),
+    retry_after_ms: fc.option(fc.nat(100_000), { nil: undefined }),
+  })
+  const outcome: fc.Arbitrary<Outcome> = fc.oneof(
+    error.map((body) => ({ type: 'failed' as const, error: body as ErrorBody })),
+    fc.constantFrom('completed', 'lost', 'handed_back', 'cancelled', 'timed_out').map((type) => ({ type }) as Outcome),
+  )
+  const history: fc.Arbitrary<History> = fc.record({
+    tries: fc.integer({ min: 1, max: 10 }),
+    crashes: fc.nat(10),
+    hasOutput: fc.boolean(),
+    remainingMs: fc.integer({ min: -1_000, max: 600_000 }),
+  })
+  const random = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true })
+  const check = (holds: (o: Outcome, h: History, canSpend: boolean, random: number, decided: Decision) => boolean) =>
+    fc.assert(
+      fc.property(outcome, history, fc.boolean(), random, (o, h, canSpend, r) =>
+        holds(o, h, canSpend, r, decide(o, h, POLICY, canSpend, r)),
+      ),
+    )
+
+  it('output is never repeated', () => {
+    check((_o, h, _c, _r, decided) => !(h.hasOutput && decided.do === 'retry'))
+  })
+
+  it('a failure that is not retryable, or has had its tries or its budget, is final and keeps its words', () => {
+    check((o, h, canSpend, _r, decided) => {
+      if (o.type !== 'failed') return true
+      const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
+      return !isFinal || (decided.do === 'fail' && decided.error === o.error)
+    })
+  })
+
+  it('a wait ends before the deadline, is bounded, and is at least what the failure asked for', () => {
+    check((o, h, _c, _r, decided) => {
+      if (decided.do !== 'retry' || o.type !== 'failed') return true
+      const { delayMs } = decided
+      return delayMs < h.remainingMs && delayMs <= POLICY.delayMsMax && delayMs >= (o.error.retry_after_ms ?? 0)
+    })
+  })
+
+  it('a job ends after finitely many lost workers', () => {
+    check((o, h, _c, _r, decided) => o.type !== 'lost' || h.crashes < POLICY.crashesMax || decided.do === 'fail')
+  })
+
+  it('only what completed completes, and only a cancel cancels', () => {
+    check(
+      (o, _h, _c, _r, decided) =>
+        (decided.do === 'complete') === (o.type === 'completed') &&
+        (decided.do === 'cancel') === (o.type === 'cancelled'),
+    )
+  })
+
+  it('the same facts give the same decision', () => {
+    check((o, h, canSpend, r, decided) => {
+      expect(decide(o, h, POLICY, canSpend, r)).toEqual(decided)
+      return true
+    })
+  })
+})

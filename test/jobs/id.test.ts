@@ -1,0 +1,31 @@
+import { expect, it } from 'vitest'
+import { newId } from '#shared/id.ts'
+import { REPLY_SHARDS, replyShard } from '#shared/jobs/topics.ts'
+
+it('ids have their prefix, their length, and characters that need no escaping', () => {
+  for (const length of [1, 8, 24, 20_000]) {
+    const id = newId('job_', length)
+    expect(id).toMatch(/^job_[0-9A-Za-z]+$/)
+    expect(id).toHaveLength('job_'.length + length)
+  }
+  expect(newId('req_')).toHaveLength('req_'.length + 24)
+})
+
+it('ids do not repeat', () => {
+  const ids = new Set(Array.from({ length: 50_000 }, () => newId('', 12)))
+  expect(ids.size).toBe(50_000)
+})
+
+it('every character of an id is as likely as any other', () => {
+  const counts = new Map<string, number>()
+  for (const character of newId('', 540_000)) counts.set(character, (counts.get(character) ?? 0) + 1)
+  expect(counts.size).toBe(54)
+  // 10,000 of each expected, standard deviation 100: six of them.
+  for (const count of counts.values()) expect(Math.abs(count - 10_000)).toBeLessThan(600)
+})
+
+it('the reply shard of a boot id is always the same, and spreads over all shards', () => {
+  expect(replyShard('ing_0000000000000000')).toBe(replyShard('ing_0000000000000000'))
+  const shards = new Set(Array.from({ length: 1_000 }, () => replyShard(newId('ing_', 16))))
+  expect(shards.size).toBe(REPLY_SHARDS)
+})

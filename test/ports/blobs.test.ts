@@ -1,0 +1,114 @@
+import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { openDiskBlobs } from '#shared/blobs/disk.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/** Every adapter, opened on an empty place. */
+const ADAPTERS: { name: string; open: (directory: string) => Promise<Blobs> }[] = [
+  { name: 'disk', open: (directory) => openDiskBlobs(join(directory, 'made', 'when missing')) },
+]
+
+let directory: string
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'sluice-blobs-'))
+})
+afterEach(() => rm(directory, { recursive: true, force: true }))
+
+describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
+  it('gives back exactly the bytes that were put, from any opener', async () => {
+    const [one, other] = [await open(directory), await open(directory)]
+    for (const value of [Buffer.alloc(0), Buffer.from([0, 255, 10, 13]), Buffer.alloc(5_000_000, 'x')]) {
+      await one.put('key', value)
+      expect((await other.get('key')).equals(value)).toBe(true)
+    }
+  })
+
+  it('replaces a blob when its key is put again', async () => {
+    const blobs = await open(directory)
+    await blobs.put('key', Buffer.from('a long first value'))
+    await blobs.put('key', Buffer.from('second'))
+    expect(String(await blobs.get('key'))).toBe('second')
+  })
+
+  it('never shows half of a blob while it is replaced', async () => {
+    const blobs = await open(directory)
+    const values = ['a', 'b'].map((letter) => Buffer.alloc(2_000_000, letter))
+    await blobs.put('key', values[0] as Buffer)
+    const puts = Array.from({ length: 10 }, (_, i) => blobs.put('key', values[i % 2] as Buffer))
+    for (let i = 0; i < 20; i++) {
+      const seen = await blobs.get('key')
+      expect(values.some((value) => value.equals(seen))).toBe(true)
+    }
+    await Promise.all(puts)
+  })
+
+  it('says not_found for a key that was never put, was deleted, or is none', async () => {
+    const blobs = await open(directory)
+    await blobs.put('gone', Buffer.from('x'))
+    await blobs.delete('gone')
+    for (const key of ['never', 'gone']) {
+      await expect(blobs.get(key)).rejects.toMatchObject({ code: 'not_found', constructor: ServiceError })
+    }
+  })
+
+  it('tolerates the deletion of what is not there', async () => {
+    const blobs = await open(directory)
+    await blobs.delete('never')
+    await blobs.put('key', Buffer.from('x'))
+    await Promise.all([blobs.delete('key'), blobs.delete('key')])
+  })
+
+  it.each(['', '../key', 'a/b', 'a.b', '.', 'a\0b', 'x'.repeat(201), 'ключ'])(
+    'refuses the malformed key %j everywhere, and leaves nothing behind',
+    async (key) => {
+      const blobs = await open(directory)
+      await expect(blobs.put(key, Buffer.from('x'))).rejects.toThrow('malformed blob key')
+      await expect(blobs.get(key)).rejects.toThrow('malformed blob key')
+      await expect(blobs.delete(key)).rejects.toThrow('malformed blob key')
+      expect(await blobs.sweep(-1_000)).toBe(0)
+    },
+  )
+
+  it('sweeps what is older than asked, and counts it', async () => {
+    const blobs = await open(directory)
+    await Promise.all(['a', 'b', 'c'].map((key) => blobs.put(key, Buffer.from('x'))))
+    expect(await blobs.sweep(60_000)).toBe(0)
+    expect(await blobs.sweep(-1_000)).toBe(3)
+    await expect(blobs.get('a')).rejects.toMatchObject({ code: 'not_found' })
+  })
+})
+
+describe('blobs on disk', () => {
+  it('leave no half behind when a blob cannot be written', async () => {
+    const blobs = await openDiskBlobs(directory)
+    // A directory in the way makes the last step fail, as a full disk would an earlier one.
+    await writeFile(join(directory, 'other'), '')
+    const inTheWay = join(directory, 'key')
+    await openDiskBlobs(inTheWay)
+    await writeFile(join(inTheWay, 'file'), '')
+    await expect(blobs.put('key', Buffer.from('x'))).rejects.toThrow()
+    expect((await readdir(directory)).sort()).toEqual(['key', 'other'])
+  })
+
+  it('tell a blob that cannot be read from one that is not there', async () => {
+    const blobs = await openDiskBlobs(directory)
+    await openDiskBlobs(join(directory, 'key'))
+    const failure = await blobs.get('key').catch((error: unknown) => error)
+    expect(failure).not.toBeInstanceOf(ServiceError)
+    expect(failure).toMatchObject({ code: 'EISDIR' })
+  })
+
+  it('sweep the halves that crashed writers left', async () => {
+    const blobs = await openDiskBlobs(directory)
+    const half = join(directory, '.partial-crashed')
+    await writeFile(half, 'hal')
+    const yesterday = Date.now() / 1_000 - 86_400
+    await utimes(half, yesterday, yesterday)
+    await blobs.put('new', Buffer.from('x'))
+    expect(await blobs.sweep(3_600_000)).toBe(1)
+    expect(await readdir(directory)).toEqual(['new'])
+  })
+})
