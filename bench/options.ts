@@ -11,7 +11,7 @@ machine, on 127.0.0.1: a mock upstream, the callers, the proxy, Sluice in one pr
 through a real Kafka (a local one is started, which needs Java 17; or KAFKA_BROKERS). About 6 minutes. Linux only.
 
 Options:
-      --quick          one short round of the middle cells: about 40 seconds
+      --quick          one short round of the middle cells, on code that is not warm: about 50 seconds
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there)
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --rounds <n>     default 3

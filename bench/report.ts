@@ -158,7 +158,7 @@ What Sluice adds to a call of the model server behind it. One command measures i
 
 \`\`\`sh
 npm run bench                    # prints the tables below
-npm run bench -- --quick         # one short round, 40 seconds
+npm run bench -- --quick         # one short round on code that is not warm: does it run? 50 seconds
 npm run bench -- --help
 \`\`\`
 
@@ -172,7 +172,7 @@ worker around a real broker. Both log at their default level, to a file. The tar
 every comparison is with the same cell of the same round; figures are medians over the rounds.
 
 **Reading it.** All parts share the cores, so with many callers latency is mostly waiting for a core, and the rate says
-how much CPU a call costs everything together. **CPU per answer or token** hardly depends on what else the machine does: it
-is the figure to compare. It counts Sluice's processes, and the broker apart. *Lag* is the time from a token's sending by
+how much CPU a call costs everything together. **CPU per answer or token** depends on that least, so it
+is the figure to compare; on a crowded machine it still grew to twice. It counts Sluice's processes, and the broker apart. *Lag* is the time from a token's sending by
 the upstream to its arrival; a *stall* is a silence over 100 ms inside a stream that the upstream did not make.
 `

@@ -2,9 +2,9 @@ import { ERRORS } from '#schemas/error.ts'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/jobs/pool.ts'
-import type { Log } from '#shared/log.ts'
-import type { ModelCatalogue } from '#shared/models.ts'
+import type { Ports } from '#shared/ports.ts'
 import type { Engines } from './engines.ts'
+import { filterWith } from './filter.ts'
 
 /** Failures of an upstream that another try there cannot mend, but another model can. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
@@ -17,14 +17,14 @@ const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
  */
 export async function* generateWithFallback(
   engines: Engines,
-  models: ModelCatalogue,
+  ports: Pick<Ports, 'models' | 'contentFilter' | 'log'>,
   request: GenerateRequest,
   context: AttemptContext,
-  log: Log,
 ): AsyncGenerator<GenerateEvent> {
-  const chain = [request.model, ...(models.find(request.model)?.fallbacks ?? [])]
+  const chain = [request.model, ...(ports.models.find(request.model)?.fallbacks ?? [])]
   let firstError: unknown
   for (const model of chain) {
+    const filtered = ports.contentFilter ? filterWith(ports.contentFilter) : (event: GenerateEvent) => event
     let hasOutput = false
     let start: GenerateEvent | undefined
     try {
@@ -37,14 +37,14 @@ export async function* generateWithFallback(
         if (start) yield start
         start = undefined
         hasOutput = true
-        yield event
+        yield filtered(event)
       }
       return
     } catch (error) {
       firstError ??= error
       if (hasOutput || context.signal.aborted || !mayFallBack(error)) throw error
-      if (model !== chain.at(-1))
-        log.warn({ model, err: error, job: context.idempotencyKey }, 'model failed; falling back')
+      if (model === chain.at(-1)) break
+      ports.log.warn({ model, err: error, job: context.idempotencyKey }, 'model failed; falling back')
     }
   }
   throw firstError

@@ -6,7 +6,6 @@ import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
-import { filterContent } from './filter.ts'
 import { prepareInBackground } from './prepare.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
@@ -18,10 +17,7 @@ export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
   const generate: Kind = {
     parse: (body) => GenerateRequest.parse(body),
-    run: (body, context) => {
-      const events = generateWithFallback(engines, ports.models, body as GenerateRequest, context, log)
-      return ports.contentFilter ? filterContent(events, ports.contentFilter) : events
-    },
+    run: (body, context) => generateWithFallback(engines, ports, body as GenerateRequest, context),
     merge: mergeGenerateEvents,
     isOutput: isGenerateOutput,
   }

@@ -14,6 +14,8 @@ const KEEP_ALIVE_MS = 15_000
 const EARLY_HEAD_MS = 240_000
 /** How long a whole answer waits for a client that takes nothing of it. */
 const SLOW_READER_MS = 30_000
+/** Characters of a whole answer that are written at once. */
+const SMALL_BODY = 16 * 1024
 /** How long the last words to a slow reader may take before its socket is cut. */
 const LAST_WORDS_MS = 1_000
 
@@ -129,27 +131,29 @@ export async function respondWhole(
 ): Promise<void> {
   const { res } = call
   const early = keepWaiting(call)
-  let body: Buffer
+  let body: string
   try {
     const deltas = await job.next()
     if (res.destroyed) return
-    body = Buffer.from(JSON.stringify(encode(deltas ?? [])))
+    body = JSON.stringify(encode(deltas ?? []))
   } catch (error) {
     if (!res.headersSent) throw error
-    body = Buffer.from(JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId)))
+    body = JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId))
   } finally {
     early.stop()
   }
   if (!res.headersSent) {
     res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
-    res.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length })
+    res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
   }
   await sendBody(res, body, slowReaderMs)
 }
 
-async function sendBody(res: ServerResponse, body: Buffer, slowReaderMs: number): Promise<void> {
+async function sendBody(res: ServerResponse, body: string, slowReaderMs: number): Promise<void> {
+  // A text that is ended with leaves in one packet together with its head.
+  if (body.length <= SMALL_BODY) return endWithin(res, slowReaderMs, body)
   try {
-    await writePieces(res, bytePieces(body), slowReaderMs)
+    await writePieces(res, bytePieces(Buffer.from(body)), slowReaderMs)
     endWithin(res, slowReaderMs)
   } catch {
     // Too slow; in the middle of a JSON value nothing can be said.

@@ -87,6 +87,7 @@ export class ShareSession {
     this.#onProblem = options.onProblem
   }
 
+  debug() { return { node: this.node, wanted: [...this.#wanted].map((x) => x.slice(-1)), known: [...this.#known].map((x) => x.slice(-1)), out: this.#out.size, pending: this.#pending.length, epoch: this.#epoch } }
   get isBusy(): boolean {
     return this.#isBusy
   }

@@ -1,5 +1,6 @@
 import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
 import type { ContentFilter } from './content-filter.ts'
+import { openScan } from './profanity-scan.ts'
 
 /** Longest text looked at, in UTF-16 units: about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
@@ -10,8 +11,11 @@ const TEXT_MAX = 16 * 1024
  */
 export function openProfanityFilter(): ContentFilter {
   let matcher: RegExpMatcher | undefined
+  let mayMatch: ((text: string) => boolean) | undefined
   return {
     classify(text) {
+      mayMatch ??= openScan(TEXT_MAX)
+      if (!mayMatch(text.slice(0, TEXT_MAX))) return { detected: [] }
       matcher ??= new RegExpMatcher({ ...englishDataset.build(), ...englishRecommendedTransformers })
       return { detected: matcher.hasMatch(text.slice(0, TEXT_MAX)) ? ['profanity'] : [] }
     },

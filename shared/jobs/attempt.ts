@@ -43,7 +43,7 @@ export class Attempt {
   async run(blobs: Blobs): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
-    const deadline = setTimeout(() => this.#stop('timed_out'), remainingMs)
+    const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
     try {
       const body = this.#kind.parse(await fetchBody(this.job, blobs))
       await (this.job.stream ? this.#stream(body) : this.#whole(body))
@@ -84,33 +84,36 @@ export class Attempt {
   }
 
   async #stream(body: unknown): Promise<void> {
-    for await (const delta of this.#deltas(body)) {
+    const { signal } = this.#abort
+    for await (const delta of this.#run(body)) {
+      signal.throwIfAborted()
       this.#hasOutput ||= this.#kind.isOutput(delta)
-      await this.#events.delta(delta)
+      const room = this.#events.delta(delta)
+      if (room) await room
       if (this.#pause) await this.#pause.promise
     }
+    // An engine that ends quietly when aborted has not completed.
+    signal.throwIfAborted()
   }
 
   /** Nothing is sent before the end, so that the job can run again elsewhere until then. */
   async #whole(body: unknown): Promise<void> {
+    const { signal } = this.#abort
     const buffer = new DeltaBuffer(this.#kind.merge)
-    for await (const delta of this.#deltas(body)) {
+    for await (const delta of this.#run(body)) {
+      signal.throwIfAborted()
       buffer.push(delta)
       if (buffer.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
     }
+    signal.throwIfAborted()
     for (const delta of buffer.takeAll()) await this.#events.delta(delta)
   }
 
-  async *#deltas(body: unknown): AsyncGenerator<unknown> {
+  #run(body: unknown): AsyncIterable<unknown> {
     const { signal } = this.#abort
     signal.throwIfAborted()
-    const context = { signal, idempotencyKey: `${this.job.id}:${this.job.attempt}`, traceparent: this.job.traceparent }
-    for await (const delta of this.#kind.run(body, context)) {
-      signal.throwIfAborted()
-      yield delta
-    }
-    // An engine that ends quietly when aborted has not completed.
-    signal.throwIfAborted()
+    const idempotencyKey = `${this.job.id}:${this.job.attempt}`
+    return this.#kind.run(body, { signal, idempotencyKey, traceparent: this.job.traceparent })
   }
 
   async #onError(error: unknown): Promise<AttemptEnd> {

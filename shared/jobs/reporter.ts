@@ -88,8 +88,8 @@ export class AttemptEvents {
     return this.#outbox.flushed()
   }
 
-  /** Resolves when there is room for more. @throws ServiceError `internal_error` for a delta over 512 KiB of JSON */
-  async delta(delta: unknown): Promise<void> {
+  /** Gives a promise of room for more when there is none; one for each token would cost more than sending it. @throws ServiceError `internal_error` for a delta over 512 KiB of JSON */
+  delta(delta: unknown): Promise<void> | undefined {
     const isLarge = sizeOf(delta) > EVENT_SIZE_MAX
     if (isLarge && Buffer.byteLength(JSON.stringify(delta)) > DELTA_BYTES_MAX) throw tooLarge()
     if (!this.#waiting || isLarge || this.#waiting.bytes > EVENT_SIZE_MAX) {
@@ -103,7 +103,7 @@ export class AttemptEvents {
     const before = this.#waiting.bytes
     this.#waiting.push(delta)
     this.#outbox.grow(this.#waiting.bytes - before)
-    if (this.#outbox.isFull) await this.#outbox.room()
+    return this.#outbox.isFull ? this.#outbox.room() : undefined
   }
 
   completed(): Promise<void> {

@@ -133,7 +133,7 @@ describe('the reporter', () => {
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
     for (const text of ['x'.repeat(513 * KIB), '\u0001'.repeat(100 * KIB)]) {
-      await expect(attempt.delta({ text })).rejects.toMatchObject({ code: 'internal_error' })
+      await expect((async () => attempt.delta({ text }))()).rejects.toMatchObject({ code: 'internal_error' })
     }
     await attempt.delta({ text: 'y'.repeat(500 * KIB) })
     await attempt.failed({ code: 'internal_error', message: 'x', param: null })

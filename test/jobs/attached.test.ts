@@ -1,0 +1,325 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { ErrorBody, ErrorCode } from '#schemas/error.ts'
+import { ControlRecord, type JobEvent } from '#schemas/event.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AttachedJobs, type AttachedOptions, type NewJob } from '#shared/jobs/attached.ts'
+import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import { unpackJob } from '#shared/jobs/body.ts'
+import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
+import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../support/jobs.ts'
+
+const QUEUE = 'jobs.inference'
+const START_MS = 20_000
+const TIMEOUT_MS = 120_000
+
+let broker: Broker
+let queue: QueueConsumer
+let jobs: AttachedJobs
+let blobs: Map<string, Buffer>
+let controls: ControlRecord[]
+let ends: string[]
+beforeEach(async () => {
+  vi.useFakeTimers()
+  broker = await openBroker()
+  queue = await broker.openQueue(QUEUE)
+  blobs = new Map()
+  controls = []
+  ends = []
+  await broker.receive(CONTROL, 0, (record) => {
+    const control = ControlRecord.parse(JSON.parse(record.value.toString()))
+    if (control.type !== 'heartbeat') controls.push(control)
+  })
+  jobs = await openJobs()
+})
+afterEach(async () => {
+  await jobs.close()
+  expect(vi.getTimerCount()).toBe(0)
+  vi.useRealTimers()
+  await broker.close()
+})
+
+const store: Blobs = {
+  put: async (key, value) => void blobs.set(key, value),
+  get: async (key) => blobs.get(key) as Buffer,
+  delete: async (key) => void blobs.delete(key),
+  sweep: async () => 0,
+}
+
+function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
+  return AttachedJobs.open({
+    broker,
+    blobs: store,
+    log: silentLog,
+    observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
+    version: 'test',
+    workerLostMs: 5_000,
+    startTimeoutMs: START_MS,
+    jobsMax: 100,
+    ...more,
+  })
+}
+
+function submit(more: Partial<NewJob> = {}): Promise<AttachedJob> {
+  return jobs.submit({
+    pool: 'inference',
+    kind: 'say',
+    tenant: 'key_1',
+    model: 'm',
+    body: {},
+    stream: true,
+    timeoutMs: TIMEOUT_MS,
+    requestId: 'req_1',
+    traceparent: undefined,
+    merge: mergeSaid,
+    isOutput: (delta) => (delta as Said).text !== '',
+    ...more,
+  })
+}
+
+/** Takes the next record of the queue, as a worker would. */
+async function take(): Promise<JobEnvelope> {
+  const taken = queue.take(1, new AbortController().signal)
+  await vi.advanceTimersByTimeAsync(1_000)
+  const [delivery] = await taken
+  delivery?.acknowledge()
+  return unpackJob(delivery?.value as Buffer) as JobEnvelope
+}
+
+type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
+
+/** What a worker says about an attempt, numbered from `seq`. */
+async function tell(job: JobEnvelope, seq: number, happenings: readonly Happening[], worker = 'wrk_1'): Promise<void> {
+  const events = happenings.map((what, index): JobEvent => {
+    const head = { job_id: job.id, attempt: job.attempt, seq: seq + index }
+    if ('text' in what) return { ...head, type: 'delta', deltas: [what] }
+    if ('code' in what) return { ...head, type: 'failed', error: { code: what.code, message: 'it broke', param: null } }
+    return (
+      what.type === 'completed' ? { ...head, type: what.type, deltas: [] } : { ...head, type: what.type }
+    ) as JobEvent
+  })
+  await broker.send(REPLIES, job.reply.shard, job.reply.boot, Buffer.from(JSON.stringify({ worker, events })))
+}
+
+async function beat(worker: string): Promise<void> {
+  const record = {
+    type: 'heartbeat',
+    boot: worker,
+    role: 'inference',
+    slots: 1,
+    running: 1,
+    draining: false,
+    version: 'x',
+  }
+  await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
+}
+
+const STARTED = { type: 'started' } as const
+const COMPLETED = { type: 'completed' } as const
+
+describe('an ingress with attached jobs', () => {
+  it('sends a job, passes its output on and forgets it', async () => {
+    const job = await submit()
+    const taken = await take()
+    expect(taken).toMatchObject({ id: job.id, attempt: 1, reply: { boot: jobs.boot } })
+    await tell(taken, 1, [STARTED, { text: 'hi' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('hi')
+    expect(await job.next()).toBeUndefined()
+    expect([jobs.size, ends]).toEqual([0, ['completed']])
+  })
+
+  it('counts what waits and what runs', async () => {
+    await submit()
+    await submit()
+    expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([2, 0])
+    await tell(await take(), 1, [STARTED])
+    expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
+  })
+
+  it('tries again what its worker died over, before any output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect(job.state).toBe('queued')
+    const again = await take()
+    expect(again.attempt).toBe(2)
+    await tell(again, 1, [STARTED, { text: 'second' }, COMPLETED], 'wrk_2')
+    expect(textOf((await job.next()) ?? [])).toBe('second')
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
+  })
+
+  it('ends what its worker died over, after output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED, { text: 'half' }])
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect(textOf((await job.next()) ?? [])).toBe('half')
+    await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
+  })
+
+  it('gives a job up that ends three workers', async () => {
+    const job = await submit()
+    for (const worker of ['wrk_1', 'wrk_2', 'wrk_3']) {
+      await beat(worker)
+      await tell(await take(), 1, [STARTED], worker)
+      await vi.advanceTimersByTimeAsync(6_000)
+    }
+    await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
+    expect(await broker.lag(QUEUE)).toBe(0)
+  })
+
+  it('tries a failure again after a wait, and passes the third one on', async () => {
+    const job = await submit()
+    for (let attempt = 1; attempt <= 3; attempt++) {
+      const taken = await take()
+      expect(taken.attempt).toBe(attempt)
+      await tell(taken, 1, [STARTED, { code: 'upstream_error' }])
+      expect(await broker.lag(QUEUE)).toBe(0)
+      await vi.advanceTimersByTimeAsync(4_000)
+    }
+    await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
+  })
+
+  it('refuses a job that no worker started in time, and says when to come back', async () => {
+    const job = await submit()
+    await vi.advanceTimersByTimeAsync(START_MS)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
+  })
+
+  it('waits no longer for a worker on a later attempt than on the first', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(START_MS * 2)
+    expect(job.state).toBe('running')
+    await tell({ ...job.envelope, attempt: 1 }, 2, [{ type: 'handed_back' }])
+    await vi.advanceTimersByTimeAsync(START_MS + 100)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
+  })
+
+  it('stops the worker of a job that passes its deadline', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(TIMEOUT_MS)
+    await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
+  })
+
+  it('stops the worker of a job whose caller left, wherever the job is', async () => {
+    for (const state of ['queued', 'running', 'waiting for its next try']) {
+      controls = []
+      const job = await submit()
+      const taken = await take()
+      if (state !== 'queued') await tell(taken, 1, [STARTED])
+      if (state.startsWith('waiting')) await tell(taken, 2, [{ code: 'upstream_error' }])
+      jobs.cancel(job)
+      jobs.cancel(job)
+      await vi.advanceTimersByTimeAsync(10_000)
+      expect(controls).toEqual([{ type: 'cancel', job_id: job.id }])
+      expect(await broker.lag(QUEUE)).toBe(0)
+    }
+    expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
+  })
+
+  it('stops a worker that starts what is no longer wanted', async () => {
+    const job = await submit()
+    const taken = await take()
+    jobs.cancel(job)
+    await tell(taken, 1, [STARTED], 'wrk_9')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, worker: 'wrk_9' })
+  })
+
+  it('stops the second worker that starts the same attempt', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED], 'wrk_1')
+    await tell(taken, 1, [STARTED], 'wrk_2')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'cancel', job_id: job.id, attempt: 1, worker: 'wrk_2' }])
+  })
+
+  it('stops a worker whose output nobody could hold', async () => {
+    const job = await submit({ stream: false })
+    const taken = await take()
+    await tell(taken, 1, [STARTED])
+    for (let seq = 2; job.state === 'running'; seq++) await tell(taken, seq, [{ text: 'x'.repeat(500_000) }])
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'cancel', job_id: job.id }])
+    expect(ends).toEqual(['failed internal_error'])
+  })
+
+  it('tells its worker to pause while the caller does not read', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { text: 'x'.repeat(300_000) }])
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'pause', job_id: job.id, attempt: 1 }])
+    await job.next()
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls.at(-1)).toEqual({ type: 'resume', job_id: job.id, attempt: 1 })
+  })
+
+  it('keeps a large body beside the queue for as long as the job lives', async () => {
+    for (const [index, last] of [COMPLETED, { code: 'upstream_refused' } as const].entries()) {
+      const job = await submit({ body: { text: 'x'.repeat(100_000) }, stream: false })
+      expect([...blobs.keys()]).toEqual([job.id])
+      const taken = await take()
+      expect(taken.blob).toBe(job.id)
+      expect(taken.body).toBeUndefined()
+      await tell(taken, 1, [STARTED, last])
+      expect([blobs.size, ends.length]).toEqual([0, index + 1])
+    }
+    const left = await submit({ body: { text: 'x'.repeat(100_000) } })
+    jobs.cancel(left)
+    expect(blobs.size).toBe(0)
+  })
+
+  it('holds nothing of a job that the broker did not take', async () => {
+    await broker.close()
+    const refused = submit({ body: { text: 'x'.repeat(100_000) } })
+    await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
+    expect([jobs.size, blobs.size]).toEqual([0, 0])
+  })
+
+  it('holds no more jobs than it may, and none once it drains', async () => {
+    await jobs.close()
+    jobs = await openJobs({ jobsMax: 2 })
+    const [first] = [await submit(), await submit()]
+    await expect(submit()).rejects.toMatchObject({ code: 'overloaded', status: 503, retryAfterMs: 2_000 })
+    jobs.cancel(first as AttachedJob)
+    await submit()
+    jobs.isDraining = true
+    jobs.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
+    await expect(submit()).rejects.toBeInstanceOf(ServiceError)
+  })
+
+  it('passes over replies that it cannot understand', async () => {
+    const job = await submit()
+    const taken = await take()
+    const { shard, boot } = taken.reply
+    for (const garbage of ['', '{', 'null', '{"worker":"w"}', '{"worker":"w","events":[{"type":"dance"}]}']) {
+      await broker.send(REPLIES, shard, boot, Buffer.from(garbage))
+    }
+    await broker.send(REPLIES, shard, 'ing_other', Buffer.from('not even mine'))
+    await tell(taken, 1, [STARTED, { text: 'fine' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('fine')
+  })
+
+  it('fails what it still holds when it closes', async () => {
+    const running = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { code: 'upstream_error' }])
+    const queued = await submit()
+    await jobs.close()
+    for (const job of [running, queued]) {
+      const error = await job.next().catch((thrown: ErrorBody) => thrown)
+      expect(error).toMatchObject({ code: 'overloaded' })
+    }
+  })
+})

@@ -1,0 +1,184 @@
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { Agent, request } from 'undici'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Stack, startStack, TEST_KEY, until } from './stack.ts'
+import { openRaw, rawRequest } from './support/raw-http.ts'
+
+/*
+ * After any number of calls, however they end, nothing is left of them: no job, attempt, socket, timer or blob, and no
+ * memory. Everything runs in this process, so what leaks anywhere shows here.
+ */
+
+const CHAT = '/v1/chat/completions'
+const MESSAGES = '/v1/messages'
+const HEADERS = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
+/** Calls of one round, and how many of them are under way at once. */
+const CALLS = 160
+const AT_ONCE = 20
+
+setFlagsFromString('--expose-gc')
+const collectGarbage = runInNewContext('gc') as () => void
+
+let stack: Stack
+beforeAll(async () => {
+  stack = await startStack({ settings: { BODY_BYTES_MAX: '1000000', BODY_STALL_MS: '200', SLOW_READER_MS: '500' } })
+})
+afterAll(() => stack[Symbol.asyncDispose]())
+
+/** A generator of numbers in [0, 1), the same for the same seed (mulberry32). */
+function seeded(seed: number): () => number {
+  let state = seed
+  return () => {
+    state = (state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296
+  }
+}
+
+const say = (content: string, more: object = {}) =>
+  JSON.stringify({ model: 'echo-1', max_tokens: 5_000, messages: [{ role: 'user', content }], ...more })
+
+/** One way a call can go. */
+type Way = (path: string, random: () => number, agent: Agent) => Promise<unknown>
+
+/** Sends a body and takes the whole answer. */
+const send =
+  (bodyOf: (random: () => number) => string): Way =>
+  async (path, random, dispatcher) => {
+    const { body } = await request(stack.url + path, {
+      method: 'POST',
+      headers: HEADERS,
+      body: bodyOf(random),
+      dispatcher,
+    })
+    return await body.text()
+  }
+
+/** Sends a body and leaves at some moment before the end, on a connection of its own or not. */
+const leave =
+  (bodyOf: (random: () => number) => string): Way =>
+  async (path, random, dispatcher) => {
+    const signal = AbortSignal.timeout(Math.floor(random() * 40))
+    const options = { method: 'POST', headers: HEADERS, body: bodyOf(random), dispatcher, signal } as const
+    await request(stack.url + path, options)
+      .then(({ body }) => body.text())
+      .catch(() => {})
+  }
+
+const WAYS: Way[] = [
+  send(() => say('hello')),
+  send(() => say('!echo tokens=200', { stream: true })),
+  send((random) => say(`!echo text=ok\n${'x'.repeat(70_000 + random() * 100_000)}`)),
+  send(() => say('!echo fail=upstream_error failures=1\nagain', { stream: true })),
+  send(() => say('!echo fail=upstream_error after=3', { stream: true })),
+  send(() => say('!echo fail=upstream_refused')),
+  send(() => say('hi', { model: 'no-such-model' })),
+  send(() => '{"model":'),
+  send(() => say('x'.repeat(1_500_000))),
+  leave(() => say('!echo tokens=500 delay_ms=2', { stream: true })),
+  leave(() => say('!echo first_ms=30000')),
+  leave(() => say(`!echo first_ms=30000\n${'x'.repeat(100_000)}`)),
+  leave(() => say('!echo fail=overloaded retry_after_ms=9000')),
+  // A head, half a body, and gone.
+  async (path, random) => {
+    using client = await openRaw(stack.url)
+    const half = say('hello').slice(0, Math.floor(random() * 40))
+    client.send(rawRequest(`POST ${path}`, [...lines(HEADERS), 'content-length: 500'], half))
+    await new Promise((resolve) => setTimeout(resolve, random() * 20))
+  },
+  // Asks for a stream, and closes the connection with data unread.
+  async (path, random) => {
+    using client = await openRaw(stack.url)
+    client.socket.pause()
+    client.send(rawRequest(`POST ${path}`, lines(HEADERS), say('!echo tokens=3000', { stream: true })))
+    await new Promise((resolve) => setTimeout(resolve, random() * 40))
+  },
+  async () => {
+    using client = await openRaw(stack.url)
+    client.send('GARBAGE\r\n\r\n')
+    await until(() => client.isEnded)
+  },
+]
+
+function lines(headers: Record<string, string>): string[] {
+  return Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
+}
+
+/** Makes the calls of one round, in an order and with moments of leaving that the seed decides. */
+async function round(seed: number): Promise<void> {
+  const random = seeded(seed)
+  const agent = new Agent({ connections: AT_ONCE })
+  let left = CALLS
+  const callers = Array.from({ length: AT_ONCE }, async () => {
+    while (left-- > 0) {
+      const way = WAYS[Math.floor(random() * WAYS.length)] as Way
+      await way(random() < 0.5 ? CHAT : MESSAGES, random, agent)
+    }
+  })
+  await Promise.all(callers)
+  await agent.destroy()
+}
+
+/** What is alive in this process, by kind. */
+function resources(): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const type of process.getActiveResourcesInfo()) {
+    // Turns of the loop and name look-ups come and go; all else must be accounted for.
+    if (['Timeout', 'TCPSocketWrap', 'TCPServerWrap', 'FSReqPromise', 'Zlib'].includes(type)) {
+      counts[type] = (counts[type] ?? 0) + 1
+    }
+  }
+  return counts
+}
+
+const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_lag)\{.*\} (\d+)/gm
+
+async function jobsAndAttempts(): Promise<number> {
+  const { body } = await request(`${stack.url}/metrics`, { reset: true })
+  const samples = [...(await body.text()).matchAll(LEFT)]
+  expect(samples).toHaveLength(4)
+  return samples.reduce((sum, [, value]) => sum + Number(value), 0)
+}
+
+const blobsLeft = () => readdir(join(stack.dataDir, 'blobs'))
+
+async function settled(base: Record<string, number>): Promise<void> {
+  await until(async () => (await jobsAndAttempts()) === 0)
+  await until(async () => (await blobsLeft()).length === 0)
+  await until(() => JSON.stringify(resources()) === JSON.stringify(base)).catch(() => expect(resources()).toEqual(base))
+}
+
+async function heapBytes(): Promise<number> {
+  for (let i = 0; i < 3; i++) {
+    collectGarbage()
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  return process.memoryUsage().heapUsed
+}
+
+describe('calls that end in every way there is', () => {
+  it('leave no job, attempt, blob, socket or timer behind', async () => {
+    await (await stack.post(CHAT, JSON.parse(say('hello')), { headers: { connection: 'close' } })).text()
+    await until(async () => (await jobsAndAttempts()) === 0 && !('FSReqPromise' in resources()))
+    const base = resources()
+    expect(base.TCPServerWrap).toBe(1)
+    for (const seed of [1, 2, 3]) {
+      await round(seed)
+      await settled(base)
+    }
+  })
+
+  it('leave no memory behind, round after round', async () => {
+    for (const seed of [11, 12]) await round(seed)
+    const before = await heapBytes()
+    for (const seed of [13, 14, 15, 16]) await round(seed)
+    await until(async () => (await jobsAndAttempts()) === 0)
+    const perCall = ((await heapBytes()) - before) / (4 * CALLS)
+    // A leaked request, job or socket is several kilobytes; what fluctuates comes to less than one.
+    expect(perCall).toBeLessThan(2_000)
+  })
+})

@@ -1,0 +1,217 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { ApiKeys } from '#services/ingress/keys.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
+import { silentLog } from './support/jobs.ts'
+import { openRaw, rawRequest } from './support/raw-http.ts'
+
+/** Who may call, and how much: keys, their rights, and the limits of each. */
+
+const CHAT = '/v1/chat/completions'
+const MESSAGES = '/v1/messages'
+const say = (content: string, more: object = {}) => ({
+  model: 'echo-1',
+  max_tokens: 1_000,
+  messages: [{ role: 'user', content }],
+  ...more,
+})
+
+function storedKey(secret: string, more: object = {}): object {
+  const hash = createHash('sha256').update(secret).digest('hex')
+  return { id: `key_${secret}`, hash, hint: 'sk-...', created_at: 1_790_000_000, ...more }
+}
+
+function writeKeys(dataDir: string, ...keys: object[]): void {
+  writeFileSync(join(dataDir, 'keys.json'), JSON.stringify({ keys }))
+}
+
+const as = (secret: string) => ({ headers: { authorization: `Bearer ${secret}` } })
+
+describe('the key file', () => {
+  async function openKeys(fixed?: string) {
+    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
+    onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
+    const place = join(dataDir, 'data')
+    const open = () => {
+      const keys = new ApiKeys(place, fixed, silentLog)
+      onTestFinished(() => keys.close())
+      return keys
+    }
+    return { keys: open(), path: join(place, 'keys.json'), open }
+  }
+
+  it('is made on the first run, for its owner only, without the secret that is shown once', async () => {
+    const { keys, path, open } = await openKeys()
+    const secret = keys.created as string
+    expect(secret).toMatch(/^sk-[\w-]{40}$/)
+    expect(keys.find(secret)).toMatchObject({ id: 'key_first', revoked: false })
+    expect(statSync(path).mode & 0o777).toBe(0o600)
+    expect(readFileSync(path, 'utf8')).not.toContain(secret)
+    const again = open()
+    expect(again.created).toBeUndefined()
+    expect(again.find(secret)?.id).toBe('key_first')
+  })
+
+  it('is not made where the settings give a key', async () => {
+    const { keys, path } = await openKeys('sk-from-the-settings')
+    expect(keys.created).toBeUndefined()
+    expect(existsSync(path)).toBe(false)
+    expect(keys.find('sk-from-the-settings')?.id).toBe('key_env')
+  })
+
+  it.each(['', 'sk', 'sk-from-the-setting', 'SK-FROM-THE-SETTINGS', '__proto__', '\u0000', 'x'.repeat(100_000)])(
+    'has no key %j',
+    async (secret) => {
+      const { keys } = await openKeys('sk-from-the-settings')
+      expect(keys.find(secret)).toBeUndefined()
+    },
+  )
+
+  it('that is broken at the start is an error, and later changes nothing', async () => {
+    const { keys, path, open } = await openKeys()
+    const secret = keys.created as string
+    writeFileSync(path, '{"keys": [{"id":')
+    expect(open).toThrow()
+    // Two looks of the watcher.
+    await new Promise((resolve) => setTimeout(resolve, 2_100))
+    expect(keys.find(secret)?.id).toBe('key_first')
+  })
+
+  it('takes and revokes keys while the service runs', async () => {
+    await using stack = await startStack()
+    const status = async () => (await stack.get('/v1/models', as('sk-added-later'))).status
+    expect(await status()).toBe(401)
+    writeKeys(stack.dataDir, storedKey('sk-added-later'))
+    await until(async () => (await status()) === 200, { withinMs: 3_000 })
+    writeKeys(stack.dataDir, storedKey('sk-added-later', { revoked: true }))
+    await until(async () => (await status()) === 401, { withinMs: 3_000 })
+    expect((await stack.get('/v1/models')).status).toBe(200)
+  })
+})
+
+describe('a key with few rights', () => {
+  async function startLimited(): Promise<Stack> {
+    const stack = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
+    writeKeys(
+      stack.dataDir,
+      storedKey('sk-only-chat', { endpoints: [CHAT] }),
+      storedKey('sk-only-echo-1', { models: ['echo-1'] }),
+    )
+    await until(async () => (await stack.get('/v1/models', as('sk-only-echo-1'))).status === 200)
+    return stack
+  }
+
+  it('gets 403 for other endpoints and other models, in the shape of the path', async () => {
+    await using stack = await startLimited()
+    expect((await stack.post(CHAT, say('hi'), as('sk-only-chat'))).status).toBe(200)
+    const endpoint = await stack.post(MESSAGES, say('hi'), as('sk-only-chat'))
+    expect([endpoint.status, await endpoint.json()]).toEqual([
+      403,
+      expect.objectContaining({ type: 'error', error: expect.objectContaining({ type: 'permission_error' }) }),
+    ])
+    const model = await stack.post(CHAT, say('hi', { model: 'echo-2' }), as('sk-only-echo-1'))
+    expect([model.status, await model.json()]).toMatchObject([
+      403,
+      { error: { type: 'invalid_request_error', code: 'model_not_allowed', param: 'model' } },
+    ])
+  })
+
+  it('sees only its models', async () => {
+    await using stack = await startLimited()
+    const list = (await (await stack.get('/v1/models', as('sk-only-echo-1'))).json()) as { data: { id: string }[] }
+    expect(list.data.map(({ id }) => id)).toEqual(['echo-1'])
+    expect((await stack.get('/v1/models/echo-2', as('sk-only-echo-1'))).status).toBe(404)
+  })
+})
+
+describe('requests a minute', () => {
+  it('are told with each answer and refused with 429 beyond, in the OpenAI format', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '3' } })
+    for (const remaining of ['2', '1', '0']) {
+      const response = await stack.post(CHAT, say('hi'))
+      expect(response.status).toBe(200)
+      expect(response.headers.get('x-ratelimit-limit-requests')).toBe('3')
+      expect(response.headers.get('x-ratelimit-remaining-requests')).toBe(remaining)
+      expect(response.headers.get('x-ratelimit-reset-requests')).toMatch(/^\d+(s|ms)$/)
+    }
+    const refused = await stack.post(CHAT, say('hi'))
+    expect([refused.status, await refused.json()]).toMatchObject([
+      429,
+      { error: { type: 'requests', code: 'rate_limit_exceeded', param: null } },
+    ])
+    expect(refused.headers.get('x-ratelimit-remaining-requests')).toBe('0')
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1)
+    expect(Number(refused.headers.get('retry-after'))).toBeLessThanOrEqual(60)
+  })
+
+  it('are told and refused in the messages format', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
+    const response = await stack.post(MESSAGES, say('hi'))
+    const refused = await stack.post(MESSAGES, say('hi'))
+    for (const { headers } of [response, refused]) {
+      expect(headers.get('anthropic-ratelimit-requests-limit')).toBe('1')
+      expect(headers.get('anthropic-ratelimit-requests-remaining')).toBe('0')
+      expect(Date.parse(headers.get('anthropic-ratelimit-requests-reset') ?? '')).toBeGreaterThan(Date.now())
+    }
+    expect([refused.status, await refused.json()]).toMatchObject([429, { error: { type: 'rate_limit_error' } }])
+    expect(refused.headers.get('retry-after')).toMatch(/^\d+$/)
+  })
+
+  it('count for each key on its own', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
+    writeKeys(stack.dataDir, storedKey('sk-other-key'))
+    expect((await stack.get('/v1/models')).status).toBe(200)
+    expect((await stack.get('/v1/models')).status).toBe(429)
+    await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
+  })
+})
+
+describe('tokens a minute', () => {
+  it('refuse the next call once they are used up, and say so', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
+    const first = await stack.post(CHAT, say('!echo tokens=50'))
+    expect(first.headers.get('x-ratelimit-remaining-tokens')).toBe('20')
+    await first.text()
+    const refused = await stack.post(CHAT, say('hi'))
+    expect(refused.status).toBe(429)
+    expect(await refused.json()).toMatchObject({ error: { code: 'rate_limit_exceeded', message: expect.stringContaining('tokens') } })
+    expect(refused.headers.get('x-ratelimit-remaining-tokens')).toBe('0')
+    const messages = await stack.post(MESSAGES, say('hi'))
+    expect(messages.headers.get('anthropic-ratelimit-tokens-remaining')).toBe('0')
+  })
+})
+
+describe('calls at once', () => {
+  const SLOW = say('!echo first_ms=300 text=done')
+
+  it('are refused beyond the limit of their key, and allowed again when one ended', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+    const all = await Promise.all(Array.from({ length: 6 }, () => stack.post(CHAT, SLOW)))
+    expect(all.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429])
+    expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
+  })
+
+  it('are counted even when they come in one packet', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '2' } })
+    using client = await openRaw(stack.url)
+    const headers = [`authorization: Bearer ${TEST_KEY}`, 'content-type: application/json']
+    client.send(rawRequest(`POST ${CHAT}`, headers, JSON.stringify(SLOW)).repeat(6))
+    await client.answer(5)
+    const statuses = [...client.received.matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status)
+    expect(statuses).toEqual(['200', '200', '429', '429', '429', '429'])
+  })
+
+  it('are given back when a caller leaves, sends nonsense, or is refused', async () => {
+    await using stack = await startStack({ settings: { RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_REQUESTS: '100' } })
+    for (const body of [{}, say('hi', { model: 'none' }), say('!echo fail=upstream_refused')]) {
+      expect((await stack.post(CHAT, body)).status).toBeGreaterThanOrEqual(400)
+    }
+    const left = AbortSignal.timeout(50)
+    await stack.post(CHAT, say('!echo first_ms=60000'), { signal: left }).catch(() => {})
+    await until(async () => (await stack.post(CHAT, say('hi'))).status === 200)
+  })
+})
