@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# kafka-local.sh: a real single-node Apache Kafka (KRaft) broker for development and tests, without Docker.
+# kafka-local.sh: a real Apache Kafka (KRaft) for development and tests, without Docker: one node, or a small cluster.
 #
-#   kafka-local.sh start    fetch the jars if needed, start a fresh broker, print its bootstrap address
-#   kafka-local.sh resume   start again after `stop` or `kill`: same port, same data
-#   kafka-local.sh stop     stop it by its pid (SIGTERM); the data stays until the next `start`
-#   kafka-local.sh kill     the same with SIGKILL, for tests of a crash
-#   kafka-local.sh status   print the bootstrap address and exit 0 if it runs, exit 1 if not
-#   kafka-local.sh check    exit 0 if it could start here, else print what is missing and exit 1
-#   kafka-local.sh fetch    only fetch (to fill a CI cache)
-#   kafka-local.sh clean    stop it and delete the run directory (data, log, pid); the cached jars stay
+#   kafka-local.sh start        fetch the jars if needed, start fresh, print the bootstrap addresses
+#   kafka-local.sh resume [N]   start again after `stop` or `kill`: same ports, same data; all nodes, or node N
+#   kafka-local.sh stop [N]     stop by pid (SIGTERM); the data stays until the next `start`
+#   kafka-local.sh kill [N]     the same with SIGKILL, for tests of a crash
+#   kafka-local.sh status       print the addresses and exit 0 if node 1 runs, exit 1 if not
+#   kafka-local.sh check        exit 0 if it could start here, else print what is missing and exit 1
+#   kafka-local.sh fetch        only fetch (to fill a CI cache)
+#   kafka-local.sh clean        stop and delete the run directory (data, logs, pids); the cached jars stay
 #
 # Needs: bash, ps, a Java 17+ runtime, and Maven for the first fetch only (about 44 MB from Maven Central).
 # Environment, all optional:
 #   KAFKA_VERSION   default 4.3.1 (share groups are on by default since 4.2)
 #   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
-#   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; data, log and pid: one broker for each run directory
-#   KAFKA_PORT      fixed port (the controller takes the next one); default: a free one
+#   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; a folder for each node: one Kafka for each run directory
+#   KAFKA_NODES     default 1. Node 1 is also the controller: stopping it stops elections
+#   KAFKA_PORT      port of node 1 (the controller takes the next, node N takes port + N); default: a free one
 #   KAFKA_HEAP      default 256m
 #   KAFKA_EXTRA     more lines for server.properties
 set -euo pipefail
@@ -24,6 +25,7 @@ version=${KAFKA_VERSION:-4.3.1}
 cache=${KAFKA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka}
 run=${KAFKA_RUN_DIR:-${TMPDIR:-/tmp}/sluice-kafka-$UID}
 heap=${KAFKA_HEAP:-256m}
+nodes=${KAFKA_NODES:-1}
 libs=$cache/$version
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 
@@ -62,9 +64,9 @@ POM
   rm -rf "$tmp"
 }
 
-alive() { # the pid file names a live broker of this run directory
-  local pid; pid=$(cat "$run/pid" 2>/dev/null) || return 1
-  [ -n "$pid" ] && case "$(ps -o args= -p "$pid" 2>/dev/null)" in *kafka.Kafka*"$run/server.properties"*) return 0 ;; esac
+alive() { # $1 = node: its pid file names a live broker of this run directory
+  local pid; pid=$(cat "$run/$1/pid" 2>/dev/null) || return 1
+  [ -n "$pid" ] && case "$(ps -o args= -p "$pid" 2>/dev/null)" in *kafka.Kafka*"$run/$1/server.properties"*) return 0 ;; esac
   return 1
 }
 
@@ -79,24 +81,27 @@ free_port() { # two free neighbours
   die "no free port"
 }
 
-properties() { # $1 = port, $2 = data directory
+properties() { # $1 = node, $2 = port of node 1, $3 = data directory
+  local port=$2 roles=broker listener='' replicas=1
+  if [ "$1" = 1 ]; then roles=broker,controller listener=,CONTROLLER://127.0.0.1:$(($2 + 1)); else port=$(($2 + $1)); fi
+  if [ "$nodes" -ge 3 ]; then replicas=3; fi
   cat <<P
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:$(($1 + 1))
-listeners=PLAINTEXT://127.0.0.1:$1,CONTROLLER://127.0.0.1:$(($1 + 1))
-advertised.listeners=PLAINTEXT://127.0.0.1:$1
+process.roles=$roles
+node.id=$1
+controller.quorum.voters=1@127.0.0.1:$(($2 + 1))
+listeners=PLAINTEXT://127.0.0.1:$port$listener
+advertised.listeners=PLAINTEXT://127.0.0.1:$port
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs=$2
+log.dirs=$3
 auto.create.topics.enable=false
-# One node: every internal topic with one replica (share groups hang with the default of 3) and few partitions.
-offsets.topic.replication.factor=1
+# Internal topics with no more replicas than there are nodes (share groups hang otherwise), and few partitions.
+offsets.topic.replication.factor=$replicas
 offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
+transaction.state.log.replication.factor=$replicas
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=$replicas
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 # Tests: no waiting for a second member, short sessions and locks allowed.
@@ -107,6 +112,9 @@ group.share.min.heartbeat.interval.ms=200
 group.share.min.record.lock.duration.ms=1000
 # Assignments at once instead of gathered for a second (4.3; older brokers ignore the line).
 group.share.assignment.interval.ms=0
+# A dead node is noticed soon.
+broker.heartbeat.interval.ms=500
+broker.session.timeout.ms=3000
 num.network.threads=2
 num.io.threads=2
 log.cleaner.dedupe.buffer.size=2097152
@@ -133,7 +141,7 @@ L
 format() { # $1 = where the formatted directory is kept
   [ -f "$1/meta.properties" ] && return 0
   local tmp; tmp=$(mktemp -d "$cache/format.XXXXXX")
-  properties 19092 "$tmp/data" > "$tmp/server.properties"
+  properties 1 19092 "$tmp/data" > "$tmp/server.properties"
   "$java" -XX:TieredStopAtLevel=1 -cp "$libs/*" -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.tools.StorageTool \
     format -t AAAAAAAAAAAAAAAAAAAAAA -c "$tmp/server.properties" > "$run/format.log" 2>&1 ||
     { cat "$run/format.log" >&2; rm -rf "$tmp"; die "the format failed"; }
@@ -141,72 +149,105 @@ format() { # $1 = where the formatted directory is kept
   rm -rf "$tmp"
 }
 
+prepare() { # $1 = node, $2 = port of node 1, $3 = the formatted directory, which names node 1
+  rm -rf "${run:?}/$1"; mkdir -p "$run/$1"
+  cp -r "$3" "$run/$1/data"
+  sed -i.bak -E "s/^node.id=.*/node.id=$1/; s/^directory.id=./directory.id=$1/" "$run/$1/data/meta.properties"
+  rm "$run/$1/data/meta.properties.bak"
+  properties "$1" "$2" "$run/$1/data" > "$run/$1/server.properties"
+}
+
 class_archive() { echo "$cache/classes-$version-$(java_version).jsa"; }
 
-# Starts the JVM on what $run holds and waits for it; fails without a word, the log says why.
+# Starts the JVM of node $1 on what its folder holds.
 launch() {
   # A class-data archive, written when a broker stops, cuts the start by more than half.
-  local archive option; archive=$(class_archive)
-  if [ -f "$archive" ]; then option=-XX:SharedArchiveFile=$archive; else option=-XX:ArchiveClassesAtExit=$run/classes.jsa; fi
-  : > "$run/log"
+  local dir=$run/$1 archive option; archive=$(class_archive)
+  if [ -f "$archive" ]; then option=-XX:SharedArchiveFile=$archive; else option=-XX:ArchiveClassesAtExit=$dir/classes.jsa; fi
+  : > "$dir/log"
   nohup "$java" -Xms64m -Xmx"$heap" -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=off "$option" -cp "$libs/*" \
-    -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.Kafka "$run/server.properties" >> "$run/log" 2>&1 < /dev/null &
-  echo $! > "$run/pid"
+    -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.Kafka "$dir/server.properties" >> "$dir/log" 2>&1 < /dev/null &
+  echo $! > "$dir/pid"
+}
+
+# Waits for node $1; fails without a word, the log says why.
+await() {
   for _ in $(seq 1200); do
-    grep -q 'Kafka Server started' "$run/log" && return 0
-    kill -0 "$(cat "$run/pid")" 2>/dev/null || return 1
+    grep -q 'Kafka Server started' "$run/$1/log" && return 0
+    kill -0 "$(cat "$run/$1/pid")" 2>/dev/null || return 1
     sleep 0.05
   done
-  kill -9 "$(cat "$run/pid")" 2>/dev/null || true
   return 1
 }
 
-fail_start() { tail -20 "$run/log" >&2; rm -f "$run/pid"; die "the broker did not start"; }
+launch_all() { # the nodes $@, side by side: broker and controller wait for each other
+  local node
+  for node in "$@"; do launch "$node"; done
+  for node in "$@"; do await "$node" || return 1; done
+}
+
+fail_start() {
+  tail -n 20 "$run"/*/log >&2
+  for node in $(seq "$nodes"); do stop "$node" KILL; done
+  die "the broker did not start"
+}
 
 start() {
-  if alive; then cat "$run/bootstrap"; return; fi
+  if alive 1; then cat "$run/bootstrap"; return; fi
   fetch
-  mkdir -p "$run"; rm -rf "$run/pid" "$run/bootstrap"
+  mkdir -p "$run"; rm -f "$run/bootstrap"
   log4j > "$run/log4j2.properties"
-  local formatted=$cache/formatted-$version port
+  local formatted=$cache/formatted-$version port node addresses
   format "$formatted"
   for _ in 1 2 3; do
     port=${KAFKA_PORT:-$(free_port)}
-    rm -rf "$run/data"; cp -r "$formatted" "$run/data"
-    properties "$port" "$run/data" > "$run/server.properties"
-    if launch; then echo "127.0.0.1:$port" | tee "$run/bootstrap"; return; fi
-    grep -q 'Address already in use\|BindException' "$run/log" && [ -z "${KAFKA_PORT:-}" ] || break
+    addresses=127.0.0.1:$port
+    for node in $(seq "$nodes"); do
+      prepare "$node" "$port" "$formatted"
+      [ "$node" = 1 ] || addresses+=,127.0.0.1:$((port + node))
+    done
+    # shellcheck disable=SC2046
+    if launch_all $(seq "$nodes"); then echo "$addresses" | tee "$run/bootstrap"; return; fi
+    grep -q 'Address already in use\|BindException' "$run"/*/log && [ -z "${KAFKA_PORT:-}" ] || break
+    for node in $(seq "$nodes"); do stop "$node" KILL; done
   done
   fail_start
 }
 
-resume() {
-  if alive; then cat "$run/bootstrap"; return; fi
-  [ -f "$run/bootstrap" ] && [ -d "$run/data" ] || die "nothing to resume in $run: use start"
-  launch || fail_start
+resume() { # the nodes $@
+  [ -f "$run/bootstrap" ] || die "nothing to resume in $run: use start"
+  local node stopped=()
+  for node in "$@"; do alive "$node" || stopped+=("$node"); done
+  [ ${#stopped[@]} -eq 0 ] || launch_all "${stopped[@]}" || fail_start
   cat "$run/bootstrap"
 }
 
-stop() { # $1 = signal
-  local pid; pid=$(cat "$run/pid" 2>/dev/null) || return 0
-  if alive; then
-    kill "-$1" "$pid" 2>/dev/null || true
+stop() { # $1 = node, $2 = signal
+  local pid; pid=$(cat "$run/$1/pid" 2>/dev/null) || return 0
+  if alive "$1"; then
+    kill "-$2" "$pid" 2>/dev/null || true
     for _ in $(seq 400); do kill -0 "$pid" 2>/dev/null || break; sleep 0.05; done
     kill -9 "$pid" 2>/dev/null || true
   fi
-  rm -f "$run/pid"
+  rm -f "$run/$1/pid"
   # Moved at the end, in one step: a broker that starts meanwhile never maps half an archive.
-  if [ -f "$run/classes.jsa" ]; then mv "$run/classes.jsa" "$(class_archive)"; fi
+  if [ -f "$run/$1/classes.jsa" ]; then mv "$run/$1/classes.jsa" "$(class_archive)"; fi
+}
+
+each() { # the nodes that a command is for: $1, or all that this run directory has, the controller last
+  if [ -n "${1:-}" ]; then echo "$1"; return; fi
+  for dir in "$run"/*/; do [ ! -f "$dir/server.properties" ] || basename "$dir"; done | sort -rn
 }
 
 case ${1:-} in
   start) start ;;
-  resume) resume ;;
-  stop) stop TERM ;;
-  kill) stop KILL ;;
-  status) alive && cat "$run/bootstrap" ;;
+  # shellcheck disable=SC2046
+  resume) resume $(each "${2:-}") ;;
+  stop) for node in $(each "${2:-}"); do stop "$node" TERM; done ;;
+  kill) for node in $(each "${2:-}"); do stop "$node" KILL; done ;;
+  status) alive 1 && cat "$run/bootstrap" ;;
   check) check ;;
   fetch) fetch; echo "$libs" ;;
-  clean) stop TERM; rm -rf "$run" ;;
-  *) sed -n '2,21p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  clean) for node in $(each); do stop "$node" TERM; done; rm -rf "$run" ;;
+  *) sed -n '2,23p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

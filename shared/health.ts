@@ -30,9 +30,14 @@ function sendReady(health: Health, res: ServerResponse): void {
 }
 
 async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void> {
-  const text = await metrics.registry.metrics()
-  res.writeHead(200, { 'content-type': metrics.registry.contentType })
-  res.end(text)
+  try {
+    const text = await metrics.registry.metrics()
+    res.writeHead(200, { 'content-type': metrics.registry.contentType })
+    res.end(text)
+  } catch (error) {
+    // One gauge that cannot be read must not end the process; Prometheus shows the scrape as failed.
+    sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
+  }
 }
 
 function sendJson(res: ServerResponse, status: number, body: object): void {

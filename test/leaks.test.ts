@@ -149,7 +149,8 @@ const blobsLeft = () => readdir(join(stack.dataDir, 'blobs'))
 async function settled(base: Record<string, number>): Promise<void> {
   await until(async () => (await jobsAndAttempts()) === 0)
   await until(async () => (await blobsLeft()).length === 0)
-  await until(() => JSON.stringify(resources()) === JSON.stringify(base)).catch(() => expect(resources()).toEqual(base))
+  const isBack = () => Object.entries(resources()).every(([type, count]) => count <= (base[type] ?? 0))
+  await until(isBack).catch(() => expect(resources()).toEqual(base))
 }
 
 async function heapBytes(): Promise<number> {
@@ -162,9 +163,11 @@ async function heapBytes(): Promise<number> {
 
 describe('calls that end in every way there is', () => {
   it('leave no job, attempt, blob, socket or timer behind', async () => {
-    await (await stack.post(CHAT, JSON.parse(say('hello')), { headers: { connection: 'close' } })).text()
+    const agent = new Agent()
+    await send(() => say('hello'))(CHAT, seeded(0), agent)
+    await agent.destroy()
     await until(async () => (await jobsAndAttempts()) === 0 && !('FSReqPromise' in resources()))
-    const base = resources()
+    const base = await until(() => ('TCPSocketWrap' in resources() ? undefined : resources()))
     expect(base.TCPServerWrap).toBe(1)
     for (const seed of [1, 2, 3]) {
       await round(seed)
@@ -173,12 +176,14 @@ describe('calls that end in every way there is', () => {
   })
 
   it('leave no memory behind, round after round', async () => {
-    for (const seed of [11, 12]) await round(seed)
+    for (const seed of [11, 12, 13]) await round(seed)
+    // Refused uploads may linger for two seconds, and what belongs to them.
+    await new Promise((resolve) => setTimeout(resolve, 2_200))
     const before = await heapBytes()
-    for (const seed of [13, 14, 15, 16]) await round(seed)
-    await until(async () => (await jobsAndAttempts()) === 0)
-    const perCall = ((await heapBytes()) - before) / (4 * CALLS)
-    // A leaked request, job or socket is several kilobytes; what fluctuates comes to less than one.
-    expect(perCall).toBeLessThan(2_000)
+    const rounds = [21, 22, 23, 24]
+    for (const seed of rounds) await round(seed)
+    // A leaked request, job or socket is several kilobytes a call; measured over 6,000 calls there is nothing.
+    const allowed = 2_000 * CALLS * rounds.length
+    await until(async () => (await heapBytes()) < before + allowed)
   })
 })

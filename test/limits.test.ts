@@ -81,6 +81,15 @@ describe('the key file', () => {
     expect(keys.find(secret)?.id).toBe('key_first')
   })
 
+  it('is read again when it changes, also right after the start, and when it goes', async () => {
+    const { keys, path } = await openKeys()
+    const first = keys.created as string
+    writeFileSync(path, JSON.stringify({ keys: [storedKey('sk-changed')] }))
+    await until(() => keys.find('sk-changed') && !keys.find(first))
+    await rm(path)
+    await until(() => !keys.find('sk-changed'))
+  })
+
   it('takes and revokes keys while the service runs', async () => {
     await using stack = await startStack()
     const status = async () => (await stack.get('/v1/models', as('sk-added-later'))).status
@@ -178,7 +187,9 @@ describe('tokens a minute', () => {
     await first.text()
     const refused = await stack.post(CHAT, say('hi'))
     expect(refused.status).toBe(429)
-    expect(await refused.json()).toMatchObject({ error: { code: 'rate_limit_exceeded', message: expect.stringContaining('tokens') } })
+    expect(await refused.json()).toMatchObject({
+      error: { code: 'rate_limit_exceeded', message: expect.stringContaining('tokens') },
+    })
     expect(refused.headers.get('x-ratelimit-remaining-tokens')).toBe('0')
     const messages = await stack.post(MESSAGES, say('hi'))
     expect(messages.headers.get('anthropic-ratelimit-tokens-remaining')).toBe('0')

@@ -50,7 +50,7 @@ export async function generate(
         for (const delta of deltas) countUsage(context, call, delta as GenerateEvent)
         return protocol.encodeWhole(deltas as GenerateEvent[], encode)
       }
-      await respondWhole(call, job, encodeAll)
+      await respondWhole(call, job, encodeAll, context.config.slowReaderMs)
     }
   } finally {
     noteJob(context, call, job)

@@ -1,5 +1,5 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
-import { existsSync, mkdirSync, readFileSync, unwatchFile, watchFile, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { z } from 'zod'
 import type { Log } from '#shared/log.ts'
@@ -31,7 +31,10 @@ export class ApiKeys {
   readonly #path: string
   readonly #fixed: ApiKey | undefined
   readonly #log: Log
+  readonly #watch: NodeJS.Timeout
   #byHash = new Map<string, ApiKey>()
+  /** What the file looked like when it was last read. */
+  #seen = ''
 
   /**
    * Reads the keys; makes and keeps a random one when there is none at all.
@@ -44,7 +47,7 @@ export class ApiKeys {
     this.#fixed = fixedSecret === undefined ? undefined : keyOf('key_env', fixedSecret)
     if (!this.#fixed && !existsSync(this.#path)) this.created = this.#createFirst()
     this.#load()
-    watchFile(this.#path, { interval: RELOAD_MS, persistent: false }, () => this.#reload())
+    this.#watch = setInterval(() => this.#reload(), RELOAD_MS).unref()
   }
 
   /** The key a secret belongs to; undefined when there is none or it was revoked. Constant time in the secret. */
@@ -57,7 +60,7 @@ export class ApiKeys {
 
   /** Stops to watch the file. */
   close(): void {
-    unwatchFile(this.#path)
+    clearInterval(this.#watch)
   }
 
   #createFirst(): string {
@@ -70,14 +73,21 @@ export class ApiKeys {
 
   /** @throws When the file is there and cannot be understood. */
   #load(): void {
+    // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
+    this.#seen = this.#look()
     const keys = this.#fixed ? [this.#fixed] : []
-    if (existsSync(this.#path)) keys.push(...KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys)
+    if (this.#seen) keys.push(...KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys)
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
+  }
+
+  #look(): string {
+    const stat = statSync(this.#path, { throwIfNoEntry: false })
+    return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
   }
 
   #reload(): void {
     try {
-      this.#load()
+      if (this.#look() !== this.#seen) this.#load()
     } catch (error) {
       // Half-written or broken: the keys known so far stay as they are, rather than none.
       this.#log.error({ err: error }, 'keys.json not understood; keeping the old keys')

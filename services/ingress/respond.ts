@@ -12,8 +12,6 @@ const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
 /** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
 const EARLY_HEAD_MS = 240_000
-/** How long a whole answer waits for a client that takes nothing of it. */
-const SLOW_READER_MS = 30_000
 /** Characters of a whole answer that are written at once. */
 const SMALL_BODY = 16 * 1024
 /** How long the last words to a slow reader may take before its socket is cut. */
@@ -127,7 +125,7 @@ export async function respondWhole(
   call: Call,
   job: AttachedJob,
   encode: (deltas: unknown[]) => unknown,
-  slowReaderMs = SLOW_READER_MS,
+  slowReaderMs: number,
 ): Promise<void> {
   const { res } = call
   const early = keepWaiting(call)

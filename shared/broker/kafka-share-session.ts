@@ -9,6 +9,7 @@
  * When the connection breaks the broker gives everything held here to others at once. The deliveries of that time are then
  * void: acknowledging them does nothing.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Connection } from '@platformatic/kafka'
 import type { KafkaCluster } from './kafka-cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from './kafka-errors.ts'
@@ -87,7 +88,6 @@ export class ShareSession {
     this.#onProblem = options.onProblem
   }
 
-  debug() { return { node: this.node, wanted: [...this.#wanted].map((x) => x.slice(-1)), known: [...this.#known].map((x) => x.slice(-1)), out: this.#out.size, pending: this.#pending.length, epoch: this.#epoch } }
   get isBusy(): boolean {
     return this.#isBusy
   }
@@ -119,29 +119,32 @@ export class ShareSession {
    */
   fetch(max: number, pollMs = LONG_POLL_MS): Promise<AcquiredRecord[]> {
     return this.#exclusively(max, async (connection, acks) => {
+      // What is wanted may change while the request is under way: only what this one says is known afterwards.
+      const added = [...this.#wanted].filter((key) => !this.#known.has(key))
       const acked = new Set(acks.map(({ record }) => keyOf(record.topicId, record.partition)))
       const forgotten = [...this.#known].filter((key) => !this.#wanted.has(key) && !acked.has(key))
+      const [maxWaitMs, sentAt] = [this.#waitMs(pollMs), performance.now()]
       const response = await shareFetch.async(connection, {
         ...this.#member,
         sessionEpoch: this.#epoch,
-        maxWaitMs: this.#waitMs(pollMs),
+        maxWaitMs,
         maxRecords: max,
         maxBytes: FETCH_BYTES_MAX,
-        topics: this.#topics(
-          acks,
-          [...this.#wanted].filter((key) => !this.#known.has(key)),
-        ),
+        topics: this.#topics(acks, added),
         forgotten: toTopics(forgotten),
       })
       if (!this.#accept(response.errorCode, acks)) return []
       for (const key of forgotten) this.#known.delete(key)
       // A partition that was only acknowledged counts as fetched from as well: the next request forgets it.
-      for (const key of [...this.#wanted, ...acked]) this.#known.add(key)
+      for (const key of [...added, ...acked]) this.#known.add(key)
       for (const partition of response.partitions) this.#noteRefusal(partition)
       const records = response.partitions.flatMap((partition) => this.#acquire(partition))
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) throw this.#leaderFailure(failed)
+      // A broker that answers "nothing" at once must not be asked in a tight loop.
+      const earlyMs = sentAt + maxWaitMs - performance.now()
+      if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
     })
   }

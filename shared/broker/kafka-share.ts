@@ -79,7 +79,6 @@ export class ShareConsumer implements QueueConsumer {
     return this
   }
 
-  debug() { return JSON.stringify({ assigned: this.#assigned, sessions: [...this.#sessions.values()].map((s: any) => s.debug()) }) }
   async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
     if (signal.aborted || this.#closing.signal.aborted) return []
     if (this.#kept.length === 0) await this.#wait(max, signal)

@@ -19,6 +19,8 @@ const TAKE_MAX = 16
 const CANCELS_MAX = 10_000
 /** How long a record that could not be buried is kept before somebody tries again; the broker counts those tries. */
 const BURY_AGAIN_MS = 5_000
+/** Age at which a queued job has surely been preceded by a heartbeat of its ingress. */
+const ORPHAN_AGE_MS = 5_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
 
@@ -172,6 +174,10 @@ export class Pool {
     if (this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)) {
       return delivery.acknowledge()
     }
+    if (this.#isOrphan(job)) {
+      this.#options.log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
+      return delivery.acknowledge()
+    }
     const events = this.#reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
     events.started().then(() => delivery.acknowledge())
@@ -181,6 +187,11 @@ export class Pool {
       return
     }
     void this.#run(new Attempt(job, kind, events, this.#options.log), key)
+  }
+
+  /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
+  #isOrphan(job: JobEnvelope): boolean {
+    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
   #kindOf(job: JobEnvelope): Kind | undefined {

@@ -54,6 +54,7 @@ export class Presence {
   readonly #log: Log
   readonly #timers: NodeJS.Timeout[] = []
   #receiver: Closable | undefined
+  #openedAtMs = 0
   #lastEchoMs = 0
   #isChannelDown = false
 
@@ -68,7 +69,8 @@ export class Presence {
   /** Joins the channel; resolves once control records are received. */
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
-    presence.#lastEchoMs = Date.now()
+    presence.#openedAtMs = Date.now()
+    presence.#lastEchoMs = presence.#openedAtMs
     presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
     presence.#beat()
     presence.#timers.push(setInterval(() => presence.#beat(), HEARTBEAT_MS))
@@ -79,6 +81,14 @@ export class Presence {
   /** Milliseconds since our own heartbeat last came back: the channel works when this is small. */
   get silenceMs(): number {
     return Date.now() - this.#lastEchoMs
+  }
+
+  /**
+   * Whether a process must be dead: it was never heard, although for `lostMs` it would have been. False while in doubt.
+   */
+  isUnheard(boot: string): boolean {
+    const hasListened = Date.now() - this.#openedAtMs > this.#lostMs && this.silenceMs < CHANNEL_SILENCE_MS
+    return hasListened && !this.peers.has(boot)
   }
 
   /** Workers of a pool that are alive. */

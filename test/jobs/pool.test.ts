@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
 import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
@@ -432,5 +432,33 @@ describe('a drain', () => {
     await submit('b')
     await openPool()
     await until(() => said('b').includes('started'))
+  })
+})
+
+describe('the old jobs of an ingress', () => {
+  const later = Date.now() + 30_000
+  const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
+
+  it('are dropped when it was never heard, and run when it was', async () => {
+    const pool = await openPool()
+    vi.spyOn(Date, 'now').mockReturnValue(later)
+    // The channel has to be known to work: our own heartbeat came back since.
+    await until(() => pool.presence.silenceMs === 0)
+    await control({
+      type: 'heartbeat',
+      boot: 'ing_alive',
+      role: 'ingress',
+      slots: 0,
+      running: 0,
+      draining: false,
+      version: '1',
+    })
+    await submit('orphan', { ...old, reply: { boot: 'ing_dead', shard: 0 } })
+    await submit('wanted', { ...old, reply: { boot: 'ing_alive', shard: 0 } })
+    await until(() => said('wanted').includes('started'))
+    vi.restoreAllMocks()
+    expect(work.started).toEqual(['job_wanted:1'])
+    work.endAll()
+    await until(async () => (await broker.lag(QUEUE)) === 0)
   })
 })

@@ -177,6 +177,54 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
   }, 60_000)
 })
 
+describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
+  it('follows leaders and coordinators that move, and loses nothing', async () => {
+    await using cluster = await startLocalKafka(3)
+    const topics = [
+      { ...JOBS, partitions: 6 },
+      { ...REPLIES, partitions: 6 },
+    ]
+    const broker = await open({ brokers: cluster.address.split(','), topics })
+    const done = new Set<string>()
+    const served = new Set<string>()
+    const members = await Promise.all([broker.openQueue('jobs'), broker.openQueue('jobs')])
+    const working = members.map((member) => work(member, done, served))
+    const events = Array.from({ length: 6 }, (): number[] => [])
+    for (const [p, seen] of events.entries())
+      await broker.receive('replies', p, ({ value }) => seen.push(Number(value)))
+    const traffic = submitSteadily(broker)
+    const sends: Promise<void>[] = []
+    const sending = sendSteadily(broker, sends, (count) => count % 6)
+    const everyPartitionServed = async () => {
+      served.clear()
+      const before = events.map(({ length }) => length)
+      const isServed = () => served.size === 6 && events.every(({ length }, p) => length > (before[p] ?? 0) + 5)
+      await until(isServed, { withinMs: 40_000 })
+    }
+    await everyPartitionServed()
+    await cluster.down('SIGKILL', 2)
+    await everyPartitionServed()
+    expect(broker.isReachable).toBe(true)
+    await cluster.resume(2)
+    await cluster.down('SIGTERM', 3)
+    await everyPartitionServed()
+    await cluster.resume(3)
+    await everyPartitionServed()
+
+    traffic.stop()
+    sending.stop()
+    await Promise.all(sends)
+    const accepted = await traffic.accepted()
+    await until(() => accepted.every((text) => done.has(text)), { withinMs: 40_000 })
+    await until(() => events.flat().length >= sends.length, WITHIN)
+    ended.abort()
+    await Promise.all(working)
+    for (const [p, seen] of events.entries()) {
+      expect(seen).toEqual(sends.map((_, index) => index).filter((index) => index % 6 === p))
+    }
+  }, 180_000)
+})
+
 async function takeOne(member: QueueConsumer): Promise<void> {
   await until(async () => (await member.take(1, never)).length > 0, WITHIN)
 }
@@ -193,11 +241,12 @@ async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
 }
 
 /** Takes and acknowledges until the test ends. */
-async function work(member: QueueConsumer, done: Set<string>): Promise<void> {
+async function work(member: QueueConsumer, done: Set<string>, served = new Set<string>()): Promise<void> {
   const { signal } = ended
   while (!signal.aborted) {
     for (const delivery of await member.take(10, signal)) {
       done.add(String(delivery.value))
+      served.add(delivery.position.slice(0, delivery.position.indexOf('@')))
       delivery.acknowledge()
     }
   }
@@ -230,9 +279,9 @@ function submitSteadily(broker: Broker) {
 }
 
 /** Sends a numbered event every few milliseconds. */
-function sendSteadily(broker: Broker, sends: Promise<void>[]) {
+function sendSteadily(broker: Broker, sends: Promise<void>[], partition: (count: number) => number = () => 1) {
   const timer = setInterval(() => {
-    const sent = broker.send('replies', 1, 'k', Buffer.from(String(sends.length)))
+    const sent = broker.send('replies', partition(sends.length), 'k', Buffer.from(String(sends.length)))
     sent.catch(() => undefined) // looked at when the traffic has stopped
     sends.push(sent)
   }, 5)

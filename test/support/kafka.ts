@@ -19,17 +19,17 @@ const COMMAND_TIMEOUT_MS = 120_000
 
 /** A broker that runs for the tests. */
 export interface TestKafka {
-  /** `host:port` */
+  /** `host:port`, more than one with commas between. */
   readonly address: string
   stop(): Promise<void>
 }
 
-/** A broker of its own, for tests that stop it. */
+/** A Kafka of its own, for tests that stop it. */
 export interface LocalKafka extends TestKafka, AsyncDisposable {
-  /** Ends the broker and keeps its port and data. `SIGKILL` is a crash. */
-  down(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>
-  /** Starts it again where it stopped. */
-  resume(): Promise<void>
+  /** Ends one node, from 1, or all; keeps ports and data. `SIGKILL` is a crash. */
+  down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
+  /** Starts one node, or all, again where they stopped. */
+  resume(node?: number): Promise<void>
 }
 
 /** Finds or starts a broker. @returns the broker, or why there is none */
@@ -53,23 +53,21 @@ export async function whyNoLocalKafka(): Promise<string | undefined> {
   }
 }
 
-/** Starts a broker in a run directory of its own. Disposing stops it and deletes the directory. */
-export async function startLocalKafka(): Promise<LocalKafka> {
-  const env = { ...process.env, KAFKA_RUN_DIR: await mkdtemp(join(tmpdir(), 'sluice-kafka-')) }
-  const script = async (command: string) => (await run(SCRIPT, [command], { env, timeout: COMMAND_TIMEOUT_MS })).stdout
-  const address = (await script('start')).trim()
-  const stop = async () => {
-    await script('clean')
+/** Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller. */
+export async function startLocalKafka(nodes = 1): Promise<LocalKafka> {
+  const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
+  const env = { ...process.env, KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes) }
+  const script = async (command: string, node?: number) => {
+    const args = node === undefined ? [command] : [command, String(node)]
+    return (await run(SCRIPT, args, { env, timeout: COMMAND_TIMEOUT_MS })).stdout
   }
+  const address = (await script('start')).trim()
+  const stop = async () => void (await script('clean'))
   return {
     address,
     stop,
-    down: async (signal) => {
-      await script(signal === 'SIGKILL' ? 'kill' : 'stop')
-    },
-    resume: async () => {
-      await script('resume')
-    },
+    down: async (signal, node) => void (await script(signal === 'SIGKILL' ? 'kill' : 'stop', node)),
+    resume: async (node) => void (await script('resume', node)),
     [Symbol.asyncDispose]: stop,
   }
 }
