@@ -32,8 +32,8 @@ export async function openKafka(dir: string): Promise<Kafka> {
   }
   try {
     const brokers = await run('bash', [script, 'start'], env)
-    pid = Number(readFileSync(join(env.KAFKA_RUN_DIR, 'pid'), 'utf8'))
-    const log = readFileSync(join(env.KAFKA_RUN_DIR, 'log'), 'utf8')
+    pid = Number(readFileSync(join(env.KAFKA_RUN_DIR, '1', 'pid'), 'utf8'))
+    const log = readFileSync(join(env.KAFKA_RUN_DIR, '1', 'log'), 'utf8')
     const version = /Kafka version: (\S+)/.exec(log)?.[1] ?? 'unknown'
     return { brokers, pid, version, [Symbol.asyncDispose]: stop }
   } catch (error) {

@@ -27,7 +27,7 @@ export interface Options {
   readonly cells: readonly Cell[]
   readonly rounds: number
   readonly seconds: (cell: Cell) => number
-  readonly warmUpSeconds: (shape: Shape) => number
+  readonly warmUpSeconds: (target: TargetName, cell: Cell) => number
   readonly write: boolean
   readonly profileDir: string | undefined
 }
@@ -59,7 +59,11 @@ export function readOptions(): Options {
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
     seconds: (cell) => readNumber('--seconds', values.seconds) ?? (quick ? 1 : cell.shape === 'whole' ? 2 : 4),
-    warmUpSeconds: (shape) => (quick ? 1 : shape === 'whole' ? 4 : 2),
+    warmUpSeconds: (target, { shape, callers }) => {
+      if (quick) return 1
+      if (shape === 'streams') return 2
+      return target === 'kafka' && callers === 1 ? 12 : 4
+    },
     write: values.write,
     profileDir: values.profile,
   }

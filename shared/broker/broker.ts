@@ -10,8 +10,9 @@
  * - A record taken but neither acknowledged nor released comes back when its taker dies or closes.
  * - `send` keeps the order of one sender on one partition.
  * - Buffers are bounded: at the bound `submit` and `send` reject with `overloaded`.
- * - While the broker cannot be reached: `submit` and `send` reject with `overloaded` at once (fail fast) once `isReachable`
- *   is false; takers and receivers wait, retry with bounded delay for ever, and go on by themselves when it returns.
+ * - While the broker cannot be reached (`isReachable` is false): `submit` rejects with `overloaded` at once; `send` keeps what
+ *   it is given, so that the events of running jobs outlive a restart of the broker, and rejects at its bound; takers and
+ *   receivers wait, retry with bounded delay for ever, and go on by themselves when it returns.
  */
 export interface Broker {
   /** For logs and `/readyz`, such as `kafka (share groups)` or `memory`. */

@@ -102,6 +102,11 @@ export class ShareSession {
     return this.#pending.length > 0 && this.#epoch !== EPOCH.first
   }
 
+  /** True while records are out or acknowledgements wait: only this session can hand them in. */
+  get isOwed(): boolean {
+    return this.#out.size > 0 || this.hasPending
+  }
+
   /** True when there is something to fetch from. */
   get isWanted(): boolean {
     return this.#wanted.size > 0

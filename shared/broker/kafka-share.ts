@@ -156,7 +156,11 @@ export class ShareConsumer implements QueueConsumer {
       this.#resting.delete(session)
       this.#pump()
     }, delayMs).unref()
-    if (!(error instanceof KafkaRefusal)) this.#cluster.suspect()
+    if (!(error instanceof KafkaRefusal)) {
+      this.#cluster.suspect()
+      // The broker has given these to others.
+      this.#kept = this.#kept.filter((record) => record.session !== session)
+    }
     this.#followAfresh()
   }
 
@@ -281,9 +285,9 @@ export class ShareConsumer implements QueueConsumer {
     this.#pump()
   }
 
-  /** A node that leads nothing for this member any more keeps its session until its acknowledgements are in. */
+  /** A node that has nothing for this member any more keeps its session until all it gave is acknowledged. */
   #dropUnused(session: ShareSession): void {
-    if (session.isWanted || session.isBusy || session.hasPending || this.#closing.signal.aborted) return
+    if (session.isWanted || session.isBusy || session.isOwed || this.#closing.signal.aborted) return
     this.#sessions.delete(session.node)
     void session.close().catch(() => session.hangUp())
   }

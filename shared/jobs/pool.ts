@@ -13,8 +13,8 @@ import { DEAD, jobsTopic } from './topics.ts'
 
 /** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
-/** Most jobs taken at once, so that a burst spreads over the workers instead of filling the first. */
-const TAKE_MAX = 16
+/** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
+const TAKE_MIN = 8
 /** Cancels remembered for jobs this worker has not seen yet. */
 const CANCELS_MAX = 10_000
 /** How long a record that could not be buried is kept before somebody tries again; the broker counts those tries. */
@@ -162,7 +162,7 @@ export class Pool {
         await this.#untilSlotFreed()
         continue
       }
-      for (const delivery of await this.#consumer.take(Math.min(free, TAKE_MAX), signal)) this.#onDelivery(delivery)
+      for (const delivery of await this.#consumer.take(shareOf(free), signal)) this.#onDelivery(delivery)
     }
   }
 
@@ -261,6 +261,10 @@ export class Pool {
     this.#slotFreed?.resolve()
     this.#slotFreed = undefined
   }
+}
+
+function shareOf(free: number): number {
+  return Math.max(Math.min(free, TAKE_MIN), Math.ceil(free / 4))
 }
 
 function keyOf(jobId: string, attempt: number): string {

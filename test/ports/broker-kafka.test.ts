@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { afterEach, describe, expect, inject, it } from 'vitest'
-import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka.ts'
 import { newId } from '#shared/id.ts'
 import { until } from '../stack.ts'
@@ -14,6 +14,8 @@ const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: HOUR_MS, kind: '
 const REPLIES: Topic = { name: 'replies', partitions: 2, retentionMs: HOUR_MS, kind: 'channel' }
 const HOLDER = join(import.meta.dirname, '../support/hold-records.ts')
 const WITHIN = { withinMs: 25_000 }
+/** Kafka's default for members of a share group. */
+const HEARTBEAT_MS = 5_000
 const never = new AbortController().signal
 
 const kafka = inject('kafka')
@@ -81,6 +83,31 @@ describe.skipIf(!kafka)('a share group', () => {
       { withinMs: 15_000 },
     )
     expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
+  })
+
+  it('hands nothing that a member still works on to members that join', async () => {
+    const topics = [{ ...JOBS, partitions: 4 }, REPLIES]
+    const broker = await open({ topics })
+    const first = await broker.openQueue('jobs')
+    await warmUp(broker, first)
+    await Promise.all(Array.from({ length: 20 }, (_, i) => broker.submit('jobs', Buffer.from(`early ${i}`))))
+    const early: Delivery[] = []
+    await until(async () => early.push(...(await first.take(20 - early.length, never))) && early.length === 20, WITHIN)
+    const seen = new Set<string>()
+    const joined = [new Set<string>(), new Set<string>(), new Set<string>()]
+    const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
+    const traffic = submitSteadily(broker)
+    await until(() => joined.every((served) => served.size > 0), WITHIN)
+    // The first member hears only with its next heartbeat which partitions it no longer has.
+    const heardAt = Date.now() + HEARTBEAT_MS + 500
+    await until(() => Date.now() > heardAt, WITHIN)
+    for (const delivery of early) delivery.acknowledge()
+    traffic.stop()
+    const draining = work(first, seen)
+    await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+    ended.abort()
+    await Promise.all([...working, draining])
+    expect([...seen].filter((text) => text.startsWith('early'))).toEqual([])
   })
 
   it('is chosen by itself where the broker has them', async () => {
