@@ -1,5 +1,4 @@
 import { parseArgs } from 'node:util'
-import type { Shape } from './load.ts'
 import type { Cell } from './measure.ts'
 import { TARGET_NAMES, type TargetName } from './targets.ts'
 
