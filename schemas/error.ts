@@ -35,6 +35,7 @@ export const ERRORS = {
   request_too_large: { status: 413, retry: false },
   unsupported_media_type: { status: 415, retry: false },
   rate_limit_exceeded: { status: 429, retry: true },
+  token_limit_exceeded: { status: 429, retry: true },
   internal_error: { status: 500, retry: false },
   upstream_error: { status: 502, retry: true },
   upstream_refused: { status: 502, retry: false },

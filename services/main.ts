@@ -60,10 +60,7 @@ async function main(): Promise<void> {
 }
 
 function readArguments(): string[] {
-  const { values, positionals } = parseArgs({
-    allowPositionals: true,
-    options: { help: { type: 'boolean', short: 'h' }, version: { type: 'boolean', short: 'v' } },
-  })
+  const { values, positionals } = parseOptions()
   if (values.help || values.version) {
     process.stdout.write(values.help ? HELP : `${packageJson.version}\n`)
     process.exit(0)
@@ -71,6 +68,17 @@ function readArguments(): string[] {
   const unknown = positionals.filter((role) => !(role in SERVICES))
   if (unknown.length > 0) exitWith(`Unknown role: ${unknown.join(', ')}.\n\n${HELP}`)
   return positionals.length > 0 ? positionals : Object.keys(SERVICES)
+}
+
+function parseOptions() {
+  try {
+    return parseArgs({
+      allowPositionals: true,
+      options: { help: { type: 'boolean', short: 'h' }, version: { type: 'boolean', short: 'v' } },
+    })
+  } catch (error) {
+    return exitWith(`${error instanceof Error ? error.message : String(error)}\n\n${HELP}`)
+  }
 }
 
 function readConfig(roles: string[]): Config {

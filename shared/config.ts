@@ -26,7 +26,11 @@ const Settings = z.object({
   SLUICE_API_KEY: z.string().min(8).optional().describe('The first API key, instead of a random one'),
   MODELS_FILE: z.string().default('models.yaml').describe('The model catalogue'),
   MODELS_DIR: z.string().optional().describe('Your own model files; default DATA_DIR/models'),
-  KAFKA_BROKERS: z.string().optional().describe('host:port, comma separated; unset: the queue lives in the process'),
+  KAFKA_BROKERS: z
+    .string()
+    .regex(/^ *[^ ,:]+:\d+ *(, *[^ ,:]+:\d+ *)*$/, 'must be host:port, several with commas between')
+    .optional()
+    .describe('host:port, comma separated; unset: the queue lives in the process'),
   KAFKA_CLIENT: z
     .enum(['auto', 'share', 'classic'])
     .default('auto')

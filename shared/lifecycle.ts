@@ -14,15 +14,14 @@ export interface Service {
 const CLOSE_MS = 10_000
 
 /**
- * Stops services in good order: all drain together, then each closes, the last started first (DESIGN section 6).
+ * Stops services in good order: all drain under one deadline and then close, the last started first.
  *
  * @param drainMs How long the drain may take before what still runs is handed back or failed.
  * @returns False when something did not stop in time or failed to.
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
   const deadline = AbortSignal.timeout(drainMs)
-  const drained = Promise.allSettled(services.map((service) => service.drain(deadline)))
-  let isClean = await within(drained, drainMs + CLOSE_MS)
+  let isClean = await within(drainInTurn(services, deadline), drainMs + CLOSE_MS)
   for (const service of [...services].reverse()) {
     const closed = await within(Promise.allSettled([service.close()]), CLOSE_MS)
     if (!closed) log.error({ service: service.name }, 'service did not close')
@@ -51,6 +50,13 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
   }
   process.on('SIGTERM', onSignal)
   process.on('SIGINT', onSignal)
+}
+
+/** A service that started later may need those before it until its own work has ended: an ingress its workers. */
+async function drainInTurn(services: readonly Service[], deadline: AbortSignal) {
+  const ends: PromiseSettledResult<void>[] = []
+  for (const service of [...services].reverse()) ends.push(...(await Promise.allSettled([service.drain(deadline)])))
+  return ends
 }
 
 /** Whether all settled well within a time. */

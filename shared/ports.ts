@@ -4,7 +4,7 @@ import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
 import type { Broker } from './broker/broker.ts'
 import { openMemoryBroker } from './broker/memory.ts'
-import type { Config } from './config.ts'
+import { type Config, ConfigError } from './config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { openAnthropicEngine } from './engines/anthropic.ts'
@@ -100,7 +100,7 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka.ts')
   const { brokers, client, prefix, replicationFactor, tls, sasl } = config.kafka
-  return await openKafkaBroker({
+  const opening = openKafkaBroker({
     brokers,
     client,
     prefix,
@@ -109,7 +109,10 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
     ...(replicationFactor !== undefined && { replicationFactor }),
     tls,
     ...(sasl && { sasl }),
-    onProblem: (message, fields) => log.warn(fields ?? {}, message),
+    onProblem: (message, fields) => log[fields?.is_transient ? 'info' : 'warn'](fields ?? {}, message),
     onFatal,
+  })
+  return await opening.catch((error: unknown) => {
+    throw new ConfigError([`KAFKA_BROKERS (${brokers.join(', ')}): ${error instanceof Error ? error.message : error}`])
   })
 }

@@ -188,11 +188,22 @@ describe('tokens a minute', () => {
     const refused = await stack.post(CHAT, say('hi'))
     expect(refused.status).toBe(429)
     expect(await refused.json()).toMatchObject({
-      error: { code: 'rate_limit_exceeded', message: expect.stringContaining('tokens') },
+      error: { code: 'rate_limit_exceeded', type: 'tokens', message: expect.stringContaining('tokens') },
     })
     expect(refused.headers.get('x-ratelimit-remaining-tokens')).toBe('0')
     const messages = await stack.post(MESSAGES, say('hi'))
     expect(messages.headers.get('anthropic-ratelimit-tokens-remaining')).toBe('0')
+  })
+
+  it('count what was made for a caller who left before the end', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
+    const leave = new AbortController()
+    const script = say('!echo tokens=1000 delay_ms=5', { stream: true })
+    const response = await stack.post(CHAT, script, { signal: leave.signal })
+    const reader = response.body?.getReader()
+    for (let chunks = 0; chunks < 60; chunks++) await reader?.read()
+    leave.abort()
+    await until(async () => (await stack.post(CHAT, say('hi'))).status === 429)
   })
 })
 

@@ -31,7 +31,9 @@ export async function countTokens(context: IngressContext, call: Call, body: unk
   })
   call.facts.job_id = job.id
   call.res.once('close', () => context.jobs.cancel(job))
+  if (call.res.destroyed) return context.jobs.cancel(job)
   const [result] = (await job.next()) ?? []
+  if (call.res.destroyed) return
   const parsed = CountTokensResult.safeParse(result)
   if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
   call.res.json({ input_tokens: parsed.data.input_tokens })

@@ -24,9 +24,12 @@ export interface MessagesError {
 /** Rows whose code exists for us only; the OpenAI format says null there (contract A.1, A.3). */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
+/** Rows that differ for us only: the OpenAI format tells them apart by `type` (contract A.3). */
+const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
+
 /** Body in the OpenAI format, also the frame of a stream that failed (contract A.4). */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
-  const code = CODELESS.has(error.code) ? null : error.code
+  const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
 }
 
@@ -36,7 +39,7 @@ export function openaiStatus(error: ServiceError): number {
 }
 
 function openaiType(error: ServiceError): string {
-  if (error.status === 429) return 'requests'
+  if (error.status === 429) return error.code === 'token_limit_exceeded' ? 'tokens' : 'requests'
   return error.status >= 500 || error.status === 408 ? 'server_error' : 'invalid_request_error'
 }
 

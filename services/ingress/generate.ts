@@ -6,6 +6,7 @@ import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import type { Call, IngressContext } from './call.ts'
 import type { EncodeContext, Protocol } from './protocol.ts'
 import { respondStream, respondWhole } from './respond.ts'
+import { UsageCount } from './usage-count.ts'
 
 /** What the two protocols ask of the caller beside the body. */
 export interface GenerateOptions {
@@ -40,19 +41,21 @@ export async function generate(
     request,
     ...options,
   }
+  const usage = new UsageCount(context, call)
   try {
     if (request.stream) {
       const encoder = protocol.openStream(encode)
-      const onDelta = (delta: unknown) => countUsage(context, call, delta as GenerateEvent)
+      const onDelta = (delta: unknown) => usage.see(delta as GenerateEvent)
       await respondStream(call, job, encoder, onDelta, context.config.slowReaderMs)
     } else {
       const encodeAll = (deltas: unknown[]) => {
-        for (const delta of deltas) countUsage(context, call, delta as GenerateEvent)
+        for (const delta of deltas) usage.see(delta as GenerateEvent)
         return protocol.encodeWhole(deltas as GenerateEvent[], encode)
       }
       await respondWhole(call, job, encodeAll, context.config.slowReaderMs)
     }
   } finally {
+    usage.end()
     noteJob(context, call, job)
     context.jobs.cancel(job)
   }
@@ -99,16 +102,6 @@ async function submit(context: IngressContext, call: Call, request: GenerateRequ
   call.res.once('close', onClose)
   if (call.res.destroyed) onClose()
   return job
-}
-
-function countUsage(context: IngressContext, call: Call, event: GenerateEvent): void {
-  if (event.type !== 'usage') return
-  const { input_tokens, output_tokens } = event.usage
-  call.facts.input_tokens = input_tokens
-  call.facts.output_tokens = output_tokens
-  context.metrics.tokens.inc({ model: call.facts.model ?? '', direction: 'input' }, input_tokens)
-  context.metrics.tokens.inc({ model: call.facts.model ?? '', direction: 'output' }, output_tokens)
-  context.limits.spendTokens(call.key.id, input_tokens + output_tokens)
 }
 
 function noteJob(context: IngressContext, call: Call, job: AttachedJob): void {

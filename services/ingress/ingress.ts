@@ -1,4 +1,5 @@
 import type { Server } from 'node:http'
+import { ConfigError } from '#shared/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { answerHealth } from '#shared/health.ts'
 import { AttachedJobs } from '#shared/jobs/attached.ts'
@@ -48,7 +49,12 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
     },
     config.host,
     config.port,
-  )
+  ).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EADDRINUSE') throw error
+    throw new ConfigError([
+      `PORT: ${config.port} is in use on ${config.host}. Stop what listens there, or choose another.`,
+    ])
+  })
   for (const state of ['queued', 'running'] as const) {
     metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool: 'inference', state }, () =>
       jobs.count('inference', state),
@@ -84,5 +90,5 @@ async function drain(jobs: AttachedJobs, server: Server, signal: AbortSignal): P
   jobs.isDraining = true
   while (jobs.size > 0 && !signal.aborted) await new Promise((resolve) => setTimeout(resolve, DRAIN_POLL_MS))
   jobs.failAll(new ServiceError('overloaded', 'The server shut down before the answer was ready.').toBody())
-  await closeServer(server, signal)
+  await closeServer(server, signal.aborted ? AbortSignal.timeout(1_000) : signal)
 }

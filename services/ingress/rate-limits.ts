@@ -1,4 +1,5 @@
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
+import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { WireFormat } from './call.ts'
 
@@ -92,11 +93,12 @@ function limiter(points: number): RateLimiterMemory {
 }
 
 function exceeded(kind: Kind, limit: number, state: RateLimiterRes): ServiceError {
-  return refusal(`Rate limit reached: ${limit} ${kind} per minute.`, state.msBeforeNext)
+  const code = kind === 'tokens' ? 'token_limit_exceeded' : 'rate_limit_exceeded'
+  return refusal(`Rate limit reached: ${limit} ${kind} per minute.`, state.msBeforeNext, code)
 }
 
-function refusal(message: string, retryAfterMs: number): ServiceError {
-  return new ServiceError('rate_limit_exceeded', `${message} Try again later.`, { retryAfterMs })
+function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
+  return new ServiceError(code, `${message} Try again later.`, { retryAfterMs })
 }
 
 function headersOf(

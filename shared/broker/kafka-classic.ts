@@ -14,6 +14,9 @@ const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 const ANY_BROKER = '1'
+/** How often, and with what pause, a new topic is looked for until every broker knows it. */
+const SPREAD_ASKS_MAX = 50
+const SPREAD_ASK_MS = 100
 
 /**
  * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved
@@ -218,7 +221,14 @@ class KafkaJsAdmin implements KafkaAdmin {
   async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
     const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
     const topic = { topic: name, numPartitions: partitions, replicationFactor: replicas, configEntries }
-    await this.#admin.createTopics({ waitForLeaders: true, topics: [topic] })
+    // Not waitForLeaders: kafkajs fails when the news of the topic has not reached the broker it asks.
+    await this.#admin.createTopics({ waitForLeaders: false, topics: [topic] })
+    for (let asks = 0; asks < SPREAD_ASKS_MAX; asks++) {
+      const known = await this.partitions([name]).catch(() => new Map<string, number>())
+      if (known.has(name)) return
+      await new Promise((resolve) => setTimeout(resolve, SPREAD_ASK_MS))
+    }
+    throw new Error(`the brokers do not know the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
   }
 
   async #settings(type: ConfigResourceTypes, name: string): Promise<ReadonlyMap<string, string>> {

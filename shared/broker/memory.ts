@@ -50,7 +50,16 @@ class MemoryBroker implements Broker {
     const receivers = this.#partition(channel, partition)
     // Later than the caller's own steps, as with a broker in between, yet in the order of the calls.
     await Promise.resolve()
-    for (const receive of receivers) receive({ key, value })
+    for (const receive of receivers) {
+      try {
+        receive({ key, value })
+      } catch (error) {
+        // The receiver's failure is not the sender's: by the port's word it ends the process.
+        setImmediate(() => {
+          throw error
+        })
+      }
+    }
   }
 
   async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
@@ -130,6 +139,10 @@ class MemoryQueue {
     // Dropping the consumed front now and then keeps both take and put constant in time.
     if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
       this.#waiting.splice(0, this.#head)
+      this.#head = 0
+    }
+    if (this.#head === this.#waiting.length) {
+      this.#waiting.length = 0
       this.#head = 0
     }
     for (const record of taken) record.deliveryCount++

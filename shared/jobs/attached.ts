@@ -63,7 +63,7 @@ const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  delayMsMax: 10_000,
+  delayMsMax: 5_000,
 }
 
 /**
@@ -151,6 +151,8 @@ export class AttachedJobs implements Arbiter {
     try {
       await this.#publish(job)
     } catch (error) {
+      // A record whose acknowledgement was lost may be in the queue all the same.
+      this.#stopWorker(job)
       this.#end(job, 'failed', ServiceError.from(error).toBody())
       throw error
     }
@@ -259,8 +261,13 @@ export class AttachedJobs implements Arbiter {
     if (!timers) return
     timers.retry = setTimeout(() => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
+      clearTimeout(timers.start)
       timers.start = this.#startTimer(job)
+      const { attempt } = job
       this.#publish(job).catch((error: unknown) => {
+        // Not acknowledged in time, yet it arrived: the attempt runs.
+        if (job.state !== 'queued' || job.attempt !== attempt) return
+        this.presence.send({ type: 'cancel', job_id: job.id, attempt })
         this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
       })
     }, delayMs)
@@ -284,7 +291,10 @@ export class AttachedJobs implements Arbiter {
     const job = this.#jobs.get(event.job_id)
     if (job) {
       job.onEvent(worker, event)
-      if (event.type === 'started' && job.worker === worker) this.#clearStartTimer(job)
+      if (event.type === 'started' && job.worker === worker) {
+        this.#clearStartTimer(job)
+        this.presence.expect(worker, job.envelope.pool)
+      }
     } else if (event.type === 'started') {
       // Cancelled while it waited: its worker did not hear of it then.
       this.presence.send({ type: 'cancel', job_id: event.job_id, worker })

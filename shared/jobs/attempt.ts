@@ -120,7 +120,10 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, code: failure.code, err: error }, 'attempt failed')
+    this.#log.warn(
+      { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: error },
+      'attempt failed',
+    )
     await this.#events.failed(failure.toBody())
     return 'failed'
   }

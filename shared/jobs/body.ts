@@ -1,5 +1,6 @@
 import { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
 
 /** Bytes of JSON above which a body travels as a blob (DESIGN section 4). */
 export const BODY_BYTES_MAX = 64 * 1024
@@ -29,9 +30,12 @@ export function unpackJob(value: Buffer): JobEnvelope | undefined {
   }
 }
 
-/** The body of a job, from the envelope or from its blob. @throws ServiceError `not_found` when the blob is gone */
+/** The body of a job, from the envelope or from its blob. @throws ServiceError `internal_error` when the blob is gone */
 export async function fetchBody(envelope: JobEnvelope, blobs: Blobs): Promise<unknown> {
   if (envelope.blob === undefined) return envelope.body
-  const value = await blobs.get(envelope.blob)
+  const value = await blobs.get(envelope.blob).catch((cause: unknown) => {
+    // Not the caller's fault: the blob directory is not shared, or it was emptied.
+    throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
+  })
   return JSON.parse(value.toString())
 }

@@ -81,6 +81,8 @@ export class Pool {
   readonly #options: PoolOptions
   readonly #reporter: Reporter
   readonly #running = new Map<string, Attempt>()
+  /** Ingresses that fell silent while jobs of theirs ran here. */
+  readonly #silent = new Set<string>()
   readonly #cancelled = new Set<string>()
   readonly #stopTaking = new AbortController()
   #consumer!: QueueConsumer
@@ -208,6 +210,7 @@ export class Pool {
       this.#options.observer.onEnd(attempt.job, end, performance.now() - startedAt)
     } finally {
       this.#running.delete(key)
+      this.#forgetSilent(attempt.job.reply.boot)
       this.#freeSlot()
     }
   }
@@ -247,9 +250,18 @@ export class Pool {
     }
   }
 
+  /** Its callers are gone, or it was only silent: then it hears that its jobs have ended here. */
   #onPeerLost(boot: string): void {
+    this.#silent.add(boot)
+    for (const attempt of this.#running.values()) if (attempt.job.reply.boot === boot) attempt.handBack()
+    this.#forgetSilent(boot)
+  }
+
+  #forgetSilent(boot: string): void {
+    if (!this.#silent.has(boot)) return
+    for (const attempt of this.#running.values()) if (attempt.job.reply.boot === boot) return
+    this.#silent.delete(boot)
     this.#reporter.drop(boot)
-    for (const attempt of this.#running.values()) if (attempt.job.reply.boot === boot) attempt.cancel()
   }
 
   #untilSlotFreed(): Promise<void> {

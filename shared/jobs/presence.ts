@@ -91,6 +91,12 @@ export class Presence {
     return hasListened && !this.peers.has(boot)
   }
 
+  /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
+  expect(boot: string, role: PoolName): void {
+    if (this.peers.has(boot)) return
+    this.peers.set(boot, { boot, role, slots: 0, running: 0, draining: false, lastSeenMs: Date.now() })
+  }
+
   /** Workers of a pool that are alive. */
   workers(pool: PoolName): Peer[] {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
@@ -129,7 +135,7 @@ export class Presence {
     const record = parseControl(value)
     if (!record) return this.#log.warn({ bytes: value.length }, 'control record not understood')
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
-    else if (record.type === 'goodbye') this.#lose(record.boot)
+    else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
     else this.#listener.onControl?.(record)
   }
 
@@ -160,6 +166,13 @@ export class Presence {
     for (const peer of this.peers.values()) {
       if (peer.lastSeenMs < oldest && peer.boot !== this.#self.boot) this.#lose(peer.boot)
     }
+  }
+
+  /** What a worker said last may still be on its way on another channel, so its goodbye only lets its lease run out. */
+  #onGoodbye(boot: string): void {
+    const peer = this.peers.get(boot)
+    if (peer?.role === 'ingress') return this.#lose(boot)
+    if (peer) Object.assign(peer, { slots: 0, draining: true, lastSeenMs: Date.now() })
   }
 
   #lose(boot: string): void {

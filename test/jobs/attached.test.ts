@@ -103,6 +103,14 @@ async function tell(job: JobEnvelope, seq: number, happenings: readonly Happenin
   await broker.send(REPLIES, job.reply.shard, job.reply.boot, Buffer.from(JSON.stringify({ worker, events })))
 }
 
+/** Lets time pass while a worker lives. */
+async function passWith(worker: string, ms: number): Promise<void> {
+  for (let passed = 0; passed < ms; passed += 1_000) {
+    await beat(worker)
+    await vi.advanceTimersByTimeAsync(Math.min(1_000, ms - passed))
+  }
+}
+
 async function beat(worker: string): Promise<void> {
   const record = {
     type: 'heartbeat',
@@ -194,7 +202,7 @@ describe('an ingress with attached jobs', () => {
   it('waits no longer for a worker on a later attempt than on the first', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
-    await vi.advanceTimersByTimeAsync(START_MS * 2)
+    await passWith('wrk_1', START_MS * 2)
     expect(job.state).toBe('running')
     await tell({ ...job.envelope, attempt: 1 }, 2, [{ type: 'handed_back' }])
     await vi.advanceTimersByTimeAsync(START_MS + 100)
@@ -204,10 +212,29 @@ describe('an ingress with attached jobs', () => {
   it('stops the worker of a job that passes its deadline', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
-    await vi.advanceTimersByTimeAsync(TIMEOUT_MS)
+    await passWith('wrk_1', TIMEOUT_MS)
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
     await vi.advanceTimersByTimeAsync(0)
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
+  })
+
+  it('takes a worker for dead whose heartbeat never came', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED], 'wrk_never_heard')
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect([job.state, job.attempt]).toEqual(['queued', 2])
+  })
+
+  it('takes the answer of a worker whose goodbye came first', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED])
+    await beat('wrk_1')
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ type: 'goodbye', boot: 'wrk_1' })))
+    await vi.advanceTimersByTimeAsync(1_000)
+    await tell(taken, 2, [COMPLETED])
+    expect(ends).toEqual(['completed'])
+    expect(job.attempt).toBe(1)
   })
 
   it('stops the worker of a job whose caller left, wherever the job is', async () => {

@@ -241,7 +241,7 @@ describe('a worker', () => {
     await openPool()
     const { body: _, ...rest } = envelopeOf({ id: 'job_a' })
     await broker.submit(QUEUE, Buffer.from(JSON.stringify({ ...rest, blob: 'job_a' })))
-    await until(() => said('a').includes('failed not_found'))
+    await until(() => said('a').includes('failed internal_error'))
   })
 })
 
