@@ -14,14 +14,6 @@ export const DurableState = z.enum([
 ])
 export type DurableState = z.infer<typeof DurableState>
 
-/** States that nothing leaves. */
-export const TERMINAL_STATES = ['completed', 'failed', 'cancelled', 'expired'] as const satisfies DurableState[]
-
-/** Whether a job has come to its end. */
-export function isTerminal(state: DurableState): boolean {
-  return (TERMINAL_STATES as readonly DurableState[]).includes(state)
-}
-
 /** Which lane a job waits in: `low` is the batch lane. */
 export const Priority = z.enum(['normal', 'low'])
 export type Priority = z.infer<typeof Priority>
