@@ -1,37 +1,41 @@
-/** Runs once before all tests: starts the Kafka they share, and stops it at the end. */
+/** Runs once before all tests: starts the Kafka and the Postgres they share, and stops them at the end. */
 import { readFile } from 'node:fs/promises'
 import type { TestProject } from 'vitest/node'
-import { findKafka, type TestKafka } from './kafka.ts'
+import { findKafka } from './kafka.ts'
+import { findPostgres } from './postgres.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
     /** `host:port` of a real Kafka; null where there is none, and then the tests that need it are skipped. */
     kafka: string | null
+    /** URL of a real Postgres; null where there is none, and then the tests that need it are skipped. */
+    postgres: string | null
   }
 }
 
-/** Gives the tests what they `inject`. With CI=true a missing Kafka is an error. */
-export async function setup(project: TestProject): Promise<(() => Promise<void>) | undefined> {
-  if (!(await needsKafka(project))) {
-    project.provide('kafka', null)
-    return undefined
+/** Gives the tests what they `inject`. With CI=true a missing service is an error. */
+export async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const texts = await testTexts(project)
+  const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
+  const kafka = needs('kafka') ? found('Kafka', await findKafka()) : undefined
+  const postgres = needs('postgres') ? found('Postgres', await findPostgres()) : undefined
+  project.provide('kafka', kafka?.address ?? null)
+  project.provide('postgres', postgres?.url ?? null)
+  return async () => {
+    await Promise.all([kafka?.stop(), postgres?.stop()])
   }
-  const kafka = await findKafka()
-  project.provide('kafka', addressOf(kafka))
-  return typeof kafka === 'string' ? undefined : () => kafka.stop()
 }
 
-/** One file at a time is run often: only those that ask for Kafka should wait for it. */
-async function needsKafka(project: TestProject): Promise<boolean> {
+/** One file at a time is run often: only those that ask for a service should wait for it. */
+async function testTexts(project: TestProject): Promise<string[]> {
   const named = process.argv.filter((argument) => argument.endsWith('.test.ts'))
   const { testFiles } = await project.globTestFiles(named)
-  const texts = await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))
-  return texts.some((text) => text.includes("inject('kafka')"))
+  return await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))
 }
 
-function addressOf(kafka: TestKafka | string): string | null {
-  if (typeof kafka !== 'string') return kafka.address
-  if (process.env.CI === 'true') throw new Error(`The tests on Kafka cannot run: ${kafka}`)
-  process.stderr.write(`Tests on Kafka are skipped: ${kafka}\n`)
-  return null
+function found<T extends object>(name: string, service: T | string): T | undefined {
+  if (typeof service !== 'string') return service
+  if (process.env.CI === 'true') throw new Error(`The tests on ${name} cannot run: ${service}`)
+  process.stderr.write(`Tests on ${name} are skipped: ${service}\n`)
+  return undefined
 }

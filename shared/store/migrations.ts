@@ -1,0 +1,35 @@
+import { createHash } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** One step of the schema: a file of plain SQL that is run once and never changed afterwards. */
+export interface Migration {
+  readonly name: string
+  readonly sql: string
+  /** SHA-256 of the file. */
+  readonly hash: string
+}
+
+/** The migrations of a dialect, in their order. */
+export function loadMigrations(dialect: 'postgres' | 'sqlite'): Migration[] {
+  const directory = join(import.meta.dirname, 'migrations', dialect)
+  const names = readdirSync(directory).filter((name) => name.endsWith('.sql'))
+  return names.toSorted().map((name) => {
+    const sql = readFileSync(join(directory, name), 'utf8')
+    return { name, sql, hash: createHash('sha256').update(sql).digest('hex') }
+  })
+}
+
+/**
+ * The migrations a database lacks. It may have later ones: an older version starts during a rolling upgrade too.
+ *
+ * @param applied Name and hash of those it has.
+ * @throws Error when one of them is not the file of that name: the schema is not what this code expects.
+ */
+export function missingMigrations(migrations: readonly Migration[], applied: ReadonlyMap<string, string>): Migration[] {
+  for (const { name, hash } of migrations) {
+    if ((applied.get(name) ?? hash) === hash) continue
+    throw new Error(`Migration ${name} was applied in another form. Restore the file, or add a new migration instead.`)
+  }
+  return migrations.filter(({ name }) => !applied.has(name))
+}

@@ -1,0 +1,190 @@
+/**
+ * The protocol in SQL: every change of a durable job's state, with the guard of DESIGN section 3 that it needs.
+ *
+ * Written once in the SQL that Postgres and SQLite share, so the adapters cannot drift apart; each adapter wraps a move
+ * in what makes it one atomic step with its event, its output and its webhook message (`postgres-move.ts`, `sqlite.ts`).
+ * `now_ms()` is the database's clock in unix milliseconds. In `set`, names are the row before the move; in `event` and
+ * `data`, the row after it. A cancel that was asked for wins over every way back to the queue.
+ */
+export interface Move {
+  /** Unique; names the prepared statement. */
+  readonly name: string
+  readonly set: string
+  /** The guard of a move of one job. */
+  readonly where?: string
+  /** A sweep: which jobs to move, at most `:limit`, each locked until it has moved. */
+  readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
+  /** Type of the event the move writes. None: it writes no event of its own. */
+  readonly event?: string
+  /** Data of that event, as JSON text. */
+  readonly data?: string
+  /** A write of the owner: numbered by `:chunk`, and it may carry output. */
+  readonly isOwners?: boolean
+  /** Gives the request as well, for publishing. */
+  readonly givesRequest?: boolean
+}
+
+const WAITING = `jobs.state IN ('queued', 'scheduled')`
+const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
+/** For a move that ends the job in some cases only. */
+const endWhen = (condition: string) =>
+  `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
+   purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
+const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
+
+/** claim · worker · "state queued, deadline not passed; sets attempt+1 and owner (worker boot id, unique per start)" */
+export const CLAIM: Move = {
+  name: 'claim',
+  set: `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
+        expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`,
+  // A process that counts as dead would see the job taken away again at once, and a crash counted.
+  where: `id = :id AND state = 'queued' AND expires_at_ms > now_ms()
+          AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`,
+  event: `'job.started'`,
+}
+
+/** complete, fail, retry, hand back · owner · "state in_progress, same attempt, same owner" */
+const OWNED = `id = :id AND state = 'in_progress' AND attempt = :attempt AND owner = :owner AND chunk = CAST(:chunk AS int)`
+const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
+
+/** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */
+export const APPEND: Move = {
+  name: 'append',
+  isOwners: true,
+  set: `${WRITTEN}, progress = coalesce(:progress, progress)`,
+  where: OWNED,
+}
+
+export const COMPLETE: Move = {
+  name: 'complete',
+  isOwners: true,
+  set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, ${END}`,
+  where: OWNED,
+  event: `'job.completed'`,
+}
+
+export const FAIL: Move = {
+  name: 'fail',
+  isOwners: true,
+  set: `${WRITTEN}, state = 'failed', error = :error, ${END}`,
+  where: OWNED,
+  event: `'job.failed'`,
+}
+
+/** `run_at_ms` moves only when it waits; a cancel ends it here, since nobody runs it who could honour the flag. */
+export const RETRY: Move = {
+  name: 'retry',
+  isOwners: true,
+  set: `${WRITTEN}, tries = tries + 1, run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
+        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_REQUESTED)}`,
+  where: OWNED,
+  event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
+  data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"' || CAST(:reason AS text)
+         || '","delay_ms":' || CAST(:delay_ms AS bigint)
+         || ',"output_reset":' || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+}
+
+/** handed back on drain: attempt never lowered, retry budget untouched */
+export const HAND_BACK: Move = {
+  name: 'hand_back',
+  isOwners: true,
+  set: `${WRITTEN}, published_at_ms = now_ms(),
+        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'queued' END, ${endWhen(CANCEL_REQUESTED)}`,
+  where: OWNED,
+  event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
+  data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"handed_back","delay_ms":0,"output_reset":'
+         || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+}
+
+/** cancel, running · "the owner honours it" */
+export const HONOUR_CANCEL: Move = {
+  name: 'honour_cancel',
+  isOwners: true,
+  set: `${WRITTEN}, state = 'cancelled', ${END}`,
+  where: `${OWNED} AND ${CANCEL_REQUESTED}`,
+  event: `'job.cancelled'`,
+}
+
+/** cancel · API · "queued: direct. Running: sets a flag" */
+export const CANCEL: Move = {
+  name: 'cancel',
+  set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${WAITING} THEN 'cancelled' ELSE state END,
+        ${endWhen(WAITING)}`,
+  where: `id = :id AND tenant = coalesce(:tenant, tenant)
+          AND (${WAITING} OR (state = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
+  event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
+}
+
+/** due → queued · scheduler · "`run_at ≤ now`" */
+export const START_DUE: Move = {
+  name: 'start_due',
+  givesRequest: true,
+  set: `state = 'queued', published_at_ms = now_ms()`,
+  pick: {
+    from: 'jobs',
+    where: `state = 'scheduled' AND run_at_ms <= now_ms() AND expires_at_ms > now_ms()`,
+    order: 'run_at_ms',
+    lock: 'jobs',
+  },
+}
+
+/** "also re-publishes queued rows whose publish is older than 30 s: so Kafka may lose everything" · scheduler */
+export const TAKE_UNPUBLISHED: Move = {
+  name: 'take_unpublished',
+  givesRequest: true,
+  set: 'published_at_ms = now_ms()',
+  pick: {
+    from: 'jobs',
+    where: `state = 'queued' AND pool = :pool AND published_at_ms <= now_ms() - CAST(:older_ms AS bigint)`,
+    order: 'published_at_ms',
+    lock: 'jobs',
+  },
+}
+
+/** expire (waiting) · scheduler · "deadline passed" */
+export const EXPIRE: Move = {
+  name: 'expire',
+  set: `state = 'expired', ${END}`,
+  pick: { from: 'jobs', where: `${WAITING} AND expires_at_ms <= now_ms()`, order: 'expires_at_ms', lock: 'jobs' },
+  event: `'job.expired'`,
+}
+
+const REAPED_LOST = `cancel_requested_at_ms IS NULL AND deadline_ms > now_ms()`
+const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
+const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
+
+/**
+ * lost worker · scheduler · "owner's process lease expired, same attempt. After a store outage wait one whole lease before
+ * the first reap"; cancel: "the reaper forces after 10 s"; "running past its deadline is failed, code timeout".
+ *
+ * The owner is joined rather than looked for in vain: when the row changed hands while this waited for its lock, Postgres
+ * checks the join again against the new owner and skips the row. A lookup would run on the old snapshot, in which a new
+ * owner may not exist yet. Its lease row is locked too, so that no renewal slips in between.
+ */
+export const REAP: Move = {
+  name: 'reap',
+  givesRequest: true,
+  pick: {
+    from: `jobs JOIN processes ON processes.boot = jobs.owner
+           JOIN leases ON leases.name = 'reaper' AND leases.holder = :holder AND leases.until_ms > now_ms()
+                      AND leases.since_ms + processes.lease_ms <= now_ms()`,
+    where: `jobs.state = 'in_progress'
+            AND (processes.lease_until_ms <= now_ms()
+                 OR jobs.cancel_requested_at_ms <= now_ms() - CAST(:cancel_grace_ms AS bigint)
+                 OR jobs.deadline_ms <= now_ms() - CAST(:deadline_grace_ms AS bigint))`,
+    order: 'jobs.deadline_ms',
+    lock: 'jobs, processes',
+  },
+  set: `state = CASE WHEN cancel_requested_at_ms IS NOT NULL THEN 'cancelled'
+                     WHEN deadline_ms <= now_ms() OR ${POISON} THEN 'failed'
+                     ELSE 'queued' END,
+        error = CASE WHEN cancel_requested_at_ms IS NOT NULL THEN NULL
+                     WHEN deadline_ms <= now_ms() THEN CAST(:timeout_error AS text)
+                     WHEN ${POISON} THEN CAST(:lost_error AS text) END,
+        crashes = CASE WHEN ${REAPED_LOST} THEN crashes + 1 ELSE crashes END,
+        published_at_ms = CASE WHEN ${REQUEUED} THEN now_ms() ELSE published_at_ms END,
+        ${endWhen(`NOT (${REQUEUED})`)}`,
+  event: `CASE state WHEN 'queued' THEN 'job.retrying' ELSE 'job.' || state END`,
+  data: `CASE state WHEN 'queued' THEN '{"reason":"worker_lost","delay_ms":0,"output_reset":'
+         || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+}

@@ -1,0 +1,145 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { Pool, type PoolClient, type PoolConfig, types } from 'pg'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { type Compiled, compile } from './compile.ts'
+import { overloaded, translate } from './postgres-errors.ts'
+import type { Row } from './sql.ts'
+import type { Statement } from './statements.ts'
+
+/** What a connection is told, and how long anything may take. */
+export interface ConnectionOptions {
+  readonly url: string
+  readonly connectionsMax: number
+  readonly statementTimeoutMs: number
+  /** Hears of each outage once, and of its end. */
+  readonly onProblem: (message: string, fields: Record<string, unknown>) => void
+}
+
+const CONNECT_TIMEOUT_MS = 5_000
+const IDLE_MS = 60_000
+/** Calls that wait for a connection at most; more are refused. */
+const WAITING_MAX = 5_000
+/** The client gives up later than the server, so that it hears of the server's timeout. */
+const ANSWER_MARGIN_MS = 2_000
+const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
+const INT8 = types.builtins.INT8
+
+/**
+ * Connections to Postgres that come back by themselves.
+ *
+ * A failure of the connection makes it unreachable: every call is refused at once, and one probe asks again, for ever
+ * and with bounded delay, until the database takes writes.
+ */
+export class PostgresConnection {
+  readonly #pool: Pool
+  readonly #onProblem: ConnectionOptions['onProblem']
+  readonly #closed = new AbortController()
+  readonly #compiled = new Map<string, Compiled>()
+  #isReachable = true
+  #closing: Promise<void> | undefined
+
+  constructor(options: ConnectionOptions) {
+    this.#onProblem = options.onProblem
+    this.#pool = new Pool(poolConfig(options))
+    // A connection that broke while idle; without a listener it would end the process.
+    this.#pool.on('error', (error) => this.#lose(error))
+  }
+
+  get isReachable(): boolean {
+    return this.#isReachable
+  }
+
+  /** Runs one prepared statement. @param bind Gives the values for its names. @throws ServiceError `overloaded` */
+  async run({ name, sql }: Statement, bind: (compiled: Compiled) => unknown[]): Promise<Row[]> {
+    let compiled = this.#compiled.get(name)
+    if (!compiled) {
+      compiled = compile(sql, '$')
+      this.#compiled.set(name, compiled)
+    }
+    const query = { name: `sluice_${name}`, text: compiled.sql, values: bind(compiled) }
+    return await this.#guard(async () => (await this.#pool.query(query)).rows)
+  }
+
+  /** Does several things in one transaction of a connection of its own. @throws ServiceError `overloaded` */
+  async transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T> {
+    return await this.#guard(async () => {
+      const client = await this.#pool.connect()
+      try {
+        await client.query('BEGIN')
+        const result = await work(client)
+        await client.query('COMMIT')
+        client.release()
+        return result
+      } catch (error) {
+        // Destroys the connection, and with it whatever the transaction held.
+        client.release(true)
+        throw error
+      }
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#closed.abort()
+    this.#closing ??= this.#pool.end()
+    await this.#closing
+  }
+
+  async #guard<T>(work: () => Promise<T>): Promise<T> {
+    if (!this.#isReachable || this.#closed.signal.aborted || this.#pool.waitingCount >= WAITING_MAX) throw overloaded()
+    try {
+      return await work()
+    } catch (thrown) {
+      const { isGone, error } = translate(thrown)
+      if (isGone) this.#lose(thrown)
+      throw error
+    }
+  }
+
+  #lose(error: unknown): void {
+    if (!this.#isReachable || this.#closed.signal.aborted) return
+    this.#isReachable = false
+    this.#onProblem('job store lost; trying again', { err: error })
+    // Ends when the store is closed; it fails at nothing else.
+    void this.#probe()
+  }
+
+  async #probe(): Promise<void> {
+    const { signal } = this.#closed
+    for (let tries = 1; !signal.aborted; tries++) {
+      await delay(backoffMs(Math.min(tries, 10), PROBE, Math.random()), undefined, { signal }).catch(() => {})
+      if (signal.aborted || !(await this.#answers())) continue
+      this.#isReachable = true
+      this.#onProblem('job store is back', { tries })
+      return
+    }
+  }
+
+  /** Whether the database takes writes: after a failover the old address may lead to a standby. */
+  async #answers(): Promise<boolean> {
+    try {
+      const { rows } = await this.#pool.query('SELECT pg_is_in_recovery() AS is_standby')
+      return rows[0].is_standby === false
+    } catch {
+      return false
+    }
+  }
+}
+
+function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptions): PoolConfig {
+  return {
+    connectionString: url,
+    max: connectionsMax,
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    idleTimeoutMillis: IDLE_MS,
+    statement_timeout: statementTimeoutMs,
+    idle_in_transaction_session_timeout: statementTimeoutMs,
+    query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
+    keepAlive: true,
+    application_name: 'sluice',
+    // Counts and unix milliseconds stay far below 2^53.
+    types: {
+      getTypeParser: ((oid: number, format?: 'text') =>
+        oid === INT8 ? Number : types.getTypeParser(oid, format)) as typeof types.getTypeParser,
+    },
+  }
+}

@@ -1,0 +1,192 @@
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { ServiceError } from '#shared/error.ts'
+import { type Compiled, compile, valuesOf } from './compile.ts'
+import { CREATE_KEY, type Insert } from './inserts.ts'
+import { loadMigrations, missingMigrations } from './migrations.ts'
+import type { Move } from './moves.ts'
+import {
+  type EventRow,
+  eventRows,
+  type MovedRow,
+  type Params,
+  pickOf,
+  type Row,
+  type SqlDatabase,
+  updateOf,
+} from './sql.ts'
+import { SqlStore } from './sql-store.ts'
+import { openExclusively } from './sqlite-lock.ts'
+import { ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, PURGES, type Statement, takeDeliveries } from './statements.ts'
+import type { NewEvent, Store } from './store.ts'
+
+/** Rows one purge deletes at most: it holds up everything else meanwhile. */
+const PURGE_MAX = 1_000
+
+/** SQLite's result codes for a world without room: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
+const WORLDS_FAULT = new Set([5, 10, 13, 14])
+
+export interface SqliteOptions {
+  /** Where `store.db` lies; made when it is not there. */
+  readonly directory: string
+  /** Names this process to a second one that opens the same directory. */
+  readonly boot: string
+  /** The clock of the database, in unix milliseconds. */
+  readonly now?: () => number
+}
+
+/**
+ * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
+ * (WAL, `synchronous=FULL`: an fsync for each commit).
+ *
+ * @throws Error that names the process which has the directory open
+ */
+export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptions): Store {
+  mkdirSync(directory, { recursive: true })
+  const { db, unlock } = openExclusively(join(directory, 'store.db'), boot)
+  try {
+    db.exec('PRAGMA synchronous = FULL')
+    db.function('now_ms', () => Math.trunc(now()))
+    migrate(db)
+    // Whoever owned jobs before is gone: nobody else can have had the file open.
+    db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
+    return new SqlStore(new SqliteDatabase(db, unlock))
+  } catch (error) {
+    unlock()
+    db.close()
+    throw error
+  }
+}
+
+function migrate(db: DatabaseSync): void {
+  db.exec('CREATE TABLE IF NOT EXISTS migrations (name text NOT NULL PRIMARY KEY, hash text NOT NULL) STRICT')
+  const rows = db.prepare('SELECT name, hash FROM migrations').all()
+  const applied = new Map(rows.map(({ name, hash }) => [String(name), String(hash)]))
+  for (const { name, sql, hash } of missingMigrations(loadMigrations('sqlite'), applied)) {
+    db.exec('BEGIN IMMEDIATE')
+    db.exec(sql)
+    db.prepare('INSERT INTO migrations (name, hash) VALUES (?, ?)').run(name, hash)
+    db.exec('COMMIT')
+  }
+}
+
+const INSERT_EVENT = `INSERT INTO job_events (job_id, seq, attempt, chunk, type, data, at_ms)
+  VALUES (:job_id, :seq, :attempt, :chunk, :type, :data, :at_ms)`
+const INSERT_DELIVERY = `
+  INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms)
+  SELECT 'evt_' || substr(id, 5) || '_' || last_seq, id, last_seq, tenant, webhook_url, :type, 'pending', now_ms(),
+    now_ms(), now_ms() + retention_ms
+  FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
+const PURGE_JOBS = `DELETE FROM jobs WHERE id IN (
+  SELECT id FROM jobs WHERE purge_at_ms <= now_ms() LIMIT ${PURGE_MAX}) RETURNING id`
+
+/** Runs everything at once and in order: a call is over before it returns, so no other can come between. */
+class SqliteDatabase implements SqlDatabase {
+  readonly name = 'sqlite'
+  readonly #db: DatabaseSync
+  readonly #unlock: () => void
+  readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
+
+  constructor(db: DatabaseSync, unlock: () => void) {
+    this.#db = db
+    this.#unlock = unlock
+  }
+
+  get isReachable(): boolean {
+    return this.#db.isOpen
+  }
+
+  async run({ sql }: Statement, params: Params): Promise<Row[]> {
+    return this.#transaction(() => this.#all(sql, params))
+  }
+
+  async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
+    const sql = updateOf(move, pickOf(move) ?? '') + returning(move)
+    return this.#transaction(() => {
+      const rows = this.#all(sql, params) as MovedRow[]
+      for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
+      return rows
+    })
+  }
+
+  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+    const sql = insert.sql('TRUE') + returning(insert)
+    return this.#transaction(() => {
+      if (hasKey && this.#all(CREATE_KEY, params).length === 0) return []
+      const rows = this.#all(sql, params) as MovedRow[]
+      for (const row of rows) this.#record(row, eventRows(row, [], false))
+      return rows
+    })
+  }
+
+  async erase(params: Params): Promise<boolean> {
+    return this.#transaction(() => {
+      const isErased = this.#all(ERASE_JOB, params).length > 0
+      if (isErased) this.#all(ERASE_EVENTS, params)
+      return isErased
+    })
+  }
+
+  async takeDeliveries(params: Params): Promise<Row[]> {
+    return this.#transaction(() => this.#all(takeDeliveries('').sql, params))
+  }
+
+  async purge(): Promise<void> {
+    this.#transaction(() => {
+      const purged = this.#all(PURGE_JOBS, {})
+      for (const { id } of purged) this.#all(ERASE_EVENTS, { id: String(id) })
+      for (const { sql } of PURGES) this.#all(sql, {})
+    })
+  }
+
+  async close(): Promise<void> {
+    if (!this.#db.isOpen) return
+    this.#prepared.clear()
+    // In this order: once the database is closed the file may be the next process's.
+    this.#unlock()
+    this.#db.close()
+  }
+
+  #record(row: MovedRow, events: readonly EventRow[]): void {
+    for (const event of events) this.#all(INSERT_EVENT, event)
+    if (row.event_type !== null) this.#all(INSERT_DELIVERY, { id: String(row.id), type: row.event_type })
+  }
+
+  #all(sql: string, params: Params): Row[] {
+    let prepared = this.#prepared.get(sql)
+    if (!prepared) {
+      const compiled = compile(sql, '?')
+      prepared = { compiled, statement: this.#db.prepare(compiled.sql) }
+      this.#prepared.set(sql, prepared)
+    }
+    const values = valuesOf(prepared.compiled, params)
+    return prepared.statement.all(...values.map((value) => (typeof value === 'boolean' ? Number(value) : value)))
+  }
+
+  #transaction<T>(work: () => T): T {
+    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.')
+    try {
+      this.#db.exec('BEGIN IMMEDIATE')
+      const result = work()
+      this.#db.exec('COMMIT')
+      return result
+    } catch (error) {
+      if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
+      throw translated(error)
+    }
+  }
+}
+
+function returning({ event, data, givesRequest }: Pick<Move, 'event' | 'data' | 'givesRequest'>): string {
+  const request = givesRequest ? ', request' : ''
+  return ` RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'NULL'} AS event_type, ${data ?? 'NULL'} AS event_data,
+    now_ms() AS event_at_ms`
+}
+
+function translated(error: unknown): unknown {
+  const { errcode } = error as { errcode?: number }
+  // The low byte is the code, the rest says more about it.
+  if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
+  return new ServiceError('overloaded', 'The job store cannot write now.', { cause: error, retryAfterMs: 5_000 })
+}

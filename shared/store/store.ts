@@ -1,0 +1,234 @@
+import type { DurableEvent, DurableJob, DurableState, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { PoolName } from '#schemas/job.ts'
+
+/**
+ * The store port: the arbiter of durable jobs (DESIGN section 3). Postgres in production, SQLite by default.
+ *
+ * Promises every adapter keeps (test/ports/store.test.ts):
+ * - Each move is one guarded statement on database time. It resolves once it is on disk; `undefined` says that its guard
+ *   refused and nothing changed. A terminal row never moves again.
+ * - The event of a move, and the webhook message about it, are written with it. Events of a job are numbered from 1
+ *   without gaps. Publish only what a move gave back: commit before you speak.
+ * - `overloaded` while the store cannot be reached, at once when `isReachable` is false; it comes back by itself. After
+ *   such an error the outcome of a write is unknown, and the same write may be made again: {@link Run.chunk} and the
+ *   job's own id make the second one give what the first one did.
+ *
+ * Only `shared/jobs/` moves jobs.
+ */
+export interface Store extends JobMoves, Sweeps, JobReads, Leases, Webhooks {
+  /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
+  readonly name: string
+  /** False from the moment the store is known to be gone until it answers again. */
+  readonly isReachable: boolean
+  /** Deletes what is kept no longer, and prepares the days to come. Run it every minute. */
+  purge(): Promise<void>
+  /** Waits for what runs, then lets go of everything. Tolerates a second call. */
+  close(): Promise<void>
+}
+
+/** What the API and the owner of a job may do to it. */
+export interface JobMoves {
+  /** Accepts a job: to be published as soon as it is queued. An id that exists already gives that job. */
+  create(job: NewJob, key?: IdempotencyKey): Promise<Created>
+  /** queued → in_progress, by a live process, before the job expires. The attempt is that of the job it gives. */
+  claim(id: string, owner: string): Promise<Moved | undefined>
+  /** Records output and progress of a run, numbered. */
+  append(run: Run, output: readonly NewEvent[]): Promise<Moved | undefined>
+  /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
+  complete(
+    run: Run,
+    end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] },
+  ): Promise<Moved | undefined>
+  /** in_progress → failed. */
+  fail(run: Run, end: { error: ErrorBody; output?: readonly NewEvent[] }): Promise<Moved | undefined>
+  /** in_progress → scheduled, `delayMs` from now, a try used up; → cancelled when a cancel was asked for. */
+  retry(run: Run, end: { error: ErrorBody; delayMs: number; output?: readonly NewEvent[] }): Promise<Moved | undefined>
+  /** in_progress → queued on drain, to be published; no try used up; → cancelled when a cancel was asked for. */
+  handBack(run: Run, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  /** in_progress → cancelled, where a cancel was asked for. */
+  honourCancel(run: Run, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  /** queued, scheduled → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
+  cancel(scope: Scope, id: string): Promise<Moved | undefined>
+  /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
+  erase(scope: Scope, id: string): Promise<boolean>
+  /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
+  redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
+}
+
+/** What the scheduler does. Any number may run at once; each gives the jobs it moved, at most `limit`. */
+export interface Sweeps {
+  /** scheduled → queued, to be published, when their time has come. */
+  startDue(limit: number): Promise<Dispatch[]>
+  /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked so. Oldest first. */
+  takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
+  /** queued, scheduled → expired, whose time to wait is over. */
+  expire(limit: number): Promise<Moved[]>
+  /**
+   * Ends or requeues jobs in progress: owner's lease expired → queued, or failed at `crashesMax`; cancel asked for
+   * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. What it queued is to be
+   * published.
+   *
+   * Does nothing until `holder` has held {@link REAPER_LEASE} for one whole lease of the job's owner: after an outage of
+   * the store every lease looks expired.
+   */
+  reap(holder: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
+}
+
+/** Reads. They see committed moves only, and no job past its `purge_at_ms`. */
+export interface JobReads {
+  find(scope: Scope, id: string): Promise<DurableJob | undefined>
+  findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
+  /** A page of jobs, newest first unless `order` is asc; erased ones are left out. */
+  list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
+  /** Events after `after`, in order, at most `limit`. */
+  listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
+  /** How many jobs wait and run, and since when the oldest. */
+  depth(): Promise<Depth[]>
+}
+
+/** Who is alive, and who does what alone. */
+export interface Leases {
+  /** Says that a process lives for `leaseMs` more. Gives the jobs it owns: what it runs but is not here was taken away. */
+  renew(process: ProcessLease): Promise<OwnedJob[]>
+  /** Says that a process is gone: what it still owns may be reaped at once. */
+  goodbye(boot: string): Promise<void>
+  /** Takes or renews a named lease, unless another holds it. */
+  holdLease(name: string, holder: string, leaseMs: number): Promise<boolean>
+  releaseLease(name: string, holder: string): Promise<void>
+}
+
+/** State of webhook messages; terminal moves write them (`pending`). */
+export interface Webhooks {
+  /** Takes due messages, each for `leaseMs`, and counts a try. Those of one job in order. */
+  takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
+  /** Says how a try went. False: somebody else has taken it since. */
+  recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean>
+  listDeliveries(jobId: string): Promise<WebhookDelivery[]>
+}
+
+/** The lease {@link Sweeps.reap} asks for. Hold it for less than a process lease less its renewal interval. */
+export const REAPER_LEASE = 'reaper'
+
+/** Operators and the service itself see every tenant's jobs. */
+export const EVERY_TENANT = Symbol('every tenant')
+
+/** Whose jobs a call may see: those of one tenant, or deliberately all. Others do not exist for it. */
+export type Scope = string | typeof EVERY_TENANT
+
+/** One attempt in the hands of its owner. */
+export interface Run {
+  readonly id: string
+  readonly attempt: number
+  readonly owner: string
+  /** Writes made in this attempt so far, from 0. The same number again is the same write again. */
+  readonly chunk: number
+}
+
+/** A job to accept. Times are given as durations, because only the database's clock counts. */
+export interface NewJob {
+  /** See `job-id.ts`. */
+  readonly id: string
+  readonly tenant: string
+  readonly pool: PoolName
+  readonly kind: string
+  readonly endpoint: string
+  readonly model: string
+  /** What a worker needs to run it: the body or where it lies. */
+  readonly request: unknown
+  /** From acceptance, or from `runAtMs`. */
+  readonly deadlineInMs: number
+  /** How long it may wait for its first start; default: until its deadline. */
+  readonly startInMs?: number
+  /** Unix milliseconds before which it is not started. */
+  readonly runAtMs?: number
+  /** How long it is kept after its end. At least 24 h, or its idempotency key outlives it. */
+  readonly retentionMs: number
+  readonly priority?: Priority
+  readonly stream?: boolean
+  readonly parentId?: string
+  readonly metadata?: Record<string, string>
+  readonly webhook?: { readonly url: string; readonly events: readonly string[] }
+  readonly requestId?: string
+  readonly traceparent?: string
+}
+
+/** A caller's promise that equal keys are equal requests. */
+export interface IdempotencyKey {
+  /** Method and path; the tenant is that of the job. */
+  readonly scope: string
+  readonly key: string
+  /** Hash of the request. */
+  readonly fingerprint: string
+  readonly keepMs: number
+  /** Id of a job whose failure freed the key: then this one takes it over. */
+  readonly replaces?: string
+}
+
+/** `exists`: the same id, or the same key and fingerprint; its state says whether it is in flight. */
+export type Created =
+  | { readonly outcome: 'created'; readonly job: DurableJob; readonly events: DurableEvent[] }
+  | { readonly outcome: 'exists'; readonly job: DurableJob }
+  | { readonly outcome: 'conflict'; readonly jobId: string }
+
+/** A job after a move, and the events it wrote, in order. */
+export interface Moved {
+  readonly job: DurableJob
+  readonly events: DurableEvent[]
+}
+
+/** A moved job with what it takes to publish it. */
+export interface Dispatch extends Moved {
+  readonly request: unknown
+}
+
+/** Output of a run. A `job.progress` also becomes the progress of the job. */
+export interface NewEvent {
+  readonly type: 'job.output.delta' | 'job.progress'
+  readonly data: unknown
+}
+
+export interface ReapPolicy {
+  readonly crashesMax: number
+  readonly cancelGraceMs: number
+  readonly deadlineGraceMs: number
+}
+
+export interface ListQuery {
+  readonly limit: number
+  /** Cursor: the id of the last job of the page before. */
+  readonly after?: string
+  readonly order?: 'asc' | 'desc'
+  readonly states?: readonly DurableState[]
+  readonly endpoint?: string
+  readonly parentId?: string
+}
+
+export interface Depth {
+  readonly pool: PoolName
+  readonly priority: Priority
+  readonly state: 'queued' | 'scheduled' | 'in_progress'
+  readonly count: number
+  readonly oldest_at_ms: number
+}
+
+export interface ProcessLease {
+  /** Unique for each start. */
+  readonly boot: string
+  readonly role: string
+  readonly slots: number
+  readonly version: string
+  readonly draining: boolean
+  readonly leaseMs: number
+}
+
+export interface OwnedJob {
+  readonly id: string
+  readonly attempt: number
+  readonly isCancelRequested: boolean
+}
+
+export type DeliveryOutcome =
+  | { readonly state: 'delivered'; readonly status: number }
+  | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error: string }
+  | { readonly state: 'failed'; readonly status?: number; readonly error: string }

@@ -1,0 +1,106 @@
+/** What only SQLite can do to the store port: be killed with its process, and be opened twice. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { openSqliteStore } from '#shared/store/sqlite.ts'
+import { REAPER_LEASE } from '#shared/store/store.ts'
+import { until } from '../stack.ts'
+import { openSqliteDatabase, running } from '../support/stores.ts'
+
+const WRITER = join(import.meta.dirname, '../support/store-writer.ts')
+
+let directory: string
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'sluice-store-'))
+})
+afterEach(async () => {
+  await rm(directory, { recursive: true, force: true })
+})
+
+/** A process that writes until it is killed. Gives what it was answered. */
+function startWriter() {
+  const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', 'inherit'] })
+  let output = ''
+  child.stdout.on('data', (chunk) => {
+    output += chunk
+  })
+  const kill = async () => {
+    const closed = once(child, 'close')
+    child.kill('SIGKILL')
+    await closed
+    return output.split('\n').slice(0, -1)
+  }
+  return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, kill }
+}
+
+it('loses nothing it answered when its process is killed, whenever that is', async () => {
+  const answers: string[] = []
+  for (let kills = 0; kills < 5; kills++) {
+    const writer = startWriter()
+    await until(() => writer.lines() > 20 + kills * 7, { withinMs: 20_000 })
+    answers.push(...(await writer.kill()))
+  }
+  const store = openSqliteStore({ directory, boot: 'boot_after' })
+  const lastSeqs = new Map<string, number>()
+  for (const [, id = '', seq = '1'] of answers.map((answer) => answer.split(' '))) lastSeqs.set(id, Number(seq))
+  expect(lastSeqs.size).toBeGreaterThan(20)
+  for (const [id, seq] of lastSeqs) {
+    const events = await store.listEvents('key_a', id, 0, 100)
+    expect(events.map((event) => event.seq)).toEqual(events.map((_, i) => i + 1))
+    expect(events.length).toBeGreaterThanOrEqual(seq)
+    expect((await store.find('key_a', id))?.last_seq).toBe(events.length)
+  }
+  for (const id of answers.filter((answer) => answer.startsWith('completed')).map((answer) => answer.split(' ')[1])) {
+    expect((await store.find('key_a', id ?? ''))?.state).toBe('completed')
+    expect(await store.findContent('key_a', id ?? '')).toMatchObject({ result: id })
+  }
+  await store.close()
+})
+
+it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {
+  const writer = startWriter()
+  await until(() => writer.lines() > 3, { withinMs: 20_000 })
+  const answers = await writer.kill()
+  const store = openSqliteStore({ directory, boot: 'boot_after' })
+  await store.holdLease(REAPER_LEASE, 'boot_after', 5_000)
+  await store.reap('boot_after', { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }, 100)
+  expect((await store.depth()).filter(({ state }) => state === 'in_progress')).toEqual([])
+  expect(answers.length).toBeGreaterThan(3)
+  await store.close()
+})
+
+it('refuses a second process by the name of the first, and frees the file when that is killed', async () => {
+  const writer = startWriter()
+  await until(() => writer.lines() > 0, { withinMs: 20_000 })
+  const open = () => openSqliteStore({ directory, boot: 'boot_second' })
+  expect(open).toThrow(`is open in process ${writer.pid} (boot_${writer.pid})`)
+  expect(open).toThrow('give this process another DATA_DIR')
+  await writer.kill()
+  await open().close()
+})
+
+it('refuses a second opening in its own process', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_first' })
+  expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
+  await store.close()
+  await openSqliteStore({ directory, boot: 'boot_second' }).close()
+})
+
+it('keeps its jobs over a restart, and runs each migration once', async () => {
+  await using database = await openSqliteDatabase()
+  const run = await running(await database.open())
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(1)
+  const again = await database.open()
+  expect(await again.find('key_a', run.id)).toMatchObject({ state: 'in_progress' })
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(1)
+})
+
+it('refuses a schema whose migrations are not those of the code', async () => {
+  await using database = await openSqliteDatabase()
+  await database.open()
+  await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
+  await expect(database.open()).rejects.toThrow('001-durable-jobs.sql was applied in another form')
+})

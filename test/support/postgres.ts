@@ -1,0 +1,182 @@
+/**
+ * A real Postgres for tests, in this order: the one that DATABASE_URL names; one in Docker; one that Debian's package
+ * lets us start. Where there is none the tests that need it are skipped and the reason is printed.
+ */
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { chown, mkdtemp, rm } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { Client } from 'pg'
+
+const run = promisify(execFile)
+const IMAGE = 'postgres:17-alpine'
+const DOCKER_SOCKET = '/var/run/docker.sock'
+const DEBIAN = '/usr/lib/postgresql'
+const START_MS = 60_000
+
+/** A server that runs for the tests. */
+export interface TestPostgres {
+  /** `postgres://…` of a database where tests may make schemas. */
+  readonly url: string
+  stop(): Promise<void>
+}
+
+/** A server of its own, for tests that stop it. */
+export interface LocalPostgres extends TestPostgres, AsyncDisposable {
+  /** Ends the server and keeps its port and data. SIGINT is its fast shutdown, SIGKILL a crash. */
+  down(signal: 'SIGINT' | 'SIGKILL'): Promise<void>
+  /** Stops it answering, and lets it go on: a machine that hangs. */
+  freeze(): void
+  thaw(): void
+  /** Starts it again where it stopped. */
+  resume(): Promise<void>
+}
+
+/** Finds or starts a server. @returns the server, or why there is none */
+export async function findPostgres(): Promise<TestPostgres | string> {
+  const given = process.env.DATABASE_URL
+  if (given) return { url: given, stop: async () => undefined }
+  const inDocker = await startInDocker()
+  if (typeof inDocker !== 'string') return inDocker
+  const missing = whyNoLocalPostgres()
+  return missing === undefined ? await startLocalPostgres() : `${inDocker}; ${missing}`
+}
+
+/** Why no server can be started here; undefined when one can. */
+export function whyNoLocalPostgres(): string | undefined {
+  if (binaries() === undefined) return 'no Postgres (apt-get install postgresql)'
+  return user() === undefined ? 'Postgres refuses to run as root, and there is no user postgres or nobody' : undefined
+}
+
+/** Starts a server on an empty directory, with fsync on as in production. Disposing stops it and deletes the directory. */
+export async function startLocalPostgres(): Promise<LocalPostgres> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-postgres-'))
+  const as = user() ?? {}
+  if (as.uid !== undefined) await chown(directory, as.uid, as.gid ?? as.uid)
+  const data = join(directory, 'data')
+  await run(join(binaries() ?? '', 'initdb'), ['-D', data, '-U', 'sluice', '-A', 'trust', '-E', 'UTF8'], {
+    ...as,
+    cwd: directory,
+    timeout: START_MS,
+  })
+  const port = await freePort()
+  const url = `postgres://sluice@127.0.0.1:${port}/postgres`
+  let server = await startServer(data, port, url, as)
+  const down = async (signal: 'SIGINT' | 'SIGKILL') => {
+    if (server.exitCode !== null || server.signalCode !== null) return
+    const exited = once(server, 'exit')
+    server.kill(signal)
+    await exited
+  }
+  const stop = async () => {
+    server.kill('SIGCONT')
+    await down('SIGINT')
+    await rm(directory, { recursive: true, force: true })
+  }
+  return {
+    url,
+    stop,
+    down,
+    freeze: () => freezeGroup(server, 'SIGSTOP'),
+    thaw: () => freezeGroup(server, 'SIGCONT'),
+    resume: async () => {
+      server = await startServer(data, port, url, as)
+    },
+    [Symbol.asyncDispose]: stop,
+  }
+}
+
+/** The server and the process of every connection: one group, its own. */
+function freezeGroup(server: ChildProcess, signal: 'SIGSTOP' | 'SIGCONT'): void {
+  for (const pid of [server.pid ?? 0, ...childrenOf(server.pid ?? 0)]) process.kill(pid, signal)
+}
+
+function childrenOf(pid: number): number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number)
+}
+
+async function startServer(data: string, port: number, url: string, as: { uid?: number; gid?: number }) {
+  const settings = {
+    listen_addresses: '127.0.0.1',
+    port,
+    unix_socket_directories: '',
+    fsync: 'on',
+    max_connections: 100,
+  }
+  const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
+  const options = { ...as, cwd: data, stdio: ['ignore', 'ignore', 'pipe'] as const }
+  const server = spawn(join(binaries() ?? '', 'postgres'), ['-D', data, ...flags], {
+    ...options,
+    stdio: [...options.stdio],
+  })
+  let log = ''
+  server.stderr?.on('data', (chunk) => {
+    log = (log + chunk).slice(-4_000)
+  })
+  for (const deadline = Date.now() + START_MS; !(await answers(url)); ) {
+    if (server.exitCode !== null || Date.now() > deadline) throw new Error(`Postgres did not start: ${log}`)
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  return server
+}
+
+async function answers(url: string): Promise<boolean> {
+  const client = new Client({ connectionString: url, connectionTimeoutMillis: 1_000 })
+  client.on('error', () => undefined)
+  try {
+    await client.connect()
+    await client.query('SELECT 1')
+    return true
+  } catch {
+    return false
+  } finally {
+    await client.end().catch(() => undefined)
+  }
+}
+
+/** Where `initdb` and `postgres` are: in the path, or where Debian keeps its newest version. */
+function binaries(): string | undefined {
+  const versions = existsSync(DEBIAN) ? readdirSync(DEBIAN).toSorted((a, b) => Number(b) - Number(a)) : []
+  const places = [...(process.env.PATH ?? '').split(':'), ...versions.map((version) => join(DEBIAN, version, 'bin'))]
+  return places.find((place) => existsSync(join(place, 'initdb')) && existsSync(join(place, 'postgres')))
+}
+
+/** Whom to run it as: Postgres refuses root. Empty: as this user. */
+function user(): { uid?: number; gid?: number } | undefined {
+  if (process.getuid?.() !== 0) return {}
+  const lines = readFileSync('/etc/passwd', 'utf8').split('\n')
+  const found = ['postgres', 'nobody'].flatMap((name) => lines.filter((line) => line.startsWith(`${name}:`)))[0]
+  if (!found) return undefined
+  const [, , uid, gid] = found.split(':')
+  return { uid: Number(uid), gid: Number(gid) }
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1')
+  await once(probe, 'listening')
+  const { port } = probe.address() as { port: number }
+  probe.close()
+  await once(probe, 'close')
+  return port
+}
+
+async function startInDocker(): Promise<TestPostgres | string> {
+  if (!process.env.DOCKER_HOST && !existsSync(DOCKER_SOCKET)) return 'no Docker'
+  try {
+    const { GenericContainer, Wait } = await import('testcontainers')
+    const container = await new GenericContainer(IMAGE)
+      .withEnvironment({ POSTGRES_USER: 'sluice', POSTGRES_PASSWORD: 'sluice', POSTGRES_DB: 'sluice' })
+      .withExposedPorts(5432)
+      // Its first start initialises the directory and stops again.
+      .withWaitStrategy(Wait.forLogMessage(/ready to accept connections/, 2))
+      .start()
+    const url = `postgres://sluice:sluice@${container.getHost()}:${container.getMappedPort(5432)}/sluice`
+    return { url, stop: async () => void (await container.stop()) }
+  } catch (error) {
+    return `Docker does not run ${IMAGE}: ${error instanceof Error ? error.message : String(error)}`
+  }
+}
