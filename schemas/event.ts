@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { DurableEvent } from './durable-job.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
@@ -48,8 +49,8 @@ export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('heartbeat'),
     boot: z.string(),
-    role: z.union([PoolName, z.literal('ingress')]),
-    slots: z.int().min(0).describe('Jobs it can run at once; 0 for an ingress'),
+    role: z.union([PoolName, z.enum(['ingress', 'scheduler'])]),
+    slots: z.int().min(0).describe('Jobs it can run at once; 0 for what is no worker'),
     running: z.int().min(0),
     draining: z.boolean(),
     version: z.string(),
@@ -67,3 +68,10 @@ export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>
+
+/** Value of a record on `events`: what one move of a durable job wrote, once it is committed. */
+export const EventsRecord = z.strictObject({
+  last_seq: z.int().min(1),
+  events: z.array(DurableEvent).optional().describe('Absent when they are too large: they are in the store'),
+})
+export type EventsRecord = z.infer<typeof EventsRecord>

@@ -4,6 +4,17 @@ import { z } from 'zod'
 export const PoolName = z.enum(['inference'])
 export type PoolName = z.infer<typeof PoolName>
 
+/** What it takes to say the output of a job in the words of its caller's endpoint. */
+export const EncodeContext = z.strictObject({
+  request_id: z.string(),
+  call_id: z.string().describe("Part of the answer's id after its prefix: unique, URL-safe"),
+  created_at: z.int().describe('Unix seconds'),
+  model: z.string().describe('Named in the answer unless the engine names another'),
+  include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
+  version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect (contract C.1)'),
+})
+export type EncodeContext = z.infer<typeof EncodeContext>
+
 /**
  * A job as it travels on `jobs.<pool>` (DESIGN section 4).
  *
@@ -11,7 +22,10 @@ export type PoolName = z.infer<typeof PoolName>
  */
 export const JobEnvelope = z.strictObject({
   id: z.string().startsWith('job_'),
-  attempt: z.int().min(1).describe('Counts executions; fences the output of older ones'),
+  attempt: z
+    .int()
+    .min(0)
+    .describe('Counts executions; fences the output of older ones. 0 in a durable job: its claim says which it is'),
   pool: PoolName,
   kind: z.string().describe('What to do in the pool, such as generate'),
   tenant: z.string().describe('Id of the API key the job belongs to'),
@@ -20,7 +34,10 @@ export const JobEnvelope = z.strictObject({
   deadline_ms: z.number().describe('No output counts after this'),
   reply: z
     .strictObject({ boot: z.string().describe('Boot id of the ingress that holds the job'), shard: z.int().min(0) })
-    .describe('Where the events of an attached job go'),
+    .optional()
+    .describe('Where the events of an attached job go; absent: a durable job, whose arbiter is the store'),
+  endpoint: z.string().optional().describe('Durable: path of the call it stands for'),
+  encode: EncodeContext.optional().describe('Durable: how its output is kept'),
   stream: z.boolean().describe('Deltas are wanted as they come; otherwise they are held back until the end'),
   traceparent: z.string().optional().describe('W3C Trace Context'),
   request_id: z.string().optional(),
@@ -28,3 +45,14 @@ export const JobEnvelope = z.strictObject({
   blob: z.string().optional().describe('Where the body lies when it is larger'),
 })
 export type JobEnvelope = z.infer<typeof JobEnvelope>
+
+/** A job that an ingress holds. */
+export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEnvelope['reply']> }
+
+/** What the store keeps of a durable job's request: the body in the internal form of its kind, or where it lies. */
+export const StoredRequest = z.strictObject({
+  body: z.unknown().optional(),
+  blob: z.string().optional(),
+  encode: EncodeContext,
+})
+export type StoredRequest = z.infer<typeof StoredRequest>

@@ -4,7 +4,7 @@ import { type Config, ConfigError, loadConfig } from '#shared/config.ts'
 import { answerHealth } from '#shared/health.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/lifecycle.ts'
 import { type Log, openLog } from '#shared/log.ts'
-import { openPorts, type Ports } from '#shared/ports.ts'
+import { openPorts, type Ports, portsService } from '#shared/ports.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import type { Ingress } from './ingress/ingress.ts'
 import { SERVICES } from './services.ts'
@@ -16,6 +16,7 @@ Runs the given roles in one process; without any, all of them.
 Roles:
   ingress      HTTP API: turns requests into jobs and streams results back
   inference    worker: text generation
+  scheduler    due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own
 
 Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the
 environment and from .env; .env.example lists them all.
@@ -37,13 +38,13 @@ async function main(): Promise<void> {
   }
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
-  const ports = await openPorts(config, log, packageJson.version, fail).catch((error: unknown) =>
+  const ports = await openPorts(config, log, packageJson.version, isWhole(roles), fail).catch((error: unknown) =>
     exitWithProblems(error),
   )
   const services: Service[] = []
   // From here on a signal stops whatever has started by then.
   stopOnSignals(services, config.drainMs, log)
-  services.push({ name: 'broker', drain: async () => {}, close: () => ports.broker.close(), problems: () => [] })
+  services.push(portsService(ports))
   for (const role of Object.keys(SERVICES)) {
     if (!roles.includes(role)) continue
     const service = await SERVICES[role]?.(ports).catch(async (error: unknown) => {
@@ -84,13 +85,16 @@ function parseOptions() {
 function readConfig(roles: string[]): Config {
   try {
     const config = loadConfig()
-    const isWhole = Object.keys(SERVICES).every((role) => roles.includes(role))
-    if (!isWhole && !config.kafka)
+    if (!isWhole(roles) && !config.kafka)
       throw new ConfigError(['KAFKA_BROKERS: needed when roles run in processes of their own'])
     return config
   } catch (error) {
     return exitWithProblems(error)
   }
+}
+
+function isWhole(roles: readonly string[]): boolean {
+  return Object.keys(SERVICES).every((role) => roles.includes(role))
 }
 
 function exitWithProblems(error: unknown): never {

@@ -2,6 +2,7 @@ import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { startInference } from './inference/inference.ts'
 import { startIngress } from './ingress/ingress.ts'
+import { startScheduler } from './scheduler/scheduler.ts'
 
 /**
  * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
@@ -9,5 +10,6 @@ import { startIngress } from './ingress/ingress.ts'
  */
 export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service>>> = {
   inference: startInference,
+  scheduler: startScheduler,
   ingress: startIngress,
 }

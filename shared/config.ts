@@ -9,6 +9,12 @@ const Milliseconds = z.coerce
   .int()
   .min(1)
   .max(24 * 3_600_000)
+const HOUR_MS = 3_600_000
+const Duration = z.coerce
+  .number()
+  .int()
+  .min(1_000)
+  .max(7 * 24 * HOUR_MS)
 const Count = z.coerce.number().int().min(0)
 
 /** Every setting, by the name of its environment variable. README and .env.example list the same. */
@@ -51,7 +57,24 @@ const Settings = z.object({
   KAFKA_USERNAME: z.string().optional(),
   KAFKA_PASSWORD: z.string().optional(),
   BLOB_DIR: z.string().optional().describe('Bodies over 64 KiB; shared by all processes. Default DATA_DIR/blobs'),
-  DATABASE_URL: z.string().optional().describe('Postgres for durable jobs; not read yet'),
+  DATABASE_URL: z
+    .string()
+    .regex(/^postgres(ql)?:\/\//, 'must start with postgres://')
+    .optional()
+    .describe('Postgres for durable jobs; unset: SQLite in DATA_DIR when all roles run in one process'),
+  DATABASE_CONNECTIONS: z.coerce.number().int().min(1).max(1_000).default(10).describe('Connections of one process'),
+  JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job that names none'),
+  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Longest deadline a durable job may name'),
+  JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('How long a finished job is kept with its result'),
+  JOB_LEASE_MS: Milliseconds.default(9_000).describe('Silence in the store after which a worker loses its durable jobs'),
+  DURABLE_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait and run at once'),
+  WEBHOOK_SECRET: z
+    .string()
+    .regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be whsec_ and the base64 of 24 to 64 bytes')
+    .optional()
+    .describe('Signs webhooks; default: one is made and kept in DATA_DIR/webhook-secret'),
+  WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe('Webhooks may go to http and to private addresses'),
+  SLUICE_URL: z.url().default('http://127.0.0.1:8080').describe('Where the command line tool finds the service'),
   INFERENCE_SLOTS: z.coerce
     .number()
     .int()
@@ -132,6 +155,16 @@ export function parseConfig(env: Record<string, string | undefined>) {
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
     kafka: kafkaOf(s),
+    databaseUrl: s.DATABASE_URL,
+    databaseConnections: s.DATABASE_CONNECTIONS,
+    jobDeadlineMs: s.JOB_DEADLINE_MS,
+    jobDeadlineMaxMs: s.JOB_DEADLINE_MAX_MS,
+    jobRetentionMs: s.JOB_RETENTION_MS,
+    jobLeaseMs: s.JOB_LEASE_MS,
+    durableJobsMax: s.DURABLE_JOBS_MAX,
+    webhookSecret: s.WEBHOOK_SECRET,
+    webhookAllowPrivate: s.WEBHOOK_ALLOW_PRIVATE,
+    url: s.SLUICE_URL,
     inferenceSlots: s.INFERENCE_SLOTS,
     requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
     startTimeoutMs: s.START_TIMEOUT_MS,

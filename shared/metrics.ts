@@ -2,6 +2,8 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
+type ReadValue = () => Promise<number | undefined> | number | undefined
+
 /** The metrics of one process, for Prometheus. Names end in their unit. */
 export class Metrics {
   readonly registry = new Registry()
@@ -64,18 +66,37 @@ export class Metrics {
     labelNames: ['model', 'direction'] as const,
     registers: [this.registry],
   })
+  readonly reaped = new Counter({
+    name: 'sluice_jobs_reaped_total',
+    help: 'Durable jobs taken from lost or silent workers, by what became of them',
+    labelNames: ['pool', 'end'] as const,
+    registers: [this.registry],
+  })
+  readonly republished = new Counter({
+    name: 'sluice_jobs_republished_total',
+    help: 'Queued jobs published again because the broker seemed to have lost them',
+    labelNames: ['pool'] as const,
+    registers: [this.registry],
+  })
+  readonly expired = new Counter({
+    name: 'sluice_jobs_expired_total',
+    help: 'Durable jobs that waited past their time',
+    labelNames: ['pool'] as const,
+    registers: [this.registry],
+  })
+  readonly webhooks = new Counter({
+    name: 'sluice_webhooks_total',
+    help: 'Tries to deliver webhook messages, by how they ended (delivered, retried, failed)',
+    labelNames: ['end'] as const,
+    registers: [this.registry],
+  })
 
   constructor() {
     collectDefaultMetrics({ register: this.registry })
   }
 
   /** A value read at each scrape. @param read May be asynchronous; undefined leaves the sample out. */
-  gauge(
-    name: string,
-    help: string,
-    labels: Record<string, string>,
-    read: () => Promise<number | undefined> | number,
-  ): void {
+  gauge(name: string, help: string, labels: Record<string, string>, read: ReadValue): void {
     const existing = this.#reads.get(name)
     if (existing) return void existing.push({ labels, read })
     const reads = [{ labels, read }]
@@ -86,16 +107,16 @@ export class Metrics {
       labelNames: Object.keys(labels),
       registers: [this.registry],
       async collect() {
-        for (const each of reads) {
-          const value = await each.read()
-          if (value !== undefined) this.set(each.labels, value)
+        const values = await Promise.all(reads.map((each) => each.read()))
+        // Or the value of the last scrape would stand for one that cannot be read.
+        this.reset()
+        for (const [i, { labels }] of reads.entries()) {
+          const value = values[i]
+          if (value !== undefined) this.set(labels, value)
         }
       },
     })
   }
 
-  readonly #reads = new Map<
-    string,
-    { labels: Record<string, string>; read: () => Promise<number | undefined> | number }[]
-  >()
+  readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
 }

@@ -13,13 +13,16 @@ import { openEchoEngine } from './engines/echo.ts'
 import { openLlamaEngine } from './engines/llama.ts'
 import { openOpenAiEngine } from './engines/openai.ts'
 import { prepareWeights } from './engines/weights.ts'
+import { newId } from './id.ts'
 import { topicsFor } from './jobs/topics.ts'
+import type { Service } from './lifecycle.ts'
 import type { Log } from './log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import type { Store } from './store/store.ts'
 
-/** Age at which a blob belongs to no job any more. */
-const BLOB_AGE_MS = 72 * 3_600_000
+/** Age at which a blob belongs to no job any more: a durable one may start, run and be kept for days each. */
+export const BLOB_AGE_MS = 22 * 24 * 3_600_000
 
 /** Everything a service works with, adapters chosen. */
 export interface Ports {
@@ -29,6 +32,8 @@ export interface Ports {
   readonly version: string
   readonly broker: Broker
   readonly blobs: Blobs
+  /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
+  readonly store: Store | undefined
   readonly models: ModelCatalogue
   /** Looks at answers; undefined when it is switched off. */
   readonly contentFilter: ContentFilter | undefined
@@ -43,12 +48,14 @@ export interface Ports {
 /**
  * Opens the adapters that the settings ask for: the only place that knows which there are.
  *
+ * @param isWhole Every role runs in this process, so a store that is open in one process will do.
  * @throws ConfigError, or the broker's list of everything that is wrong with it
  */
 export async function openPorts(
   config: Config,
   log: Log,
   version: string,
+  isWhole: boolean,
   onFatal: (error: unknown) => void,
 ): Promise<Ports> {
   const models = loadModels(config.modelsFile)
@@ -56,13 +63,29 @@ export async function openPorts(
   const blobs = await openDiskBlobs(config.blobDir)
   const swept = await blobs.sweep(BLOB_AGE_MS)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
+  // First of all: it refuses a second process on the same data directory.
+  const store = await openStore(config, log, isWhole)
   const broker = await openBroker(config, log, onFatal)
-  log.info({ broker: broker.name }, 'broker ready')
+  log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
     prepareAll(models, config.weightsDir, onProgress, signal)
-  return { config, log, metrics, version, broker, blobs, models, contentFilter, openChatEngine, prepareModels, onFatal }
+  const adapters = { broker, blobs, store, models, contentFilter, openChatEngine, prepareModels }
+  return { config, log, metrics, version, ...adapters, onFatal }
+}
+
+/** The ports as what closes last of all services. */
+export function portsService({ broker, store }: Ports): Service {
+  return {
+    name: 'ports',
+    drain: async () => {},
+    problems: () => [],
+    async close() {
+      await broker.close()
+      await store?.close()
+    },
+  }
 }
 
 /** Hears how far one model is: a fraction from 0 to 1, and what is being done. */
@@ -94,8 +117,27 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
   }
 }
 
+async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {
+  const { databaseUrl: url, databaseConnections: connectionsMax, dataDir } = config
+  if (url !== undefined) {
+    const { openPostgresStore } = await import('./store/postgres.ts')
+    const onProblem = (message: string, fields: Record<string, unknown>) => log.warn(fields, message)
+    return await openPostgresStore({ url, connectionsMax, onProblem }).catch((error: unknown) => {
+      const { cause } = error as Error
+      throw new ConfigError([`DATABASE_URL: ${error instanceof Error ? error.message : error} ${cause ?? ''}`.trim()])
+    })
+  }
+  if (!isWhole) return undefined
+  const { openSqliteStore } = await import('./store/sqlite.ts')
+  try {
+    return openSqliteStore({ directory: dataDir, boot: newId('sluice_', 8) })
+  } catch (error) {
+    throw new ConfigError([`DATA_DIR: ${error instanceof Error ? error.message : error}`])
+  }
+}
+
 async function openBroker(config: Config, log: Log, onFatal: (error: unknown) => void): Promise<Broker> {
-  const topics = topicsFor(PoolName.options, config.requestTimeoutMs)
+  const topics = topicsFor(PoolName.options, Math.max(config.requestTimeoutMs, config.jobDeadlineMaxMs))
   if (!config.kafka) return await openMemoryBroker({ topics })
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka.ts')

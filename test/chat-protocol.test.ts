@@ -13,7 +13,8 @@ import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { chatProtocol } from '#services/ingress/chat.ts'
-import type { DecodeContext, EncodeContext } from '#services/ingress/protocol.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { DecodeContext } from '#services/ingress/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const PNG = 'data:image/png;base64,iVBORw0KGgo='
@@ -380,7 +381,7 @@ const twoCalls = [
 
 function encoding(more: Partial<EncodeContext> = {}): EncodeContext {
   const request = decode(hello)
-  return { requestId: 'req_1', callId: 'abc', createdSeconds: 1, request, includeUsage: false, version: '', ...more }
+  return { request_id: 'req_1', call_id: 'abc', created_at: 1, model: request.model, include_usage: false, version: '', ...more }
 }
 
 function frames(events: readonly GenerateEvent[], more: Partial<EncodeContext> = {}): string {
@@ -471,7 +472,7 @@ describe('the stream', () => {
     const head =
       'data: {"id":"chatcmpl-abc","object":"chat.completion.chunk","created":1,"model":"m1","system_fingerprint":"fp_1","choices":['
     const tail = ',"logprobs":null,"finish_reason":null}],"usage":null}\n\n'
-    expect(frames([start, say('Hel'), stop, usage], { includeUsage: true })).toBe(
+    expect(frames([start, say('Hel'), stop, usage], { include_usage: true })).toBe(
       `${head}{"index":0,"delta":{"role":"assistant","content":"","refusal":null}${tail}` +
         `${head}{"index":0,"delta":{"content":"Hel"}${tail}` +
         `${head}{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","content_filter_results":${JSON.stringify(NOTHING_FILTERED)}}],"usage":null}\n\n` +
@@ -565,7 +566,7 @@ function answering(body: string, type: string): typeof fetch {
 }
 
 const streaming = (events: readonly GenerateEvent[]) =>
-  answering(frames(events, { includeUsage: true }), 'text/event-stream; charset=utf-8')
+  answering(frames(events, { include_usage: true }), 'text/event-stream; charset=utf-8')
 const answered = (events: readonly GenerateEvent[]) => answering(JSON.stringify(whole(events)), 'application/json')
 const options = { apiKey: 'sk-test', baseURL: 'http://127.0.0.1:1/v1', maxRetries: 0 }
 const asked = { model: 'm1', messages: [{ role: 'user' as const, content: 'Hi' }] }

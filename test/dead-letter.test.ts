@@ -30,7 +30,7 @@ async function startWithBroker(settings: Record<string, string>) {
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: [ECHO_MODEL] }))
   const env = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: TEST_KEY, ...settings }
-  const ports = await openPorts(parseConfig(env), silentLog, 'test', (error) => {
+  const ports = await openPorts(parseConfig(env), silentLog, 'test', true, (error) => {
     throw error
   })
   const { broker } = ports

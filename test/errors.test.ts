@@ -7,7 +7,7 @@ import {
   messagesStatus,
   openaiErrorBody,
   openaiStatus,
-} from '#services/ingress/errors.ts'
+} from '#shared/protocols/errors.ts'
 import { DEPTH_MAX, parseBody, type Wording } from '#services/ingress/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 

@@ -10,9 +10,10 @@ import { z } from 'zod'
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { Message } from '#schemas/messages.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { messagesErrorBody } from '#services/ingress/errors.ts'
+import { messagesErrorBody } from '#shared/protocols/errors.ts'
 import { decodeCountTokens, messagesProtocol, parseVersion } from '#services/ingress/messages.ts'
-import type { DecodeContext, EncodeContext } from '#services/ingress/protocol.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { DecodeContext } from '#services/ingress/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const ABLE = { capabilities: { images: true, files: true, reasoning: true } }
@@ -376,7 +377,7 @@ const agent = [
 
 function encoding(version: string): EncodeContext {
   const request = decode(hello)
-  return { requestId: 'req_1', callId: 'abc', createdSeconds: 1, request, includeUsage: true, version }
+  return { request_id: 'req_1', call_id: 'abc', created_at: 1, model: request.model, include_usage: true, version }
 }
 
 function frames(events: readonly GenerateEvent[], version = OLD): string {

@@ -4,11 +4,12 @@ import { join } from 'node:path'
 import { stringify } from 'yaml'
 import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { parseConfig } from '#shared/config.ts'
 import { newId } from '#shared/id.ts'
-import { type Service, stopAll } from '#shared/lifecycle.ts'
+import { stopAll } from '#shared/lifecycle.ts'
 import { openLog } from '#shared/log.ts'
-import { openPorts } from '#shared/ports.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
 
 /** The key every test stack accepts. */
 export const TEST_KEY = 'sk-test-0123456789'
@@ -57,17 +58,12 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     ...options.settings,
   })
   const log = openLog(config.logLevel, 'test')
-  const ports = await openPorts(config, log, 'test', (error) => {
+  const ports = await openPorts(config, log, 'test', true, (error) => {
     throw error
   })
   const inference = await startInference(ports)
+  const scheduler = await startScheduler(ports)
   const ingress = await startIngress(ports)
-  const broker: Service = {
-    name: 'broker',
-    drain: async () => {},
-    close: () => ports.broker.close(),
-    problems: () => [],
-  }
   const url = `http://127.0.0.1:${ingress.port}`
   const request = (method: string, path: string, init: RequestInit = {}, body?: unknown) => {
     const headers = new Headers(init.headers)
@@ -81,7 +77,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     post: (path, body, init) => request('POST', path, init, body),
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
-      await stopAll([broker, inference, ingress], 1_000, log)
+      await stopAll([portsService(ports), inference, scheduler, ingress], 1_000, log)
       await rm(dataDir, { recursive: true, force: true })
     },
   }

@@ -7,6 +7,8 @@ import type { Ports } from '#shared/ports.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
 import { prepareInBackground } from './prepare.ts'
+import { withProgress } from './progress.ts'
+import { recordCount, recordGenerate } from './recorder.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
 const IDLE_MS_MAX = 10_000
@@ -17,9 +19,14 @@ export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
   const generate: Kind = {
     parse: (body) => GenerateRequest.parse(body),
-    run: (body, context) => generateWithFallback(engines, ports, body as GenerateRequest, context),
+    run: (body, context) => {
+      const request = body as GenerateRequest
+      const events = generateWithFallback(engines, ports, request, context)
+      return context.onProgress ? withProgress(events, request, context.onProgress) : events
+    },
     merge: mergeGenerateEvents,
     isOutput: isGenerateOutput,
+    openRecorder: recordGenerate,
   }
   const countTokens: Kind = {
     parse: (body) => GenerateRequest.parse(body),
@@ -30,6 +37,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     },
     merge: () => undefined,
     isOutput: () => true,
+    openRecorder: recordCount,
   }
   const pool = await Pool.open(
     { name: 'inference', slots: config.inferenceSlots, kinds: { generate, count_tokens: countTokens } },
@@ -38,9 +46,10 @@ export async function startInference(ports: Ports): Promise<Service> {
       blobs: ports.blobs,
       log,
       version: ports.version,
+      store: ports.store,
+      leaseMs: config.jobLeaseMs,
       onFatal: ports.onFatal,
       observer: {
-        onStart: () => {},
         onEnd: (job, end, durationMs) => {
           metrics.attempts.inc({ pool: job.pool, end })
           metrics.attemptSeconds.observe({ pool: job.pool, model: job.model }, durationMs / 1_000)

@@ -24,7 +24,8 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   app.use((req, res, next) => identify(context, req, res, next))
   for (const route of ROUTES) {
     const path = route.path.replace('/*', '/*rest')
-    app[route.method === 'GET' ? 'get' : 'post'](path, (req, res) => answer(context, route, readJson, req, res))
+    const method = route.method.toLowerCase() as 'get' | 'post' | 'delete'
+    app[method](path, (req, res) => answer(context, route, readJson, req, res))
   }
   for (const route of ROUTES) {
     app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
@@ -89,7 +90,7 @@ async function answer(
   const end = context.limits.begin(key.id)
   try {
     await context.limits.count(key.id, route.format, res)
-    const body = route.method === 'POST' ? await readJson(req) : undefined
+    const body = route.hasBody ? await readJson(req) : undefined
     await route.handle(context, call, body)
   } finally {
     end()

@@ -19,10 +19,19 @@ export function authenticate(req: Request, keys: ApiKeys, format: WireFormat, pa
   }
   const key = keys.find(secret)
   if (!key) throw new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
-  if (key.endpoints && !key.endpoints.includes(path)) {
-    throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
-  }
+  // Jobs stand for calls to other endpoints: each is checked when it is submitted, and only its own key sees it.
+  if (!isAboutJobs(path)) requireEndpoint(key, path)
   return key
+}
+
+/** @throws ServiceError `permission_denied` when a key may not call an endpoint */
+export function requireEndpoint(key: ApiKey, path: string): void {
+  if (!key.endpoints || key.endpoints.includes(path)) return
+  throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
+}
+
+function isAboutJobs(path: string): boolean {
+  return path === '/v1/jobs' || path.startsWith('/v1/jobs/') || path === '/v1/ws'
 }
 
 /** A key as it may be shown (contract A.1): enough to recognise it, nothing to use. */

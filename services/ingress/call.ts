@@ -1,6 +1,7 @@
 import type { Request, Response } from 'express'
 import type { Config } from '#shared/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { Log } from '#shared/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
@@ -13,6 +14,10 @@ export interface IngressContext {
   readonly log: Log
   readonly metrics: Metrics
   readonly jobs: AttachedJobs
+  /** Undefined in a deployment without a store. */
+  readonly durable: DurableJobs | undefined
+  /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
+  readonly closing: AbortSignal
   readonly models: ModelCatalogue
   readonly keys: ApiKeys
   readonly limits: RateLimits

@@ -1,7 +1,13 @@
 import type { ServerResponse } from 'node:http'
 import type { ServiceError } from '#shared/error.ts'
+import {
+  errorHeaders,
+  messagesErrorBody,
+  messagesStatus,
+  openaiErrorBody,
+  openaiStatus,
+} from '#shared/protocols/errors.ts'
 import type { WireFormat } from './call.ts'
-import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from './errors.ts'
 
 /** The body of a failure in the format of its path. */
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {

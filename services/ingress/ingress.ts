@@ -4,6 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 import { answerHealth } from '#shared/health.ts'
 import { AttachedJobs } from '#shared/jobs/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { openApp } from './app.ts'
@@ -40,8 +41,11 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
       onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
     },
   })
+  const durable = await openDurable(ports, jobs)
+  const closing = new AbortController()
   const limits = new RateLimits(config)
-  const app = openApp({ config, log, metrics, jobs, models: ports.models, keys, limits })
+  const { models } = ports
+  const app = openApp({ config, log, metrics, jobs, durable, closing: closing.signal, models, keys, limits })
   const health = { problems: () => problemsOf(ports, jobs), metrics }
   const { server, port } = await listen(
     (req, res) => {
@@ -65,13 +69,24 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
     port,
     createdKey: keys.created,
     problems: () => problemsOf(ports, jobs),
-    drain: (signal) => drain(jobs, server, signal),
+    drain(signal) {
+      closing.abort()
+      return drain(jobs, server, signal)
+    },
     async close() {
       await closeServer(server, AbortSignal.abort())
+      await durable?.close()
       await jobs.close()
       keys.close()
     },
   }
+}
+
+async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {
+  const { config, store, broker, blobs, log } = ports
+  if (!store) return undefined
+  const bounds = { retentionMs: config.jobRetentionMs, jobsMax: config.durableJobsMax }
+  return await DurableJobs.open({ store, broker, blobs, log, presence: () => jobs.presence, ...bounds })
 }
 
 function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {

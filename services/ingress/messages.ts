@@ -1,17 +1,15 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
+import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import { decodeCount, decodeMessages } from './messages-decode.ts'
-import { MessagesStream } from './messages-stream.ts'
-import { encodeMessage } from './messages-whole.ts'
 import type { DecodeContext, Protocol } from './protocol.ts'
 import { excerpt } from './validate.ts'
 
 /** The messages format: `POST /v1/messages` (contract C). */
 export const messagesProtocol: Protocol = {
+  ...messagesEncoding,
   decode: decodeMessages,
-  encodeWhole: encodeMessage,
-  openStream: (context) => new MessagesStream(context),
 }
 
 /**

@@ -1,9 +1,9 @@
 import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import type { Call } from './call.ts'
 import { errorBody } from './errors-http.ts'
-import type { StreamEncoder } from './protocol.ts'
 import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 
 /** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
@@ -29,6 +29,14 @@ function writeStreamHead(call: Call): void {
   res.flushHeaders()
 }
 
+/** Where the output of a job comes from: {@link AttachedJob}, or what a durable one recorded. */
+interface Output {
+  /** Set once there was output that a caller would notice. */
+  readonly firstOutputAtMs: number | undefined
+  /** Deltas, at least one; undefined after the last. @throws ServiceError When the job failed */
+  next(): Promise<unknown[] | undefined>
+}
+
 /**
  * Streams a job's deltas to the caller as they come, until its end.
  *
@@ -38,7 +46,7 @@ function writeStreamHead(call: Call): void {
  */
 export async function respondStream(
   call: Call,
-  job: AttachedJob,
+  job: Output,
   encoder: StreamEncoder,
   onDelta: (delta: unknown) => void,
   slowReaderMs: number,
@@ -115,25 +123,30 @@ class EventStream {
   }
 }
 
-/**
- * Answers with the whole result of a job as JSON.
- *
- * An answer that takes longer than four minutes gets its head early and newlines, which JSON allows before the value; a
- * failure after that can only be told inside the body (contract G.2).
- */
+/** Answers with the whole result of a job as JSON. */
 export async function respondWhole(
   call: Call,
   job: AttachedJob,
   encode: (deltas: unknown[]) => unknown,
   slowReaderMs: number,
 ): Promise<void> {
+  await respondBody(call, async () => encode((await job.next()) ?? []), slowReaderMs)
+}
+
+/**
+ * Answers with JSON once it is there.
+ *
+ * An answer that takes longer than four minutes gets its head early and newlines, which JSON allows before the value; a
+ * failure after that can only be told inside the body (contract G.2).
+ */
+export async function respondBody(call: Call, get: () => Promise<unknown>, slowReaderMs: number): Promise<void> {
   const { res } = call
   const early = keepWaiting(call)
   let body: string
   try {
-    const deltas = await job.next()
+    const value = await get()
     if (res.destroyed) return
-    body = JSON.stringify(encode(deltas ?? []))
+    body = JSON.stringify(value)
   } catch (error) {
     if (!res.headersSent) throw error
     body = JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId))

@@ -1,42 +1,38 @@
+import { answerCall } from './answer.ts'
 import type { Call, IngressContext, WireFormat } from './call.ts'
-import { chatProtocol } from './chat.ts'
-import { countTokens } from './count-tokens.ts'
-import { generate } from './generate.ts'
-import { messagesProtocol, parseVersion } from './messages.ts'
+import { JOB_ENDPOINTS } from './endpoints.ts'
+import { streamEvents } from './jobs-events.ts'
+import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs-read.ts'
+import { submitJob } from './jobs-submit.ts'
 import { listModels, retrieveModel } from './models.ts'
 
 /** One endpoint: a row of the table. */
 export interface Route {
-  readonly method: 'GET' | 'POST'
-  /** A path ending in `/*` matches everything below it. */
+  readonly method: 'GET' | 'POST' | 'DELETE'
+  /** A path ending in `/*` matches everything below it; `:id` is one segment. */
   readonly path: string
   readonly format: WireFormat
+  /** It needs a JSON body. */
+  readonly hasBody?: boolean
   /** Answers the call. @throws ServiceError as long as nothing was sent */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 
 /** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
 export const ROUTES: readonly Route[] = [
-  {
-    method: 'POST',
-    path: '/v1/chat/completions',
-    format: 'openai',
-    handle: (context, call, body) => {
-      const includeUsage =
-        (body as { stream_options?: { include_usage?: unknown } } | null)?.stream_options?.include_usage === true
-      return generate(context, call, chatProtocol, body, { includeUsage, version: '' })
-    },
-  },
-  {
-    method: 'POST',
-    path: '/v1/messages',
-    format: 'anthropic',
-    handle: (context, call, body) => {
-      const version = parseVersion(call.req.headers)
-      return generate(context, call, messagesProtocol, body, { includeUsage: true, version })
-    },
-  },
-  { method: 'POST', path: '/v1/messages/count_tokens', format: 'anthropic', handle: countTokens },
+  ...JOB_ENDPOINTS.map((endpoint): Route => {
+    const { path, format } = endpoint
+    const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
+    return { method: 'POST', path, format, hasBody: true, handle }
+  }),
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
+  { method: 'POST', path: '/v1/jobs', format: 'openai', hasBody: true, handle: submitJob },
+  { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
+  { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },
+  { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
+  { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
+  { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
+  { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
+  { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', handle: redriveJob },
 ]

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse, S
 import type { Socket } from 'node:net'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { errorHeaders } from './errors.ts'
+import { errorHeaders } from '#shared/protocols/errors.ts'
 import { errorBody, formatOf } from './errors-http.ts'
 
 /** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */

@@ -1,6 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Outcome } from './decide.ts'
 import { DeltaBuffer, type MergeDeltas } from './delta-buffer.ts'
@@ -29,7 +29,7 @@ export interface Arbiter {
  * the worker whose `started` came first, in the order of `seq`, without gaps; all else is dropped.
  */
 export class AttachedJob {
-  readonly envelope: JobEnvelope
+  readonly envelope: AttachedEnvelope
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
   tries = 0
@@ -46,7 +46,7 @@ export class AttachedJob {
   #error: ServiceError | undefined
   #wake: (() => void) | undefined
 
-  constructor(envelope: JobEnvelope, arbiter: Arbiter, merge: MergeDeltas, isOutput: (delta: unknown) => boolean) {
+  constructor(envelope: AttachedEnvelope, arbiter: Arbiter, merge: MergeDeltas, isOutput: (delta: unknown) => boolean) {
     this.envelope = envelope
     this.#arbiter = arbiter
     this.#isOutput = isOutput

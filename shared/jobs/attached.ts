@@ -1,6 +1,6 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
-import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -81,7 +81,8 @@ export class AttachedJobs implements Arbiter {
   readonly #jobs = new Map<string, AttachedJob>()
   readonly #timers = new Map<string, JobTimers>()
   readonly #admission = new Admission()
-  #wait = { atMs: 0, ms: 0 }
+  /** By pool: what {@link Admission} said last. */
+  readonly #waits = new Map<PoolName, { atMs: number; ms: number }>()
   readonly #withBlob = new Set<string>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
@@ -212,17 +213,19 @@ export class AttachedJobs implements Arbiter {
   #refuseLongWait(pool: PoolName): void {
     const now = Date.now()
     // Counting walks all jobs: ten times a second is often enough.
-    if (now - this.#wait.atMs > 100) {
-      this.#wait = { atMs: now, ms: this.#admission.estimateMs(this.count(pool, 'queued'), now) }
+    let wait = this.#waits.get(pool)
+    if (!wait || now - wait.atMs > 100) {
+      wait = { atMs: now, ms: this.#admission.estimateMs(this.count(pool, 'queued'), now) }
+      this.#waits.set(pool, wait)
     }
-    const waitMs = this.#wait.ms
+    const waitMs = wait.ms
     if (waitMs <= this.#options.startTimeoutMs) return
     const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
     const seconds = Math.round(waitMs / 1_000)
     throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
   }
 
-  #envelopeOf(spec: NewJob): JobEnvelope {
+  #envelopeOf(spec: NewJob): AttachedEnvelope {
     const now = Date.now()
     return {
       id: newId('job_'),

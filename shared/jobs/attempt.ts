@@ -6,36 +6,61 @@ import type { Log } from '#shared/log.ts'
 import { fetchBody } from './body.ts'
 import { DeltaBuffer } from './delta-buffer.ts'
 import type { Kind } from './pool.ts'
-import type { AttemptEvents } from './reporter.ts'
 
 /** Bytes of a whole answer at which it is refused. */
-const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
-/** How an attempt ended, for metrics. `cancelled` says nothing to the ingress: it knows already. */
-export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back'
+/** How an attempt ended, for metrics. `lost`: the job was given to somebody else. */
+export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost'
 
 /** Why an attempt was aborted. */
-type AbortReason = 'cancelled' | 'timed_out' | 'handed_back'
+type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
+
+/** How far a job is, for people who wait (contract H.2). */
+export interface Progress {
+  /** What is being done, in a word or two. */
+  readonly phase: string
+  /** 0 to 100; null where nobody knows. */
+  readonly percent: number | null
+  readonly message: string
+}
+
+/**
+ * Where an attempt says what it made and how it ended: to its ingress, or into the store. Each end resolves when it is
+ * told for good, and only one of them is called.
+ */
+export interface AttemptSink {
+  /** Whether the job can run again although output of this attempt was told. */
+  readonly canRestart: boolean
+  /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
+  delta(delta: unknown): Promise<void> | undefined
+  readonly onProgress?: ((progress: Progress) => void) | undefined
+  /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
+  completed(): Promise<void>
+  failed(error: ErrorBody): Promise<void>
+  handedBack(): Promise<void>
+  cancelled(): Promise<void>
+}
 
 /**
  * One execution of one job on this worker, from `started` to its last event.
  *
- * Abort is an outcome here, not an error: cancel ends the attempt silently, the deadline as `timeout`, drain by handing
+ * Abort is an outcome here, not an error: cancel ends the attempt as cancelled, the deadline as `timeout`, drain by handing
  * the job back.
  */
 export class Attempt {
   readonly job: JobEnvelope
   readonly #kind: Kind
-  readonly #events: AttemptEvents
+  readonly #sink: AttemptSink
   readonly #log: Log
   readonly #abort = new AbortController()
   #pause: PromiseWithResolvers<void> | undefined
   #hasOutput = false
 
-  constructor(job: JobEnvelope, kind: Kind, events: AttemptEvents, log: Log) {
+  constructor(job: JobEnvelope, kind: Kind, sink: AttemptSink, log: Log) {
     this.job = job
     this.#kind = kind
-    this.#events = events
+    this.#sink = sink
     this.#log = log
   }
 
@@ -47,18 +72,23 @@ export class Attempt {
     try {
       const body = this.#kind.parse(await fetchBody(this.job, blobs))
       await (this.job.stream ? this.#stream(body) : this.#whole(body))
-      await this.#events.completed()
+      await this.#sink.completed()
       return 'completed'
     } catch (error) {
-      return await this.#onError(error)
+      return await this.#onError(error).catch((cause: unknown) => this.#onUntold(cause))
     } finally {
       clearTimeout(deadline)
     }
   }
 
-  /** The ingress does not want it any more: stop, and say nothing. */
+  /** Its arbiter does not want it any more. */
   cancel(): void {
     this.#stop('cancelled')
+  }
+
+  /** Somebody else has the job: stop, and say nothing. */
+  lose(): void {
+    this.#stop('lost')
   }
 
   /** This worker must end now: let another one run it, if nothing was sent yet. */
@@ -88,7 +118,7 @@ export class Attempt {
     for await (const delta of this.#run(body)) {
       signal.throwIfAborted()
       this.#hasOutput ||= this.#kind.isOutput(delta)
-      const room = this.#events.delta(delta)
+      const room = this.#sink.delta(delta)
       if (room) await room
       if (this.#pause) await this.#pause.promise
     }
@@ -106,14 +136,15 @@ export class Attempt {
       if (buffer.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
     }
     signal.throwIfAborted()
-    for (const delta of buffer.takeAll()) await this.#events.delta(delta)
+    for (const delta of buffer.takeAll()) await this.#sink.delta(delta)
   }
 
   #run(body: unknown): AsyncIterable<unknown> {
     const { signal } = this.#abort
     signal.throwIfAborted()
     const idempotencyKey = `${this.job.id}:${this.job.attempt}`
-    return this.#kind.run(body, { signal, idempotencyKey, traceparent: this.job.traceparent })
+    const { traceparent } = this.job
+    return this.#kind.run(body, { signal, idempotencyKey, traceparent, onProgress: this.#sink.onProgress })
   }
 
   async #onError(error: unknown): Promise<AttemptEnd> {
@@ -124,17 +155,27 @@ export class Attempt {
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: error },
       'attempt failed',
     )
-    await this.#events.failed(failure.toBody())
+    await this.#sink.failed(failure.toBody())
     return 'failed'
   }
 
+  /** Its end could not be told: whoever watches over the job finds out by our silence. */
+  #onUntold(cause: unknown): AttemptEnd {
+    this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'end of an attempt not told')
+    return 'lost'
+  }
+
   async #onAbort(reason: AbortReason): Promise<AttemptEnd> {
-    if (reason === 'cancelled') return 'cancelled'
-    if (reason === 'handed_back' && !this.#hasOutput) {
-      await this.#events.handedBack()
+    if (reason === 'lost') return 'lost'
+    if (reason === 'cancelled') {
+      await this.#sink.cancelled()
+      return 'cancelled'
+    }
+    if (reason === 'handed_back' && (!this.#hasOutput || this.#sink.canRestart)) {
+      await this.#sink.handedBack()
       return 'handed_back'
     }
-    await this.#events.failed(reason === 'timed_out' ? TIMEOUT : SHUT_DOWN)
+    await this.#sink.failed(reason === 'timed_out' ? TIMEOUT : SHUT_DOWN)
     return 'failed'
   }
 }

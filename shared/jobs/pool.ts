@@ -1,12 +1,17 @@
+import { setTimeout } from 'node:timers/promises'
+import type { Priority } from '#schemas/durable-job.ts'
 import type { ControlRecord } from '#schemas/event.ts'
-import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
-import { Attempt, type AttemptEnd } from './attempt.ts'
+import type { Store } from '#shared/store/store.ts'
+import { Attempt, type AttemptEnd, type Progress } from './attempt.ts'
 import { unpackJob } from './body.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
+import { DurableRuns } from './durable-runs.ts'
+import { laneRoom } from './lanes.ts'
 import { Presence } from './presence.ts'
 import { Reporter } from './reporter.ts'
 import { DEAD, jobsTopic } from './topics.ts'
@@ -24,6 +29,11 @@ const ORPHAN_AGE_MS = 5_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
 
+/** Lanes of a pool; without a store there are no jobs of low priority. */
+const LANES: readonly Priority[] = ['normal', 'low']
+/** How long after its last job the interactive lane still counts as having work. */
+const LANE_BUSY_MS = 1_000
+
 /** What an attempt may use beside its body. */
 export interface AttemptContext {
   /** Aborts on cancel, drain and deadline. The work must stop within a second. */
@@ -31,6 +41,18 @@ export interface AttemptContext {
   /** `job_id:attempt`, to make outside effects idempotent. */
   readonly idempotencyKey: string
   readonly traceparent: string | undefined
+  /** Hears how far the work is; undefined where the caller watches the output itself. */
+  readonly onProgress: ((progress: Progress) => void) | undefined
+}
+
+/** Says the output of one durable job in the words of its endpoint: as objects of the wire, which are kept. */
+export interface OutputRecorder {
+  /** What a stream would send for a delta. */
+  event(delta: unknown): unknown[]
+  /** What a stream would send at a good end. */
+  end(): unknown[]
+  /** The whole answer. @throws ServiceError When the deltas are not those of a finished job */
+  whole(deltas: readonly unknown[]): unknown
 }
 
 /** One kind of job: how its body is read, how it runs, what its deltas are. */
@@ -42,6 +64,7 @@ export interface Kind {
   readonly merge: MergeDeltas
   /** Whether a caller would see the delta twice if the job ran again. */
   isOutput(delta: unknown): boolean
+  openRecorder(job: JobEnvelope): OutputRecorder
 }
 
 /** A pool of workers: its kinds of job, and how many jobs one worker runs at once. */
@@ -53,7 +76,6 @@ export interface PoolDefinition {
 
 /** What happened, for metrics. */
 export interface PoolObserver {
-  onStart(job: JobEnvelope): void
   onEnd(job: JobEnvelope, end: AttemptEnd, durationMs: number): void
 }
 
@@ -64,15 +86,29 @@ export interface PoolOptions {
   readonly log: Log
   readonly observer: PoolObserver
   readonly version: string
+  /** Arbiter of durable jobs; undefined where there are none. */
+  readonly store: Store | undefined
+  /** How long a silent worker keeps its durable jobs. */
+  readonly leaseMs: number
   /** The loop broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
+}
+
+/** One queue of a pool, as this worker takes from it. */
+interface Lane {
+  readonly priority: Priority
+  readonly consumer: QueueConsumer
+  running: number
+  /** When it last gave a job. */
+  busyAtMs: number
 }
 
 /**
  * One worker of a pool: the consume loop (DESIGN section 4).
  *
- * Takes no more jobs than there are free slots, says `started`, acknowledges as soon as that is out, runs, reports. So a
- * record is held for milliseconds only, and a long job holds nothing at the broker.
+ * Takes no more jobs than there are free slots, claims (says `started`, or takes the job's row in the store), acknowledges
+ * as soon as that is out, runs, reports. So a record is held for milliseconds only, and a long job holds nothing at the
+ * broker. Jobs of low priority wait in a lane of their own (`lanes.ts`).
  */
 export class Pool {
   readonly boot = newId('wrk_', 16)
@@ -85,10 +121,12 @@ export class Pool {
   readonly #silent = new Set<string>()
   readonly #cancelled = new Set<string>()
   readonly #stopTaking = new AbortController()
-  #consumer!: QueueConsumer
-  #loop: Promise<void> = Promise.resolve()
+  #durable: DurableRuns | undefined
+  #lanes: Lane[] = []
+  #loop: Promise<unknown> = Promise.resolve()
   #slotFreed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
+  #isHandingBack = false
 
   private constructor(definition: PoolDefinition, options: PoolOptions) {
     this.#definition = definition
@@ -99,36 +137,39 @@ export class Pool {
   /** Joins the pool and starts to take jobs. */
   static async open(definition: PoolDefinition, options: PoolOptions): Promise<Pool> {
     const pool = new Pool(definition, options)
+    const { broker, log, version, store, leaseMs } = options
+    const { name: role, slots } = definition
+    const isDraining = () => pool.#stopTaking.signal.aborted
     pool.presence = await Presence.open({
-      broker: options.broker,
-      log: options.log,
+      broker,
+      log,
       lostMs: INGRESS_LOST_MS,
-      self: {
-        boot: pool.boot,
-        role: definition.name,
-        version: options.version,
-        slots: () => definition.slots,
-        running: () => pool.running,
-        isDraining: () => pool.#stopTaking.signal.aborted,
-      },
+      self: { boot: pool.boot, role, version, slots: () => slots, running: () => pool.running, isDraining },
       listener: {
         onLost: (peer) => pool.#onPeerLost(peer.boot),
         onControl: (record) => pool.#onControl(record),
       },
     })
-    pool.#consumer = await options.broker.openQueue(jobsTopic(definition.name))
-    pool.#loop = pool.#takeForEver().catch(options.onFatal)
+    if (store) {
+      const lease = { boot: pool.boot, role, version, slots, leaseMs, isDraining }
+      pool.#durable = await DurableRuns.open({ store, broker, log, ...lease })
+    }
+    for (const priority of store ? LANES : LANES.slice(0, 1)) {
+      const consumer = await broker.openQueue(jobsTopic(role, priority))
+      pool.#lanes.push({ priority, consumer, running: 0, busyAtMs: 0 })
+    }
+    pool.#loop = Promise.all(pool.#lanes.map((lane) => pool.#takeForEver(lane))).catch(options.onFatal)
     return pool
   }
 
-  /** Attempts that run now. */
+  /** Attempts that run now, and claims. */
   get running(): number {
-    return this.#running.size
+    return this.#running.size + (this.#durable?.claiming ?? 0)
   }
 
   /** Milliseconds since the consume loop last came round. With free slots this stays near a second. */
   get idleMs(): number {
-    return this.#running.size >= this.#definition.slots ? 0 : Date.now() - this.#lastTurnMs
+    return this.running >= this.#definition.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
   /**
@@ -139,39 +180,58 @@ export class Pool {
     this.#freeSlot()
     await this.#loop
     const handBackAll = () => {
+      this.#isHandingBack = true
       for (const attempt of this.#running.values()) attempt.handBack()
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    while (this.#running.size > 0) await this.#untilSlotFreed()
+    while (this.running > 0) await this.#untilSlotFreed()
     signal.removeEventListener('abort', handBackAll)
   }
 
   /** Leaves the pool. What still runs is handed back first. */
   async close(): Promise<void> {
     await this.drain(AbortSignal.abort())
-    await this.#consumer.close()
+    await Promise.all(this.#lanes.map((lane) => lane.consumer.close()))
+    await this.#durable?.close()
     await this.presence.close()
     this.#reporter.close()
   }
 
-  async #takeForEver(): Promise<void> {
+  async #takeForEver(lane: Lane): Promise<void> {
     const { signal } = this.#stopTaking
     while (!signal.aborted) {
-      this.#lastTurnMs = Date.now()
-      const free = this.#definition.slots - this.#running.size
-      if (free <= 0) {
-        await this.#untilSlotFreed()
+      if (lane.priority === 'normal') this.#lastTurnMs = Date.now()
+      const room = this.#roomOf(lane)
+      if (room <= 0) {
+        // The batch lane may also borrow again once the other has been quiet for a while.
+        await Promise.race([this.#untilSlotFreed(), setTimeout(LANE_BUSY_MS, undefined, { ref: false })])
         continue
       }
-      for (const delivery of await this.#consumer.take(shareOf(free), signal)) this.#onDelivery(delivery)
+      for (const delivery of await lane.consumer.take(shareOf(room), signal)) {
+        lane.busyAtMs = Date.now()
+        this.#onDelivery(lane, delivery)
+      }
     }
   }
 
-  #onDelivery(delivery: Delivery): void {
+  #roomOf(lane: Lane): number {
+    const [interactive, batch] = this.#lanes
+    if (!interactive || !batch) return this.#definition.slots - this.running
+    const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
+    const use = { slots: this.#definition.slots, running: this.running, batch: batch.running, isInteractiveBusy }
+    return laneRoom(lane.priority, use)
+  }
+
+  #onDelivery(lane: Lane, delivery: Delivery): void {
     const job = unpackJob(delivery.value)
     const kind = job && this.#kindOf(job)
     if (!job || !kind) return this.#bury(delivery)
+    if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
+    else void this.#onDurable(lane, delivery, job, kind)
+  }
+
+  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Kind): void {
     const key = keyOf(job.id, job.attempt)
     if (this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)) {
       return delivery.acknowledge()
@@ -188,11 +248,29 @@ export class Pool {
       void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
       return
     }
-    void this.#run(new Attempt(job, kind, events, this.#options.log), key)
+    void this.#run(lane, new Attempt(job, kind, events, this.#options.log))
+  }
+
+  /**
+   * The record is a hint: the store says who may run the job. A record that could not be used is acknowledged all the same,
+   * for the scheduler publishes again what still waits; so the broker never reaches its own limit of deliveries.
+   */
+  async #onDurable(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Kind): Promise<void> {
+    const durable = this.#durable
+    lane.running++
+    const claimed = await durable?.claim(envelope, kind)
+    lane.running--
+    delivery.acknowledge()
+    if (!durable || !claimed) return this.#freeSlot()
+    const { job, sink } = claimed
+    const attempt = new Attempt(job, kind, sink, this.#options.log)
+    sink.onStop = (reason) => (reason === 'lost' ? attempt.lose() : attempt.cancel())
+    await this.#run(lane, attempt)
+    durable.release(job)
   }
 
   /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
-  #isOrphan(job: JobEnvelope): boolean {
+  #isOrphan(job: AttachedEnvelope): boolean {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
@@ -201,16 +279,20 @@ export class Pool {
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
-  async #run(attempt: Attempt, key: string): Promise<void> {
+  async #run(lane: Lane, attempt: Attempt): Promise<void> {
     const startedAt = performance.now()
+    const key = keyOf(attempt.job.id, attempt.job.attempt)
     this.#running.set(key, attempt)
-    this.#options.observer.onStart(attempt.job)
+    lane.running++
+    // A claim that came through when it was too late.
+    if (this.#isHandingBack) attempt.handBack()
     try {
       const end = await attempt.run(this.#options.blobs)
       this.#options.observer.onEnd(attempt.job, end, performance.now() - startedAt)
     } finally {
       this.#running.delete(key)
-      this.#forgetSilent(attempt.job.reply.boot)
+      lane.running--
+      if (attempt.job.reply) this.#forgetSilent(attempt.job.reply.boot)
       this.#freeSlot()
     }
   }
@@ -220,7 +302,7 @@ export class Pool {
     this.#options.log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
     this.#options.broker.send(DEAD, 0, this.#definition.name, delivery.value).then(
       () => delivery.acknowledge(),
-      () => void setTimeout(() => delivery.release(), BURY_AGAIN_MS).unref(),
+      () => void setTimeout(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release()),
     )
   }
 
@@ -253,13 +335,13 @@ export class Pool {
   /** Its callers are gone, or it was only silent: then it hears that its jobs have ended here. */
   #onPeerLost(boot: string): void {
     this.#silent.add(boot)
-    for (const attempt of this.#running.values()) if (attempt.job.reply.boot === boot) attempt.handBack()
+    for (const attempt of this.#running.values()) if (attempt.job.reply?.boot === boot) attempt.handBack()
     this.#forgetSilent(boot)
   }
 
   #forgetSilent(boot: string): void {
     if (!this.#silent.has(boot)) return
-    for (const attempt of this.#running.values()) if (attempt.job.reply.boot === boot) return
+    for (const attempt of this.#running.values()) if (attempt.job.reply?.boot === boot) return
     this.#silent.delete(boot)
     this.#reporter.drop(boot)
   }
@@ -273,6 +355,10 @@ export class Pool {
     this.#slotFreed?.resolve()
     this.#slotFreed = undefined
   }
+}
+
+function isAttached(job: JobEnvelope): job is AttachedEnvelope {
+  return job.reply !== undefined
 }
 
 function shareOf(free: number): number {

@@ -11,10 +11,13 @@ const CHECK_MS = 100
 /** Silence of our own heartbeat after which the channel, not the others, is taken to be broken. */
 const CHANNEL_SILENCE_MS = 2_500
 
+/** What a process is: a worker of a pool, or one that takes no jobs. */
+type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
+
 /** A process as its heartbeats show it. */
 export interface Peer {
   readonly boot: string
-  readonly role: PoolName | 'ingress'
+  readonly role: Role
   slots: number
   running: number
   draining: boolean
@@ -24,7 +27,7 @@ export interface Peer {
 /** What this process tells about itself with every heartbeat. */
 export interface Self {
   readonly boot: string
-  readonly role: PoolName | 'ingress'
+  readonly role: Role
   readonly version: string
   slots(): number
   running(): number
@@ -171,7 +174,7 @@ export class Presence {
   /** What a worker said last may still be on its way on another channel, so its goodbye only lets its lease run out. */
   #onGoodbye(boot: string): void {
     const peer = this.peers.get(boot)
-    if (peer?.role === 'ingress') return this.#lose(boot)
+    if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#lose(boot)
     if (peer) Object.assign(peer, { slots: 0, draining: true, lastSeenMs: Date.now() })
   }
 

@@ -1,9 +1,10 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
+import type { AttemptSink } from './attempt.ts'
 import { DeltaBuffer, type MergeDeltas, sizeOf } from './delta-buffer.ts'
 import { REPLIES } from './topics.ts'
 
@@ -38,7 +39,7 @@ export class Reporter {
   }
 
   /** Opens the events of one attempt. */
-  open(job: JobEnvelope, merge: MergeDeltas): AttemptEvents {
+  open(job: AttachedEnvelope, merge: MergeDeltas): AttemptEvents {
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new Outbox((text) => this.#send(job.reply, text))
@@ -58,7 +59,7 @@ export class Reporter {
     for (const boot of [...this.#outboxes.keys()]) this.drop(boot)
   }
 
-  #send(to: JobEnvelope['reply'], events: string): Promise<void> {
+  #send(to: AttachedEnvelope['reply'], events: string): Promise<void> {
     const value = Buffer.from(`{"worker":"${this.#worker}","events":[${events}]}`)
     return this.#broker.send(REPLIES, to.shard, to.boot, value).catch((error: unknown) => {
       this.#log.warn({ err: error, to: to.boot, bytes: value.length }, 'events not sent')
@@ -68,15 +69,17 @@ export class Reporter {
 }
 
 /** The events of one attempt, numbered from 1 in the order they are sent. */
-export class AttemptEvents {
-  readonly #job: JobEnvelope
+export class AttemptEvents implements AttemptSink {
+  /** The caller would see its output twice. */
+  readonly canRestart = false
+  readonly #job: AttachedEnvelope
   readonly #merge: MergeDeltas
   readonly #outbox: Outbox
   #seq = 0
   /** The delta event that still waits to be sent: more deltas join it. */
   #waiting: DeltaBuffer | undefined
 
-  constructor(job: JobEnvelope, merge: MergeDeltas, outbox: Outbox) {
+  constructor(job: AttachedEnvelope, merge: MergeDeltas, outbox: Outbox) {
     this.#job = job
     this.#merge = merge
     this.#outbox = outbox
@@ -88,7 +91,11 @@ export class AttemptEvents {
     return this.#outbox.flushed()
   }
 
-  /** Gives a promise of room for more when there is none; one for each token would cost more than sending it. @throws ServiceError `internal_error` for a delta over 512 KiB of JSON */
+  /**
+   * Gives a promise of room for more when there is none; one for each token would cost more than sending it.
+   *
+   * @throws ServiceError `internal_error` for a delta over 512 KiB of JSON
+   */
   delta(delta: unknown): Promise<void> | undefined {
     const isLarge = sizeOf(delta) > EVENT_SIZE_MAX
     if (isLarge && Buffer.byteLength(JSON.stringify(delta)) > DELTA_BYTES_MAX) throw tooLarge()
@@ -120,6 +127,9 @@ export class AttemptEvents {
     this.#outbox.put(() => ({ ...this.#next(), type: 'handed_back' }))
     return this.#outbox.flushed()
   }
+
+  /** The ingress knows: it asked for it. */
+  async cancelled(): Promise<void> {}
 
   #next(): { job_id: string; attempt: number; seq: number } {
     return { job_id: this.#job.id, attempt: this.#job.attempt, seq: ++this.#seq }

@@ -1,3 +1,4 @@
+import type { Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Topic } from '#shared/broker/broker.ts'
 
@@ -6,6 +7,10 @@ export const REPLY_SHARDS = 16
 
 /** Channel of the events of attached jobs, by reply shard. */
 export const REPLIES = 'replies'
+/** Partitions of `events`. A job's events lie in the one its id hashes to. */
+export const EVENT_PARTITIONS = 8
+/** Channel of the events of durable jobs, for whoever follows them. */
+export const EVENTS = 'events'
 /** Channel of heartbeats and cancels; one partition that every process reads. */
 export const CONTROL = 'control'
 /** Records that could not be decoded, raw, for people to look at. */
@@ -14,9 +19,9 @@ export const DEAD = 'dead'
 const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 
-/** The queue of a pool. */
-export function jobsTopic(pool: PoolName): string {
-  return `jobs.${pool}`
+/** The queue of a pool: its interactive lane, or its batch lane for jobs of low priority. */
+export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string {
+  return priority === 'low' ? `jobs.${pool}.batch` : `jobs.${pool}`
 }
 
 /**
@@ -25,25 +30,32 @@ export function jobsTopic(pool: PoolName): string {
  * @param deadlineMs Longest deadline a job may have. Queues keep records at least that long.
  */
 export function topicsFor(pools: readonly PoolName[], deadlineMs: number): Topic[] {
-  const queues = pools.map(
-    (pool): Topic => ({
-      name: jobsTopic(pool),
-      partitions: 1,
-      retentionMs: Math.max(72 * HOUR_MS, deadlineMs),
-      kind: 'queue',
-    }),
+  const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
+  const queues = names.map(
+    (name): Topic => ({ name, partitions: 1, retentionMs: Math.max(72 * HOUR_MS, deadlineMs), kind: 'queue' }),
   )
   return [
     ...queues,
     { name: REPLIES, partitions: REPLY_SHARDS, retentionMs: Math.max(10 * MINUTE_MS, deadlineMs), kind: 'channel' },
+    { name: EVENTS, partitions: EVENT_PARTITIONS, retentionMs: 24 * HOUR_MS, kind: 'channel' },
     { name: CONTROL, partitions: 1, retentionMs: HOUR_MS, kind: 'channel' },
     { name: DEAD, partitions: 1, retentionMs: 14 * 24 * HOUR_MS, kind: 'channel' },
   ]
 }
 
-/** The reply shard of a boot id: FNV-1a, so that every process and language finds the same. */
+/** The reply shard of a boot id. */
 export function replyShard(boot: string): number {
+  return hashOf(boot) % REPLY_SHARDS
+}
+
+/** The partition of a durable job's events. */
+export function eventPartition(jobId: string): number {
+  return hashOf(jobId) % EVENT_PARTITIONS
+}
+
+/** FNV-1a, so that every process and language finds the same. */
+function hashOf(text: string): number {
   let hash = 0x811c9dc5
-  for (let i = 0; i < boot.length; i++) hash = Math.imul(hash ^ boot.charCodeAt(i), 0x01000193) >>> 0
-  return hash % REPLY_SHARDS
+  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0
+  return hash
 }

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ErrorBody, ErrorCode } from '#schemas/error.ts'
 import { ControlRecord, type JobEvent } from '#schemas/event.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -80,18 +80,18 @@ function submit(more: Partial<NewJob> = {}): Promise<AttachedJob> {
 }
 
 /** Takes the next record of the queue, as a worker would. */
-async function take(): Promise<JobEnvelope> {
+async function take(): Promise<AttachedEnvelope> {
   const taken = queue.take(1, new AbortController().signal)
   await vi.advanceTimersByTimeAsync(1_000)
   const [delivery] = await taken
   delivery?.acknowledge()
-  return unpackJob(delivery?.value as Buffer) as JobEnvelope
+  return unpackJob(delivery?.value as Buffer) as AttachedEnvelope
 }
 
 type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
 
 /** What a worker says about an attempt, numbered from `seq`. */
-async function tell(job: JobEnvelope, seq: number, happenings: readonly Happening[], worker = 'wrk_1'): Promise<void> {
+async function tell(job: AttachedEnvelope, seq: number, happenings: readonly Happening[], worker = 'wrk_1'): Promise<void> {
   const events = happenings.map((what, index): JobEvent => {
     const head = { job_id: job.id, attempt: job.attempt, seq: seq + index }
     if ('text' in what) return { ...head, type: 'delta', deltas: [what] }

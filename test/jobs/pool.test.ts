@@ -95,6 +95,7 @@ async function openPool(options: { slots?: number; broker?: Broker } = {}): Prom
     run: (body, context) => work.run(body, context),
     merge: mergeSaid,
     isOutput: (delta) => (delta as Said).text !== '',
+    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => deltas }),
   }
   const pool = await Pool.open(
     { name: 'inference', slots: options.slots ?? 4, kinds: { say } },
@@ -103,7 +104,9 @@ async function openPool(options: { slots?: number; broker?: Broker } = {}): Prom
       blobs: noBlobs,
       log: silentLog,
       version: 'test',
-      observer: { onStart: () => {}, onEnd: () => {} },
+      observer: { onEnd: () => {} },
+      store: undefined,
+      leaseMs: 9_000,
       onFatal: (error) => {
         throw error
       },

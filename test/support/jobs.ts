@@ -1,5 +1,5 @@
 import type { JobEvent } from '#schemas/event.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
@@ -14,7 +14,7 @@ export function openBroker(): Promise<Broker> {
 }
 
 /** A job as an ingress sends it. */
-export function envelopeOf(more: Partial<JobEnvelope> = {}): JobEnvelope {
+export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelope {
   const now = Date.now()
   return {
     id: 'job_1',

@@ -1,10 +1,11 @@
 import type { ChatDelta } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import type { ServiceError } from '#shared/error.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './chat-encode.ts'
 import { makeCallId, unfinished, WholeCharacters } from './encode.ts'
 import { openaiErrorBody } from './errors.ts'
-import type { EncodeContext, StreamEncoder } from './protocol.ts'
+import type { StreamEncoder } from './protocol.ts'
 
 /**
  * Encodes one stream of chat completion chunks (contract B.7; golden rules 0.1–0.5).
@@ -21,8 +22,8 @@ export class ChatStream implements StreamEncoder {
 
   constructor(context: EncodeContext) {
     this.#context = context
-    this.#tail = context.includeUsage ? '],"usage":null}\n\n' : ']}\n\n'
-    this.#head = this.#headFor(context.request.model, '')
+    this.#tail = context.include_usage ? '],"usage":null}\n\n' : ']}\n\n'
+    this.#head = this.#headFor(context.model, '')
   }
 
   event(event: GenerateEvent): string {
@@ -43,7 +44,7 @@ export class ChatStream implements StreamEncoder {
       return this.error(unfinished())
     }
     const usage =
-      this.#context.includeUsage && this.#usage !== undefined
+      this.#context.include_usage && this.#usage !== undefined
         ? `${this.#head}],"usage":${JSON.stringify(chatUsage(this.#usage))}}\n\n`
         : ''
     return `${usage}data: [DONE]\n\n`
@@ -58,16 +59,16 @@ export class ChatStream implements StreamEncoder {
   }
 
   #headFor(model: string, fingerprint: string): string {
-    const { callId, createdSeconds } = this.#context
-    const id = JSON.stringify(`chatcmpl-${callId}`)
+    const { call_id, created_at } = this.#context
+    const id = JSON.stringify(`chatcmpl-${call_id}`)
     const names = `"model":${JSON.stringify(model)},"system_fingerprint":${JSON.stringify(fingerprint)}`
-    return `data: {"id":${id},"object":"chat.completion.chunk","created":${createdSeconds},${names},"choices":[`
+    return `data: {"id":${id},"object":"chat.completion.chunk","created":${created_at},${names},"choices":[`
   }
 
   #choice(index: number): ChoiceStream {
     const known = this.#choices.find((choice) => choice.index === index)
     if (known !== undefined) return known
-    const made = new ChoiceStream(index, this.#head, this.#tail, this.#context.callId)
+    const made = new ChoiceStream(index, this.#head, this.#tail, this.#context.call_id)
     this.#choices.push(made)
     return made
   }

@@ -1,8 +1,8 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, OutputBlock } from '#schemas/messages.ts'
 import { findEvent, makeCallId, unfinished } from './encode.ts'
 import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } from './messages-encode.ts'
-import type { EncodeContext } from './protocol.ts'
 
 /**
  * The whole message (contract C.4) from all events of the call.
@@ -13,7 +13,7 @@ export function encodeMessage(events: readonly GenerateEvent[], context: EncodeC
   const start = findEvent(events, 'start')
   const finish = findEvent(events, 'finish')
   if (finish === undefined) throw unfinished()
-  const pieces = gather(events, context.callId)
+  const pieces = gather(events, context.call_id)
   const hasCalls = pieces.some((piece) => piece.type === 'tool')
   const reason = stopReason(finish, hasCalls, findEvent(events, 'refusal') !== undefined)
   const body = {
@@ -25,7 +25,7 @@ export function encodeMessage(events: readonly GenerateEvent[], context: EncodeC
     input_tokens: start?.input_tokens ?? 0,
     output_tokens: 0,
   }
-  return envelope(context, start?.model ?? context.request.model, body, usage)
+  return envelope(context, start?.model ?? context.model, body, usage)
 }
 
 type Piece =

@@ -1,4 +1,5 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import type { ServiceError } from '#shared/error.ts'
 import { makeCallId, unfinished } from './encode.ts'
 import { messagesErrorBody } from './errors.ts'
@@ -14,7 +15,7 @@ import {
   textBlock,
   toolBlock,
 } from './messages-encode.ts'
-import type { EncodeContext, StreamEncoder } from './protocol.ts'
+import type { StreamEncoder } from './protocol.ts'
 
 const PING = 'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -52,7 +53,7 @@ export class MessagesStream implements StreamEncoder {
 
   event(event: GenerateEvent): string {
     if (event.type === 'start') return this.#start(event.model, event.input_tokens)
-    const begin = this.#hasStarted ? '' : this.#start(this.#context.request.model, 0)
+    const begin = this.#hasStarted ? '' : this.#start(this.#context.model, 0)
     return begin + this.#content(event)
   }
 
@@ -99,7 +100,7 @@ export class MessagesStream implements StreamEncoder {
 
   #toolCall(call: number, id: string, name: string): string {
     this.#hasCalls = true
-    const made = id || makeCallId('toolu_', this.#context.callId, 0, call)
+    const made = id || makeCallId('toolu_', this.#context.call_id, 0, call)
     return this.#blocks.tool(call, toolBlock(this.#context, made, name, {}))
   }
 
@@ -117,7 +118,7 @@ export class MessagesStream implements StreamEncoder {
   }
 
   error(error: ServiceError): string {
-    return frame(messagesErrorBody(error, this.#context.requestId))
+    return frame(messagesErrorBody(error, this.#context.request_id))
   }
 
   keepAlive(): string {

@@ -1,6 +1,6 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
-import type { EncodeContext } from './protocol.ts'
 
 /** What the whole answer and the stream of the messages format share: how internal words read on the wire. */
 
@@ -51,7 +51,7 @@ export function envelope(
   const { content, stop_reason, stop_sequence } = body
   const newer = { container: null, stop_details: stopDetails(stop_reason), diagnostics: null }
   return {
-    id: `msg_${context.callId}`,
+    id: `msg_${context.call_id}`,
     type: 'message',
     role: 'assistant',
     model,

@@ -81,6 +81,11 @@ function messagesType(status: number): string {
 /** What SDKs shall do where their own rule (408, 409, 429 and 5xx are repeated) is wrong or needs saying. */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   request_timeout: true,
+  job_not_finished: true,
+  job_already_finished: false,
+  job_cancelled: false,
+  idempotency_key_in_use: true,
+  jobs_unavailable: false,
   timeout: false,
   upstream_refused: false,
 }
@@ -92,7 +97,9 @@ const RETRY_AFTER_SECONDS_DEFAULT = 2
 export function errorHeaders(error: ServiceError): Record<string, string> {
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
-  if (error.status === 429 || error.status === 503) headers['retry-after'] = String(retryAfterSeconds(error))
+  const isLoad = error.status === 429 || error.status === 503
+  if (isLoad || (error.status === 409 && error.retryAfterMs !== undefined))
+    headers['retry-after'] = String(retryAfterSeconds(error))
   const shouldRetry = SHOULD_RETRY[error.code]
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers

@@ -1,8 +1,8 @@
 import type { ChatAnswer, ChatChoice, ChatCompletion, ChatToolCall } from '#schemas/chat.ts'
 import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './chat-encode.ts'
 import { findEvent, makeCallId, unfinished } from './encode.ts'
-import type { EncodeContext } from './protocol.ts'
 
 /**
  * The whole chat completion (contract B.3) from all events of the call.
@@ -14,16 +14,16 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
     if (event.type === 'start' || event.type === 'usage') continue
-    const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.callId)
+    const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
     choices.set(event.choice, choice)
     choice.add(event)
   }
   if (choices.size === 0) throw unfinished()
   return {
-    id: `chatcmpl-${context.callId}`,
+    id: `chatcmpl-${context.call_id}`,
     object: 'chat.completion',
-    created: context.createdSeconds,
-    model: start?.model ?? context.request.model,
+    created: context.created_at,
+    model: start?.model ?? context.model,
     service_tier: 'default',
     system_fingerprint: start?.fingerprint ?? '',
     choices: [...choices.values()].sort((a, b) => a.index - b.index).map((choice) => choice.toChoice()),

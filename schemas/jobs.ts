@@ -1,0 +1,42 @@
+import { z } from 'zod'
+import { Priority } from './durable-job.ts'
+
+const WEEK_SECONDS = 7 * 24 * 3_600
+
+/** Moves of a job that a webhook can be told (contract H.7). */
+export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
+
+/** Body of `POST /v1/jobs` (contract H.3). */
+export const SubmitJob = z.strictObject({
+  endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
+  body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
+  metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
+  webhook: z
+    .strictObject({
+      url: z.string().max(2_048),
+      events: z.array(WebhookEvent).min(1).nullish().describe('Default: the four that end a job'),
+    })
+    .nullish(),
+  priority: Priority.nullish().describe('low waits in the batch lane'),
+  expires_after_seconds: z
+    .int()
+    .min(1)
+    .max(WEEK_SECONDS)
+    .nullish()
+    .describe('Deadline, from acceptance or from run_at: the job has ended by then'),
+  start_within_seconds: z.int().min(1).max(WEEK_SECONDS).nullish().describe('Longest wait for its first start'),
+  run_at: z.int().min(0).nullish().describe('Unix seconds before which it is not started; at most 7 days ahead'),
+  parent_id: z.string().max(64).nullish().describe('Another job of the same key'),
+})
+export type SubmitJob = z.infer<typeof SubmitJob>
+
+/** Query of `GET /v1/jobs` (contract H.3). */
+export const ListJobs = z.strictObject({
+  limit: z.coerce.number().int().min(1).max(100).default(20),
+  after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
+  order: z.enum(['asc', 'desc']).default('desc'),
+  status: z.string().max(200).optional().describe('Several with commas between'),
+  endpoint: z.string().max(200).optional(),
+  parent_id: z.string().max(64).optional(),
+})
+export type ListJobs = z.infer<typeof ListJobs>

@@ -1,0 +1,55 @@
+import { type Command, EXIT, type ExitCode, noArguments, type Values } from '#services/cli/command.ts'
+import type { JobsApi } from '#services/cli/jobs-api.ts'
+import type { Output } from '#services/cli/output.ts'
+import type { Config } from '#shared/config.ts'
+import { type Check, type Finding, failed, ok, printFinding, runCheck } from './check.ts'
+import { dataCheck, modelsCheck, nodeFinding, weightsCheck } from './machine.ts'
+import { serviceCheck } from './service.ts'
+
+/** `sluice doctor` */
+export const doctor: Command = {
+  summary: 'Check everything the service depends on',
+  help: `Usage: sluice doctor [--json]
+
+Checks what the service depends on, with the settings of this directory and environment, and changes nothing: Node, the
+settings, the data directory, the models and their weights, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service
+itself and the key. Each line is OK, WARN or FAIL, and says how to mend what is wrong. Exits 1 when anything is FAIL.
+
+Examples:
+  sluice doctor
+  sluice doctor --json | jq -r 'select(.status == "fail") | .fix'
+  DATABASE_URL=postgres://sluice@db/sluice KAFKA_BROKERS=kafka:9092 sluice doctor`,
+  options: {},
+  async run({ values, args, config, out, api }): Promise<ExitCode> {
+    noArguments(args)
+    const say = printerOf(values, out)
+    await say([nodeFinding(), ok('settings', 'understood')])
+    let isFit = nodeFinding().status !== 'fail'
+    for (const check of await checksOf(config, values, api)) {
+      const findings = await runCheck(check, config)
+      await say(findings)
+      isFit &&= findings.every(({ status }) => status !== 'fail')
+    }
+    return isFit ? EXIT.ok : EXIT.failed
+  },
+  async runWithoutSettings(problems, values, out): Promise<ExitCode> {
+    const fix = 'Mend it in the environment or in .env; .env.example lists every setting.'
+    await printerOf(values, out)([nodeFinding(), ...problems.map((problem) => failed('settings', problem, fix))])
+    return EXIT.failed
+  },
+}
+
+function printerOf(values: Values, out: Output): (findings: readonly Finding[]) => Promise<void> {
+  return async (findings) => {
+    for (const finding of findings) await (values.has('json') ? out.json(finding) : printFinding(out, finding))
+  }
+}
+
+/** In the order in which things fail: what is below needs what is above. Clients are only loaded where they are used. */
+async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
+  const { postgresCheck } = await import('./postgres.ts')
+  const { kafkaCheck } = await import('./kafka.ts')
+  const isTold = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
+  const hasKey = values.text('key') !== undefined || config.apiKey !== undefined
+  return [dataCheck, modelsCheck, weightsCheck, postgresCheck, kafkaCheck, serviceCheck(api, { isTold, hasKey })]
+}

@@ -1,0 +1,112 @@
+import { constants } from 'node:fs'
+import { access, rm, stat, statfs, writeFile } from 'node:fs/promises'
+import { dirname, isAbsolute, join } from 'node:path'
+import type { ModelConfig } from '#schemas/models.ts'
+import { type Config, ConfigError } from '#shared/config.ts'
+import { getWeightsState, isKnownWeights } from '#shared/engines/weights.ts'
+import { newId } from '#shared/id.ts'
+import { loadModels } from '#shared/models.ts'
+import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
+
+const NODE_MAJOR_MIN = 24
+const GIB = 1024 ** 3
+/** Less free space than this fills up with a few large bodies. */
+const FREE_BYTES_MIN = GIB
+
+/** Whether the Node that runs this can run the service. */
+export function nodeFinding(): Finding {
+  const version = process.versions.node
+  if (Number(version.split('.')[0]) >= NODE_MAJOR_MIN) return ok('node', version)
+  return failed('node', `${version} is too old`, `Run npm ci, which brings Node ${NODE_MAJOR_MIN} along, and use npx.`)
+}
+
+/** The data directory: there, or can be made; can be written; has room. */
+export const dataCheck: Check = {
+  name: 'data',
+  fix: 'Give DATA_DIR a directory that this user may write.',
+  async run({ dataDir }) {
+    const found = await stat(dataDir).catch(() => undefined)
+    if (!found) {
+      await access(await nearest(dataDir), constants.W_OK)
+      return [ok('data', `${dataDir} is made at the first start`)]
+    }
+    if (!found.isDirectory()) return [failed('data', `${dataDir} is not a directory`, this.fix)]
+    const probe = join(dataDir, newId('.probe-', 8))
+    await writeFile(probe, '')
+    await rm(probe, { force: true })
+    const { bavail, bsize } = await statfs(dataDir)
+    const free = `${dataDir}, ${((bavail * bsize) / GIB).toFixed(1)} GiB free`
+    if (bavail * bsize < FREE_BYTES_MIN) return [warned('data', free, 'Make room, or move DATA_DIR to another disk.')]
+    return [ok('data', free)]
+  },
+}
+
+/** The nearest directory above that exists. */
+async function nearest(path: string): Promise<string> {
+  const parent = dirname(path)
+  const isThere = parent === path || (await stat(parent).catch(() => undefined))
+  return isThere ? parent : await nearest(parent)
+}
+
+/** The model catalogue, and the keys it needs from the environment. */
+export const modelsCheck: Check = {
+  name: 'models',
+  fix: 'docs/models.md shows what the file looks like; MODELS_FILE says where it is.',
+  async run({ modelsFile, env }) {
+    const { models } = readModels(modelsFile)
+    const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]
+    for (const { id, engine } of models) {
+      const variable = 'api_key_env' in engine ? engine.api_key_env : undefined
+      if (!variable || env[variable]) continue
+      findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or take api_key_env away.`))
+    }
+    return findings
+  },
+}
+
+/** The weights of models that run inside the worker. */
+export const weightsCheck: Check = {
+  name: 'weights',
+  fix: 'Mend models.yaml first.',
+  async run(config) {
+    const { models } = readModels(config.modelsFile)
+    const found = await Promise.all(models.map((model) => weightsFinding(model, config)))
+    return found.filter((finding) => finding !== undefined)
+  },
+}
+
+async function weightsFinding({ id, engine }: ModelConfig, config: Config): Promise<Finding | undefined> {
+  if (engine.type !== 'llama') return undefined
+  const { file, weights } = engine
+  if (file !== undefined) return await fileFinding(id, isAbsolute(file) ? file : ownFile(file, config))
+  if (weights === undefined || !isKnownWeights(weights)) {
+    return failed('weights', `${id}: ${weights ?? 'none'} is no known set`, 'Name a GGUF with engine.file instead.')
+  }
+  const state = await getWeightsState(weights, config.weightsDir)
+  const again = 'The service prepares them at its start; it needs python3 with pip and the package index.'
+  if (state.state === 'ready') return ok('weights', `${id}: ${state.file}`)
+  if (state.state === 'failed') return failed('weights', `${id}: ${state.reason}`, again)
+  const how = state.state === 'absent' ? 'not prepared yet' : `being prepared, ${Math.round(state.fraction * 100)} %`
+  return warned('weights', `${id}: ${how}`, again)
+}
+
+async function fileFinding(id: string, file: string): Promise<Finding> {
+  try {
+    await access(file, constants.R_OK)
+    return ok('weights', `${id}: ${file}`)
+  } catch (error) {
+    return failed('weights', `${id}: ${reasonOf(error)}`, 'Put the file there, or mend engine.file or MODELS_DIR.')
+  }
+}
+
+function ownFile(file: string, { modelsDir, weightsDir }: Config): string {
+  return join(modelsDir ?? weightsDir, file)
+}
+
+function readModels(path: string) {
+  try {
+    return loadModels(path)
+  } catch (error) {
+    throw error instanceof ConfigError ? new Error(error.problems.join('; ')) : error
+  }
+}

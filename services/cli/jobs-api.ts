@@ -1,0 +1,92 @@
+import { z } from 'zod'
+import { type Answer, type HttpClient, refusalOf } from './http.ts'
+import { exitOf, JobPage, JobView } from './job.ts'
+
+/** The service waits at most this long for a job in one request (contract H.3). */
+const WAIT_SECONDS_MAX = 60
+const PAGE_MAX = 100
+
+/** Which jobs to list. */
+export interface JobFilter {
+  readonly statuses?: readonly string[] | undefined
+  readonly endpoint?: string | undefined
+  /** Older ones are left out; unix seconds. */
+  readonly since?: number | undefined
+}
+
+/** The API of durable jobs (contract H.3), as the commands need it. @throws CommandError for every refusal */
+export class JobsApi {
+  readonly http: HttpClient
+
+  constructor(http: HttpClient) {
+    this.http = http
+  }
+
+  /** Submits a job. @param request The body of `POST /v1/jobs`. */
+  async submit(request: object, idempotencyKey: string | undefined): Promise<JobView> {
+    const headers = idempotencyKey !== undefined && { 'idempotency-key': idempotencyKey }
+    return await this.http.json(JobView, '/v1/jobs', { method: 'POST', ...(headers && { headers }), body: request })
+  }
+
+  /** A job as it is, or as it is `waitSeconds` later or at its end, whichever is first. */
+  async get(id: string, waitSeconds = 0): Promise<JobView> {
+    for (let left = waitSeconds; ; ) {
+      const wait = Math.min(left, WAIT_SECONDS_MAX)
+      left -= wait
+      const path = wait > 0 ? `${pathOf(id)}?wait=${wait}` : pathOf(id)
+      const job = await this.http.json(JobView, path, { waitMs: wait * 1_000 })
+      if (exitOf(job) !== undefined || left === 0) return job
+    }
+  }
+
+  /** The result of a completed job as the synchronous call would have answered it. The caller reads it. */
+  async result(id: string): Promise<Answer> {
+    const answer = await this.http.send(`${pathOf(id)}/result`, { headers: { accept: '*/*' } })
+    if (answer.statusCode >= 300) throw await refusalOf(answer)
+    return answer
+  }
+
+  async cancel(id: string): Promise<JobView> {
+    return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST' })
+  }
+
+  /** A new job that repeats a failed, cancelled or expired one. Asked twice within a day it is the same new job. */
+  async redrive(id: string): Promise<JobView> {
+    const headers = { 'idempotency-key': `redrive-${id}` }
+    return await this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST', headers })
+  }
+
+  /** Jobs, newest first, at most `max`, page by page as they are taken. */
+  async *list(filter: JobFilter, max: number): AsyncGenerator<JobView> {
+    let after: string | undefined
+    for (let left = max; left > 0; ) {
+      const page = await this.http.json(JobPage, `/v1/jobs?${queryOf(filter, Math.min(left, PAGE_MAX), after)}`)
+      for (const job of page.data) {
+        if (job.created_at < (filter.since ?? 0)) return
+        yield job
+      }
+      after = page.data.at(-1)?.id
+      if (!page.has_more || after === undefined) return
+      left -= page.data.length
+    }
+  }
+
+  /** The names of the models this key may use. */
+  async models(): Promise<string[]> {
+    const Models = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
+    return (await this.http.json(Models, '/v1/models')).data.map(({ id }) => id)
+  }
+}
+
+/** The path of a job. */
+export function pathOf(id: string): string {
+  return `/v1/jobs/${encodeURIComponent(id)}`
+}
+
+function queryOf({ statuses, endpoint }: JobFilter, limit: number, after: string | undefined): string {
+  const query = new URLSearchParams({ limit: String(limit) })
+  if (after) query.set('after', after)
+  if (statuses) query.set('status', statuses.join(','))
+  if (endpoint) query.set('endpoint', endpoint)
+  return query.toString()
+}

@@ -1,0 +1,78 @@
+import type { GenerateEvent } from '#schemas/generate.ts'
+import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import type { Call, IngressContext } from './call.ts'
+import { answerDurable } from './durable.ts'
+import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
+import { respondStream, respondWhole } from './respond.ts'
+import { UsageCount } from './usage-count.ts'
+import { readWishes } from './wishes.ts'
+
+/**
+ * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the connection unless the
+ * caller asked for durability in one of the ways of DESIGN section 1.
+ *
+ * @throws ServiceError as long as nothing was sent
+ */
+export async function answerCall(
+  context: IngressContext,
+  call: Call,
+  endpoint: JobEndpoint,
+  body: unknown,
+): Promise<void> {
+  const wishes = readWishes(call.req.headers, body)
+  const { key, requestId } = call
+  const prepared = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
+  call.facts.model = prepared.model
+  if (wishes.isDurable) await answerDurable(context, call, endpoint, prepared, body, wishes)
+  else await answerAttached(context, call, prepared)
+}
+
+async function answerAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<void> {
+  const job = await submitAttached(context, call, prepared)
+  const encode = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
+  const usage = new UsageCount(context, call)
+  try {
+    if (prepared.stream) {
+      const onDelta = (delta: unknown) => usage.see(delta as GenerateEvent)
+      await respondStream(call, job, prepared.openStream(encode), onDelta, context.config.slowReaderMs)
+    } else {
+      const encodeAll = (deltas: unknown[]) => {
+        for (const delta of deltas) usage.see(delta as GenerateEvent)
+        return prepared.encodeWhole(deltas, encode)
+      }
+      await respondWhole(call, job, encodeAll, context.config.slowReaderMs)
+    }
+  } finally {
+    usage.end()
+    noteJob(context, call, job)
+    context.jobs.cancel(job)
+  }
+}
+
+async function submitAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<AttachedJob> {
+  const job = await context.jobs.submit({
+    ...prepared,
+    tenant: call.key.id,
+    requestId: call.requestId,
+    traceparent: call.req.get('traceparent'),
+  })
+  call.facts.job_id = job.id
+  // A closed connection is the only way an SDK has to say stop (contract A.7).
+  const onClose = () => context.jobs.cancel(job)
+  call.res.once('close', onClose)
+  if (call.res.destroyed) onClose()
+  return job
+}
+
+function noteJob(context: IngressContext, call: Call, job: AttachedJob): void {
+  const { created_at_ms, pool, model } = job.envelope
+  call.facts.attempts = job.attempt
+  if (job.startedAtMs !== undefined) {
+    call.facts.queue_ms = job.startedAtMs - created_at_ms
+    context.metrics.queueSeconds.observe({ pool }, call.facts.queue_ms / 1_000)
+  }
+  if (job.firstOutputAtMs !== undefined) {
+    call.facts.first_output_ms = job.firstOutputAtMs - created_at_ms
+    context.metrics.firstOutputSeconds.observe({ pool, model }, call.facts.first_output_ms / 1_000)
+  }
+}

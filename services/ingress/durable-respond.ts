@@ -1,0 +1,132 @@
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/follow.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import type { Call, IngressContext } from './call.ts'
+import { closeOf } from './durable.ts'
+import { encodeContextOf, type PreparedCall } from './endpoint.ts'
+import { formatOf } from './errors-http.ts'
+import { respondBody, respondStream } from './respond.ts'
+
+/** Answers with a job's result as soon as it has ended. @throws ServiceError What the job failed with */
+export async function respondResult(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  job: DurableJob,
+): Promise<void> {
+  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  await respondBody(
+    call,
+    async () => {
+      const ended = await jobs.waitForEnd(call.key.id, job.id, signal)
+      if (!TERMINAL.has(ended.state))
+        throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
+      return await resultOf(jobs, call.key.id, ended)
+    },
+    context.config.slowReaderMs,
+  )
+}
+
+/**
+ * The result of a job that has ended.
+ *
+ * @throws ServiceError What it failed with; `job_cancelled`, `job_expired`, `job_not_finished`
+ */
+export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJob): Promise<unknown> {
+  switch (job.state) {
+    case 'completed':
+      return await jobs.result(tenant, job.id)
+    case 'failed':
+      throw ServiceError.fromBody(job.error ?? { code: 'internal_error', message: 'The job failed.', param: null })
+    case 'cancelled':
+      throw new ServiceError('job_cancelled', 'The job was cancelled.')
+    case 'expired':
+      throw new ServiceError('job_expired', 'The job waited longer than its deadline allows and was not started.')
+    default:
+      throw new ServiceError('job_not_finished', 'The job has not ended yet.', { retryAfterMs: 2_000 })
+  }
+}
+
+/** Streams the output of a durable job to a caller who waits, as the plain call would. */
+export async function respondRecorded(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  prepared: PreparedCall,
+  job: DurableJob,
+): Promise<void> {
+  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.created_at_ms))
+  const source = new RecordedOutput(jobs, call, job, signal)
+  await respondStream(call, source, new FrameEncoder(encoder, job.endpoint), () => {}, context.config.slowReaderMs)
+}
+
+/** The recorded output of one job, as `respondStream` reads it. */
+class RecordedOutput {
+  firstOutputAtMs: number | undefined
+  readonly #jobs: DurableJobs
+  readonly #tenant: string
+  readonly #id: string
+  readonly #events: AsyncGenerator<DurableEvent[]>
+
+  constructor(jobs: DurableJobs, call: Call, job: DurableJob, signal: AbortSignal) {
+    this.#jobs = jobs
+    this.#tenant = call.key.id
+    this.#id = job.id
+    this.#events = jobs.follow(call.key.id, job.id, 0, signal)
+  }
+
+  /** Chunks of the wire, at least one; undefined after the last. @throws ServiceError What the job failed with */
+  async next(): Promise<unknown[] | undefined> {
+    for (;;) {
+      const { value: events, done } = await this.#events.next()
+      if (done) break
+      const chunks: unknown[] = []
+      for (const event of events) this.#take(event, chunks)
+      if (chunks.length > 0) return chunks
+    }
+    await resultOf(this.#jobs, this.#tenant, await this.#jobs.get(this.#tenant, this.#id))
+    return undefined
+  }
+
+  #take({ type, data }: DurableEvent, chunks: unknown[]): void {
+    if (type === 'job.output.delta') {
+      this.firstOutputAtMs ??= Date.now()
+      chunks.push((data as { chunk: unknown }).chunk)
+    } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
+      // A plain stream cannot take back what it said; the job goes on, and its events tell all.
+      throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
+    }
+  }
+}
+
+/** Frames recorded chunks again. */
+class FrameEncoder implements StreamEncoder {
+  readonly #encoder: StreamEncoder
+  readonly #isNamed: boolean
+
+  constructor(encoder: StreamEncoder, endpoint: string) {
+    this.#encoder = encoder
+    this.#isNamed = formatOf(endpoint) === 'anthropic'
+  }
+
+  event(chunk: unknown): string {
+    const name = this.#isNamed ? `event: ${(chunk as { type: string }).type}\n` : ''
+    return `${name}data: ${JSON.stringify(chunk)}\n\n`
+  }
+
+  /** The last chunk is recorded as well; only chat's end mark is not. */
+  end(): string {
+    return this.#isNamed ? '' : 'data: [DONE]\n\n'
+  }
+
+  error(error: ServiceError): string {
+    return this.#encoder.error(error)
+  }
+
+  keepAlive(): string {
+    return this.#encoder.keepAlive()
+  }
+}

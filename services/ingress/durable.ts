@@ -1,0 +1,146 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/follow.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import type { Created } from '#shared/store/store.ts'
+import type { Call, IngressContext } from './call.ts'
+import { respondRecorded, respondResult } from './durable-respond.ts'
+import type { JobEndpoint, PreparedCall } from './endpoint.ts'
+import { idempotencyOf } from './idempotency.ts'
+import { jobObject } from './job-object.ts'
+import type { Wishes } from './wishes.ts'
+
+/** When callers who poll may come back, in seconds (contract H.3). */
+export const RETRY_AFTER_SECONDS = 2
+
+/** What a durable job may be asked beside its call. */
+export interface DurableWishes {
+  readonly idempotencyKey: string | undefined
+  readonly deadlineInMs: number
+  readonly startInMs?: number | undefined
+  readonly runAtMs?: number | undefined
+  readonly priority?: 'normal' | 'low' | undefined
+  readonly parentId?: string | undefined
+  readonly metadata?: Record<string, string> | undefined
+  readonly webhook?: { url: string; events: string[] } | undefined
+}
+
+/** The durable jobs of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+export function requireJobs(context: IngressContext): DurableJobs {
+  if (context.durable) return context.durable
+  const message = 'This deployment keeps no durable jobs: its operator must set DATABASE_URL.'
+  throw new ServiceError('jobs_unavailable', message)
+}
+
+/**
+ * Answers a call whose job outlives its connection: 202 with the job, or the result as soon as it is there.
+ *
+ * @throws ServiceError as long as nothing was sent
+ */
+export async function answerDurable(
+  context: IngressContext,
+  call: Call,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+  body: unknown,
+  wishes: Wishes,
+): Promise<void> {
+  const jobs = requireJobs(context)
+  const { idempotencyKey, isAsync, waitMs } = wishes
+  const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, { idempotencyKey, deadlineInMs })
+  if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
+  if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
+  if (waitMs === 0) return sendAccepted(call, job)
+  const left = AbortSignal.any([AbortSignal.timeout(waitMs), context.closing, closeOf(call)])
+  const ended = await jobs.waitForEnd(call.key.id, job.id, left)
+  if (call.res.destroyed) return
+  if (!TERMINAL.has(ended.state)) return sendAccepted(call, ended)
+  await respondResult(context, call, jobs, ended)
+}
+
+/**
+ * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5).
+ *
+ * @throws ServiceError `idempotency_key_reused`, `overloaded`
+ */
+export async function createJob(
+  context: IngressContext,
+  call: Pick<Call, 'key' | 'requestId' | 'facts' | 'req'>,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+  body: unknown,
+  wishes: DurableWishes,
+): Promise<{ job: DurableJob; isReplay: boolean }> {
+  const jobs = requireJobs(context)
+  const { idempotencyKey, ...more } = wishes
+  const spec = {
+    ...prepared,
+    metadata: prepared.metadata,
+    ...definedOf(more),
+    deadlineInMs: wishes.deadlineInMs,
+    tenant: call.key.id,
+    endpoint: endpoint.path,
+    traceparent: call.req.get('traceparent'),
+  }
+  const key = idempotencyOf(idempotencyKey, call.req, body)
+  let created = await jobs.create(spec, key)
+  // A failure that trying again may mend has freed the key (contract H.5).
+  if (key && created.outcome === 'exists' && hasFreedKey(created.job)) {
+    created = await jobs.create(spec, { ...key, replaces: created.job.id })
+  }
+  const { job, isReplay } = acceptedOf(created)
+  call.facts.job_id = job.id
+  return { job, isReplay }
+}
+
+function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
+  if (created.outcome !== 'conflict') return { job: created.job, isReplay: created.outcome === 'exists' }
+  const message = 'This Idempotency-Key was used with another request. Use a new key for each new request.'
+  throw new ServiceError('idempotency_key_reused', message, { param: 'Idempotency-Key' })
+}
+
+function hasFreedKey(job: DurableJob): boolean {
+  if (job.state === 'completed' || !TERMINAL.has(job.state)) return false
+  const status = job.error ? ServiceError.fromBody(job.error).status : 500
+  return status === 429 || status >= 500
+}
+
+/** Says 202 with the job (contract H.3). */
+export function sendAccepted({ res }: Pick<Call, 'res'>, job: DurableJob): void {
+  res.status(202)
+  res.setHeader('location', `/v1/jobs/${job.id}`)
+  res.setHeader('preference-applied', 'respond-async')
+  res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
+  res.json(jobObject(job))
+}
+
+/** The job goes on when its caller leaves: the same key, or its id, finds it again. */
+async function answerWaiting(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  prepared: PreparedCall,
+  job: DurableJob,
+  isReplay: boolean,
+): Promise<void> {
+  call.res.setHeader('x-job-id', job.id)
+  if (isReplay && !TERMINAL.has(job.state)) {
+    const message = 'A request with this Idempotency-Key is still being processed.'
+    throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
+  }
+  if (prepared.stream) return await respondRecorded(context, call, jobs, prepared, job)
+  await respondResult(context, call, jobs, job)
+}
+
+/** Aborts when the caller has left. */
+export function closeOf({ res }: Pick<Call, 'res'>): AbortSignal {
+  const closed = new AbortController()
+  if (res.destroyed) closed.abort()
+  else res.once('close', () => closed.abort())
+  return closed.signal
+}
+
+function definedOf<T extends object>(fields: T): Partial<T> {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Partial<T>
+}

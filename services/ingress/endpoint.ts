@@ -1,0 +1,47 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { EncodeContext, PoolName } from '#schemas/job.ts'
+import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
+import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import type { IngressContext, WireFormat } from './call.ts'
+import type { ApiKey } from './keys.ts'
+
+/** Who asks, and how: what an endpoint may look at beside the body. */
+export interface Caller {
+  readonly key: ApiKey
+  readonly requestId: string
+  readonly headers: IncomingHttpHeaders
+}
+
+/** A checked request, ready to become a job: attached to its connection, or durable. */
+export interface PreparedCall {
+  readonly pool: PoolName
+  readonly kind: string
+  readonly model: string
+  /** In the internal form of its kind. */
+  readonly body: unknown
+  /** The caller wants deltas as they come. */
+  readonly stream: boolean
+  /** Deadline of a caller who waits. */
+  readonly timeoutMs: number
+  readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
+  readonly metadata?: Record<string, string> | undefined
+  readonly merge: MergeDeltas
+  /** Whether a delta is output a caller would see twice if the job ran again. */
+  isOutput(delta: unknown): boolean
+  /** The whole answer. @throws ServiceError When the deltas are not those of a finished job */
+  encodeWhole(deltas: readonly unknown[], context: EncodeContext): unknown
+  openStream(context: EncodeContext): StreamEncoder
+}
+
+/** An endpoint whose calls become jobs. */
+export interface JobEndpoint {
+  readonly path: string
+  readonly format: WireFormat
+  /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
+  prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall
+}
+
+/** The whole of what encoding needs, once the job has an id. */
+export function encodeContextOf(call: PreparedCall, jobId: string, createdAtMs: number): EncodeContext {
+  return { ...call.encode, call_id: jobId.slice('job_'.length), created_at: Math.floor(createdAtMs / 1_000) }
+}

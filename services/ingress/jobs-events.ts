@@ -1,0 +1,93 @@
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
+import { ServiceError } from '#shared/error.ts'
+import { isLast, TERMINAL } from '#shared/jobs/follow.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import type { Call, IngressContext } from './call.ts'
+import { closeOf, requireJobs } from './durable.ts'
+import { eventObject } from './job-object.ts'
+import { findJob, queryNumber } from './jobs-paths.ts'
+import { wholeJob } from './jobs-read.ts'
+import { endWithin, framePieces, writePieces } from './slow-reader.ts'
+
+/** When an EventSource comes back after a cut, in milliseconds. */
+const RECONNECT_MS = 3_000
+/** Silence after which a stream says that it lives (contract H.4). */
+const KEEP_ALIVE_MS = 15_000
+
+/**
+ * GET /v1/jobs/{id}/events (contract H.4): every event after a position, numbered, until the job has ended; then the server
+ * closes. Any replica can go on where another stopped, since all read the same history.
+ */
+export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const after = positionOf(call)
+  const job = await findJob(jobs, call)
+  if (after > job.last_seq) {
+    const message = `The job has ${job.last_seq} events so far; ${after} is not one of them.`
+    throw new ServiceError('invalid_value', message, { param: 'starting_after' })
+  }
+  // An EventSource stops to reconnect when it is told that there is no content.
+  if (TERMINAL.has(job.state) && after === job.last_seq) return void call.res.status(204).end()
+  const { res } = call
+  res.writeHead(200, {
+    'content-type': 'text/event-stream; charset=utf-8',
+    'cache-control': 'no-cache, no-transform',
+    'x-accel-buffering': 'no',
+  })
+  res.write(`retry: ${RECONNECT_MS}\n\n`)
+  const keepAlive = setInterval(() => {
+    if (!res.writableNeedDrain && !res.writableEnded) res.write(': keep-alive\n\n')
+  }, KEEP_ALIVE_MS)
+  try {
+    await sendEvents(context, call, jobs, job, after)
+  } catch (error) {
+    // The head is out: the reader comes back with its position and is told then.
+    context.log.info({ err: error, job_id: job.id, request_id: call.requestId }, 'event stream cut')
+    res.destroy()
+  } finally {
+    clearInterval(keepAlive)
+  }
+}
+
+/** `Last-Event-ID` is set by a client that reconnects, so it is the fresher of the two. */
+function positionOf(call: Call): number {
+  const header = call.req.get('last-event-id')
+  if (header === undefined || header === '') return queryNumber(call, 'starting_after', Number.MAX_SAFE_INTEGER) ?? 0
+  if (/^\d{1,15}$/.test(header)) return Number(header)
+  throw new ServiceError('invalid_value', 'Last-Event-ID must be the number of an event.', { param: 'Last-Event-ID' })
+}
+
+async function sendEvents(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  job: DurableJob,
+  after: number,
+): Promise<void> {
+  const { res } = call
+  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  let seq = after
+  for await (const events of jobs.follow(call.key.id, job.id, after, signal)) {
+    if (events[0] && events[0].seq > seq + 1) await send(context, call, await snapshotOf(jobs, call, job.id))
+    for (const event of events) await send(context, call, await frameOf(jobs, call, job, event))
+    seq = events.at(-1)?.seq ?? seq
+    if (res.destroyed) return
+  }
+  endWithin(res, context.config.slowReaderMs)
+}
+
+async function send(context: IngressContext, call: Call, frame: string): Promise<void> {
+  await writePieces(call.res, framePieces(frame), context.config.slowReaderMs)
+}
+
+/** Said first when the events that follow the position are not stored any more. */
+async function snapshotOf(jobs: DurableJobs, call: Call, id: string): Promise<string> {
+  const job = await wholeJob(jobs, call, await jobs.get(call.key.id, id))
+  return `event: job.snapshot\ndata: ${JSON.stringify({ type: 'job.snapshot', job })}\n\n`
+}
+
+async function frameOf(jobs: DurableJobs, call: Call, job: DurableJob, event: DurableEvent): Promise<string> {
+  const whole = isLast(event) ? await wholeJob(jobs, call, await jobs.get(call.key.id, job.id)) : undefined
+  const data = eventObject(event, job.pool, whole)
+  return `id: ${event.seq}\nevent: ${event.type}\ndata: ${JSON.stringify(data)}\n\n`
+}

@@ -1,0 +1,110 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { ListJobs } from '#schemas/jobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/follow.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import type { Call, IngressContext } from './call.ts'
+import { closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
+import { resultOf } from './durable-respond.ts'
+import { formatOf, sendError } from './errors-http.ts'
+import { jobObject } from './job-object.ts'
+import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
+import { parseBody } from './validate.ts'
+import { WAIT_SECONDS_MAX } from './wishes.ts'
+
+/** Statuses of the wire by the states they stand for. */
+const STATES = {
+  queued: ['queued', 'scheduled'],
+  in_progress: ['in_progress'],
+  cancelling: ['in_progress'],
+  completed: ['completed'],
+  failed: ['failed'],
+  cancelled: ['cancelled'],
+  expired: ['expired'],
+} as const
+
+/** GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one. */
+export async function listJobs(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
+  const states = query.status?.split(',').flatMap((status) => statesOf(status.trim()))
+  const page = await jobs.list(call.key.id, {
+    limit: query.limit,
+    order: query.order,
+    ...(query.after !== undefined && { after: cursorOf(query.after) }),
+    ...(states && { states }),
+    ...(query.endpoint !== undefined && { endpoint: query.endpoint.toWellFormed() }),
+    ...(query.parent_id !== undefined && { parentId: cursorOf(query.parent_id) }),
+  })
+  const data = page.jobs.map((job) => jobObject(job))
+  const [first_id, last_id] = [page.jobs[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
+  call.res.json({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
+}
+
+/** GET /v1/jobs/{id}: the job; with `?wait=N` once it has ended, or N seconds later. */
+export async function getJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
+  let job = await findJob(jobs, call)
+  if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
+    const left = AbortSignal.any([AbortSignal.timeout(waitSeconds * 1_000), context.closing, closeOf(call)])
+    job = await jobs.waitForEnd(call.key.id, job.id, left)
+  }
+  if (call.res.destroyed) return
+  if (!TERMINAL.has(job.state)) call.res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
+  call.res.json(await wholeJob(jobs, call, job))
+}
+
+/** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
+export async function getResult(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const job = await findJob(jobs, call)
+  if (job.state === 'failed' && job.error) {
+    const error = ServiceError.fromBody(job.error)
+    return sendError(call.res, error, formatOf(job.endpoint), call.requestId)
+  }
+  const result = await resultOf(jobs, call.key.id, job)
+  if (result === null) throw new ServiceError('result_expired', 'The result of this job is not kept any more.')
+  call.res.json(result)
+}
+
+/** POST /v1/jobs/{id}/cancel. */
+export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { id } = await findJob(jobs, call)
+  const job = await jobs.cancel(call.key.id, id)
+  call.res.json(await wholeJob(jobs, call, job))
+}
+
+/** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
+export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { id } = await findJob(jobs, call)
+  sendAccepted(call, await jobs.redrive(call.key.id, id))
+}
+
+/** DELETE /v1/jobs/{id}: forgets a finished job. */
+export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { id } = await findJob(jobs, call)
+  await jobs.erase(call.key.id, id)
+  call.res.json({ id, object: 'job.deleted', deleted: true })
+}
+
+/** A job with its result and what became of its webhook's messages. */
+export async function wholeJob(jobs: DurableJobs, call: Call, job: DurableJob): Promise<Record<string, unknown>> {
+  const result = job.state === 'completed' ? await jobs.result(call.key.id, job.id) : null
+  const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
+  return jobObject(job, { result, deliveries })
+}
+
+function statesOf(status: string) {
+  if (Object.hasOwn(STATES, status)) return STATES[status as keyof typeof STATES]
+  const known = Object.keys(STATES).join(', ')
+  throw new ServiceError('invalid_value', `Unknown status. Expected one of ${known}.`, { param: 'status' })
+}
+
+function cursorOf(text: string): string {
+  if (isJobId(text)) return text
+  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param: 'after' })
+}

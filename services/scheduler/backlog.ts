@@ -1,0 +1,77 @@
+import { DurableState, Priority } from '#schemas/durable-job.ts'
+import { PoolName } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
+import type { Metrics } from '#shared/metrics.ts'
+import type { Depth, Store } from '#shared/store/store.ts'
+
+/** Age at which a reading says nothing any more: a few turns of its loop. */
+const STALE_MS = 20_000
+const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress']).options
+
+/** What waits and runs, by the store, and how that compares with what the broker holds. */
+export class Backlog {
+  readonly #store: Store
+  readonly #broker: Broker
+  readonly #missing = new Map<PoolName, number>()
+  #depth: readonly Depth[] = []
+  #readAtMs = 0
+
+  constructor(store: Store, broker: Broker) {
+    this.#store = store
+    this.#broker = broker
+  }
+
+  /** Counts anew. The store reads every waiting job for it: not more often than every few seconds. */
+  async read(): Promise<void> {
+    this.#depth = await this.#store.depth()
+    this.#readAtMs = Date.now()
+    for (const pool of PoolName.options) {
+      const queued = this.#depth.filter((row) => row.pool === pool && row.state === 'queued')
+      const lag = await this.lag(pool)
+      const waiting = queued.reduce((sum, { count }) => sum + count, 0)
+      this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
+    }
+  }
+
+  /**
+   * Jobs that waited at the last reading and for which the queue had no room: so many records, at least, must be lost.
+   * What was published since is to be {@link counted}.
+   */
+  missing(pool: PoolName): number {
+    return this.#missing.get(pool) ?? 0
+  }
+
+  /** So many of the missing ones were published again. */
+  counted(pool: PoolName, published: number): void {
+    this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
+  }
+
+  /** Records in both lanes of a pool; undefined where the broker cannot tell. */
+  async lag(pool: PoolName): Promise<number | undefined> {
+    const lanes = await Promise.all(Priority.options.map((lane) => this.#broker.lag(jobsTopic(pool, lane))))
+    return lanes.reduce((sum, lag) => (sum === undefined || lag === undefined ? undefined : sum + lag), 0)
+  }
+
+  /** Shows the last reading to Prometheus. Each scheduler shows the same: take the maximum, not the sum. */
+  showIn(metrics: Metrics): void {
+    for (const pool of PoolName.options) {
+      for (const priority of Priority.options) {
+        for (const state of STATES) this.#showOne(metrics, { pool, priority, state })
+      }
+    }
+  }
+
+  #showOne(metrics: Metrics, labels: { pool: PoolName; priority: Priority; state: (typeof STATES)[number] }): void {
+    const isWanted = (row: Depth) =>
+      row.pool === labels.pool && row.priority === labels.priority && row.state === labels.state
+    const read = (value: (row: Depth | undefined) => number) =>
+      Date.now() - this.#readAtMs > STALE_MS ? undefined : value(this.#depth.find(isWanted))
+    metrics.gauge('sluice_jobs', 'Durable jobs in the store that have not ended', labels, () =>
+      read((row) => row?.count ?? 0),
+    )
+    metrics.gauge('sluice_jobs_oldest_seconds', 'Age of the oldest of them', labels, () =>
+      read((row) => (row ? Math.max(0, Date.now() - row.oldest_at_ms) / 1_000 : 0)),
+    )
+  }
+}

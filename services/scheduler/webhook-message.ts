@@ -1,0 +1,35 @@
+import { createHmac } from 'node:crypto'
+import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+
+/** What a receiver gets (contract H.7): thin, the same in every try as long as the job stays as it is. */
+export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
+  return JSON.stringify({
+    id: delivery.id,
+    object: 'event',
+    type: delivery.type,
+    created_at: Math.floor(delivery.created_at_ms / 1_000),
+    data: { id: job.id, status: statusOf(job), endpoint: job.endpoint, metadata: job.metadata },
+  })
+}
+
+/**
+ * Headers of one try by Standard Webhooks 1.0: `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`.
+ *
+ * @param nowMs Time of this try: receivers refuse what is older than five minutes.
+ */
+export function signedHeaders(id: string, body: string, key: Buffer, nowMs: number): Record<string, string> {
+  const timestamp = String(Math.floor(nowMs / 1_000))
+  const signature = createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64')
+  return {
+    'content-type': 'application/json',
+    'webhook-id': id,
+    'webhook-timestamp': timestamp,
+    'webhook-signature': `v1,${signature}`,
+  }
+}
+
+/** The state as the API shows it: a job that waits for its next attempt is queued. */
+function statusOf(job: DurableJob): string {
+  if (job.state === 'scheduled') return 'queued'
+  return job.state === 'in_progress' && job.cancel_requested_at_ms !== null ? 'cancelling' : job.state
+}

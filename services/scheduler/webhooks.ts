@@ -1,0 +1,159 @@
+import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import { backoffMs } from '#shared/backoff.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log.ts'
+import type { Metrics } from '#shared/metrics.ts'
+import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
+import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
+import { type DeliveryOutcome, EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { messageOf, signedHeaders } from './webhook-message.ts'
+import { outcomeOf, RETRIES_MS, type Try } from './webhook-outcome.ts'
+
+/** Messages on their way at once, and of these to one host: a slow receiver must not hold up the others. */
+const AT_ONCE_MAX = 16
+const PER_HOST_MAX = 4
+const TIMEOUT_MS = 15_000
+const ANSWER_BYTES_MAX = 64 * 1024
+/** How long a message is ours: the try and its record. After that any scheduler takes it again. */
+const LEASE_MS = 30_000
+/** Wait of a message whose host is busy: longer each time, so that a long queue for one host costs little. */
+const HOST_BUSY = { baseMs: 1_000, maxMs: 60_000 }
+
+/** What {@link WebhookSender} needs. */
+export interface WebhookOptions {
+  readonly store: Store
+  readonly log: Log
+  readonly metrics: Metrics
+  readonly version: string
+  /** Signs; see `webhook-secret.ts`. */
+  readonly key: Buffer
+  readonly policy: OutboundPolicy
+  /** Waits between tries; default: the contract's. */
+  readonly retriesMs?: readonly number[]
+  /** How host names are resolved; default: the system's way. */
+  readonly resolve?: Resolve
+}
+
+/** What becomes of a message that was taken; `isBusy`: it is put back, untried. */
+type Result = DeliveryOutcome & { readonly isBusy?: true }
+
+/**
+ * Delivers webhook messages, at least once each, those of one job in order (contract H.7).
+ *
+ * Any number of schedulers may do so: a message is taken under a lease, and a try that somebody else overtook is not
+ * recorded.
+ */
+export class WebhookSender {
+  readonly #options: WebhookOptions
+  readonly #running = new Set<Promise<void>>()
+  readonly #perHost = new Map<string, number>()
+  readonly #cancelled = new AbortController()
+
+  constructor(options: WebhookOptions) {
+    this.#options = options
+  }
+
+  /**
+   * Takes as many due messages as there is room for and starts to deliver them; waits for room first.
+   *
+   * @param stopped Ends that wait.
+   * @returns Whether there may be more
+   */
+  async turn(stopped: AbortSignal): Promise<boolean> {
+    if (this.#running.size >= AT_ONCE_MAX) await this.#room(stopped)
+    const room = AT_ONCE_MAX - this.#running.size
+    if (stopped.aborted || room === 0) return false
+    const taken = await this.#options.store.takeDeliveries(room, LEASE_MS)
+    for (const delivery of taken) this.#start(delivery)
+    return taken.length === room
+  }
+
+  /** Waits for what is on its way; at `signal` interrupts it, to be tried again soon. */
+  async drain(signal: AbortSignal): Promise<void> {
+    const onAbort = () => this.#cancelled.abort()
+    if (signal.aborted) onAbort()
+    signal.addEventListener('abort', onAbort, { once: true })
+    await Promise.all(this.#running)
+    signal.removeEventListener('abort', onAbort)
+  }
+
+  async #room(stopped: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const onStop = () => resolve()
+    stopped.addEventListener('abort', onStop, { once: true })
+    if (stopped.aborted) resolve()
+    await Promise.race([promise, ...this.#running])
+    stopped.removeEventListener('abort', onStop)
+  }
+
+  #start(delivery: WebhookDelivery): void {
+    const running = this.#handle(delivery).catch((error: unknown) => {
+      this.#options.log.warn({ err: error, delivery_id: delivery.id }, 'webhook not recorded; it is sent again')
+    })
+    this.#running.add(running)
+    void running.then(() => this.#running.delete(running))
+  }
+
+  async #handle(delivery: WebhookDelivery): Promise<void> {
+    const host = URL.parse(delivery.url)?.host ?? ''
+    const others = this.#perHost.get(host) ?? 0
+    if (others >= PER_HOST_MAX) return await this.#record(delivery, host, busyOf(delivery))
+    this.#perHost.set(host, others + 1)
+    try {
+      await this.#record(delivery, host, await this.#deliver(delivery))
+    } finally {
+      this.#leave(host)
+    }
+  }
+
+  #leave(host: string): void {
+    const left = (this.#perHost.get(host) ?? 1) - 1
+    if (left > 0) this.#perHost.set(host, left)
+    else this.#perHost.delete(host)
+  }
+
+  async #deliver(delivery: WebhookDelivery): Promise<Result> {
+    const job = await this.#options.store.find(EVERY_TENANT, delivery.job_id)
+    if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job is gone.' }
+    const answer = await this.#post(delivery, messageOf(delivery, job))
+    if (!answer) return { state: 'pending', retryInMs: 0, error: 'The try was interrupted.' }
+    return outcomeOf(answer, tryOf(delivery), this.#options.retriesMs ?? RETRIES_MS, Math.random())
+  }
+
+  /** The answer, or why there is none; undefined when the try was interrupted. */
+  async #post({ id, url }: WebhookDelivery, body: string): Promise<OutboundAnswer | ServiceError | undefined> {
+    const { key, policy, version, resolve } = this.#options
+    const { signal } = this.#cancelled
+    const headers = { ...signedHeaders(id, body, key, Date.now()), 'user-agent': `sluice/${version}` }
+    const limits = { policy, timeoutMs: TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX }
+    try {
+      return await postOutbound(url, { headers, body, signal, ...limits, ...(resolve && { resolve }) })
+    } catch (error) {
+      if (signal.aborted) return undefined
+      if (error instanceof ServiceError) return error
+      throw error
+    }
+  }
+
+  async #record(delivery: WebhookDelivery, host: string, result: Result): Promise<void> {
+    const { store, log, metrics } = this.#options
+    const { isBusy, ...outcome } = result
+    const isOurs = await store.recordDelivery(delivery.id, delivery.tries, outcome)
+    if (isBusy || !isOurs) return
+    metrics.webhooks.inc({ end: outcome.state === 'pending' ? 'retried' : outcome.state })
+    // The URL itself may hold a secret.
+    const fields = { delivery_id: delivery.id, job_id: delivery.job_id, host, tries: delivery.tries, ...outcome }
+    if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
+    else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; trying again')
+  }
+}
+
+function busyOf({ tries }: WebhookDelivery): Result {
+  const retryInMs = backoffMs(tries, HOST_BUSY, Math.random())
+  return { state: 'pending', retryInMs, error: 'Waits for other messages to the same host.', isBusy: true }
+}
+
+/** Ages are told by the database's clock alone: it set the lease from the time of the taking. */
+function tryOf({ tries, next_at_ms, created_at_ms }: WebhookDelivery): Try {
+  return { tries, ageMs: next_at_ms - LEASE_MS - created_at_ms }
+}

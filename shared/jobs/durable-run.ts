@@ -1,0 +1,213 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log.ts'
+import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
+import { ANSWER_BYTES_MAX, type AttemptSink, type Progress } from './attempt.ts'
+import { decide, type RetryPolicy } from './decide.ts'
+import { DeltaBuffer } from './delta-buffer.ts'
+import type { Dispatcher } from './dispatch.ts'
+import type { Kind, OutputRecorder } from './pool.ts'
+import type { RetryBudget } from './retry-budget.ts'
+
+/** Output is committed in chunks of this time (DESIGN section 3): what came meanwhile shares one commit. */
+const FLUSH_MS = 50
+/** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
+const BUSY_SHARE = 1 / 4
+/** Unwritten output of one run at which its engine is made to wait. */
+const BACKLOG_BYTES = 256 * 1024
+/** Progress is told at most twice a second (contract H.4). */
+const PROGRESS_MS = 500
+/** Wait before a write that the store could not take is made again. */
+const REWRITE_MS = { min: 100, max: 2_000 }
+
+/** Retries of durable jobs: nobody holds a connection, so they may take their time. */
+export const DURABLE_POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  backoff: { baseMs: 1_000, maxMs: 60_000 },
+  delayMsMax: 3_600_000,
+}
+
+/** What a run works with. */
+export interface RunOptions {
+  readonly store: Store
+  readonly dispatcher: Dispatcher
+  readonly log: Log
+  readonly budget: RetryBudget
+  /** Aborts when the process gives up on what it still has to write. */
+  readonly signal: AbortSignal
+}
+
+/**
+ * What one attempt of a durable job writes to the store, in order, each write numbered.
+ *
+ * Commit before you speak: events are published once the store has them. While the store cannot be reached the same write
+ * is made again until it can, and the engine waits. When a guard refuses, the job is no longer ours: `onStop`.
+ */
+export class DurableRun implements AttemptSink {
+  readonly canRestart = true
+  /** Called when the attempt is to stop: the store wants it cancelled, or the job is no longer ours. */
+  onStop: (reason: 'cancelled' | 'lost') => void = () => {}
+  readonly #job: JobEnvelope
+  readonly #run: Omit<Run, 'chunk'>
+  readonly #tries: number
+  readonly #options: RunOptions
+  readonly #recorder: OutputRecorder
+  readonly #whole: DeltaBuffer
+  readonly #pending: DeltaBuffer
+  #chunk = 0
+  #isLost = false
+  #progress: Progress | undefined
+  #progressAtMs = 0
+  #writeMs = 0
+  #flush: Promise<void> | undefined
+
+  /** @param moved The claim. */
+  constructor(job: JobEnvelope, kind: Kind, moved: Moved, owner: string, options: RunOptions) {
+    this.#job = job
+    this.#run = { id: job.id, attempt: job.attempt, owner }
+    this.#tries = moved.job.tries
+    this.#options = options
+    this.#recorder = kind.openRecorder(job)
+    this.#whole = new DeltaBuffer(kind.merge)
+    this.#pending = new DeltaBuffer(kind.merge)
+  }
+
+  /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
+  delta(delta: unknown): Promise<void> | undefined {
+    this.#whole.push(delta)
+    if (this.#whole.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+    if (!this.#job.stream) return undefined
+    this.#pending.push(delta)
+    this.#flush ??= this.#flushSoon()
+    return this.#pending.bytes > BACKLOG_BYTES ? this.#flush : undefined
+  }
+
+  readonly onProgress = (progress: Progress): void => {
+    this.#progress = progress
+    this.#flush ??= this.#flushSoon()
+  }
+
+  async completed(): Promise<void> {
+    await this.#flush
+    const deltas = this.#whole.takeAll()
+    const result = this.#recorder.whole(deltas)
+    const output = this.#takeOutput()
+    if (this.#job.stream) output.push(...this.#recorder.end().map(outputOf))
+    const { usage } = (result ?? {}) as { usage?: unknown }
+    await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
+  }
+
+  async failed(error: ErrorBody): Promise<void> {
+    await this.#flush
+    const { store, budget } = this.#options
+    const remainingMs = this.#job.deadline_ms - Date.now()
+    const history = { tries: this.#tries + 1, crashes: 0, hasOutput: false, remainingMs }
+    const decision = decide({ type: 'failed', error }, history, DURABLE_POLICY, budget.canSpend, Math.random())
+    const output = this.#takeOutput()
+    if (decision.do === 'retry') {
+      budget.spend()
+      await this.#write((run) => store.retry(run, { error, delayMs: decision.delayMs, output }))
+    } else {
+      await this.#write((run) => store.fail(run, { error, output }))
+    }
+  }
+
+  async handedBack(): Promise<void> {
+    await this.#flush
+    const { store, dispatcher } = this.#options
+    const moved = await this.#write((run) => store.handBack(run))
+    if (moved?.job.state !== 'queued') return
+    const content = await store.findContent(moved.job.tenant, moved.job.id)
+    if (content) await dispatcher.publishJob(moved.job, content.request)
+  }
+
+  async cancelled(): Promise<void> {
+    await this.#flush
+    await this.#write((run) => this.#options.store.honourCancel(run))
+  }
+
+  /** One flush at a time; it goes on while there is more. Never rejects. */
+  async #flushSoon(): Promise<void> {
+    try {
+      while (!this.#isLost && (!this.#pending.isEmpty || this.#progress)) {
+        await delay(this.#pauseMs(), this.#options.signal)
+        const output = this.#takeOutput()
+        if (output.length > 0) await this.#write((run) => this.#options.store.append(run, output))
+      }
+    } catch (error) {
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not written')
+    } finally {
+      this.#flush = undefined
+    }
+  }
+
+  /** The first output goes out at once. */
+  #pauseMs(): number {
+    if (!this.#pending.isEmpty && this.#chunk === 0) return 0
+    const pauseMs = Math.max(FLUSH_MS, this.#writeMs / BUSY_SHARE)
+    if (!this.#pending.isEmpty) return pauseMs
+    return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
+  }
+
+  #takeOutput(): NewEvent[] {
+    const output: NewEvent[] = this.#pending.takeAll().flatMap((delta) => this.#recorder.event(delta).map(outputOf))
+    if (this.#progress && Date.now() - this.#progressAtMs >= PROGRESS_MS) {
+      const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
+      output.push({ type: 'job.progress', data: { progress } })
+      this.#progress = undefined
+      this.#progressAtMs = Date.now()
+    }
+    return output
+  }
+
+  async #write(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+    if (this.#isLost) return undefined
+    const moved = await this.#persist(move)
+    if (moved) {
+      this.#chunk++
+      this.#options.dispatcher.publishEvents(moved.events)
+      return moved
+    }
+    this.#isLost = true
+    this.#options.log.info({ job_id: this.#job.id, attempt: this.#job.attempt }, 'job is no longer ours')
+    this.onStop('lost')
+    return undefined
+  }
+
+  /** Makes one write until the store has taken or refused it. @throws What is not an outage, or when the process ends */
+  async #persist(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+    const { signal } = this.#options
+    const run = { ...this.#run, chunk: this.#chunk }
+    for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
+      const startedAt = performance.now()
+      try {
+        const moved = await move(run)
+        this.#writeMs = performance.now() - startedAt
+        return moved
+      } catch (error) {
+        if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
+      }
+      await delay(waitMs, signal)
+    }
+  }
+}
+
+function outputOf(chunk: unknown): NewEvent {
+  return { type: 'job.output.delta', data: { chunk } }
+}
+
+/** Resolves after a time, or when `signal` aborts. */
+function delay(ms: number, signal: AbortSignal): Promise<void> {
+  if (ms <= 0 || signal.aborted) return Promise.resolve()
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done, { once: true })
+  })
+}

@@ -1,0 +1,174 @@
+import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log.ts'
+import type { OwnedJob, Store } from '#shared/store/store.ts'
+import { Dispatcher } from './dispatch.ts'
+import { DurableRun } from './durable-run.ts'
+import type { Kind } from './pool.ts'
+import { RetryBudget } from './retry-budget.ts'
+
+/** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
+const CLAIM_WAIT_MS = 2_000
+const CLAIM_AGAIN_MS = 200
+
+/** What {@link DurableRuns.open} needs. */
+export interface DurableRunsOptions {
+  readonly store: Store
+  readonly broker: Broker
+  readonly log: Log
+  readonly boot: string
+  readonly role: PoolName
+  readonly version: string
+  readonly slots: number
+  readonly leaseMs: number
+  readonly isDraining: () => boolean
+}
+
+/** A claimed job: its envelope with the attempt, and where the attempt writes. */
+export interface ClaimedJob {
+  readonly job: JobEnvelope
+  readonly sink: DurableRun
+}
+
+/** One run in the hands of this worker, as the lease keeper sees it. */
+interface Held {
+  readonly attempt: number
+  readonly sink: DurableRun
+}
+
+/**
+ * The durable jobs of one worker: it keeps the process' lease in the store, claims, and compares what the store says is
+ * ours with what runs here (DESIGN section 3).
+ *
+ * What the store took away is aborted, what it wants cancelled is cancelled, and what it gave us without our hearing of it
+ * (a claim whose answer was lost) is handed back.
+ */
+export class DurableRuns {
+  readonly dispatcher: Dispatcher
+  readonly #options: DurableRunsOptions
+  readonly #held = new Map<string, Held>()
+  readonly #claiming = new Set<string>()
+  readonly #budget = new RetryBudget(0.1, 100)
+  readonly #gone = new AbortController()
+  #timer: NodeJS.Timeout | undefined
+  #renewing: Promise<void> = Promise.resolve()
+  #isStoreDown = false
+
+  private constructor(options: DurableRunsOptions) {
+    this.#options = options
+    this.dispatcher = new Dispatcher(options.broker, options.log)
+  }
+
+  /** Takes out the lease, without which nothing can be claimed. A store that is down is waited for while jobs come. */
+  static async open(options: DurableRunsOptions): Promise<DurableRuns> {
+    const runs = new DurableRuns(options)
+    await runs.#renew()
+    runs.#timer = setInterval(() => {
+      runs.#renewing = runs.#renewing.then(() => runs.#renew())
+    }, options.leaseMs / 3)
+    return runs
+  }
+
+  /** Claims under way: each takes a slot. */
+  get claiming(): number {
+    return this.#claiming.size
+  }
+
+  /**
+   * Claims a published job for this worker. Undefined when somebody else has it, it has ended, or the store is down: then
+   * the record is of no further use.
+   */
+  async claim(envelope: JobEnvelope, kind: Kind): Promise<ClaimedJob | undefined> {
+    const { store, boot, log } = this.#options
+    if (this.#claiming.has(envelope.id)) return undefined
+    this.#claiming.add(envelope.id)
+    try {
+      const moved = await this.#claimSurely(envelope.id)
+      if (!moved) return undefined
+      this.#budget.earn()
+      this.dispatcher.publishEvents(moved.events)
+      const { attempt, deadline_ms } = moved.job
+      // The store's clock may differ from ours: only durations are compared.
+      const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
+      const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
+      const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
+      const sink = new DurableRun(job, kind, moved, boot, options)
+      this.#held.set(job.id, { attempt, sink })
+      return { job, sink }
+    } catch (error) {
+      log.warn({ err: error, job_id: envelope.id }, 'job not claimed')
+      return undefined
+    } finally {
+      this.#claiming.delete(envelope.id)
+    }
+  }
+
+  /** The attempt of a claimed job has ended. */
+  release(job: JobEnvelope): void {
+    if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
+  }
+
+  /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
+  async close(): Promise<void> {
+    clearInterval(this.#timer)
+    this.#gone.abort()
+    await this.#renewing
+    await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
+      this.#options.log.info({ err: error }, 'goodbye not stored; the lease runs out')
+    })
+  }
+
+  async #claimSurely(id: string) {
+    const { store, boot } = this.#options
+    const deadline = performance.now() + CLAIM_WAIT_MS
+    for (;;) {
+      try {
+        return await store.claim(id, boot)
+      } catch (error) {
+        if (ServiceError.from(error).code !== 'overloaded' || performance.now() > deadline) throw error
+      }
+      await new Promise((resolve) => setTimeout(resolve, CLAIM_AGAIN_MS))
+    }
+  }
+
+  async #renew(): Promise<void> {
+    const { store, boot, role, version, slots, leaseMs, isDraining } = this.#options
+    const before = [...this.#held]
+    try {
+      const owned = await store.renew({ boot, role, slots, version, draining: isDraining(), leaseMs })
+      if (this.#isStoreDown) this.#options.log.info({}, 'store is back')
+      this.#isStoreDown = false
+      this.#stopLost(before, owned)
+      for (const job of owned) await this.#reconcile(job)
+    } catch (error) {
+      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'lease not renewed')
+      this.#isStoreDown = true
+    }
+  }
+
+  /** Only what was held before the store was asked can be missing in its answer. */
+  #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
+    const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
+    for (const [id, held] of before) {
+      if (attempts.get(id) !== held.attempt && this.#held.get(id) === held) held.sink.onStop('lost')
+    }
+  }
+
+  async #reconcile({ id, attempt, isCancelRequested }: OwnedJob): Promise<void> {
+    const held = this.#held.get(id)
+    if (held?.attempt === attempt) {
+      if (isCancelRequested) held.sink.onStop('cancelled')
+      return
+    }
+    if (held || this.#claiming.has(id)) return
+    // Chunk 0: it is refused when the job has written, so it was ours and has ended meanwhile.
+    const { store, boot } = this.#options
+    const moved = await store.handBack({ id, attempt, owner: boot, chunk: 0 })
+    if (!moved) return
+    this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
+    this.dispatcher.publishEvents(moved.events)
+    const content = await store.findContent(moved.job.tenant, id)
+    if (moved.job.state === 'queued' && content) await this.dispatcher.publishJob(moved.job, content.request)
+  }
+}

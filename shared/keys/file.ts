@@ -1,0 +1,123 @@
+import { chownSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { z } from 'zod'
+import { newId } from '#shared/id.ts'
+import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
+
+const KeysFile = z.strictObject({ keys: z.array(ApiKey).max(KEYS_MAX) })
+
+/** How long a writer waits for another one. A write takes milliseconds. */
+const LOCK_TIMEOUT_MS = 5_000
+
+/**
+ * The keys in `keys.json` of the data directory, for the processes of one machine. The file may also be edited by hand;
+ * without it there are no keys, and the next first key is made anew.
+ *
+ * @param directory Made with the first key.
+ */
+export function openFileKeys(directory: string): KeyStore {
+  return new FileKeys(join(directory, 'keys.json'))
+}
+
+class FileKeys implements KeyStore {
+  readonly name = 'file'
+  readonly #path: string
+  #keys: readonly ApiKey[] = []
+  /** What the file looked like when it was last read; undefined before. */
+  #seen: string | undefined
+
+  constructor(path: string) {
+    this.#path = path
+  }
+
+  async list(): Promise<readonly ApiKey[]> {
+    // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
+    const look = this.#look()
+    if (look === this.#seen) return this.#keys
+    this.#keys = this.#read()
+    this.#seen = look
+    return this.#keys
+  }
+
+  async create(key: ApiKey): Promise<void> {
+    this.#change((keys) => {
+      if (keys.some(({ id, hash }) => id === key.id || hash === key.hash)) throw new Error(`The key ${key.id} exists.`)
+      if (keys.length >= KEYS_MAX) throw new Error(`${this.#path} holds ${KEYS_MAX} keys, which is the most.`)
+      return [...keys, key]
+    })
+  }
+
+  async createFirst(key: ApiKey): Promise<boolean> {
+    if (this.#look()) return false
+    return this.#change(() => (this.#look() ? undefined : [key]))
+  }
+
+  async revoke(id: string): Promise<ApiKey | undefined> {
+    let revoked: ApiKey | undefined
+    this.#change((keys) => {
+      const found = keys.find((key) => key.id === id)
+      revoked = found && { ...found, revoked: true }
+      return found?.revoked === false ? keys.map((key) => (key === found && revoked ? revoked : key)) : undefined
+    })
+    return revoked
+  }
+
+  async close(): Promise<void> {}
+
+  #look(): string {
+    const stat = statSync(this.#path, { throwIfNoEntry: false })
+    return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
+  }
+
+  /** @throws Error when the file is there and cannot be understood */
+  #read(): ApiKey[] {
+    try {
+      return KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
+      const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error)
+      throw new Error(`${this.#path} cannot be used: ${why}`, { cause: error })
+    }
+  }
+
+  /** Replaces the keys by what `change` makes of them, while no other process does. @returns False where it made nothing */
+  #change(change: (keys: readonly ApiKey[]) => readonly ApiKey[] | undefined): boolean {
+    mkdirSync(dirname(this.#path), { recursive: true })
+    const unlock = lock(join(dirname(this.#path), 'keys.lock'))
+    try {
+      const keys = change(this.#read())
+      if (keys) replaceFile(this.#path, `${JSON.stringify({ keys }, null, 2)}\n`)
+      return keys !== undefined
+    } finally {
+      unlock()
+    }
+  }
+}
+
+/** The kernel's lock on an empty database file: it ends with its process, however that dies, so it is never stale. */
+function lock(path: string): () => void {
+  const db = new DatabaseSync(path, { timeout: LOCK_TIMEOUT_MS })
+  try {
+    db.exec('BEGIN EXCLUSIVE')
+  } catch (error) {
+    db.close()
+    throw new Error(`Another process is changing the keys (${path}). Try again.`, { cause: error })
+  }
+  return () => db.close()
+}
+
+/** A reader sees the old text or the new one, never half of it; only the owner may read either. */
+function replaceFile(path: string, text: string): void {
+  const draft = `${path}.${newId('', 8)}`
+  try {
+    writeFileSync(draft, text, { mode: 0o600, flush: true })
+    // A command run as root must not take the file away from the user the service runs as.
+    const owner = statSync(path, { throwIfNoEntry: false }) ?? statSync(dirname(path))
+    if (process.getuid?.() === 0) chownSync(draft, owner.uid, owner.gid)
+    renameSync(draft, path)
+  } catch (error) {
+    rmSync(draft, { force: true })
+    throw error
+  }
+}

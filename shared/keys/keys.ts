@@ -1,0 +1,84 @@
+import { createHash, randomBytes } from 'node:crypto'
+import { z } from 'zod'
+import { newId } from '#shared/id.ts'
+
+/** An API key as it is kept: its secret is known to its owner only. */
+export const ApiKey = z.strictObject({
+  id: z.string().min(1),
+  hash: z.string().length(64).describe('SHA-256 of the secret, hex'),
+  hint: z.string().describe('The secret as it may be shown: sk-...abcd'),
+  name: z.string().optional().describe('Whose or what for, for people'),
+  created_at: z.int().describe('Unix seconds'),
+  revoked: z.boolean().default(false),
+  endpoints: z.array(z.string()).optional().describe('Paths the key may call; absent: all'),
+  models: z.array(z.string()).optional().describe('Models the key may use; absent: all'),
+})
+export type ApiKey = z.infer<typeof ApiKey>
+
+/** Keys one store holds, revoked ones included: every ingress keeps them all in memory. */
+export const KEYS_MAX = 10_000
+
+/** The id of the key that is made on the first run. */
+export const FIRST_KEY_ID = 'key_first'
+
+/**
+ * The key store port: where API keys are kept. A table of Postgres for a fleet, `keys.json` by default.
+ *
+ * Promises every adapter keeps (test/ports/keys.test.ts):
+ * - What is resolved is kept, and every process that opened the same store sees it with its next `list`.
+ * - Writers that write at once do not undo each other; a reader never sees half a write.
+ * - A key is never deleted, only revoked, and stays so.
+ * - While the store cannot be reached or understood every call rejects; it works again by itself when the store does.
+ */
+export interface KeyStore {
+  /** For messages: `file` or `postgres`. */
+  readonly name: string
+  /** Every key, revoked ones too, oldest first. Cheap to call each second: the same list again while nothing changed. */
+  list(): Promise<readonly ApiKey[]>
+  /** Adds a key. @throws Error when its id or secret is there already, or at {@link KEYS_MAX} */
+  create(key: ApiKey): Promise<void>
+  /**
+   * Adds the first key, to a store that never had one. Of several processes that start at once one wins.
+   *
+   * @returns Whether this call added it.
+   */
+  createFirst(key: ApiKey): Promise<boolean>
+  /** Revokes a key and gives it; undefined when there is none. A second time changes nothing. */
+  revoke(id: string): Promise<ApiKey | undefined>
+  /** Lets go of everything. Tolerates a second call. */
+  close(): Promise<void>
+}
+
+/** What a key may do, and what it is called. */
+export interface KeyOptions {
+  /** Default: a random one. */
+  readonly id?: string
+  readonly name?: string | undefined
+  readonly endpoints?: readonly string[] | undefined
+  readonly models?: readonly string[] | undefined
+}
+
+/** Makes a key with a random secret of 240 bits, `sk-` and 40 characters. Only its hash is part of the key. */
+export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string } {
+  const secret = `sk-${randomBytes(30).toString('base64url')}`
+  return { key: keyOf(secret, options), secret }
+}
+
+/** The key that belongs to a secret. */
+export function keyOf(secret: string, { id, name, endpoints, models }: KeyOptions = {}): ApiKey {
+  return {
+    id: id ?? newId('key_', 16),
+    hash: hashOf(secret),
+    hint: `sk-...${secret.slice(-4)}`,
+    ...(name !== undefined && { name }),
+    created_at: Math.floor(Date.now() / 1_000),
+    revoked: false,
+    ...(endpoints && { endpoints: [...endpoints] }),
+    ...(models && { models: [...models] }),
+  }
+}
+
+/** What is kept of a secret. It has enough entropy that a plain SHA-256 of it cannot be searched. */
+export function hashOf(secret: string): string {
+  return createHash('sha256').update(secret).digest('hex')
+}

@@ -1,0 +1,49 @@
+import { execFile } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdtemp } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import type { Actor } from './actor.ts'
+
+const run = promisify(execFile)
+const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')
+const COMMAND_TIMEOUT_MS = 120_000
+
+/** A real Kafka that faults happen to: one node in a run directory of its own. Disposing stops and deletes it. */
+export interface BrokerActor extends Actor, AsyncDisposable {
+  /** `host:port`, the same through every restart. */
+  readonly address: string
+  /** Kills it, and starts it on an empty log directory: Kafka has lost everything. */
+  wipe(): Promise<void>
+}
+
+/** Starts a broker. @throws when deploy/kafka-local.sh cannot */
+export async function startBroker(): Promise<BrokerActor> {
+  const runDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-kafka-'))
+  const script = async (command: string, env: Record<string, string> = {}) => {
+    const options = { env: { ...process.env, KAFKA_NODES: '1', KAFKA_RUN_DIR: runDir, ...env } }
+    return (await run(SCRIPT, [command], { ...options, timeout: COMMAND_TIMEOUT_MS })).stdout.trim()
+  }
+  const address = await script('start')
+  const signal = (name: NodeJS.Signals) => {
+    const file = join(runDir, '1/pid')
+    if (existsSync(file)) process.kill(Number(readFileSync(file, 'utf8')), name)
+  }
+  return {
+    name: 'broker',
+    address,
+    down: async (how) => void (await script(how === 'SIGKILL' ? 'kill' : 'stop')),
+    up: async () => void (await script('resume')),
+    freeze: () => signal('SIGSTOP'),
+    thaw: () => signal('SIGCONT'),
+    async wipe() {
+      await script('kill')
+      await script('start', { KAFKA_PORT: address.split(':')[1] ?? '' })
+    },
+    async [Symbol.asyncDispose]() {
+      await script('kill')
+      await script('clean')
+    },
+  }
+}

@@ -1,0 +1,98 @@
+import { checkHistory, describeSmallest, type Verdict } from './check.ts'
+import type { Clients } from './client.ts'
+import { type Cluster, FLEET, startCluster } from './cluster.ts'
+import { type FaultKind, planFaults, runFaults } from './faults.ts'
+import { type Figures, figuresOf } from './figures.ts'
+import { countUnfinished, readFinalState } from './final-state.ts'
+import { History, readHistory } from './history.ts'
+import { runLoad } from './load.ts'
+import { startWitness } from './witness.ts'
+
+/** How long the fleet may take, after the last fault and the last submission, until every job has ended. */
+const QUIET_MS = 180_000
+/** How long whoever watches a job may take to see its end after that. */
+const WATCH_MS = 60_000
+const PROGRESS_MS = 5_000
+
+/** A chaos run. */
+export interface ChaosOptions {
+  readonly seed: number
+  readonly jobs: number
+  readonly kills: number
+  /** Submissions and faults are spread over this time. */
+  readonly durationMs: number
+  /** Where histories and logs are kept. It must be empty. */
+  readonly directory: string
+  readonly settings?: Readonly<Record<string, string>>
+  /** Hears how far the run is. */
+  readonly onProgress?: (line: string) => void
+}
+
+/** What came of a run. */
+export interface ChaosResult {
+  readonly verdict: Verdict
+  readonly figures: Figures
+  /** The smallest job that broke a rule, told from the beginning; empty when none did. */
+  readonly story: string
+}
+
+/** Starts a cluster, loads it, breaks it, waits until it is quiet, and judges what everybody saw. */
+export async function runChaos(options: ChaosOptions): Promise<ChaosResult> {
+  const history = await History.open(options.directory, options.seed)
+  await perform(options, history)
+  await history.close()
+  const records = await readHistory(options.directory)
+  const verdict = checkHistory(records)
+  return { verdict, figures: figuresOf(verdict, records), story: describeSmallest(verdict) }
+}
+
+async function perform(options: ChaosOptions, history: History): Promise<void> {
+  const { seed, jobs, kills, durationMs, onProgress = () => undefined } = options
+  await using witness = await startWitness(history)
+  await using cluster = await startCluster({
+    history,
+    witness: witness.url,
+    ...(options.settings && { settings: options.settings }),
+  })
+  onProgress(`cluster ready after ${seconds(history)} s; histories in ${options.directory}`)
+  const over = new AbortController()
+  const clients: Clients = { history, ingresses: cluster.ingresses, signal: over.signal }
+  const done = { accepted: 0, faults: 0 }
+  const ticker = setInterval(() => {
+    onProgress(`${seconds(history)} s: ${done.accepted}/${jobs} jobs accepted, ${done.faults} faults`)
+  }, PROGRESS_MS)
+  try {
+    const plan = planFaults(seed, kills, durationMs, FLEET)
+    const onFault = (kind: FaultKind, target: string) => {
+      done.faults += 1
+      onProgress(`${seconds(history)} s: ${kind} ${target}`)
+    }
+    const load = { seed, jobs, durationMs, onAccepted: () => void done.accepted++ }
+    const [{ watched }] = await Promise.all([runLoad(clients, load), runFaults(plan, cluster, history, onFault)])
+    onProgress(`${seconds(history)} s: all submitted and all faults over`)
+    await becomeQuiet(cluster, history, onProgress)
+    await Promise.race([watched, new Promise((resolve) => setTimeout(resolve, WATCH_MS).unref())])
+    for await (const entry of readFinalState(cluster.database)) history.add('store', entry)
+  } finally {
+    clearInterval(ticker)
+    over.abort()
+  }
+}
+
+/** Waits until every job has ended, or time is up: then the checker says which have not. */
+async function becomeQuiet(cluster: Cluster, history: History, onProgress: (line: string) => void): Promise<void> {
+  await cluster.ready()
+  const deadline = history.nowMs + QUIET_MS
+  for (;;) {
+    const count = await countUnfinished(cluster.database)
+    if (count === 0 || history.nowMs > deadline) {
+      onProgress(`${seconds(history)} s: ${count ?? 'unknown'} jobs unfinished`)
+      return
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1_000))
+  }
+}
+
+function seconds(history: History): number {
+  return Math.round(history.nowMs / 1_000)
+}

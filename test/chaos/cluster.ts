@@ -1,0 +1,156 @@
+import { once } from 'node:events'
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { stringify } from 'yaml'
+import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
+import { whyNoLocalKafka } from '../support/kafka.ts'
+import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/postgres.ts'
+import { type Actor, RoleActor } from './actor.ts'
+import { type BrokerActor, startBroker } from './broker.ts'
+import type { Targets } from './faults.ts'
+import type { History } from './history.ts'
+
+/** From nothing to everything ready, on a machine that has other things to do. */
+const READY_MS = 120_000
+
+/** The fleet of the chaos runs. */
+export const FLEET: Targets = { ingress: 2, inference: 3, scheduler: 2 }
+
+/** A whole service: its processes, a Kafka and a Postgres of their own. Disposing ends and deletes all of it. */
+export interface Cluster extends AsyncDisposable {
+  /** Addresses of the ingresses, in order. */
+  readonly ingresses: readonly string[]
+  /** URL of the database. */
+  readonly database: string
+  readonly broker: BrokerActor
+  /** One of them by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`. @throws for an unknown one */
+  actor(name: string): Actor
+  /** Waits until every process says that it can work. */
+  ready(): Promise<void>
+}
+
+/** What a cluster is made of. */
+export interface ClusterOptions {
+  /** Where logs of processes and exits go. */
+  readonly history: History
+  readonly fleet?: Targets
+  /** Base URL of the witness, which serves the model `witness-1`. */
+  readonly witness?: string
+  /** Settings of every process, by their environment names. */
+  readonly settings?: Readonly<Record<string, string>>
+}
+
+/** Why no cluster can be started here; undefined when one can. */
+export async function whyNoCluster(): Promise<string | undefined> {
+  return whyNoLocalPostgres() ?? (await whyNoLocalKafka())
+}
+
+/** Starts broker, database and processes, and waits until they are ready. */
+export async function startCluster(options: ClusterOptions): Promise<Cluster> {
+  await using stack = new AsyncDisposableStack()
+  const [broker, postgres] = await Promise.all([startBroker(), startLocalPostgres()])
+  stack.use(broker)
+  stack.use(postgres)
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-'))
+  stack.defer(() => rm(dataDir, { recursive: true, force: true }))
+  const env = await environmentOf(options, dataDir, broker.address, postgres.url)
+  const roles = await rolesOf(options, env)
+  stack.defer(async () => void (await Promise.all(roles.map((role) => role.down('SIGKILL')))))
+  const actors = new Map<string, Actor>(
+    [...roles, broker, databaseActor(postgres)].map((actor) => [actor.name, actor] as const),
+  )
+  const ready = async () => {
+    for (const role of roles) {
+      await until(() => role.isReady(), { withinMs: READY_MS }).catch((cause: unknown) => {
+        throw new Error(`${role.name} is not ready; see ${options.history.directory}/${role.name}.log`, { cause })
+      })
+    }
+  }
+  for (const role of roles) await role.up()
+  await ready()
+  const owned = stack.move()
+  return {
+    ingresses: roles.filter(({ name }) => name.startsWith('ingress')).map(({ url }) => url),
+    database: postgres.url,
+    broker,
+    actor(name) {
+      const found = actors.get(name)
+      if (!found) throw new Error(`no actor is called ${name}`)
+      return found
+    },
+    ready,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  }
+}
+
+async function environmentOf(options: ClusterOptions, dataDir: string, kafka: string, database: string) {
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, stringify({ models: [ECHO_MODEL, ...witnessModel(options.witness)] }))
+  return {
+    PATH: process.env.PATH,
+    DATA_DIR: dataDir,
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: TEST_KEY,
+    KAFKA_BROKERS: kafka,
+    DATABASE_URL: database,
+    LOG_LEVEL: 'info',
+    // Short, so that some work is handed back when a worker is told to end.
+    DRAIN_MS: '3000',
+    INFERENCE_SLOTS: '48',
+    ...options.settings,
+  }
+}
+
+function witnessModel(url: string | undefined): object[] {
+  if (url === undefined) return []
+  // A scripted failure is the job's, not the upstream's: the circuit stays closed.
+  const engine = { type: 'openai', base_url: `${url}/v1`, breaker: { failures: 1_000_000 } }
+  return [{ ...ECHO_MODEL, id: 'witness-1', engine }]
+}
+
+async function rolesOf(options: ClusterOptions, env: Record<string, string | undefined>): Promise<RoleActor[]> {
+  const { history, fleet = FLEET } = options
+  await mkdir(history.directory, { recursive: true })
+  const names = Object.entries(fleet).flatMap(([role, count]) =>
+    Array.from({ length: count }, (_, i) => ({ role, name: `${role}-${i + 1}` })),
+  )
+  const ports = await freePorts(names.length)
+  return names.map(({ role, name }, i) => {
+    const port = String(ports[i])
+    return new RoleActor({
+      name,
+      roles: [role],
+      env: { ...env, ...(role === 'ingress' ? { PORT: port } : { METRICS_PORT: port }) },
+      logFile: join(history.directory, `${name}.log`),
+      url: `http://127.0.0.1:${port}`,
+      onExit: (target, code) =>
+        history.add('faults', { type: 'fault', phase: 'problem', kind: 'exit', target, problem: `code ${code}` }),
+    })
+  })
+}
+
+function databaseActor(postgres: LocalPostgres): Actor {
+  return {
+    name: 'database',
+    down: (signal) => postgres.down(signal === 'SIGKILL' ? 'SIGKILL' : 'SIGINT'),
+    up: () => postgres.resume(),
+    freeze: () => postgres.freeze(),
+    thaw: () => postgres.thaw(),
+  }
+}
+
+/** Ports that were free a moment ago; all are held until all are known, so that they differ. */
+export async function freePorts(count: number): Promise<number[]> {
+  const probes = await Promise.all(
+    Array.from({ length: count }, async () => {
+      const probe = createServer().listen(0, '127.0.0.1')
+      await once(probe, 'listening')
+      return probe
+    }),
+  )
+  const ports = probes.map((probe) => (probe.address() as { port: number }).port)
+  await Promise.all(probes.map((probe) => new Promise((resolve) => probe.close(resolve))))
+  return ports
+}

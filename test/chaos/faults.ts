@@ -1,0 +1,128 @@
+import type { Cluster } from './cluster.ts'
+import type { History } from './history.ts'
+import { openRandom, type Random } from './random.ts'
+
+/** What is done to an actor: killed with -9, stopped and continued, or ended in good order. */
+export type FaultKind = 'kill' | 'freeze' | 'roll'
+
+/** The actors by kind. Broker and database are one each. */
+export interface Targets {
+  readonly ingress: number
+  readonly inference: number
+  readonly scheduler: number
+}
+
+/** One fault of a schedule. */
+export interface Fault {
+  readonly kind: FaultKind
+  /** Name of the actor, such as `inference-1`, `broker`, `database`. */
+  readonly target: string
+  /** When it begins, in milliseconds after the start of the load. */
+  readonly atMs: number
+  /** How long the actor is down or frozen. */
+  readonly forMs: number
+}
+
+/** How often each sort is killed, of 20. */
+const KILL_SHARES = { inference: 6, ingress: 5, scheduler: 3, broker: 3, database: 3 } as const
+
+type Sort = keyof typeof KILL_SHARES
+
+/**
+ * Plans the faults of a run: `kills` kill -9 over all sorts of actors, a quarter as many freezes and a tenth as many
+ * restarts in good order between them, spread evenly with jitter. The same seed gives the same plan.
+ */
+export function planFaults(seed: number, kills: number, durationMs: number, targets: Targets): Fault[] {
+  const random = openRandom(seed)
+  const sorts = shuffle(sortsOf(kills), random)
+  const kinds: { kind: FaultKind; sort: Sort }[] = [
+    ...sorts.map((sort) => ({ kind: 'kill' as const, sort })),
+    ...shuffle(sortsOf(Math.ceil(kills / 4)), random).map((sort) => ({ kind: 'freeze' as const, sort })),
+    ...Array.from({ length: Math.ceil(kills / 10) }, (_, i) => ({
+      kind: 'roll' as const,
+      sort: (['inference', 'ingress', 'scheduler'] as const)[i % 3] ?? 'inference',
+    })),
+  ]
+  const slotMs = durationMs / kinds.length
+  return shuffle(kinds, random).map(({ kind, sort }, i) => ({
+    kind,
+    target: targetOf(sort, targets, random),
+    atMs: Math.round((i + random.next()) * slotMs),
+    forMs: kind === 'freeze' ? random.between(5_000, 15_000) : random.between(200, 3_000),
+  }))
+}
+
+/** So many sorts in their shares, each sort at least once when there is room. */
+function sortsOf(count: number): Sort[] {
+  const cycle = interleave(KILL_SHARES)
+  return Array.from({ length: count }, (_, i) => cycle[i % cycle.length] ?? 'inference')
+}
+
+/** One of each sort, then one of each that is left, and so on: a short prefix already holds every sort. */
+function interleave(shares: Readonly<Record<Sort, number>>): Sort[] {
+  const sorts = Object.keys(shares) as Sort[]
+  const rounds = Math.max(...Object.values(shares))
+  return Array.from({ length: rounds }, (_, round) => sorts.filter((sort) => shares[sort] > round)).flat()
+}
+
+function targetOf(sort: Sort, targets: Targets, random: Random): string {
+  if (sort === 'broker' || sort === 'database') return sort
+  return `${sort}-${random.between(1, targets[sort])}`
+}
+
+function shuffle<T>(items: readonly T[], random: Random): T[] {
+  return items
+    .map((item) => ({ item, order: random.next() }))
+    .toSorted((a, b) => a.order - b.order)
+    .map(({ item }) => item)
+}
+
+/**
+ * Carries a plan out and waits until its last fault is over. Faults of different actors may overlap; those of one follow
+ * each other. A fault that could not be done is written down and ends nothing.
+ */
+export async function runFaults(
+  plan: readonly Fault[],
+  cluster: Cluster,
+  history: History,
+  onFault: (kind: FaultKind, target: string) => void,
+): Promise<void> {
+  const lines = new Map<string, Promise<void>>()
+  const startedAt = history.nowMs
+  for (const fault of plan) {
+    const waitMs = startedAt + fault.atMs - history.nowMs
+    if (waitMs > 0) await sleep(waitMs)
+    const previous = lines.get(fault.target) ?? Promise.resolve()
+    lines.set(
+      fault.target,
+      previous.then(() => {
+        onFault(fault.kind, fault.target)
+        return apply(fault, cluster, history)
+      }),
+    )
+  }
+  await Promise.all(lines.values())
+}
+
+async function apply({ kind, target, forMs }: Fault, cluster: Cluster, history: History): Promise<void> {
+  const actor = cluster.actor(target)
+  history.add('faults', { type: 'fault', phase: 'begin', kind, target })
+  try {
+    if (kind === 'freeze') {
+      actor.freeze()
+      await sleep(forMs)
+      actor.thaw()
+    } else {
+      await actor.down(kind === 'kill' ? 'SIGKILL' : 'SIGTERM')
+      await sleep(forMs)
+      await actor.up()
+    }
+    history.add('faults', { type: 'fault', phase: 'end', kind, target })
+  } catch (error) {
+    history.add('faults', { type: 'fault', phase: 'problem', kind, target, problem: String(error) })
+  }
+}
+
+function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms))
+}

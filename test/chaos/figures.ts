@@ -1,0 +1,128 @@
+import { acceptedOf, type Verdict } from './check.ts'
+import { of } from './check-job.ts'
+import type { Of, Recorded } from './history.ts'
+
+/** The figures of a run, as docs/reliability.md prints them. */
+export type Figures = Readonly<Record<string, string | number>>
+
+/** Counts what happened, from the history alone. */
+export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figures {
+  const accepted = acceptedOf(verdict)
+  const faults = records.filter((entry) => entry.type === 'fault')
+  const begun = faults.filter(({ phase }) => phase === 'begin')
+  const events = verdict.jobs.flatMap((job) => job.events)
+  const retries = events.filter(({ event }) => event === 'job.retrying')
+  const started = events.filter(({ event }) => event === 'job.started').length
+  const startedJobs = new Set(events.filter(({ event }) => event === 'job.started').map(({ job_id }) => job_id)).size
+  const state = (name: string) => accepted.filter(({ row }) => row?.state === name).length
+  const rule = (start: string) => verdict.violations.filter((violation) => violation.rule.startsWith(start)).length
+  return {
+    seed: verdict.seed,
+    minutes: round((records.at(-1)?.at_ms ?? 0) / 60_000),
+    'accepted jobs': accepted.length,
+    completed: state('completed'),
+    cancelled: state('cancelled'),
+    'given up after three lost workers': state('failed'),
+    ...killsOf(begun),
+    'processes stopped for 5 to 15 s': begun.filter(({ kind }) => kind === 'freeze').length,
+    'processes ended by SIGTERM': begun.filter(({ kind }) => kind === 'roll').length,
+    'processes that ended by themselves': faults.filter(({ kind }) => kind === 'exit').length,
+    'faults that could not be done': faults.filter(({ kind, phase }) => phase === 'problem' && kind !== 'exit').length,
+    'submissions of unknown outcome': records.filter(isUnknownSubmit).length,
+    'events followed': records.filter(({ type }) => type === 'frame').length,
+    'streams cut and resumed': records.filter((entry) => entry.type === 'follow' && entry.phase === 'cut').length,
+    'executions beyond the first': started - startedJobs,
+    'of these after a lost worker': countReason(retries, (reason) => reason === 'worker_lost'),
+    'of these handed back by a worker that drains': countReason(retries, (reason) => reason === 'handed_back'),
+    'of these after a failure': countReason(retries, (r) => r !== 'worker_lost' && r !== 'handed_back'),
+    'executions the witness saw': records.filter((entry) => entry.type === 'run' && entry.phase === 'start').length,
+    ...times(accepted, verdict, begun, records),
+    'lost jobs': rule('I1'),
+    'jobs with two ends': rule('I2'),
+    'gaps or repeats': rule('I4') + rule('I6'),
+    'wrong output': rule('I5'),
+    'unseen executions': rule('I7'),
+    violations: verdict.violations.length,
+  }
+}
+
+/** Two columns for a terminal or a document. */
+export function tableOf(figures: Figures): string {
+  const width = Math.max(...Object.keys(figures).map((name) => name.length))
+  const rows = Object.entries(figures).map(
+    ([name, value]) => `| ${name.padEnd(width)} | ${String(value).padStart(10)} |`,
+  )
+  return [
+    `| ${'figure'.padEnd(width)} | ${'value'.padStart(10)} |`,
+    `| ${'-'.repeat(width)} | ---------: |`,
+    ...rows,
+  ].join('\n')
+}
+
+/** Kills by sort of actor. @param begun Faults at their begin */
+export function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
+  const kills = begun.filter(({ kind }) => kind === 'kill')
+  const sorts = ['ingress', 'inference', 'scheduler', 'broker', 'database']
+  const counts = sorts.map((sort) => [`- ${sort}`, kills.filter(({ target }) => target.startsWith(sort)).length])
+  return { 'processes killed with -9': kills.length, ...Object.fromEntries(counts) }
+}
+
+function isUnknownSubmit(entry: Recorded): boolean {
+  return entry.type === 'submit' && entry.phase === 'unknown'
+}
+
+function countReason(retries: readonly Of<'event'>[], is: (reason: string) => boolean): number {
+  return retries.filter(({ reason = '' }) => is(reason)).length
+}
+
+function times(
+  accepted: ReturnType<typeof acceptedOf>,
+  verdict: Verdict,
+  begun: readonly Of<'fault'>[],
+  records: readonly Recorded[],
+): Record<string, string> {
+  const waits = accepted.flatMap(({ row }) =>
+    row?.finished_at_wall_ms ? [row.finished_at_wall_ms - Math.max(row.run_at_wall_ms, row.created_at_wall_ms)] : [],
+  )
+  return {
+    'seconds from submission to end, p50 / p99': quantiles(waits),
+    'seconds from a worker kill to the next attempt, p50 / p99': quantiles(restarts(verdict, begun, records)),
+    'seconds from a cut stream to its next event, p50 / p99': quantiles(accepted.flatMap(resumes)),
+  }
+}
+
+/** From the latest kill or stop of a worker before a loss to the attempt after it. */
+function restarts(verdict: Verdict, begun: readonly Of<'fault'>[], records: readonly Recorded[]): number[] {
+  const begin = records.find((entry) => entry.type === 'begin')
+  const hits = begun.filter(({ target }) => target.startsWith('inference')).map(({ at_ms }) => at_ms)
+  return verdict.jobs.flatMap(({ events }) =>
+    events.flatMap(({ event, reason, wall_ms }, i) => {
+      const next = events.slice(i).find((later) => later.event === 'job.started')
+      if (event !== 'job.retrying' || reason !== 'worker_lost' || !next) return []
+      const lostAt = wall_ms - (begin?.wall_ms ?? 0)
+      const hit = hits.findLast((at) => at < lostAt)
+      return hit === undefined ? [] : [next.wall_ms - (begin?.wall_ms ?? 0) - hit]
+    }),
+  )
+}
+
+function resumes(job: ReturnType<typeof acceptedOf>[number]): number[] {
+  const seen = [...of(job, 'follow'), ...of(job, 'frame')].toSorted((a, b) => a.at_ms - b.at_ms)
+  return seen.flatMap((entry, i) => {
+    if (entry.type !== 'follow' || entry.phase !== 'cut') return []
+    const next = seen.slice(i).find(({ type }) => type === 'frame')
+    return next ? [next.at_ms - entry.at_ms] : []
+  })
+}
+
+function quantiles(values: readonly number[]): string {
+  if (values.length === 0) return '–'
+  const sorted = values.toSorted((a, b) => a - b)
+  const at = (share: number) =>
+    round((sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0) / 1_000)
+  return `${at(0.5)} / ${at(0.99)}`
+}
+
+function round(value: number): number {
+  return Math.round(value * 100) / 100
+}
