@@ -66,7 +66,9 @@ const Settings = z.object({
   JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job that names none'),
   JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Longest deadline a durable job may name'),
   JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('How long a finished job is kept with its result'),
-  JOB_LEASE_MS: Milliseconds.default(9_000).describe('Silence in the store after which a worker loses its durable jobs'),
+  JOB_LEASE_MS: Milliseconds.default(9_000).describe(
+    'Silence in the store after which a worker loses its durable jobs',
+  ),
   DURABLE_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait and run at once'),
   WEBHOOK_SECRET: z
     .string()

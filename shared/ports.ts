@@ -137,7 +137,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
 }
 
 async function openBroker(config: Config, log: Log, onFatal: (error: unknown) => void): Promise<Broker> {
-  const topics = topicsFor(PoolName.options, Math.max(config.requestTimeoutMs, config.jobDeadlineMaxMs))
+  const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka.ts')

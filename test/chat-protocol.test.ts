@@ -11,9 +11,9 @@ import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { chatProtocol } from '#services/ingress/chat.ts'
-import type { EncodeContext } from '#schemas/job.ts'
 import type { DecodeContext } from '#services/ingress/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
 
@@ -381,7 +381,15 @@ const twoCalls = [
 
 function encoding(more: Partial<EncodeContext> = {}): EncodeContext {
   const request = decode(hello)
-  return { request_id: 'req_1', call_id: 'abc', created_at: 1, model: request.model, include_usage: false, version: '', ...more }
+  return {
+    request_id: 'req_1',
+    call_id: 'abc',
+    created_at: 1,
+    model: request.model,
+    include_usage: false,
+    version: '',
+    ...more,
+  }
 }
 
 function frames(events: readonly GenerateEvent[], more: Partial<EncodeContext> = {}): string {

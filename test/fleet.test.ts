@@ -75,7 +75,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
-    const calls = callMany(fleet, ingress, 5, '!echo first_ms=2000\nanswer', false)
+    const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
     await new Promise((resolve) => setTimeout(resolve, 500))
     await fleet.start('inference')
     leaving.kill('SIGTERM')

@@ -48,7 +48,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       cut = cutOf(error, position)
     }
     if (tries >= TRIES_MAX) throw givenUp(jobId, position.last, cut)
-    const delayMs = cut.delayMs ?? Math.max(position.retryMs, backoffMs(tries || 1, RECONNECT, Math.random()))
+    const delayMs = cut.delayMs ?? delayOf(tries, position)
     options.onCut?.(cut.message, Math.min(delayMs, DELAY_MS_MAX))
     await delay(Math.min(delayMs, DELAY_MS_MAX), undefined, { signal: options.signal })
   }
@@ -82,12 +82,16 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
   position.isReached = true
   if (answer.statusCode === 204) return await answer.body.dump()
   if (answer.statusCode !== 200) throw await refusedStream(answer)
+  let mayJump = false
   for await (const event of parse(answer, position)) {
-    if (event.type !== 'job.snapshot') {
-      if (event.sequence_number <= position.last) continue
-      if (event.sequence_number > position.last + 1) throw new Cut(`event ${position.last + 1} is missing`)
+    const { sequence_number: seq } = event
+    if (seq !== null && seq !== undefined) {
+      if (seq <= position.last) continue
+      if (seq > position.last + 1 && !mayJump) throw new Cut(`event ${position.last + 1} is missing`)
+      position.last = seq
     }
-    position.last = event.sequence_number
+    // A snapshot stands for the events up to the next one, which are no longer kept.
+    mayJump = event.type === 'job.snapshot'
     yield event
     if (isLast(event)) return
   }
@@ -123,6 +127,13 @@ function cutOf(error: unknown, { isReached }: Position): Cut {
   if (error instanceof Cut) return error
   if (error instanceof CommandError && (error.exit !== EXIT.unreachable || !isReached)) throw error
   return new Cut(error instanceof Error ? error.message : String(error))
+}
+
+/** A connection that had brought something is taken up again soon; the next ones wait as long as the stream asks for. */
+function delayOf(tries: number, { retryMs }: Position): number {
+  return tries === 0
+    ? backoffMs(1, RECONNECT, Math.random())
+    : Math.max(retryMs, backoffMs(tries, RECONNECT, Math.random()))
 }
 
 function givenUp(jobId: string, last: number, cut: Cut): CommandError {

@@ -42,7 +42,7 @@ export async function follow({ api, out }: Invocation, id: string, after: number
     const onCut = (why: string, delayMs: number) => view.cut(why, delayMs)
     for await (const event of followEvents(api.http, id, { after, signal, onCut })) {
       await view.event(event)
-      last = event.sequence_number
+      last = event.sequence_number ?? last
       if (isLast(event)) ended = event.job ?? undefined
     }
     ended ??= await api.get(id)

@@ -45,7 +45,7 @@ export type JobPage = z.infer<typeof JobPage>
 /** One event of a job's stream. */
 export const JobEventView = z.looseObject({
   type: z.string(),
-  sequence_number: z.number(),
+  sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
   attempt: z.number().nullish(),
   progress: Progress.nullish(),
   chunk: z.unknown(),

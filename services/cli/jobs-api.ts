@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'
-import { exitOf, JobPage, JobView } from './job.ts'
+import { endedAt, exitOf, JobPage, JobView } from './job.ts'
 
 /** The service waits at most this long for a job in one request (contract H.3). */
 const WAIT_SECONDS_MAX = 60
@@ -50,10 +50,17 @@ export class JobsApi {
     return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST' })
   }
 
-  /** A new job that repeats a failed, cancelled or expired one. Asked twice within a day it is the same new job. */
+  /** A new job that repeats a failed, cancelled or expired one. */
   async redrive(id: string): Promise<JobView> {
-    const headers = { 'idempotency-key': `redrive-${id}` }
-    return await this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST', headers })
+    return await this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST' })
+  }
+
+  /** The job that repeats an ended one already, if any. Other children were submitted while it ran. */
+  async findRepeat(job: JobView): Promise<JobView | undefined> {
+    const path = `/v1/jobs?limit=1&parent_id=${encodeURIComponent(job.id)}`
+    const [child] = (await this.http.json(JobPage, path)).data
+    const isRepeat = child?.endpoint === job.endpoint && (child?.created_at ?? 0) >= (endedAt(job) ?? 0)
+    return isRepeat ? child : undefined
   }
 
   /** Jobs, newest first, at most `max`, page by page as they are taken. */

@@ -8,6 +8,8 @@ import { timeOf } from './time.ts'
 
 const MAX_DEFAULT = 100
 const MAX_MAX = 10_000
+/** Jobs that a filter looks at, those that were run again before among them. */
+const LOOKED_AT_MAX = 100_000
 const STATUSES: readonly string[] = ['failed', 'expired', 'cancelled']
 
 /** `sluice redrive` */
@@ -17,7 +19,7 @@ export const redrive: Command = {
        sluice redrive --status failed [--since TIME] [--endpoint PATH]
 
 Runs jobs again that failed, expired or were cancelled. Each becomes a new job, whose parent_id names the old one; the old
-one stays as it is. Asked for twice within a day, the same job gives the same new job.
+one stays as it is. With --status, jobs that were run again before are left out, so that it may be said twice.
 
 Options:
   --status LIST    those of this key that ended so: failed, expired, cancelled, with commas
@@ -40,7 +42,8 @@ Examples:
   async run(invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
     const max = values.count('max', 1, MAX_MAX) ?? MAX_DEFAULT
-    const { found, isCut } = await findJobs(api, args, filterOf(values, args), max)
+    const filter = filterOf(values, args)
+    const { found, isCut } = filter ? await select(api, filter, max) : await getAll(api, args, max)
     if (isCut) out.note(`More jobs than --max ${max}: the newest ${max} are taken.`)
     if (found.length === 0) out.note('No jobs to run again.')
     if (values.has('dry-run')) return await show(invocation, found)
@@ -68,13 +71,29 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
   }
 }
 
-/** The jobs that are meant, at most `max`, and whether there were more. */
-async function findJobs(api: JobsApi, ids: readonly string[], filter: JobFilter | undefined, max: number) {
-  if (!filter && ids.length > max) throw usageError(`${ids.length} jobs are more than --max ${max}.`)
+/** Jobs that somebody named. */
+async function getAll(api: JobsApi, ids: readonly string[], max: number): Promise<Found> {
+  if (ids.length > max) throw usageError(`${ids.length} jobs are more than --max ${max}.`)
   const found: JobView[] = []
-  if (!filter) for (const id of ids) found.push(await api.get(id))
-  else for await (const job of api.list(filter, max + 1)) found.push(job)
-  return { found: found.slice(0, max), isCut: found.length > max }
+  for (const id of ids) found.push(await api.get(id))
+  return { found, isCut: false }
+}
+
+/** Jobs that a filter selects, newest first, without those that were run again before. */
+async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Found> {
+  const found: JobView[] = []
+  for await (const job of api.list(filter, LOOKED_AT_MAX)) {
+    if (await api.findRepeat(job)) continue
+    if (found.length === max) return { found, isCut: true }
+    found.push(job)
+  }
+  return { found, isCut: false }
+}
+
+interface Found {
+  readonly found: readonly JobView[]
+  /** There were more. */
+  readonly isCut: boolean
 }
 
 async function show({ out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {

@@ -37,7 +37,8 @@ Options:
   --follow               follow the job until it ends, and exit as it ended
   --priority low         run it when nothing else waits
   --run-at TIME          do not start it before: 2030-01-31T08:00:00Z, unix seconds, or 15m from now
-  --deadline LENGTH      how long it may take from now, such as 90s, 15m or 2h
+  --deadline LENGTH      when it must have ended, from now or from --run-at, such as 90s, 15m or 2h
+  --start-within LENGTH  how long it may wait for its first start; later it expires
   --metadata KEY=VALUE   keep this with the job; may be repeated
   --webhook URL          tell this address when the job ends
   --idempotency-key KEY  the same key within a day gives the same job
@@ -57,6 +58,7 @@ Examples:
     priority: { type: 'string' },
     'run-at': { type: 'string' },
     deadline: { type: 'string' },
+    'start-within': { type: 'string' },
     metadata: { type: 'string', multiple: true },
     webhook: { type: 'string' },
     'idempotency-key': { type: 'string' },
@@ -93,6 +95,7 @@ async function requestOf(values: Values): Promise<object> {
   }
   const runAt = values.text('run-at')
   const deadline = values.text('deadline')
+  const startWithin = values.text('start-within')
   const webhook = values.text('webhook')
   const metadata = metadataOf(values.list('metadata'))
   return {
@@ -101,6 +104,7 @@ async function requestOf(values: Values): Promise<object> {
     ...(priority && { priority }),
     ...(runAt !== undefined && { run_at: timeOf('run-at', runAt, Date.now(), 1) }),
     ...(deadline !== undefined && { expires_after_seconds: secondsOf('deadline', deadline) }),
+    ...(startWithin !== undefined && { start_within_seconds: secondsOf('start-within', startWithin) }),
     ...(webhook !== undefined && { webhook: { url: webhook } }),
     ...(metadata && { metadata }),
   }

@@ -87,7 +87,9 @@ class RecordedOutput {
       for (const event of events) this.#take(event, chunks)
       if (chunks.length > 0) return chunks
     }
-    await resultOf(this.#jobs, this.#tenant, await this.#jobs.get(this.#tenant, this.#id))
+    const job = await this.#jobs.get(this.#tenant, this.#id)
+    if (!TERMINAL.has(job.state)) throw shutDown(job)
+    await resultOf(this.#jobs, this.#tenant, job)
     return undefined
   }
 
@@ -129,4 +131,8 @@ class FrameEncoder implements StreamEncoder {
   keepAlive(): string {
     return this.#encoder.keepAlive()
   }
+}
+
+function shutDown({ id }: DurableJob): ServiceError {
+  return new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
 }

@@ -27,16 +27,22 @@ export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string
 /**
  * Every topic these pools need, with its settings (DESIGN section 4).
  *
- * @param deadlineMs Longest deadline a job may have. Queues keep records at least that long.
+ * @param callDeadlineMs Longest deadline of an attached job.
+ * @param jobDeadlineMs Longest deadline of a durable one. Queues keep records at least that long.
  */
-export function topicsFor(pools: readonly PoolName[], deadlineMs: number): Topic[] {
+export function topicsFor(
+  pools: readonly PoolName[],
+  callDeadlineMs: number,
+  jobDeadlineMs: number = callDeadlineMs,
+): Topic[] {
+  const deadlineMs = Math.max(callDeadlineMs, jobDeadlineMs)
   const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
   const queues = names.map(
     (name): Topic => ({ name, partitions: 1, retentionMs: Math.max(72 * HOUR_MS, deadlineMs), kind: 'queue' }),
   )
   return [
     ...queues,
-    { name: REPLIES, partitions: REPLY_SHARDS, retentionMs: Math.max(10 * MINUTE_MS, deadlineMs), kind: 'channel' },
+    { name: REPLIES, partitions: REPLY_SHARDS, retentionMs: Math.max(10 * MINUTE_MS, callDeadlineMs), kind: 'channel' },
     { name: EVENTS, partitions: EVENT_PARTITIONS, retentionMs: 24 * HOUR_MS, kind: 'channel' },
     { name: CONTROL, partitions: 1, retentionMs: HOUR_MS, kind: 'channel' },
     { name: DEAD, partitions: 1, retentionMs: 14 * 24 * HOUR_MS, kind: 'channel' },

@@ -91,7 +91,12 @@ async function take(): Promise<AttachedEnvelope> {
 type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
 
 /** What a worker says about an attempt, numbered from `seq`. */
-async function tell(job: AttachedEnvelope, seq: number, happenings: readonly Happening[], worker = 'wrk_1'): Promise<void> {
+async function tell(
+  job: AttachedEnvelope,
+  seq: number,
+  happenings: readonly Happening[],
+  worker = 'wrk_1',
+): Promise<void> {
   const events = happenings.map((what, index): JobEvent => {
     const head = { job_id: job.id, attempt: job.attempt, seq: seq + index }
     if ('text' in what) return { ...head, type: 'delta', deltas: [what] }
