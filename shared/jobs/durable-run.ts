@@ -62,6 +62,8 @@ export class DurableRun implements AttemptSink {
   #progressAtMs = 0
   #writeMs = 0
   #flush: Promise<void> | undefined
+  /** Aborts when the run is about to end: what waits to be written goes along with the end. */
+  readonly #ending = new AbortController()
 
   /** @param moved The claim. */
   constructor(job: JobEnvelope, kind: Kind, moved: Moved, owner: string, options: RunOptions) {
@@ -90,7 +92,7 @@ export class DurableRun implements AttemptSink {
   }
 
   async completed(): Promise<void> {
-    await this.#flush
+    await this.#stopFlushing()
     const deltas = this.#whole.takeAll()
     const result = this.#recorder.whole(deltas)
     const output = this.#takeOutput()
@@ -100,7 +102,7 @@ export class DurableRun implements AttemptSink {
   }
 
   async failed(error: ErrorBody): Promise<void> {
-    await this.#flush
+    await this.#stopFlushing()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
     const history = { tries: this.#tries + 1, crashes: 0, hasOutput: false, remainingMs }
@@ -115,7 +117,7 @@ export class DurableRun implements AttemptSink {
   }
 
   async handedBack(): Promise<void> {
-    await this.#flush
+    await this.#stopFlushing()
     const { store, dispatcher } = this.#options
     const moved = await this.#write((run) => store.handBack(run))
     if (moved?.job.state !== 'queued') return
@@ -124,15 +126,22 @@ export class DurableRun implements AttemptSink {
   }
 
   async cancelled(): Promise<void> {
-    await this.#flush
+    await this.#stopFlushing()
     await this.#write((run) => this.#options.store.honourCancel(run))
+  }
+
+  async #stopFlushing(): Promise<void> {
+    this.#ending.abort()
+    await this.#flush
+    this.#progress = undefined
   }
 
   /** One flush at a time; it goes on while there is more. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
       while (!this.#isLost && (!this.#pending.isEmpty || this.#progress)) {
-        await delay(this.#pauseMs(), this.#options.signal)
+        await delay(this.#pauseMs(), this.#ending.signal)
+        if (this.#ending.signal.aborted) return
         const output = this.#takeOutput()
         if (output.length > 0) await this.#write((run) => this.#options.store.append(run, output))
       }

@@ -51,6 +51,8 @@ export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptio
     migrate(db)
     // Whoever owned jobs before is gone: nobody else can have had the file open.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
+    // The queue was in that process' memory, so what waited there is to be published again at once.
+    db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock))
   } catch (error) {
     unlock()
