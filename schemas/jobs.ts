@@ -6,17 +6,19 @@ const WEEK_SECONDS = 7 * 24 * 3_600
 /** Moves of a job that a webhook can be told (contract H.7). */
 export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
+/** Where a job's moves are told (contract H.7). */
+export const Webhook = z.object({
+  url: z.string().max(2_048),
+  events: z.array(WebhookEvent).min(1).nullish().describe('Default: the four that end a job'),
+})
+export type Webhook = z.infer<typeof Webhook>
+
 /** Body of `POST /v1/jobs` (contract H.3). */
-export const SubmitJob = z.strictObject({
+export const SubmitJob = z.object({
   endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
   body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
   metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
-  webhook: z
-    .strictObject({
-      url: z.string().max(2_048),
-      events: z.array(WebhookEvent).min(1).nullish().describe('Default: the four that end a job'),
-    })
-    .nullish(),
+  webhook: Webhook.nullish(),
   priority: Priority.nullish().describe('low waits in the batch lane'),
   expires_after_seconds: z
     .int()
@@ -31,12 +33,17 @@ export const SubmitJob = z.strictObject({
 export type SubmitJob = z.infer<typeof SubmitJob>
 
 /** Query of `GET /v1/jobs` (contract H.3). */
-export const ListJobs = z.strictObject({
+export const ListJobs = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
   order: z.enum(['asc', 'desc']).default('desc'),
   status: z.string().max(200).optional().describe('Several with commas between'),
-  endpoint: z.string().max(200).optional(),
+  endpoint: z
+    .string()
+    .max(200)
+    .regex(/^\P{Cc}*$/u)
+    .optional()
+    .describe('No control characters: Postgres refuses NUL'),
   parent_id: z.string().max(64).optional(),
 })
 export type ListJobs = z.infer<typeof ListJobs>

@@ -15,6 +15,8 @@ import { openOpenAiEngine } from './engines/openai.ts'
 import { prepareWeights } from './engines/weights.ts'
 import { newId } from './id.ts'
 import { topicsFor } from './jobs/topics.ts'
+import { openFileKeys } from './keys/file.ts'
+import type { KeyStore } from './keys/keys.ts'
 import type { Service } from './lifecycle.ts'
 import type { Log } from './log.ts'
 import { Metrics } from './metrics.ts'
@@ -34,6 +36,8 @@ export interface Ports {
   readonly blobs: Blobs
   /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
   readonly store: Store | undefined
+  /** Opens the key store. The caller closes it. */
+  openKeys(): Promise<KeyStore>
   readonly models: ModelCatalogue
   /** Looks at answers; undefined when it is switched off. */
   readonly contentFilter: ContentFilter | undefined
@@ -71,7 +75,8 @@ export async function openPorts(
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
     prepareAll(models, config.weightsDir, onProgress, signal)
-  const adapters = { broker, blobs, store, models, contentFilter, openChatEngine, prepareModels }
+  const openKeys = () => openKeyStore(config)
+  const adapters = { broker, blobs, store, openKeys, models, contentFilter, openChatEngine, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
 }
 
@@ -115,6 +120,13 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
     case 'echo':
       return openEchoEngine(model)
   }
+}
+
+/** Opens where API keys are kept: all that the command line needs. The caller closes it. */
+export async function openKeyStore({ databaseUrl, dataDir }: Config): Promise<KeyStore> {
+  if (databaseUrl === undefined) return openFileKeys(dataDir)
+  const { openPostgresKeys } = await import('./keys/postgres.ts')
+  return await openPostgresKeys(databaseUrl)
 }
 
 async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { ApiKeys } from '#services/ingress/keys.ts'
+import { openFileKeys } from '#shared/keys/file.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
 import { silentLog } from './support/jobs.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
@@ -36,12 +37,12 @@ describe('the key file', () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
     const place = join(dataDir, 'data')
-    const open = () => {
-      const keys = new ApiKeys(place, fixed, silentLog)
+    const open = async () => {
+      const keys = await ApiKeys.open(openFileKeys(place), fixed, silentLog)
       onTestFinished(() => keys.close())
       return keys
     }
-    return { keys: open(), path: join(place, 'keys.json'), open }
+    return { keys: await open(), path: join(place, 'keys.json'), open }
   }
 
   it('is made on the first run, for its owner only, without the secret that is shown once', async () => {
@@ -51,7 +52,7 @@ describe('the key file', () => {
     expect(keys.find(secret)).toMatchObject({ id: 'key_first', revoked: false })
     expect(statSync(path).mode & 0o777).toBe(0o600)
     expect(readFileSync(path, 'utf8')).not.toContain(secret)
-    const again = open()
+    const again = await open()
     expect(again.created).toBeUndefined()
     expect(again.find(secret)?.id).toBe('key_first')
   })
@@ -75,7 +76,7 @@ describe('the key file', () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     writeFileSync(path, '{"keys": [{"id":')
-    expect(open).toThrow()
+    await expect(open()).rejects.toThrow(path)
     // Two looks of the watcher.
     await new Promise((resolve) => setTimeout(resolve, 2_100))
     expect(keys.find(secret)?.id).toBe('key_first')

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { stringify } from 'yaml'
 import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
+import type { SocketBounds } from '#services/ingress/ws-bounds.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { parseConfig } from '#shared/config.ts'
 import { newId } from '#shared/id.ts'
@@ -32,6 +33,8 @@ export interface StackOptions {
   readonly models?: readonly object[]
   /** Settings by their environment names. */
   readonly settings?: Readonly<Record<string, string>>
+  /** Of WebSockets; default: those of the contract. */
+  readonly sockets?: Partial<SocketBounds>
 }
 
 /** The scripted engine, with everything allowed. */
@@ -63,7 +66,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   })
   const inference = await startInference(ports)
   const scheduler = await startScheduler(ports)
-  const ingress = await startIngress(ports)
+  const ingress = await startIngress(ports, options.sockets)
   const url = `http://127.0.0.1:${ingress.port}`
   const request = (method: string, path: string, init: RequestInit = {}, body?: unknown) => {
     const headers = new Headers(init.headers)

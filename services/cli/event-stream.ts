@@ -5,6 +5,7 @@ import { CommandError, EXIT } from './command.ts'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'
 import { isLast, JobEventView } from './job.ts'
 import { pathOf } from './jobs-api.ts'
+import { plain } from './output.ts'
 
 /** Connections in a row that may bring nothing new before the tool gives up; about a minute with the delays between. */
 const TRIES_MAX = 12
@@ -13,6 +14,8 @@ const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
 const DELAY_MS_MAX = 30_000
 /** An event may hold a whole job with its result. */
 const EVENT_CHARACTERS_MAX = 64 * 1024 * 1024
+/** Of something that is not understood. */
+const SHOWN_MAX = 200
 
 /** Where to begin, and what the caller wants to hear. */
 export interface FollowOptions {
@@ -45,7 +48,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       return
     } catch (error) {
       options.signal.throwIfAborted()
-      cut = cutOf(error, position)
+      cut = cutOf(error)
     }
     if (tries >= TRIES_MAX) throw givenUp(jobId, position.last, cut)
     const delayMs = cut.delayMs ?? delayOf(tries, position)
@@ -75,10 +78,15 @@ class Cut extends Error {
 
 /** One connection: the events after the position, which moves along. @throws Cut unless it was the last one */
 async function* readStream(http: HttpClient, jobId: string, position: Position, signal: AbortSignal) {
-  const answer = await http.send(`${pathOf(jobId)}/events`, {
-    headers: { accept: 'text/event-stream', ...(position.last > 0 && { 'last-event-id': String(position.last) }) },
-    signal,
-  })
+  const answer = await http
+    .send(`${pathOf(jobId)}/events`, {
+      headers: { accept: 'text/event-stream', ...(position.last > 0 && { 'last-event-id': String(position.last) }) },
+      signal,
+    })
+    .catch((error: Error) => {
+      // A service that was never there is not waited for.
+      throw position.isReached ? new Cut(error.message) : error
+    })
   position.isReached = true
   if (answer.statusCode === 204) return await answer.body.dump()
   if (answer.statusCode !== 200) throw await refusedStream(answer)
@@ -110,7 +118,7 @@ async function* parse(answer: Answer, position: Position): AsyncGenerator<JobEve
   const events: JobEventView[] = []
   const parser = createParser({
     maxBufferSize: EVENT_CHARACTERS_MAX,
-    onEvent: ({ data }) => events.push(JobEventView.parse(JSON.parse(data))),
+    onEvent: ({ data }) => events.push(readEvent(data)),
     onRetry: (ms) => {
       position.retryMs = ms
     },
@@ -122,10 +130,23 @@ async function* parse(answer: Answer, position: Position): AsyncGenerator<JobEve
   }
 }
 
-/** @throws the error where another connection would not help: a refusal, or a service that was never there */
-function cutOf(error: unknown, { isReached }: Position): Cut {
+function readEvent(data: string): JobEventView {
+  try {
+    return JobEventView.parse(JSON.parse(data))
+  } catch (error) {
+    throw new CommandError(
+      EXIT.unreachable,
+      `What came is no event of a job: ${plain(data.slice(0, SHOWN_MAX))}`,
+      'Check --url or SLUICE_URL.',
+      error,
+    )
+  }
+}
+
+/** @throws the error where another connection would not help */
+function cutOf(error: unknown): Cut {
   if (error instanceof Cut) return error
-  if (error instanceof CommandError && (error.exit !== EXIT.unreachable || !isReached)) throw error
+  if (error instanceof CommandError) throw error
   return new Cut(error instanceof Error ? error.message : String(error))
 }
 

@@ -100,6 +100,7 @@ class PeopleView implements FollowView {
   }
 
   async #write(text: string): Promise<void> {
+    if (text === '') return
     this.#erase()
     this.#hasText = true
     this.#isAtLineStart = text.endsWith('\n')
@@ -134,7 +135,7 @@ const LABELS: Readonly<Record<string, string>> = {
   'job.cancelling': 'cancelling',
 }
 
-/** Where a job stands, on one line: `searching ████████░░░░ 40 % Reading 3 of 8 sources (12 s)`. */
+/** Where a job stands, on one line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
 export function barLine(label: string, { phase, percent, message }: Progress, seconds: number): string {
   const parts = [plain(phase ?? label)]
   if (typeof percent === 'number') {
@@ -142,8 +143,10 @@ export function barLine(label: string, { phase, percent, message }: Progress, se
     const filled = Math.round(share * BAR_WIDTH)
     parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(share * 100)} %`)
   }
+  parts.push(`(${seconds} s)`)
+  // Last, because a narrow terminal cuts it off.
   if (message) parts.push(plain(message))
-  return `${parts.join(' ')} (${seconds} s)`
+  return parts.join(' ')
 }
 
 function cutLine(why: string, delayMs: number): string {

@@ -31,9 +31,9 @@ export const JobView = z.looseObject({
   attempt: z.number().nullish(),
   parent_id: z.string().nullish(),
   progress: Progress.nullish(),
-  result: z.unknown(),
+  result: z.unknown().optional(),
   error: Failure.nullish(),
-  usage: z.unknown(),
+  usage: z.unknown().optional(),
   last_sequence_number: z.number().nullish(),
 })
 export type JobView = z.infer<typeof JobView>
@@ -48,7 +48,7 @@ export const JobEventView = z.looseObject({
   sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
   attempt: z.number().nullish(),
   progress: Progress.nullish(),
-  chunk: z.unknown(),
+  chunk: z.unknown().optional(),
   job: JobView.nullish(),
   reason: z.string().nullish(),
   delay_ms: z.number().nullish(),

@@ -1,6 +1,4 @@
-import type { Config } from '#shared/config.ts'
-import { openFileKeys } from '#shared/keys/file.ts'
-import { type ApiKey, FIRST_KEY_ID, type KeyStore, newKey } from '#shared/keys/keys.ts'
+import { type ApiKey, type KeyStore, newKey } from '#shared/keys/keys.ts'
 import { type Command, CommandError, EXIT, type ExitCode, type Invocation, usageError } from './command.ts'
 import { ageOf } from './job-text.ts'
 import { coloured, type Output, tableOf } from './output.ts'
@@ -27,6 +25,8 @@ Examples:
   sluice keys revoke key_7Qm2xT9bVd4KpZsR`,
   options: { name: { type: 'string' }, endpoints: { type: 'string' }, models: { type: 'string' } },
   async run(invocation): Promise<ExitCode> {
+    // With it come all adapters, which no other command needs.
+    const { openKeyStore } = await import('#shared/ports.ts')
     const [action = '', ...args] = invocation.args
     const run = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined
     if (!run) throw usageError(action ? `keys ${action} is not understood.` : 'keys: create, list or revoke?')
@@ -54,9 +54,9 @@ async function create(store: KeyStore, args: readonly string[], { values, out, c
   const { key, secret } = newKey({ name: values.text('name'), endpoints, models: values.parts('models') })
   const isFirst = (await store.list()).length === 0
   await store.create(key)
-  // The service makes a key of its own only where there never was one.
-  if (isFirst && config.apiKey === undefined)
-    out.note(`The first key: the service will not make one (${FIRST_KEY_ID}).`)
+  if (isFirst && config.apiKey === undefined) {
+    out.note('Now that there is a key, the service makes none of its own at its start.')
+  }
   if (out.isForPeople) {
     await out.write(`${secret}\n`)
     out.note(`This is ${key.id}, and the secret is shown only now. Send it as: Authorization: Bearer …`)
@@ -111,10 +111,4 @@ function unreachable(error: unknown): never {
     `The key store cannot be used: ${message}${cause}`,
     'Look closer: sluice doctor',
   )
-}
-
-async function openKeyStore({ databaseUrl, dataDir }: Config): Promise<KeyStore> {
-  if (databaseUrl === undefined) return openFileKeys(dataDir)
-  const { openPostgresKeys } = await import('#shared/keys/postgres.ts')
-  return await openPostgresKeys(databaseUrl)
 }

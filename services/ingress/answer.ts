@@ -64,7 +64,8 @@ async function submitAttached(context: IngressContext, call: Call, prepared: Pre
   return job
 }
 
-function noteJob(context: IngressContext, call: Call, job: AttachedJob): void {
+/** Notes when a job began and first said something, for the access log and the metrics. */
+export function noteJob(context: IngressContext, call: Pick<Call, 'facts'>, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
   call.facts.attempts = job.attempt
   if (job.startedAtMs !== undefined) {

@@ -1,4 +1,4 @@
-import type { Request } from 'express'
+import type { IncomingMessage } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import type { WireFormat } from './call.ts'
 import type { ApiKey, ApiKeys } from './keys.ts'
@@ -9,9 +9,14 @@ import type { ApiKey, ApiKeys } from './keys.ts'
  *
  * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
  */
-export function authenticate(req: Request, keys: ApiKeys, format: WireFormat, path: string): ApiKey {
-  const bearer = /^bearer +(\S+) *$/i.exec(req.headers.authorization ?? '')?.[1]
-  const header = req.get('x-api-key') || undefined
+export function authenticate(
+  { headers }: Pick<IncomingMessage, 'headers'>,
+  keys: ApiKeys,
+  format: WireFormat,
+  path: string,
+): ApiKey {
+  const bearer = /^bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
+  const header = headers['x-api-key']?.toString() || undefined
   const secret = format === 'anthropic' ? (header ?? bearer) : (bearer ?? header)
   if (!secret) {
     const how = format === 'anthropic' ? 'the x-api-key header' : 'the header Authorization: Bearer YOUR_KEY'

@@ -64,14 +64,14 @@ export async function respondRecorded(
 }
 
 /** The recorded output of one job, as `respondStream` reads it. */
-class RecordedOutput {
+export class RecordedOutput {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
   readonly #id: string
   readonly #events: AsyncGenerator<DurableEvent[]>
 
-  constructor(jobs: DurableJobs, call: Call, job: DurableJob, signal: AbortSignal) {
+  constructor(jobs: DurableJobs, call: Pick<Call, 'key'>, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = call.key.id
     this.#id = job.id

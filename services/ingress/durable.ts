@@ -16,6 +16,8 @@ export const RETRY_AFTER_SECONDS = 2
 /** What a durable job may be asked beside its call. */
 export interface DurableWishes {
   readonly idempotencyKey: string | undefined
+  /** The answer is the job itself, which an idempotency key keeps however the job ends. */
+  readonly isAsync?: boolean | undefined
   readonly deadlineInMs: number
   readonly startInMs?: number | undefined
   readonly runAtMs?: number | undefined
@@ -23,6 +25,16 @@ export interface DurableWishes {
   readonly parentId?: string | undefined
   readonly metadata?: Record<string, string> | undefined
   readonly webhook?: { url: string; events: string[] } | undefined
+}
+
+/** Pairs of metadata a job keeps (contract B.1): every list shows them. */
+const METADATA_PAIRS_MAX = 16
+
+/** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */
+export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
+  if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
+  const message = `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`
+  throw new ServiceError('invalid_value', message, { param: 'metadata' })
 }
 
 /** The durable jobs of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
@@ -46,9 +58,11 @@ export async function answerDurable(
   wishes: Wishes,
 ): Promise<void> {
   const jobs = requireJobs(context)
+  boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync, waitMs } = wishes
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, { idempotencyKey, deadlineInMs })
+  const asked = { idempotencyKey, isAsync, deadlineInMs }
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, asked)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
   if (waitMs === 0) return sendAccepted(call, job)
@@ -56,7 +70,7 @@ export async function answerDurable(
   const ended = await jobs.waitForEnd(call.key.id, job.id, left)
   if (call.res.destroyed) return
   if (!TERMINAL.has(ended.state)) return sendAccepted(call, ended)
-  await respondResult(context, call, jobs, ended)
+  await respondEnd(context, call, jobs, prepared, ended)
 }
 
 /**
@@ -66,14 +80,14 @@ export async function answerDurable(
  */
 export async function createJob(
   context: IngressContext,
-  call: Pick<Call, 'key' | 'requestId' | 'facts' | 'req'>,
+  call: Pick<Call, 'key' | 'requestId' | 'facts'> & { readonly req: Pick<Call['req'], 'method' | 'path' | 'headers'> },
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
   wishes: DurableWishes,
 ): Promise<{ job: DurableJob; isReplay: boolean }> {
   const jobs = requireJobs(context)
-  const { idempotencyKey, ...more } = wishes
+  const { idempotencyKey, isAsync, ...more } = wishes
   const spec = {
     ...prepared,
     metadata: prepared.metadata,
@@ -81,12 +95,12 @@ export async function createJob(
     deadlineInMs: wishes.deadlineInMs,
     tenant: call.key.id,
     endpoint: endpoint.path,
-    traceparent: call.req.get('traceparent'),
+    traceparent: call.req.headers.traceparent?.toString(),
   }
   const key = idempotencyOf(idempotencyKey, call.req, body)
   let created = await jobs.create(spec, key)
   // A failure that trying again may mend has freed the key (contract H.5).
-  if (key && created.outcome === 'exists' && hasFreedKey(created.job)) {
+  if (key && !isAsync && created.outcome === 'exists' && hasFreedKey(created.job)) {
     created = await jobs.create(spec, { ...key, replaces: created.job.id })
   }
   const { job, isReplay } = acceptedOf(created)
@@ -100,9 +114,11 @@ function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
   throw new ServiceError('idempotency_key_reused', message, { param: 'Idempotency-Key' })
 }
 
-function hasFreedKey(job: DurableJob): boolean {
-  if (job.state === 'completed' || !TERMINAL.has(job.state)) return false
-  const status = job.error ? ServiceError.fromBody(job.error).status : 500
+/** Expired, or failed with what is a 429 or 5xx. A cancel was wanted: it stays. */
+function hasFreedKey({ state, error }: DurableJob): boolean {
+  if (state === 'expired') return true
+  if (state !== 'failed') return false
+  const status = error ? ServiceError.fromBody(error).status : 500
   return status === 429 || status >= 500
 }
 
@@ -129,8 +145,19 @@ async function answerWaiting(
     const message = 'A request with this Idempotency-Key is still being processed.'
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
   }
-  if (prepared.stream) return await respondRecorded(context, call, jobs, prepared, job)
-  await respondResult(context, call, jobs, job)
+  await respondEnd(context, call, jobs, prepared, job)
+}
+
+/** What the plain call would answer, in its form. */
+async function respondEnd(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  prepared: PreparedCall,
+  job: DurableJob,
+): Promise<void> {
+  if (prepared.stream) await respondRecorded(context, call, jobs, prepared, job)
+  else await respondResult(context, call, jobs, job)
 }
 
 /** Aborts when the caller has left. */

@@ -37,6 +37,8 @@ export interface PreparedCall {
 export interface JobEndpoint {
   readonly path: string
   readonly format: WireFormat
+  /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
+  readonly canStream?: true
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall
 }

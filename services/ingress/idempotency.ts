@@ -6,7 +6,11 @@ import type { IdempotencyKey } from '#shared/store/store.ts'
 const KEEP_MS = 24 * 3_600_000
 
 /** The key of a call with what it stands for: method, path and body (contract H.5). */
-export function idempotencyOf(key: string | undefined, req: Request, body: unknown): IdempotencyKey | undefined {
+export function idempotencyOf(
+  key: string | undefined,
+  req: Pick<Request, 'method' | 'path'>,
+  body: unknown,
+): IdempotencyKey | undefined {
   if (key === undefined) return undefined
   const fingerprint = createHash('sha256')
     .update(`${req.path}\n${canonical(body)}`)

@@ -10,7 +10,10 @@ import type { Ports } from '#shared/ports.ts'
 import { openApp } from './app.ts'
 import { ApiKeys } from './keys.ts'
 import { RateLimits } from './rate-limits.ts'
-import { closeServer, listen } from './server.ts'
+import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
+import { Sockets } from './ws.ts'
+import type { SocketBounds } from './ws-bounds.ts'
+import { isSocketRequest } from './ws-upgrade.ts'
 
 /** Silence on the control channel after which an ingress is not ready: it could neither submit nor hear. */
 const SILENCE_MS_MAX = 5_000
@@ -24,10 +27,15 @@ export interface Ingress extends Service {
   readonly createdKey: string | undefined
 }
 
-/** Starts the ingress; resolves when it listens. @throws When the port is taken or the broker cannot be reached */
-export async function startIngress(ports: Ports): Promise<Ingress> {
+/**
+ * Starts the ingress; resolves when it listens.
+ *
+ * @param socketBounds Of WebSockets, where they shall not be those of the contract.
+ * @throws When the port is taken or the broker cannot be reached
+ */
+export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log, metrics } = ports
-  const keys = new ApiKeys(config.dataDir, config.apiKey, log)
+  const keys = await ApiKeys.open(await ports.openKeys(), config.apiKey, log)
   const jobs = await AttachedJobs.open({
     broker: ports.broker,
     blobs: ports.blobs,
@@ -45,7 +53,9 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
   const closing = new AbortController()
   const limits = new RateLimits(config)
   const { models } = ports
-  const app = openApp({ config, log, metrics, jobs, durable, closing: closing.signal, models, keys, limits })
+  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, keys, limits }
+  const app = openApp(context)
+  const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
   const { server, port } = await listen(
     (req, res) => {
@@ -53,6 +63,8 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
     },
     config.host,
     config.port,
+    SERVER_BOUNDS,
+    { accepts: isSocketRequest, upgrade: (req, socket, head) => sockets.upgrade(req, socket, head) },
   ).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'EADDRINUSE') throw error
     throw new ConfigError([
@@ -71,13 +83,14 @@ export async function startIngress(ports: Ports): Promise<Ingress> {
     problems: () => problemsOf(ports, jobs),
     drain(signal) {
       closing.abort()
-      return drain(jobs, server, signal)
+      return drain(jobs, sockets, server, signal)
     },
     async close() {
+      await sockets.close()
       await closeServer(server, AbortSignal.abort())
       await durable?.close()
       await jobs.close()
-      keys.close()
+      await keys.close()
     },
   }
 }
@@ -101,9 +114,12 @@ function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {
  * Refuses new calls with 503, but goes on listening so that nobody meets a closed port; ends when the calls under way
  * have. At `signal` those that are left get an error.
  */
-async function drain(jobs: AttachedJobs, server: Server, signal: AbortSignal): Promise<void> {
+async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true
-  while (jobs.size > 0 && !signal.aborted) await new Promise((resolve) => setTimeout(resolve, DRAIN_POLL_MS))
+  sockets.announceDrain()
+  while ((jobs.size > 0 || sockets.isBusy) && !signal.aborted)
+    await new Promise((resolve) => setTimeout(resolve, DRAIN_POLL_MS))
   jobs.failAll(new ServiceError('overloaded', 'The server shut down before the answer was ready.').toBody())
+  await sockets.close()
   await closeServer(server, signal.aborted ? AbortSignal.timeout(1_000) : signal)
 }

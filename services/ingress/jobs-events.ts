@@ -20,20 +20,22 @@ const KEEP_ALIVE_MS = 15_000
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const after = positionOf(call)
+  const { after, param } = positionOf(call)
   const job = await findJob(jobs, call)
+  // An EventSource stops to reconnect when it is told that there is no content.
+  if (TERMINAL.has(job.state) && after >= job.last_seq) return void call.res.status(204).end()
   if (after > job.last_seq) {
     const message = `The job has ${job.last_seq} events so far; ${after} is not one of them.`
-    throw new ServiceError('invalid_value', message, { param: 'starting_after' })
+    throw new ServiceError('invalid_value', message, { param })
   }
-  // An EventSource stops to reconnect when it is told that there is no content.
-  if (TERMINAL.has(job.state) && after === job.last_seq) return void call.res.status(204).end()
   const { res } = call
   res.writeHead(200, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-cache, no-transform',
     'x-accel-buffering': 'no',
   })
+  // Express answers HEAD here as well, which must not wait for a body it will not get.
+  if (call.req.method === 'HEAD') return void res.end()
   res.write(`retry: ${RECONNECT_MS}\n\n`)
   const keepAlive = setInterval(() => {
     if (!res.writableNeedDrain && !res.writableEnded) res.write(': keep-alive\n\n')
@@ -50,11 +52,15 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
 }
 
 /** `Last-Event-ID` is set by a client that reconnects, so it is the fresher of the two. */
-function positionOf(call: Call): number {
+function positionOf(call: Call): { after: number; param: string } {
   const header = call.req.get('last-event-id')
-  if (header === undefined || header === '') return queryNumber(call, 'starting_after', Number.MAX_SAFE_INTEGER) ?? 0
-  if (/^\d{1,15}$/.test(header)) return Number(header)
-  throw new ServiceError('invalid_value', 'Last-Event-ID must be the number of an event.', { param: 'Last-Event-ID' })
+  if (!header) {
+    const param = 'starting_after'
+    return { after: queryNumber(call, param, Number.MAX_SAFE_INTEGER) ?? 0, param }
+  }
+  const param = 'Last-Event-ID'
+  if (/^\d{1,15}$/.test(header)) return { after: Number(header), param }
+  throw new ServiceError('invalid_value', 'Last-Event-ID must be the number of an event.', { param })
 }
 
 async function sendEvents(

@@ -9,14 +9,14 @@ import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
 import { jobObject } from './job-object.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
+import { respondBody } from './respond.ts'
 import { parseBody } from './validate.ts'
 import { WAIT_SECONDS_MAX } from './wishes.ts'
 
-/** Statuses of the wire by the states they stand for. */
+/** Statuses of the wire by the states they stand for. Jobs that are being cancelled are still in progress. */
 const STATES = {
   queued: ['queued', 'scheduled'],
   in_progress: ['in_progress'],
-  cancelling: ['in_progress'],
   completed: ['completed'],
   failed: ['failed'],
   cancelled: ['cancelled'],
@@ -31,10 +31,10 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   const page = await jobs.list(call.key.id, {
     limit: query.limit,
     order: query.order,
-    ...(query.after !== undefined && { after: cursorOf(query.after) }),
+    ...(query.after !== undefined && { after: idOf(query.after, 'after') }),
     ...(states && { states }),
-    ...(query.endpoint !== undefined && { endpoint: query.endpoint.toWellFormed() }),
-    ...(query.parent_id !== undefined && { parentId: cursorOf(query.parent_id) }),
+    ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
+    ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
   })
   const data = page.jobs.map((job) => jobObject(job))
   const [first_id, last_id] = [page.jobs[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
@@ -65,7 +65,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   }
   const result = await resultOf(jobs, call.key.id, job)
   if (result === null) throw new ServiceError('result_expired', 'The result of this job is not kept any more.')
-  call.res.json(result)
+  await respondBody(call, async () => result, context.config.slowReaderMs)
 }
 
 /** POST /v1/jobs/{id}/cancel. */
@@ -92,7 +92,11 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
 }
 
 /** A job with its result and what became of its webhook's messages. */
-export async function wholeJob(jobs: DurableJobs, call: Call, job: DurableJob): Promise<Record<string, unknown>> {
+export async function wholeJob(
+  jobs: DurableJobs,
+  call: Pick<Call, 'key'>,
+  job: DurableJob,
+): Promise<Record<string, unknown>> {
   const result = job.state === 'completed' ? await jobs.result(call.key.id, job.id) : null
   const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
   return jobObject(job, { result, deliveries })
@@ -104,7 +108,7 @@ function statesOf(status: string) {
   throw new ServiceError('invalid_value', `Unknown status. Expected one of ${known}.`, { param: 'status' })
 }
 
-function cursorOf(text: string): string {
+function idOf(text: string, param: string): string {
   if (isJobId(text)) return text
-  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param: 'after' })
+  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
 }

@@ -1,13 +1,13 @@
-import { SubmitJob } from '#schemas/jobs.ts'
+import type { z } from 'zod'
+import { SubmitJob, Webhook } from '#schemas/jobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { checkWebhookUrl } from '#shared/outbound/guard.ts'
 import { requireEndpoint } from './auth.ts'
 import type { Call, IngressContext } from './call.ts'
-import { createJob, requireJobs, sendAccepted } from './durable.ts'
-import type { JobEndpoint } from './endpoint.ts'
-import { JOB_ENDPOINTS } from './endpoints.ts'
+import { boundMetadata, createJob, requireJobs, sendAccepted } from './durable.ts'
+import { findEndpoint } from './endpoints.ts'
 import { isJobId } from './jobs-paths.ts'
-import { parseBody } from './validate.ts'
+import { excerpt, parseBody } from './validate.ts'
 import { readIdempotencyKey } from './wishes.ts'
 
 /** Events a webhook is told unless it asks for others (contract H.7). */
@@ -18,21 +18,26 @@ const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
 /** POST /v1/jobs (contract H.3): a call to another endpoint, checked as that endpoint would, to be run as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
+  refuseUnknown(SubmitJob, body)
+  refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
   const submit = parseBody(SubmitJob, body, 'openai')
   const endpoint = findEndpoint(submit.endpoint)
   requireEndpoint(call.key, endpoint.path)
   const { key, requestId } = call
-  const prepared = prepareInner(() =>
-    endpoint.prepare(context, { key, requestId, headers: call.req.headers }, submit.body),
-  )
+  const prepared = prepareInner(() => {
+    const inner = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, submit.body)
+    boundMetadata(inner.metadata)
+    return inner
+  })
   call.facts.model = prepared.model
   const wishes = {
     idempotencyKey: readIdempotencyKey(call.req.headers['idempotency-key']),
+    isAsync: true,
     deadlineInMs: deadlineOf(context, submit),
     startInMs: submit.start_within_seconds == null ? undefined : submit.start_within_seconds * 1_000,
     runAtMs: runAtOf(submit),
     priority: submit.priority ?? undefined,
-    metadata: submit.metadata ?? undefined,
+    metadata: boundMetadata(submit.metadata ?? undefined),
     webhook: webhookOf(context, submit),
     parentId: submit.parent_id ?? undefined,
   }
@@ -42,11 +47,13 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   sendAccepted(call, job)
 }
 
-function findEndpoint(path: string): JobEndpoint {
-  const endpoint = JOB_ENDPOINTS.find((known) => known.path === path)
-  if (endpoint) return endpoint
-  const known = JOB_ENDPOINTS.map((row) => row.path).join(', ')
-  throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
+/** A misspelt wish would be granted in silence: what is asked here belongs to us, not to an upstream that may know more. */
+function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return
+  const unknown = Object.keys(value).find((field) => !Object.hasOwn(schema.shape, field))
+  if (unknown === undefined) return
+  const param = path + excerpt(unknown)
+  throw new ServiceError('unsupported_parameter', `Unknown parameter: '${param}'.`, { param })
 }
 
 /** Problems of the inner body are named by their path from the outer one. */

@@ -5,6 +5,7 @@ import { streamEvents } from './jobs-events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs-read.ts'
 import { submitJob } from './jobs-submit.ts'
 import { listModels, retrieveModel } from './models.ts'
+import { refusePlain, WS_PATH } from './ws-upgrade.ts'
 
 /** One endpoint: a row of the table. */
 export interface Route {
@@ -35,4 +36,5 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', handle: redriveJob },
+  { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
 ]

@@ -1,5 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
@@ -33,12 +34,21 @@ export const SERVER_BOUNDS: ServerBounds = {
   connectionsMax: 20_000,
 }
 
+/** Who takes connections over from HTTP. */
+export interface Upgrades {
+  /** Whether a request that asks for it is upgraded; any other is answered as if it had not asked. */
+  accepts(req: IncomingMessage): boolean
+  /** Owns the connection from then on. Must not throw. */
+  upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
+}
+
 /** Starts to listen. @returns The server, and the port it got. */
 export async function listen(
   handler: (req: IncomingMessage, res: ServerResponse) => void,
   host: string,
   port: number,
   bounds: ServerBounds = SERVER_BOUNDS,
+  upgrades?: Upgrades,
 ): Promise<{ server: Server; port: number }> {
   const server = createServer({
     keepAliveTimeout: bounds.keepAliveMs,
@@ -48,6 +58,7 @@ export async function listen(
     noDelay: true,
     // The application refuses it, with a body in the path's format.
     requireHostHeader: false,
+    shouldUpgradeCallback: (req) => upgrades?.accepts(req) ?? false,
   })
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
@@ -59,6 +70,8 @@ export async function listen(
   server.on('request', onRequest)
   // An expectation nobody knows may be ignored (RFC 9110 §10.1.1); Node would answer 417 without a body.
   server.on('checkExpectation', onRequest)
+  // Sockets of a TCP server are such, whatever the type says.
+  server.on('upgrade', (req, socket: Duplex, head) => upgrades?.upgrade(req, socket as Socket, head))
   server.on('clientError', (error: ClientError, socket: Socket) => exchanges.onClientError(error, socket))
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)

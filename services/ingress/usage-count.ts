@@ -10,12 +10,12 @@ const CHARS_PER_TOKEN = 4
  */
 export class UsageCount {
   readonly #context: IngressContext
-  readonly #call: Call
+  readonly #call: Pick<Call, 'facts' | 'key'>
   #input = 0
   #chars = 0
   #isCounted = false
 
-  constructor(context: IngressContext, call: Call) {
+  constructor(context: IngressContext, call: Pick<Call, 'facts' | 'key'>) {
     this.#context = context
     this.#call = call
   }

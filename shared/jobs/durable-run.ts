@@ -14,6 +14,8 @@ import type { RetryBudget } from './retry-budget.ts'
 const FLUSH_MS = 50
 /** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
 const BUSY_SHARE = 1 / 4
+/** One slow write must not silence a run for long. */
+const PAUSE_MS_MAX = 2_000
 /** Unwritten output of one run at which its engine is made to wait. */
 const BACKLOG_BYTES = 256 * 1024
 /** Progress is told at most twice a second (contract H.4). */
@@ -155,7 +157,7 @@ export class DurableRun implements AttemptSink {
   /** The first output goes out at once. */
   #pauseMs(): number {
     if (!this.#pending.isEmpty && this.#chunk === 0) return 0
-    const pauseMs = Math.max(FLUSH_MS, this.#writeMs / BUSY_SHARE)
+    const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writeMs / BUSY_SHARE), PAUSE_MS_MAX)
     if (!this.#pending.isEmpty) return pauseMs
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }

@@ -176,15 +176,18 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
   }
 }
 
-/** None while the store is down: what happens then is heard live or found later. */
+/** None while the store cannot say: what happens then is heard live or found later. */
 async function readStore(store: Store, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }
 
-/** Purged, or erased: nothing will come any more. */
+/** Purged, or erased: nothing will come any more. A store that cannot say leaves it open. */
 async function isGone(store: Store, scope: Scope, id: string): Promise<boolean> {
-  const job = await store.find(scope, id).catch(ignoreOutage(undefined))
-  return job === undefined ? store.isReachable : job.erased_at_ms !== null
+  const find = async () => {
+    const job = await store.find(scope, id)
+    return job === undefined || job.erased_at_ms !== null
+  }
+  return await find().catch(ignoreOutage(false))
 }
 
 function ignoreOutage<T>(instead: T): (error: unknown) => T {

@@ -17,15 +17,13 @@ import {
   updateOf,
 } from './sql.ts'
 import { SqlStore } from './sql-store.ts'
+import { GroupCommit, translated } from './sqlite-commit.ts'
 import { openExclusively } from './sqlite-lock.ts'
 import { ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, PURGES, type Statement, takeDeliveries } from './statements.ts'
 import type { NewEvent, Store } from './store.ts'
 
 /** Rows one purge deletes at most: it holds up everything else meanwhile. */
 const PURGE_MAX = 1_000
-
-/** SQLite's result codes for a world without room: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
-const WORLDS_FAULT = new Set([5, 10, 13, 14])
 
 export interface SqliteOptions {
   /** Where `store.db` lies; made when it is not there. */
@@ -38,7 +36,7 @@ export interface SqliteOptions {
 
 /**
  * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
- * (WAL, `synchronous=FULL`: an fsync for each commit).
+ * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`sqlite-commit.ts`).
  *
  * @throws Error that names the process which has the directory open
  */
@@ -83,16 +81,18 @@ const INSERT_DELIVERY = `
 const PURGE_JOBS = `DELETE FROM jobs WHERE id IN (
   SELECT id FROM jobs WHERE purge_at_ms <= now_ms() LIMIT ${PURGE_MAX}) RETURNING id`
 
-/** Runs everything at once and in order: a call is over before it returns, so no other can come between. */
+/** Runs writes in order, in groups; reads at once. Both see what is committed. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly #db: DatabaseSync
   readonly #unlock: () => void
+  readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
 
   constructor(db: DatabaseSync, unlock: () => void) {
     this.#db = db
     this.#unlock = unlock
+    this.#writes = new GroupCommit(db)
   }
 
   get isReachable(): boolean {
@@ -100,12 +100,19 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async run({ sql }: Statement, params: Params): Promise<Row[]> {
-    return this.#transaction(() => this.#all(sql, params))
+    this.#refuseWhenClosed()
+    if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params))
+    // A read has nothing to commit.
+    try {
+      return this.#all(sql, params)
+    } catch (error) {
+      throw translated(error)
+    }
   }
 
   async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
     const sql = updateOf(move, pickOf(move) ?? '') + returning(move)
-    return this.#transaction(() => {
+    return await this.#write(() => {
       const rows = this.#all(sql, params) as MovedRow[]
       for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
       return rows
@@ -114,7 +121,7 @@ class SqliteDatabase implements SqlDatabase {
 
   async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
     const sql = insert.sql('TRUE') + returning(insert)
-    return this.#transaction(() => {
+    return await this.#write(() => {
       if (hasKey && this.#all(CREATE_KEY, params).length === 0) return []
       const rows = this.#all(sql, params) as MovedRow[]
       for (const row of rows) this.#record(row, eventRows(row, [], false))
@@ -123,7 +130,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async erase(params: Params): Promise<boolean> {
-    return this.#transaction(() => {
+    return await this.#write(() => {
       const isErased = this.#all(ERASE_JOB, params).length > 0
       if (isErased) this.#all(ERASE_EVENTS, params)
       return isErased
@@ -131,11 +138,11 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async takeDeliveries(params: Params): Promise<Row[]> {
-    return this.#transaction(() => this.#all(takeDeliveries('').sql, params))
+    return await this.#write(() => this.#all(takeDeliveries('').sql, params))
   }
 
   async purge(): Promise<void> {
-    this.#transaction(() => {
+    await this.#write(() => {
       const purged = this.#all(PURGE_JOBS, {})
       for (const { id } of purged) this.#all(ERASE_EVENTS, { id: String(id) })
       for (const { sql } of PURGES) this.#all(sql, {})
@@ -144,6 +151,7 @@ class SqliteDatabase implements SqlDatabase {
 
   async close(): Promise<void> {
     if (!this.#db.isOpen) return
+    this.#writes.flush()
     this.#prepared.clear()
     // In this order: once the database is closed the file may be the next process's.
     this.#unlock()
@@ -152,7 +160,8 @@ class SqliteDatabase implements SqlDatabase {
 
   #record(row: MovedRow, events: readonly EventRow[]): void {
     for (const event of events) this.#all(INSERT_EVENT, event)
-    if (row.event_type !== null) this.#all(INSERT_DELIVERY, { id: String(row.id), type: row.event_type })
+    if (row.event_type !== null && row.webhook_url !== null)
+      this.#all(INSERT_DELIVERY, { id: String(row.id), type: row.event_type })
   }
 
   #all(sql: string, params: Params): Row[] {
@@ -166,17 +175,13 @@ class SqliteDatabase implements SqlDatabase {
     return prepared.statement.all(...values.map((value) => (typeof value === 'boolean' ? Number(value) : value)))
   }
 
-  #transaction<T>(work: () => T): T {
+  #write<T>(work: () => T): Promise<T> {
+    this.#refuseWhenClosed()
+    return this.#writes.run(work)
+  }
+
+  #refuseWhenClosed(): void {
     if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.')
-    try {
-      this.#db.exec('BEGIN IMMEDIATE')
-      const result = work()
-      this.#db.exec('COMMIT')
-      return result
-    } catch (error) {
-      if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
-      throw translated(error)
-    }
   }
 }
 
@@ -184,11 +189,4 @@ function returning({ event, data, givesRequest }: Pick<Move, 'event' | 'data' | 
   const request = givesRequest ? ', request' : ''
   return ` RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'NULL'} AS event_type, ${data ?? 'NULL'} AS event_data,
     now_ms() AS event_at_ms`
-}
-
-function translated(error: unknown): unknown {
-  const { errcode } = error as { errcode?: number }
-  // The low byte is the code, the rest says more about it.
-  if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
-  return new ServiceError('overloaded', 'The job store cannot write now.', { cause: error, retryAfterMs: 5_000 })
 }

@@ -1,0 +1,74 @@
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/follow.ts'
+import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import type { IngressContext } from './call.ts'
+import { boundMetadata, createJob, RETRY_AFTER_SECONDS, requireJobs } from './durable.ts'
+import { RecordedOutput, resultOf } from './durable-respond.ts'
+import type { JobEndpoint, PreparedCall } from './endpoint.ts'
+import { jobObject } from './job-object.ts'
+import type { Wishes } from './wishes.ts'
+import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.ts'
+
+/**
+ * Runs a request whose job outlives its connection, as `answerDurable` does over HTTP. The same call with the same key is
+ * the same job, whichever way it comes.
+ *
+ * @throws ServiceError What the job failed with; `idempotency_key_in_use` after the job's id was told
+ */
+export async function runDurable(
+  context: IngressContext,
+  exchange: Exchange,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+  body: unknown,
+  wishes: Wishes,
+): Promise<Ending> {
+  if (context.jobs.isDraining) {
+    throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+  }
+  const jobs = requireJobs(context)
+  boundMetadata(prepared.metadata)
+  const { idempotencyKey, isAsync } = wishes
+  const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
+  const { key, requestId, facts, headers } = exchange
+  const call = { key, requestId, facts, req: { method: 'POST', path: endpoint.path, headers } }
+  const asked = { idempotencyKey, isAsync, deadlineInMs }
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, asked)
+  // Cancelled while it was being accepted.
+  if (exchange.isCancelled) {
+    cancelJob(context, exchange, jobs, job.id)
+    return CANCELLED
+  }
+  exchange.accept(job.id)
+  if (isAsync) return { type: 'completed', status: 202, body: JSON.stringify(jobObject(job)) }
+  if (isReplay && !TERMINAL.has(job.state)) {
+    const message = 'A request with this idempotency key is still being processed. Subscribe to its job instead.'
+    throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
+  }
+  exchange.deferCancel(() => cancelJob(context, exchange, jobs, job.id))
+  if (!prepared.stream) return await takeResult(exchange, jobs, job.id)
+  return await sendRecorded(exchange, new RecordedOutput(jobs, exchange, job, exchange.stopped))
+}
+
+/** A client that cancels means the job; one that only leaves does not. */
+function cancelJob(context: IngressContext, exchange: Exchange, jobs: DurableJobs, id: string): void {
+  jobs.cancel(exchange.key.id, id).catch((error: unknown) => {
+    // It may have ended in the meantime, which its events tell.
+    if (ServiceError.from(error).code === 'job_already_finished') return
+    context.log.warn({ err: error, job_id: id, request_id: exchange.requestId }, 'job not cancelled')
+  })
+}
+
+async function takeResult(exchange: Exchange, jobs: DurableJobs, id: string): Promise<Ending> {
+  const tenant = exchange.key.id
+  const ended = await jobs.waitForEnd(tenant, id, exchange.stopped)
+  return { type: 'completed', status: 200, body: JSON.stringify(await resultOf(jobs, tenant, ended)) }
+}
+
+async function sendRecorded(exchange: Exchange, output: RecordedOutput): Promise<Ending> {
+  for (;;) {
+    const chunks = await output.next()
+    if (!chunks || exchange.isStopped) return STREAMED
+    for (const chunk of chunks) await exchange.sendEvent(JSON.stringify(chunk))
+  }
+}

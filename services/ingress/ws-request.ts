@@ -1,0 +1,98 @@
+import type { GenerateEvent } from '#schemas/generate.ts'
+import type { CreateRequest } from '#schemas/ws.ts'
+import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import { unfinished } from '#shared/protocols/encode.ts'
+import { dataOf } from '#shared/protocols/protocol.ts'
+import { noteJob } from './answer.ts'
+import { requireEndpoint } from './auth.ts'
+import type { IngressContext } from './call.ts'
+import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
+import { findEndpoint } from './endpoints.ts'
+import { UsageCount } from './usage-count.ts'
+import { readWishes } from './wishes.ts'
+import { runDurable } from './ws-durable.ts'
+import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.ts'
+
+/** Limits tell what is left in headers, which frames do not have. */
+const NO_HEADERS = { setHeader: () => undefined }
+
+/**
+ * Runs one `request.create`, as `answerCall` runs a call over HTTP: the same endpoints, rights, limits and checks, in the
+ * same order.
+ *
+ * @throws ServiceError When it is refused or fails, before or after events
+ */
+export async function runRequest(context: IngressContext, exchange: Exchange, frame: CreateRequest): Promise<Ending> {
+  const { key, requestId, headers } = exchange
+  const endpoint = findEndpoint(frame.endpoint)
+  requireEndpoint(key, endpoint.path)
+  const end = context.limits.begin(key.id)
+  try {
+    await context.limits.count(key.id, endpoint.format, NO_HEADERS)
+    const body = bodyOf(frame, endpoint)
+    const wishes = readWishes({ 'idempotency-key': frame.idempotency_key ?? undefined }, body)
+    const prepared = endpoint.prepare(context, { key, requestId, headers }, body)
+    exchange.facts.model = prepared.model
+    if (exchange.isStopped) return CANCELLED
+    if (wishes.isDurable) return await runDurable(context, exchange, endpoint, prepared, body, wishes)
+    return await runAttached(context, exchange, prepared)
+  } finally {
+    end()
+  }
+}
+
+/** Who opens a WebSocket wants streams: here they are the default, where the endpoint has them. */
+function bodyOf({ body }: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
+  return endpoint.canStream ? { ...body, stream: body.stream ?? true } : body
+}
+
+async function runAttached(context: IngressContext, exchange: Exchange, prepared: PreparedCall): Promise<Ending> {
+  const { key, requestId, headers } = exchange
+  exchange.isAttached = true
+  const traceparent = headers.traceparent?.toString()
+  const job = await context.jobs.submit({ ...prepared, tenant: key.id, requestId, traceparent })
+  const cancel = () => context.jobs.cancel(job)
+  exchange.stopped.addEventListener('abort', cancel, { once: true })
+  if (exchange.isStopped) cancel()
+  exchange.accept(job.id)
+  const usage = new UsageCount(context, exchange)
+  try {
+    if (prepared.stream) return await sendStream(exchange, job, prepared, usage)
+    return await takeWhole(job, prepared, usage)
+  } finally {
+    usage.end()
+    noteJob(context, exchange, job)
+    cancel()
+  }
+}
+
+/** Takes the next output only when the last was sent: the job's own buffer pauses its worker. */
+async function sendStream(
+  exchange: Exchange,
+  job: AttachedJob,
+  prepared: PreparedCall,
+  usage: UsageCount,
+): Promise<Ending> {
+  const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.envelope.created_at_ms))
+  for (;;) {
+    const deltas = await job.next()
+    if (exchange.isStopped) return CANCELLED
+    if (!deltas) break
+    for (const delta of deltas) {
+      usage.see(delta as GenerateEvent)
+      for (const event of dataOf(encoder.event(delta as GenerateEvent))) await exchange.sendEvent(event)
+    }
+  }
+  const last = dataOf(encoder.end())
+  // An encoder says an error where the end should be when its engine did not finish.
+  if (last.some((event) => 'error' in JSON.parse(event))) throw unfinished()
+  for (const event of last) await exchange.sendEvent(event)
+  return STREAMED
+}
+
+async function takeWhole(job: AttachedJob, prepared: PreparedCall, usage: UsageCount): Promise<Ending> {
+  const deltas = (await job.next()) ?? []
+  for (const delta of deltas) usage.see(delta as GenerateEvent)
+  const context = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
+  return { type: 'completed', status: 200, body: JSON.stringify(prepared.encodeWhole(deltas, context)) }
+}

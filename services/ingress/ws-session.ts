@@ -1,0 +1,199 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Socket } from 'node:net'
+import type { WebSocket } from 'ws'
+import { type ClientFrame, type ServerFrame, WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import type { Call, IngressContext } from './call.ts'
+import { findEndpoint } from './endpoints.ts'
+import type { SocketBounds } from './ws-bounds.ts'
+import { type Ending, Exchange } from './ws-exchange.ts'
+import { errorFrame, frameText, readFrame } from './ws-frames.ts'
+import { Outbox } from './ws-outbox.ts'
+import { runRequest } from './ws-request.ts'
+import { runSubscription } from './ws-subscription.ts'
+
+/** What a {@link Session} needs. */
+export interface SessionOptions {
+  readonly context: IngressContext
+  readonly ws: WebSocket
+  readonly socket: Socket
+  /** Of the upgrade. */
+  readonly headers: IncomingHttpHeaders
+  /** The key of the connection as it is now. @throws ServiceError When it is not valid any more */
+  readonly findKey: () => Call['key']
+  readonly bounds: SocketBounds
+}
+
+/**
+ * One WebSocket connection: `open → closing → closed`.
+ *
+ * While open it reads frames and runs what they ask for, many things at once. From the first reason to close on, no frame
+ * is taken any more and whatever is attached to the connection is cancelled; durable jobs go on.
+ */
+export class Session {
+  readonly id = newId('ws_')
+  /** Requests and subscriptions begun so far. */
+  begun = 0
+  /** With which code we closed it, or the client did. */
+  closeCode: number | undefined
+  readonly #options: SessionOptions
+  readonly #outbox: Outbox
+  readonly #exchanges = new Map<string, Exchange>()
+  readonly #heartbeat: NodeJS.Timeout
+  #malformed = 0
+  #bytesRead = 0
+  #heardAt = performance.now()
+  #isClosing = false
+  #linger: NodeJS.Timeout | undefined
+
+  constructor(options: SessionOptions) {
+    const { ws, bounds } = options
+    this.#options = options
+    this.#outbox = new Outbox(ws, bounds, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
+    this.#heartbeat = setInterval(() => this.#beat(), bounds.heartbeatMs)
+    // Frames that break the protocol: ws itself closes with 1002, 1007 or 1009.
+    ws.on('error', () => this.#stop())
+    ws.on('message', (data, isBinary) => this.#onMessage(data as Buffer, isBinary))
+    ws.once('close', (code) => {
+      this.closeCode ??= code
+      this.#stop()
+      clearTimeout(this.#linger)
+    })
+    this.#reply({ type: 'session.created', session: this.#describe() })
+  }
+
+  /** Whether the answer to an attached request is under way. */
+  get isBusy(): boolean {
+    return [...this.#exchanges.values()].some((exchange) => exchange.isAttached)
+  }
+
+  /** Asks the client to finish and to connect again. */
+  announceDrain(deadlineMs: number): void {
+    this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
+  }
+
+  /** Closes the connection; the client gets a moment for its part. A second call does nothing. */
+  close(code: number, reason: string): void {
+    if (this.#isClosing) return
+    this.closeCode = code
+    this.#options.ws.close(code, reason)
+    this.#stop()
+  }
+
+  #describe() {
+    const { bounds, context } = this.#options
+    return {
+      id: this.id,
+      protocol: WS_PROTOCOL,
+      max_in_flight: bounds.inFlightMax,
+      max_message_bytes: context.config.bodyBytesMax,
+      heartbeat_seconds: bounds.heartbeatMs / 1_000,
+    } as const
+  }
+
+  #reply(frame: ServerFrame): void {
+    this.#outbox.reply(frameText(frame))
+  }
+
+  #onMessage(data: Buffer, isBinary: boolean): void {
+    if (this.#isClosing) return
+    const read = readFrame(data, isBinary)
+    if ('frame' in read) return this.#onFrame(read.frame)
+    const { id, error } = read
+    if (id !== undefined) return this.#begin(id, 'request', 'none', () => Promise.reject(error))
+    this.#reply(errorFrame(error))
+    if (++this.#malformed >= this.#options.bounds.malformedMax) this.close(WS_CLOSE.malformed, 'Malformed frames.')
+  }
+
+  #onFrame(frame: ClientFrame): void {
+    const { context } = this.#options
+    switch (frame.type) {
+      case 'request.create':
+        return this.#begin(frame.id, 'request', frame.endpoint, (exchange) => runRequest(context, exchange, frame))
+      case 'job.subscribe':
+        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', (exchange) =>
+          runSubscription(context, exchange, frame),
+        )
+      case 'request.cancel':
+        return this.#find(frame.id, 'request')?.cancel()
+      case 'job.unsubscribe':
+        return this.#find(frame.id, 'subscription')?.cancel()
+      case 'ping':
+        return this.#reply({ type: 'pong', id: frame.id })
+    }
+  }
+
+  #find(id: string, kind: Exchange['kind']): Exchange | undefined {
+    const exchange = this.#exchanges.get(id)
+    return exchange?.kind === kind ? exchange : undefined
+  }
+
+  #begin(id: string, kind: Exchange['kind'], path: string, work: (exchange: Exchange) => Promise<Ending>): void {
+    if (this.#exchanges.has(id)) return this.close(WS_CLOSE.duplicateId, 'The id is in use.')
+    const key = this.#findKey()
+    if (!key) return
+    this.begun++
+    const { headers, context, bounds } = this.#options
+    const log = { sessionId: this.id, path: path.slice(0, 200), route: routeOf(kind, path) }
+    const exchange = new Exchange({ id, kind, key, headers, outbox: this.#outbox, ...log })
+    if (this.#exchanges.size >= bounds.inFlightMax) {
+      return exchange.end(context, { type: 'failed', error: tooMany(bounds.inFlightMax) })
+    }
+    this.#exchanges.set(id, exchange)
+    void exchange.settle(context, work).then((ending) => {
+      // First: the client may use the id again as soon as it hears.
+      this.#exchanges.delete(id)
+      exchange.end(context, ending)
+    })
+  }
+
+  /** The key as it is now, since it may be revoked or lose a right while the connection is open. */
+  #findKey(): Call['key'] | undefined {
+    try {
+      return this.#options.findKey()
+    } catch {
+      this.close(WS_CLOSE.keyRevoked, 'The key is not valid any more.')
+      return undefined
+    }
+  }
+
+  #beat(): void {
+    if (!this.#findKey()) return
+    const { socket, bounds, ws } = this.#options
+    const now = performance.now()
+    // Frames, pongs, and pieces of a large frame, which no pong can come between.
+    if (socket.bytesRead !== this.#bytesRead) {
+      this.#bytesRead = socket.bytesRead
+      this.#heardAt = now
+    } else if (now - this.#heardAt >= bounds.idleMs) {
+      return this.close(WS_CLOSE.idle, 'Nothing was heard from you.')
+    }
+    ws.ping()
+  }
+
+  #stop(): void {
+    if (this.#isClosing) return
+    this.#isClosing = true
+    clearInterval(this.#heartbeat)
+    for (const exchange of this.#exchanges.values()) exchange.leave()
+    this.#outbox.close()
+    const { ws, bounds } = this.#options
+    this.#linger = setTimeout(() => ws.terminate(), bounds.lingerMs)
+  }
+}
+
+/** Labels of metrics are few: a path of the client's own making is none. */
+function routeOf(kind: Exchange['kind'], path: string): string {
+  if (kind === 'subscription') return path
+  try {
+    return findEndpoint(path).path
+  } catch {
+    return 'none'
+  }
+}
+
+function tooMany(most: number): ServiceError {
+  const message = `This connection may run ${most} requests and subscriptions at once.`
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: 1_000 })
+}

@@ -1,0 +1,102 @@
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { ServiceError } from '#shared/error.ts'
+
+/** Writes of one transaction at most: the event loop stands still meanwhile. */
+const GROUP_MAX = 128
+/** Writes that wait at most; more are refused. */
+const WAITING_MAX = 5_000
+
+/** SQLite's result codes for a world without room: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
+const WORLDS_FAULT = new Set([5, 10, 13, 14])
+
+/** A write, and how its caller hears of it once it is on disk. */
+interface Write {
+  readonly work: () => unknown
+  readonly resolve: (result: unknown) => void
+  readonly reject: (error: unknown) => void
+}
+
+/**
+ * Commits the writes that come in one turn of the event loop together: one transaction, one fsync, however many they are.
+ *
+ * Each keeps what it was alone: it runs in the order of the calls and sees those before it, one that fails undoes nothing
+ * but itself, and none resolves before the commit. The commit is over before the turn is, so no reader sees half of it.
+ */
+export class GroupCommit {
+  readonly #db: DatabaseSync
+  readonly #savepoint: Record<'begin' | 'release' | 'undo', StatementSync>
+  #waiting: Write[] = []
+
+  constructor(db: DatabaseSync) {
+    this.#db = db
+    this.#savepoint = {
+      begin: db.prepare('SAVEPOINT write'),
+      release: db.prepare('RELEASE write'),
+      undo: db.prepare('ROLLBACK TO write'),
+    }
+  }
+
+  /** Does one write atomically. Resolves once it is on disk. @throws ServiceError `overloaded` when the disk is full */
+  run<T>(work: () => T): Promise<T> {
+    if (this.#waiting.length >= WAITING_MAX) {
+      return Promise.reject(
+        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000 }),
+      )
+    }
+    return new Promise<T>((resolve, reject) => {
+      this.#waiting.push({ work, resolve: resolve as Write['resolve'], reject })
+      if (this.#waiting.length === 1) setImmediate(() => this.#next())
+    })
+  }
+
+  /** Commits what waits, now. */
+  flush(): void {
+    while (this.#waiting.length > 0) this.#commit(this.#waiting.splice(0, GROUP_MAX))
+  }
+
+  #next(): void {
+    this.#commit(this.#waiting.splice(0, GROUP_MAX))
+    if (this.#waiting.length > 0) setImmediate(() => this.#next())
+  }
+
+  #commit(group: readonly Write[]): void {
+    if (group.length === 0) return
+    try {
+      this.#db.exec('BEGIN IMMEDIATE')
+      const answers = group.map((write) => this.#write(write, group.length > 1))
+      this.#db.exec('COMMIT')
+      for (const answer of answers) answer()
+    } catch (error) {
+      if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
+      for (const { reject } of group) reject(translated(error))
+    }
+  }
+
+  /** @returns What to tell its caller after the commit. @throws What makes the whole group fail */
+  #write({ work, resolve, reject }: Write, isShared: boolean): () => void {
+    if (!isShared) {
+      const result = work()
+      return () => resolve(result)
+    }
+    this.#savepoint.begin.run()
+    try {
+      const result = work()
+      this.#savepoint.release.run()
+      return () => resolve(result)
+    } catch (error) {
+      // Without room SQLite may undo the whole transaction by itself (sqlite.org/lang_transaction.html, 3).
+      if (!this.#db.isTransaction) throw error
+      this.#savepoint.undo.run()
+      this.#savepoint.release.run()
+      return () => reject(translated(error))
+    }
+  }
+}
+
+/** A failure of SQLite as the port tells it: `overloaded` when it is the world's fault. */
+export function translated(error: unknown): unknown {
+  const { errcode } = error as { errcode?: number }
+  // The low byte is the code, the rest says more about it.
+  if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
+  return new ServiceError('overloaded', 'The job store cannot write now.', { cause: error, retryAfterMs: 5_000 })
+}
