@@ -208,6 +208,15 @@ describe('tokens a minute', () => {
   })
 })
 
+describe('tokens of durable jobs', () => {
+  it('count like those of calls that are waited for', async () => {
+    await using stack = await startStack({ settings: { RATE_LIMIT_TOKENS: '20' } })
+    const accepted = await stack.post(CHAT, say('!echo tokens=50'), { headers: { prefer: 'respond-async' } })
+    expect(accepted.status).toBe(202)
+    await until(async () => (await stack.post(CHAT, say('hi'))).status === 429)
+  })
+})
+
 describe('calls at once', () => {
   const SLOW = say('!echo first_ms=300 text=done')
 

@@ -48,6 +48,14 @@ for (const { mode, options } of MODES) {
       expect(stream).toContain('event: message_stop')
     })
 
+    it('answers with the log probabilities of a long text', async () => {
+      await using stack = await startStack(options())
+      const body = say('!echo tokens=600', { logprobs: true, top_logprobs: 20 })
+      const response = await stack.post('/v1/chat/completions', body)
+      const { choices } = (await response.json()) as { choices: { logprobs: { content: unknown[] } }[] }
+      expect(choices[0]?.logprobs.content).toHaveLength(600)
+    })
+
     it('counts the tokens of a message', async () => {
       await using stack = await startStack(options())
       const response = await stack.post('/v1/messages/count_tokens', say('one two three'))

@@ -1,5 +1,6 @@
 import { ERRORS } from '#schemas/error.ts'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { isTooLarge, splitLogprobs } from '#shared/engines/generate-events.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/jobs/pool.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -37,7 +38,8 @@ export async function* generateWithFallback(
         if (start) yield start
         start = undefined
         hasOutput = true
-        yield filtered(event)
+        if (isTooLarge(event)) yield* splitLogprobs(filtered(event))
+        else yield filtered(event)
       }
       return
     } catch (error) {

@@ -63,6 +63,7 @@ export async function answerDurable(
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   const asked = { idempotencyKey, isAsync, deadlineInMs }
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, asked)
+  call.res.setHeader('x-job-id', job.id)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
   if (waitMs === 0) return sendAccepted(call, job)
@@ -76,7 +77,7 @@ export async function answerDurable(
 /**
  * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5).
  *
- * @throws ServiceError `idempotency_key_reused`, `overloaded`
+ * @throws ServiceError `idempotency_key_reused`, `result_expired` when that job was deleted, `overloaded`
  */
 export async function createJob(
   context: IngressContext,
@@ -105,13 +106,37 @@ export async function createJob(
   }
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
+  if (!isReplay && context.config.tokensPerMinute > 0) void spendTokens(context, jobs, job)
   return { job, isReplay }
 }
 
+/** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */
+async function spendTokens(context: IngressContext, jobs: DurableJobs, { id, tenant }: DurableJob): Promise<void> {
+  try {
+    const { usage } = await jobs.waitForEnd(tenant, id, context.closing)
+    context.limits.spendTokens(tenant, tokensOf(usage))
+  } catch (error) {
+    context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
+  }
+}
+
+/** Tokens of a usage, in either protocol's words. */
+function tokensOf(usage: unknown): number {
+  const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
+  return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
+}
+
 function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
-  if (created.outcome !== 'conflict') return { job: created.job, isReplay: created.outcome === 'exists' }
-  const message = 'This Idempotency-Key was used with another request. Use a new key for each new request.'
-  throw new ServiceError('idempotency_key_reused', message, { param: 'Idempotency-Key' })
+  const param = 'Idempotency-Key'
+  if (created.outcome === 'conflict') {
+    const message = 'This Idempotency-Key was used with another request. Use a new key for each new request.'
+    throw new ServiceError('idempotency_key_reused', message, { param })
+  }
+  if (created.outcome === 'exists' && created.job.erased_at_ms !== null) {
+    const message = 'The job of this Idempotency-Key was deleted. Use a new key to make the request again.'
+    throw new ServiceError('result_expired', message, { param })
+  }
+  return { job: created.job, isReplay: created.outcome === 'exists' }
 }
 
 /** Expired, or failed with what is a 429 or 5xx. A cancel was wanted: it stays. */
@@ -140,7 +165,6 @@ async function answerWaiting(
   job: DurableJob,
   isReplay: boolean,
 ): Promise<void> {
-  call.res.setHeader('x-job-id', job.id)
   if (isReplay && !TERMINAL.has(job.state)) {
     const message = 'A request with this Idempotency-Key is still being processed.'
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })

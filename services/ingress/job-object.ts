@@ -28,7 +28,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     model: job.model,
     status: statusOf(job),
     created_at: seconds(job.created_at_ms),
-    run_at: job.run_at_ms > job.created_at_ms ? seconds(job.run_at_ms) : null,
+    run_at: job.state === 'scheduled' ? seconds(job.run_at_ms) : null,
     started_at: seconds(job.started_at_ms),
     completed_at: endedAt('completed'),
     failed_at: endedAt('failed'),

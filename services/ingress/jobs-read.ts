@@ -7,27 +7,33 @@ import type { Call, IngressContext } from './call.ts'
 import { closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
 import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
-import { jobObject } from './job-object.ts'
+import { jobObject, statusOf } from './job-object.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
 import { respondBody } from './respond.ts'
 import { parseBody } from './validate.ts'
 import { WAIT_SECONDS_MAX } from './wishes.ts'
 
-/** Statuses of the wire by the states they stand for. Jobs that are being cancelled are still in progress. */
+/** Statuses of the wire by the states they stand for. */
 const STATES = {
   queued: ['queued', 'scheduled'],
   in_progress: ['in_progress'],
+  cancelling: ['in_progress'],
   completed: ['completed'],
   failed: ['failed'],
   cancelled: ['cancelled'],
   expired: ['expired'],
 } as const
 
-/** GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one. */
+/**
+ * GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one.
+ *
+ * Two statuses share a state, so a page may hold fewer jobs than its limit; `last_id` and `has_more` go on all the same.
+ */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
-  const states = query.status?.split(',').flatMap((status) => statesOf(status.trim()))
+  const statuses = query.status?.split(',').map((status) => status.trim())
+  const states = statuses?.flatMap(statesOf)
   const page = await jobs.list(call.key.id, {
     limit: query.limit,
     order: query.order,
@@ -36,8 +42,9 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
     ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
   })
-  const data = page.jobs.map((job) => jobObject(job))
-  const [first_id, last_id] = [page.jobs[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
+  const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
+  const data = asked.map((job) => jobObject(job))
+  const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
   call.res.json({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
 

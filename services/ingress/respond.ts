@@ -130,7 +130,13 @@ export async function respondWhole(
   encode: (deltas: unknown[]) => unknown,
   slowReaderMs: number,
 ): Promise<void> {
-  await respondBody(call, async () => encode((await job.next()) ?? []), slowReaderMs)
+  const collect = async () => {
+    const all: unknown[] = []
+    // To the very end: a failure that follows output is told after it.
+    for (let deltas = await job.next(); deltas; deltas = await job.next()) all.push(...deltas)
+    return encode(all)
+  }
+  await respondBody(call, collect, slowReaderMs)
 }
 
 /**

@@ -91,8 +91,14 @@ async function sendStream(
 }
 
 async function takeWhole(job: AttachedJob, prepared: PreparedCall, usage: UsageCount): Promise<Ending> {
-  const deltas = (await job.next()) ?? []
-  for (const delta of deltas) usage.see(delta as GenerateEvent)
+  const all: unknown[] = []
+  // Until undefined, since a failure comes after the deltas before it.
+  for (let deltas = await job.next(); deltas; deltas = await job.next()) {
+    for (const delta of deltas) {
+      usage.see(delta as GenerateEvent)
+      all.push(delta)
+    }
+  }
   const context = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
-  return { type: 'completed', status: 200, body: JSON.stringify(prepared.encodeWhole(deltas, context)) }
+  return { type: 'completed', status: 200, body: JSON.stringify(prepared.encodeWhole(all, context)) }
 }

@@ -2,6 +2,8 @@ import type { GenerateEvent } from '#schemas/generate.ts'
 
 /** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
+/** Most tokens whose log probabilities a merged event holds: with twenty alternatives each takes 2 KiB of JSON. */
+const MERGED_LOGPROBS_MAX = 64
 
 /**
  * Joins an event to the one before it when both are the same kind of text of the same choice; undefined otherwise.
@@ -14,6 +16,7 @@ export function mergeGenerateEvents(previous: unknown, next: unknown): GenerateE
     if (a.choice !== b.choice || a.text.length > MERGED_TEXT_MAX) return undefined
     const text = a.text + b.text
     if (!a.logprobs && !b.logprobs) return { type: 'text', choice: a.choice, text }
+    if ((a.logprobs?.length ?? 0) >= MERGED_LOGPROBS_MAX) return undefined
     return { type: 'text', choice: a.choice, text, logprobs: [...(a.logprobs ?? []), ...(b.logprobs ?? [])] }
   }
   if (a.type === 'tool_arguments' && b.type === 'tool_arguments') {
@@ -26,6 +29,20 @@ export function mergeGenerateEvents(previous: unknown, next: unknown): GenerateE
     return { ...b, text: a.text + b.text }
   }
   return undefined
+}
+
+/** Whether an event brings more log probabilities than one record can carry: an upstream's whole answer in one piece. */
+export function isTooLarge(event: GenerateEvent): boolean {
+  return event.type === 'text' && event.logprobs !== undefined && event.logprobs.length > MERGED_LOGPROBS_MAX
+}
+
+/** The same text in pieces that each bring few log probabilities; the first brings the whole text. */
+export function* splitLogprobs(event: GenerateEvent): Generator<GenerateEvent> {
+  if (event.type !== 'text' || !event.logprobs) return yield event
+  for (let start = 0; start < event.logprobs.length; start += MERGED_LOGPROBS_MAX) {
+    const logprobs = event.logprobs.slice(start, start + MERGED_LOGPROBS_MAX)
+    yield { ...event, text: start === 0 ? event.text : '', logprobs }
+  }
 }
 
 /** Whether an event is output that a caller would see twice if the job ran again: all but `start`. */

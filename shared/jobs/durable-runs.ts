@@ -94,6 +94,8 @@ export class DurableRuns {
       const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
       const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
       const sink = new DurableRun(job, kind, moved, boot, options)
+      // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
+      this.#held.get(job.id)?.sink.onStop('lost')
       this.#held.set(job.id, { attempt, sink })
       return { job, sink }
     } catch (error) {

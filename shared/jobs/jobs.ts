@@ -141,7 +141,8 @@ export class DurableJobs {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
     const { blob } = (content?.request ?? {}) as { blob?: string }
-    if (blob === id) await this.#dropBlob(id)
+    // A job that repeats this one reads the same blob; then it is swept with age.
+    if (blob === id && (await this.list(scope, { parentId: id, limit: 1 })).jobs.length === 0) await this.#dropBlob(id)
   }
 
   /**

@@ -97,10 +97,10 @@ const RETRY_AFTER_SECONDS_DEFAULT = 2
 export function errorHeaders(error: ServiceError): Record<string, string> {
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
-  const isLoad = error.status === 429 || error.status === 503
+  const shouldRetry = SHOULD_RETRY[error.code]
+  const isLoad = (error.status === 429 || error.status === 503) && shouldRetry !== false
   if (isLoad || (error.status === 409 && error.retryAfterMs !== undefined))
     headers['retry-after'] = String(retryAfterSeconds(error))
-  const shouldRetry = SHOULD_RETRY[error.code]
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers
 }

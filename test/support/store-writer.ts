@@ -1,5 +1,5 @@
 /**
- * Writes to a store as fast as it answers and prints each answer, until it is killed.
+ * Writes to a store as fast as it answers, several jobs at once, and prints each answer, until it is killed.
  * Arguments: the store's directory. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
  */
 import { writeSync } from 'node:fs'
@@ -13,7 +13,14 @@ await store.renew({ boot: owner, role: 'inference', slots: 1, version: 'test', d
 // Written before the next statement begins: what is printed was answered, whenever the kill comes.
 const print = (line: string) => writeSync(1, `${line}\n`)
 
-for (;;) {
+await Promise.all([1, 2, 3, 4].map(writeForEver))
+
+async function writeForEver(): Promise<never> {
+  for (;;) await writeOne()
+}
+
+/** The life of one job. */
+async function writeOne(): Promise<void> {
   const id = newJobId()
   await store.create({
     id,
