@@ -2,16 +2,17 @@
  * The benchmark, one command: starts everything on this machine, puts the same load on each target in turn, and prints
  * what came out as ratios within the same round. docs/benchmarks.md says how to read it.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { type DurableResults, measureDurable } from './durable.ts'
 import { nameOf } from './figures.ts'
 import { measureFootprint } from './footprint.ts'
 import { type Kafka, openKafka } from './kafka.ts'
 import { type Cell, measure, type Sample } from './measure.ts'
 import { type Options, readOptions } from './options.ts'
 import { Processes } from './processes.ts'
-import { type Results, renderDocument, renderResults } from './report.ts'
+import { type Duration, type Results, renderDocument, renderResults } from './report.ts'
 import { startTarget, startUpstream, type Target } from './targets.ts'
 import { machineCpuMs } from './usage.ts'
 
@@ -27,8 +28,10 @@ async function main(): Promise<number> {
     const options = readOptions()
     const results = await runAll(options)
     print(`\n${renderResults(results)}`)
-    if (options.write) writeFileSync(DOCUMENT, renderDocument(results, commandLine()))
-    const failed = results.samples.find((sample) => sample.failures > 0)
+    if (options.write) {
+      writeFileSync(DOCUMENT, renderDocument(results, commandLine(), readFileSync(DOCUMENT, 'utf8')))
+    }
+    const failed = results.calls?.samples.find((sample) => sample.failures > 0)
     if (failed) throw new Error(`calls failed, such as through ${failed.target}: ${failed.failure}`)
     return 0
   } catch (error) {
@@ -45,19 +48,36 @@ function commandLine(): string {
 
 async function runAll(options: Options): Promise<Results> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
-  const [startedAt, cpuBefore] = [performance.now(), machineCpuMs()]
+  const needsKafka = options.targets.includes('kafka') || options.durable.length > 0
   try {
-    await using processes = new Processes(dir, options.profileDir)
-    await using kafka = options.targets.includes('kafka') ? await openBroker(dir) : undefined
-    const footprint = await measureFootprint(processes)
-    const targets = await startTargets(options, processes, kafka)
-    const samples = await measureAll(options, targets)
-    const ms = performance.now() - startedAt
-    const coresUsed = (machineCpuMs() - cpuBefore) / ms
-    return { samples, footprint, kafkaVersion: kafka?.version, seconds: ms / 1_000, coresUsed }
+    await using kafka = needsKafka ? await openBroker(dir) : undefined
+    const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
+    const durable = kafka && options.durable.length > 0 ? await timed(() => runDurable(options, dir, kafka)) : undefined
+    return { calls, durable, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
+}
+
+/** Adds how long it took, and how busy the machine was meanwhile. */
+async function timed<T extends object>(work: () => Promise<T>): Promise<T & Duration> {
+  const [startedAt, cpuBefore] = [performance.now(), machineCpuMs()]
+  const found = await work()
+  const ms = performance.now() - startedAt
+  return { ...found, seconds: ms / 1_000, coresUsed: (machineCpuMs() - cpuBefore) / ms }
+}
+
+async function runCalls(options: Options, dir: string, kafka: Kafka | undefined) {
+  await using processes = new Processes(dir, options.profileDir)
+  const footprint = await measureFootprint(processes)
+  const targets = await startTargets(options, processes, kafka)
+  return { samples: await measureAll(options, targets), footprint }
+}
+
+async function runDurable(options: Options, dir: string, kafka: Kafka): Promise<DurableResults> {
+  const { rounds, durable: systems, durableSeconds: seconds, durableWarmUpSeconds: warmUpSeconds } = options
+  const how = { rounds, systems, seconds, warmUpSeconds, print, signal: interrupted.signal }
+  return await measureDurable(how, kafka, dir, options.profileDir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

@@ -1,28 +1,37 @@
 import { parseArgs } from 'node:util'
+import { DURABLE_NAMES, type DurableName } from './durable-targets.ts'
 import type { Cell } from './measure.ts'
 import { TARGET_NAMES, type TargetName } from './targets.ts'
 
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
-memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Everything runs on this
-machine, on 127.0.0.1: a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker
-through a real Kafka (a local one is started, which needs Java 17; or KAFKA_BROKERS). About 6 minutes. Linux only.
+memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
+completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Everything runs on this machine, on 127.0.0.1:
+a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
+local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
+only.
 
 Options:
-      --quick          one short round of the middle cells, on code that is not warm: about 50 seconds
-      --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there)
+      --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
+      --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
+                       durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')}
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --rounds <n>     default 3
-      --seconds <n>    of each cell; default 2 for whole answers, 4 for streams
-      --write          put the result into docs/benchmarks.md
+      --seconds <n>    of each cell; default 2, and 4 for streams
+      --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
   -h, --help           show this help
 `
 
 /** What a run does. */
 export interface Options {
+  /** None: plain calls are not measured. */
   readonly targets: readonly TargetName[]
+  /** None: durable jobs are not measured. */
+  readonly durable: readonly DurableName[]
+  readonly durableSeconds: number
+  readonly durableWarmUpSeconds: number
   readonly cells: readonly Cell[]
   readonly rounds: number
   readonly seconds: (cell: Cell) => number
@@ -54,7 +63,9 @@ export function readOptions(): Options {
   }
   const { quick } = values
   return {
-    targets: readTargets(values.only),
+    ...readTargets(values.only),
+    durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
+    durableWarmUpSeconds: quick ? 0.5 : 2,
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
     seconds: (cell) => readNumber('--seconds', values.seconds) ?? (quick ? 1 : cell.shape === 'whole' ? 2 : 4),
@@ -68,12 +79,18 @@ export function readOptions(): Options {
   }
 }
 
-function readTargets(only: string | undefined): readonly TargetName[] {
-  if (only === undefined) return TARGET_NAMES
-  const wanted = new Set(['direct', ...only.split(',')])
-  const unknown = [...wanted].filter((name) => !TARGET_NAMES.some((known) => known === name))
-  if (unknown.length > 0) throw new Error(`--only: ${unknown.join(', ')} is none of ${TARGET_NAMES.join(', ')}`)
-  return TARGET_NAMES.filter((name) => wanted.has(name))
+function readTargets(only: string | undefined): Pick<Options, 'targets' | 'durable'> {
+  if (only === undefined) return { targets: TARGET_NAMES, durable: DURABLE_NAMES }
+  const wanted = new Set(only.split(','))
+  const durable = DURABLE_NAMES.filter((name) => wanted.has('durable') || wanted.has(`durable-${name}`))
+  const targets = TARGET_NAMES.filter((name) => wanted.has(name))
+  const known = [...TARGET_NAMES, 'durable', ...DURABLE_NAMES.map((name) => `durable-${name}`)]
+  const unknown = [...wanted].filter((name) => !known.includes(name))
+  if (unknown.length > 0) throw new Error(`--only: ${unknown.join(', ')} is none of ${known.join(', ')}`)
+  return {
+    targets: TARGET_NAMES.filter((name) => targets.length > 0 && (name === 'direct' || wanted.has(name))),
+    durable,
+  }
 }
 
 function readCell(name: string): Cell {

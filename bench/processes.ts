@@ -78,7 +78,7 @@ export class Processes implements AsyncDisposable {
   }
 
   #nodeFlags({ script, name }: Start): string[] {
-    if (!this.#profileDir || !script.endsWith('main.ts')) return []
+    if (!this.#profileDir || !/(main|durable-driver)\.ts$/.test(script)) return []
     return ['--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }

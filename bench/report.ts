@@ -1,4 +1,6 @@
 import { availableParallelism, cpus, totalmem } from 'node:os'
+import type { DurableResults } from './durable.ts'
+import { DURABLE_INTRODUCTION, DURABLE_TITLE, renderDurable } from './durable-report.ts'
 import { added, Figures, ratio } from './figures.ts'
 import type { Footprint } from './footprint.ts'
 import { renderTable, show } from './markdown.ts'
@@ -6,25 +8,40 @@ import type { Cell, Sample } from './measure.ts'
 import type { TargetName } from './targets.ts'
 import { renderTargets } from './verdicts.ts'
 
-/** Everything a run found out. */
-export interface Results {
-  readonly samples: readonly Sample[]
-  readonly footprint: Footprint
-  readonly kafkaVersion: string | undefined
+/** How long a measurement took, and the machine meanwhile. */
+export interface Duration {
   readonly seconds: number
   /** Cores that all processes of the machine used on average; more than the run's own tells of a crowded machine. */
   readonly coresUsed: number
 }
 
+/** What a run found out about plain calls. */
+export interface CallResults extends Duration {
+  readonly samples: readonly Sample[]
+  readonly footprint: Footprint
+}
+
+/** Everything a run found out; undefined is what it did not measure. */
+export interface Results {
+  readonly calls: CallResults | undefined
+  readonly durable: (DurableResults & Duration) | undefined
+  readonly kafkaVersion: string | undefined
+}
+
 /** The tables of a run, in Markdown. */
-export function renderResults(results: Results): string {
-  const figures = new Figures(results.samples)
-  const parts = ['## Beside the targets', renderTargets(figures, results.footprint)]
+export function renderResults({ calls, durable }: Results): string {
+  const parts = [...(calls ? renderCalls(calls) : []), ...(durable ? renderDurable(durable) : [])]
+  return `${parts.join('\n\n')}\n`
+}
+
+function renderCalls({ samples, footprint }: CallResults): string[] {
+  const figures = new Figures(samples)
+  const parts = ['## Beside the targets', renderTargets(figures, footprint)]
   const whole = figures.cells.filter(({ shape }) => shape === 'whole')
   if (whole.length > 0) parts.push('## Whole answers', renderWhole(figures, whole))
   const streams = figures.cells.filter(({ shape }) => shape === 'streams')
   if (streams.length > 0) parts.push('## Streams', renderStreams(figures, streams))
-  return `${parts.join('\n\n')}\n`
+  return parts
 }
 
 const WHOLE_HEAD = [
@@ -132,37 +149,61 @@ function sumOf(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0)
 }
 
-/** One line on what it was measured with. */
-export function renderMachine(results: Results): string {
-  const memoryGib = Math.round(totalmem() / 1024 ** 3)
-  const cpu = cpus()[0]?.model.trim() ?? 'unknown CPU'
-  const kafka = results.kafkaVersion ? `, Kafka ${results.kafkaVersion}` : ''
-  return `${availableParallelism()} cores (${cpu}), ${memoryGib} GiB, Linux, Node ${process.versions.node}${kafka}`
+/**
+ * docs/benchmarks.md: how it was measured, and the tables of a run.
+ *
+ * @param existing The document so far, for what the run did not measure.
+ */
+export function renderDocument(
+  { calls, durable, kafkaVersion }: Results,
+  commandLine: string,
+  existing: string,
+): string {
+  const [oldCalls = '', oldDurable = ''] = existing.slice(existing.indexOf(FACTS)).split(`\n${DURABLE_TITLE}\n`)
+  const kafka = kafkaVersion ? [`Kafka ${kafkaVersion}`] : []
+  const callsPart = calls
+    ? `${factsOf(calls, commandLine, kafka)}\n\n${renderCalls(calls).join('\n\n')}\n`
+    : `${oldCalls.trimEnd()}\n`
+  const durableFacts = durable && factsOf(durable, commandLine, [...kafka, ...durable.servers])
+  const durablePart = durable
+    ? `\n${[DURABLE_TITLE, DURABLE_INTRODUCTION, durableFacts, ...renderDurable(durable).slice(1)].join('\n\n')}\n`
+    : oldDurable && `\n${DURABLE_TITLE}\n${oldDurable}`
+  return `${INTRODUCTION}\n${callsPart}${durablePart}`
 }
 
-/** docs/benchmarks.md: how it was measured, and the tables of a run. */
-export function renderDocument(results: Results, commandLine: string): string {
-  const minutes = (results.seconds / 60).toFixed(1)
-  const facts = [
-    `Measured on ${new Date().toISOString().slice(0, 10)} with \`${commandLine}\`, in ${minutes} minutes, on`,
-    `${renderMachine(results)}. On average ${results.coresUsed.toFixed(1)} cores of the machine were busy.`,
+const FACTS = 'Measured on '
+
+function factsOf({ seconds, coresUsed }: Duration, commandLine: string, servers: readonly string[]): string {
+  const memoryGib = Math.round(totalmem() / 1024 ** 3)
+  const cpu = cpus()[0]?.model.trim() ?? 'unknown CPU'
+  const parts = [
+    `${availableParallelism()} cores (${cpu})`,
+    `${memoryGib} GiB`,
+    'Linux',
+    `Node ${process.versions.node}`,
   ]
-  return `${INTRODUCTION}\n${facts.join(' ')}\n\n${renderResults(results)}`
+  return [
+    `${FACTS}${new Date().toISOString().slice(0, 10)} with \`${commandLine}\`, in ${(seconds / 60).toFixed(1)} minutes, on`,
+    `${[...parts, ...servers].join(', ')}. On average ${coresUsed.toFixed(1)} cores of the machine were busy.`,
+  ].join(' ')
 }
 
 const INTRODUCTION = `# Benchmarks
 
 <!-- Written by \`npm run bench -- --write\`; change bench/report.ts, not this file. -->
 
-What Sluice adds to a call of the model server behind it. One command measures it on your machine, in about six minutes:
+What Sluice adds to a call of the model server behind it, and its durable jobs beside BullMQ and pg-boss. One command
+measures it on your machine, in about twelve minutes:
 
 \`\`\`sh
 npm run bench                    # prints the tables below
-npm run bench -- --quick         # one short round on code that is not warm: does it run? 50 seconds
+npm run bench -- --quick         # one short round on code that is not warm: does it run? Two minutes
+npm run bench -- --only durable  # the durable jobs only
 npm run bench -- --help
 \`\`\`
 
-It needs Linux and, for Kafka, Java 17 (a local broker is started) or KAFKA_BROKERS.
+It needs Linux and, for Kafka, Java 17 (a local broker is started) or KAFKA_BROKERS; for durable jobs also PostgreSQL
+(Debian's package, Docker, or DATABASE_URL) and \`redis-server\`. What is missing is skipped, and says so.
 
 **How.** Every part is a process of its own on 127.0.0.1: a mock upstream that answers whole calls at once and streams 64
 tokens, the first after 50 ms, then 50 a second; the callers, in closed loops on connections they keep; and what lies

@@ -64,7 +64,8 @@ async function start(name: TargetName, upstream: URL, processes: Processes, kafk
   return targetOf(urlOf(ingress), running, kafka?.pid)
 }
 
-function sluice(name: string, args: string[], env: Record<string, string>): Start {
+/** How roles of Sluice are started; none: all of them. */
+export function sluice(name: string, args: string[], env: Record<string, string>): Start {
   return { name, script: '../services/main.ts', args, env, addressOn: 'stderr' }
 }
 
@@ -94,7 +95,8 @@ async function untilAnswered({ name, address }: Target): Promise<void> {
   }
 }
 
-function urlOf({ url }: Running): URL {
+/** Where a process listens. @throws Error when it listens nowhere */
+export function urlOf({ url }: Running): URL {
   if (!url) throw new Error('a process without an address')
   return url
 }

@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
+import { DEPTH_MAX, parseBody, type Wording } from '#services/ingress/validate.ts'
+import { ServiceError } from '#shared/error.ts'
 import {
   errorHeaders,
   messagesErrorBody,
@@ -8,8 +10,6 @@ import {
   openaiErrorBody,
   openaiStatus,
 } from '#shared/protocols/errors.ts'
-import { DEPTH_MAX, parseBody, type Wording } from '#services/ingress/validate.ts'
-import { ServiceError } from '#shared/error.ts'
 
 const codes = Object.keys(ERRORS) as ErrorCode[]
 

@@ -31,7 +31,7 @@ export function unpackJob(value: Buffer): JobEnvelope | undefined {
 }
 
 /** The body of a job, from the envelope or from its blob. @throws ServiceError `internal_error` when the blob is gone */
-export async function fetchBody(envelope: JobEnvelope, blobs: Blobs): Promise<unknown> {
+export async function fetchBody(envelope: Pick<JobEnvelope, 'body' | 'blob'>, blobs: Blobs): Promise<unknown> {
   if (envelope.blob === undefined) return envelope.body
   const value = await blobs.get(envelope.blob).catch((cause: unknown) => {
     // Not the caller's fault: the blob directory is not shared, or it was emptied.

@@ -31,6 +31,9 @@ export const DURABLE_POLICY: RetryPolicy = {
   delayMsMax: 3_600_000,
 }
 
+/** The same while the retry budget is used up: many jobs fail at once, so they are spread over a longer time. */
+const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_000, maxMs: 300_000 } }
+
 /** What a run works with. */
 export interface RunOptions {
   readonly store: Store
@@ -108,10 +111,12 @@ export class DurableRun implements AttemptSink {
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
     const history = { tries: this.#tries + 1, crashes: 0, hasOutput: false, remainingMs }
-    const decision = decide({ type: 'failed', error }, history, DURABLE_POLICY, budget.canSpend, Math.random())
+    const { canSpend } = budget
+    const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
+    const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
     const output = this.#takeOutput()
     if (decision.do === 'retry') {
-      budget.spend()
+      if (canSpend) budget.spend()
       await this.#write((run) => store.retry(run, { error, delayMs: decision.delayMs, output }))
     } else {
       await this.#write((run) => store.fail(run, { error, output }))

@@ -111,10 +111,15 @@ export class DurableRuns {
     if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
   }
 
+  /** Gives up what cannot be written: the runs end, and their jobs are reaped. */
+  giveUp(): void {
+    this.#gone.abort()
+  }
+
   /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
   async close(): Promise<void> {
     clearInterval(this.#timer)
-    this.#gone.abort()
+    this.giveUp()
     await this.#renewing
     await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'goodbye not stored; the lease runs out')

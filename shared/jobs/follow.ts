@@ -135,6 +135,8 @@ export interface FollowOptions {
   /** Number of the last event the caller has; 0: none. */
   readonly after: number
   readonly signal: AbortSignal
+  /** Longest silence after which the store is asked; default: a few seconds, for callers who wait. */
+  readonly pollMsMax?: number | undefined
 }
 
 /**
@@ -145,7 +147,7 @@ export interface FollowOptions {
  * cannot be reached, live events go on.
  */
 export async function* follow(options: FollowOptions): AsyncGenerator<DurableEvent[]> {
-  const { live, store, scope, id, signal } = options
+  const { live, store, scope, id, signal, pollMsMax = POLL_MS.max } = options
   const subscription = live.subscribe(id)
   let seq = options.after
   let idleMs = POLL_MS.min
@@ -159,7 +161,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
         const next = subscription.takeAfter(seq)
         if (next.length === 0) {
           isStoreDue = true
-          idleMs = Math.min(idleMs * 2, POLL_MS.max)
+          idleMs = Math.min(idleMs * 2, pollMsMax)
           continue
         }
         events.push(...next)

@@ -1,12 +1,12 @@
 import type { DurableJob, Priority } from '#schemas/durable-job.ts'
-import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
+import { type EncodeContext, type PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, Scope, Store } from '#shared/store/store.ts'
-import { BODY_BYTES_MAX } from './body.ts'
+import { BODY_BYTES_MAX, fetchBody } from './body.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import type { Presence } from './presence.ts'
@@ -141,37 +141,42 @@ export class DurableJobs {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
     const { blob } = (content?.request ?? {}) as { blob?: string }
-    // A job that repeats this one reads the same blob; then it is swept with age.
-    if (blob === id && (await this.list(scope, { parentId: id, limit: 1 })).jobs.length === 0) await this.#dropBlob(id)
+    if (blob === id) await this.#dropBlob(id)
   }
 
   /**
-   * Runs a failed, cancelled or expired job again, as a new one.
+   * Runs a failed, cancelled or expired job again, as a new one with a copy of its body: either may be erased alone.
    *
-   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` when it completed
+   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` when it completed, `overloaded`
    */
-  async redrive(scope: Scope, id: string): Promise<DurableJob> {
-    const dispatch = await this.store.redrive(scope, id, newJobId())
-    if (!dispatch) {
-      const job = await this.get(scope, id)
-      if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
+  async redrive(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
+    const job = await this.get(scope, id)
+    if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
+    if (job.state === 'completed') {
       throw new ServiceError('job_already_finished', 'The job has completed: there is nothing to run again.')
     }
-    this.#dispatcher.publishEvents(dispatch.events)
-    void this.#dispatcher.publishJob(dispatch.job, dispatch.request)
-    return dispatch.job
+    const content = await this.store.findContent(scope, id)
+    if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
+    const request = StoredRequest.parse(content.request)
+    const body = await fetchBody(request, this.#options.blobs)
+    return await this.create(repeatOf(job, body, request.encode), key)
   }
 
   /** Follows a job's events (see {@link follow}). */
-  follow(scope: Scope, id: string, after: number, signal: AbortSignal) {
-    return follow({ live: this.#live, store: this.store, scope, id, after, signal })
+  follow(scope: Scope, id: string, after: number, signal: AbortSignal, pollMsMax?: number) {
+    return follow({ live: this.#live, store: this.store, scope, id, after, signal, pollMsMax })
   }
 
-  /** Waits until a job has ended, or `signal` aborts. Gives the job as it is then. @throws ServiceError `job_not_found` */
-  async waitForEnd(scope: Scope, id: string, signal: AbortSignal): Promise<DurableJob> {
+  /**
+   * Waits until a job has ended, or `signal` aborts. Gives the job as it is then.
+   *
+   * @param pollMsMax See {@link follow}.
+   * @throws ServiceError `job_not_found`
+   */
+  async waitForEnd(scope: Scope, id: string, signal: AbortSignal, pollMsMax?: number): Promise<DurableJob> {
     const job = await this.get(scope, id)
     if (TERMINAL.has(job.state)) return job
-    for await (const _events of this.follow(scope, id, job.last_seq, signal)) {
+    for await (const _events of this.follow(scope, id, job.last_seq, signal, pollMsMax)) {
       // Only the end counts.
     }
     return await this.get(scope, id)
@@ -236,6 +241,20 @@ export class DurableJobs {
     await this.#options.blobs.delete(id).catch((error: unknown) => {
       this.#options.log.warn({ err: error, job_id: id }, 'blob not deleted')
     })
+  }
+}
+
+/** The same job once more, with as much time. */
+function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext): NewDurableJob {
+  const { webhook_url: url, webhook_events: events, traceparent } = job
+  return {
+    ...job,
+    body,
+    encode,
+    deadlineInMs: job.deadline_ms - job.created_at_ms,
+    parentId: job.id,
+    webhook: url === null ? undefined : { url, events },
+    traceparent: traceparent ?? undefined,
   }
 }
 

@@ -181,6 +181,8 @@ export class Pool {
     await this.#loop
     const handBackAll = () => {
       this.#isHandingBack = true
+      // Its time is over: a store that is away must not keep the process from ending.
+      if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
       for (const attempt of this.#running.values()) attempt.handBack()
     }
     if (signal.aborted) handBackAll()
@@ -265,6 +267,8 @@ export class Pool {
     const { job, sink } = claimed
     const attempt = new Attempt(job, kind, sink, this.#options.log)
     sink.onStop = (reason) => (reason === 'lost' ? attempt.lose() : attempt.cancel())
+    // A cancel that was faster than the answer to the claim found nothing to stop.
+    if (this.#cancelled.delete(keyOf(job.id, job.attempt))) attempt.cancel()
     await this.#run(lane, attempt)
     durable.release(job)
   }

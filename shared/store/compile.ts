@@ -8,20 +8,28 @@ export interface Compiled {
 
 /** Turns `:name` into `$1` or `?1`. A name that comes twice keeps its number. */
 export function compile(sql: string, sign: '$' | '?'): Compiled {
+  return replaceNames(sql, (_, index) => sign + (index + 1))
+}
+
+/** Replaces each `:name`. @param replacement Of a name, and which name it is, from 0. */
+export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
   // `::` is a cast; a colon in JSON text is followed by a digit, a quote or a bracket.
-  const numbered = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
+  const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
-    return sign + (names.indexOf(name) + 1)
+    return replacement(name, names.indexOf(name))
   })
-  return { sql: numbered, names }
+  return { sql: replaced, names }
 }
 
 /** The values of compiled SQL, in order. @throws Error for one that is missing: a mistake in the code */
-export function valuesOf({ names }: Compiled, params: Params): (string | number | boolean | null)[] {
-  return names.map((name) => {
-    const value = params[name]
-    if (value === undefined) throw new Error(`no value for :${name}`)
-    return value
-  })
+export function valuesOf({ names }: Compiled, params: Params): Params[string][] {
+  return names.map((name) => parameterOf(params, name))
+}
+
+/** One value. @throws Error when it is missing: a mistake in the code */
+export function parameterOf(params: Params, name: string): Params[string] {
+  const value = params[name]
+  if (value === undefined) throw new Error(`no value for :${name}`)
+  return value
 }

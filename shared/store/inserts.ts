@@ -5,8 +5,8 @@
  */
 export interface Insert {
   readonly name: string
-  /** @param condition Under which it inserts at all. */
-  readonly sql: (condition: string) => string
+  /** @param condition Under which it inserts at all. @param from What gives a row for each job to insert. */
+  readonly sql: (condition: string, from?: string) => string
   readonly event: string
   readonly givesRequest?: boolean
 }
@@ -22,15 +22,16 @@ const QUEUED = `'job.queued'`
 export const CREATE: Insert = {
   name: 'create',
   event: QUEUED,
-  sql: (condition) => `
+  sql: (condition, from) => `
     INSERT INTO jobs (${COLUMNS})
     SELECT :id, :tenant, :parent_id, :pool, :kind, :endpoint, :model, :priority, CAST(:stream AS boolean),
       CASE WHEN begin_ms > now_ms() THEN 'scheduled' ELSE 'queued' END, 1, begin_ms,
       begin_ms + CAST(:start_in_ms AS bigint), begin_ms + CAST(:deadline_in_ms AS bigint),
       CASE WHEN begin_ms > now_ms() THEN NULL ELSE now_ms() END, now_ms(), CAST(:retention_ms AS bigint), :metadata,
       :webhook_url, :webhook_events, :request_id, :traceparent, :request
-    FROM (SELECT CASE WHEN CAST(:run_at_ms AS bigint) > now_ms() THEN CAST(:run_at_ms AS bigint) ELSE now_ms() END
-                 AS begin_ms) AS clock
+    FROM ${from ? `${from}, LATERAL` : ''} (
+      SELECT CASE WHEN CAST(:run_at_ms AS bigint) > now_ms() THEN CAST(:run_at_ms AS bigint) ELSE now_ms() END AS begin_ms
+    ) AS clock
     WHERE ${condition} ${ONCE}`,
 }
 

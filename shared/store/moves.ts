@@ -31,6 +31,11 @@ const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
 const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
+/**
+ * The state of a job that is found by its id, written so that no index of jobs in a state fits. Postgres would read such an
+ * index whole for each job when it planned the statement while that index was empty.
+ */
+const STATE = `jobs.state || ''`
 
 /** claim · worker · "state queued, deadline not passed; sets attempt+1 and owner (worker boot id, unique per start)" */
 export const CLAIM: Move = {
@@ -38,13 +43,14 @@ export const CLAIM: Move = {
   set: `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
         expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`,
   // A process that counts as dead would see the job taken away again at once, and a crash counted.
-  where: `id = :id AND state = 'queued' AND expires_at_ms > now_ms()
+  where: `id = :id AND ${STATE} = 'queued' AND expires_at_ms > now_ms()
           AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`,
   event: `'job.started'`,
 }
 
 /** complete, fail, retry, hand back · owner · "state in_progress, same attempt, same owner" */
-const OWNED = `id = :id AND state = 'in_progress' AND attempt = :attempt AND owner = :owner AND chunk = CAST(:chunk AS int)`
+const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
+               AND chunk = CAST(:chunk AS int)`
 const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
 
 /** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */

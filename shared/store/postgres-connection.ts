@@ -23,6 +23,11 @@ const WAITING_MAX = 5_000
 const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
+/**
+ * Every statement finds its rows by an index. A plan made while a table was empty must do so too, for it is kept. Where there
+ * is no index after all, Postgres counts the plan as very expensive, and would compile it first.
+ */
+const PLAN = 'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off'
 
 /**
  * Connections to Postgres that come back by themselves.
@@ -135,6 +140,8 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     idle_in_transaction_session_timeout: statementTimeoutMs,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
     keepAlive: true,
+    // Awaited by the pool before the connection is used.
+    onConnect: async (client) => void (await client.query(PLAN)),
     application_name: 'sluice',
     // Counts and unix milliseconds stay far below 2^53.
     types: {

@@ -1,13 +1,16 @@
+import { replaceNames } from './compile.ts'
 import { CREATE_KEY, type Insert } from './inserts.ts'
 import type { Move } from './moves.ts'
 import { pickOf, updateOf } from './sql.ts'
-import { ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, type Statement } from './statements.ts'
+import { ERASE_EVENTS, ERASE_JOB, FIND, find, JOB_COLUMNS, type Statement } from './statements.ts'
 
 /**
- * Moves and inserts of jobs as single statements of Postgres: one round trip and one commit each.
+ * Moves, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or
+ * many.
  *
  * A data-modifying `WITH` runs all its parts on one snapshot and commits them together, so the row, its events and its
- * webhook message are written or not written as one.
+ * webhook message are written or not written as one. The parameters of many jobs come as arrays, one for each `:name` of
+ * the move, and are read as rows of `given`; its columns are those names with `in_` before them.
  */
 
 const RECORDED = `
@@ -20,8 +23,9 @@ recorded AS (
 const OUTPUT = `
 output AS (
   INSERT INTO job_events (job_id, seq, attempt, chunk, type, data, at_ms)
-  SELECT id, last_seq - own_events - CAST(:count AS int) + nth, attempt, written_chunk, type, data, event_at_ms
-  FROM moved, unnest(CAST(:types AS text[]), CAST(:datas AS text[])) WITH ORDINALITY AS written(type, data, nth)
+  SELECT id, last_seq - own_events - output_count + nth, attempt, written_chunk, written.type, data, event_at_ms
+  FROM moved JOIN unnest(CAST(:output_ids AS text[]), CAST(:output_nths AS int[]), CAST(:output_types AS text[]),
+    CAST(:output_datas AS text[])) AS written(job_id, nth, type, data) ON written.job_id = moved.id
 )`
 
 const DELIVERED = `
@@ -32,23 +36,67 @@ delivered AS (
   FROM moved WHERE webhook_url IS NOT NULL AND webhook_events LIKE '%"' || event_type || '"%'
 )`
 
-/** The statement of a move. Parameters: those of the move; for writes of the owner also `:types` and `:datas`. */
-export function moveStatement(move: Move): Statement {
-  const pick = pickOf(move)
-  const parts = [`moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`]
-  // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
-  if (pick) parts.unshift(`picked AS MATERIALIZED (${pick} FOR UPDATE OF ${move.pick?.lock} SKIP LOCKED)`)
-  if (move.isOwners) parts.push(OUTPUT)
-  if (move.event) parts.push(RECORDED, DELIVERED)
-  return { name: move.name, sql: `WITH ${parts.join(',')} SELECT * FROM moved` }
+/** Types of parameters that are not text. */
+const TYPES: Record<string, string> = {
+  attempt: 'int',
+  chunk: 'int',
+  count: 'int',
+  has_output: 'boolean',
+  stream: 'boolean',
+  delay_ms: 'bigint',
+  run_at_ms: 'bigint',
+  start_in_ms: 'bigint',
+  deadline_in_ms: 'bigint',
+  retention_ms: 'bigint',
 }
 
-/** The statement of an insert. With `hasKey`, the key is taken in it, or nothing happens. */
-export function insertStatement(insert: Insert, hasKey: boolean): Statement {
+/** The statement of a sweep, with its parameters. */
+export function sweepStatement(move: Move): Statement {
+  const picked = `picked AS MATERIALIZED (${pickOf(move)} FOR UPDATE OF ${move.pick?.lock} SKIP LOCKED)`
+  const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
+  // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
+  return { name: move.name, sql: join(picked, moved, ...eventsOf(move)) }
+}
+
+/** The statement of a move of many jobs. Parameters: arrays of those of the move; for the owner's writes `:output_…`. */
+export function moveStatement(move: Move): Statement {
+  const moved = `moved AS (${updateOf(move, '', 'given')} ${returning(move)})`
+  return { name: move.name, sql: join(...forMany(moved), ...(move.isOwners ? [OUTPUT] : []), ...eventsOf(move)) }
+}
+
+/** The statement of an insert of many jobs. Parameters: arrays of those of the insert. */
+export function insertStatement(insert: Insert): Statement {
+  const moved = `moved AS (${insert.sql('TRUE', 'given')} ${returning(insert)})`
+  return { name: insert.name, sql: join(...forMany(moved), RECORDED, DELIVERED) }
+}
+
+/** The statement that finds many jobs. Parameters: arrays of those of {@link FIND}. */
+export function findStatement(): Statement {
+  const [given, sql] = forMany(find('given, jobs').sql)
+  return { name: FIND.name, sql: `WITH ${given} ${sql}` }
+}
+
+/** The statement of an insert of one job. With `hasKey`, the key is taken in it, or nothing happens. */
+export function insertOneStatement(insert: Insert, hasKey: boolean): Statement {
   const condition = hasKey ? 'EXISTS (SELECT 1 FROM key)' : 'TRUE'
-  const parts = [`moved AS (${insert.sql(condition)} ${returning(insert)})`, RECORDED, DELIVERED]
-  if (hasKey) parts.unshift(`key AS (${CREATE_KEY})`)
-  return { name: hasKey ? `${insert.name}_with_key` : insert.name, sql: `WITH ${parts.join(',')} SELECT * FROM moved` }
+  const moved = `moved AS (${insert.sql(condition)} ${returning(insert)})`
+  const key = hasKey ? [`key AS (${CREATE_KEY})`] : []
+  return { name: `${insert.name}_one${hasKey ? '_with_key' : ''}`, sql: join(...key, moved, RECORDED, DELIVERED) }
+}
+
+function join(...parts: readonly string[]): string {
+  return `WITH ${parts.join(',')} SELECT * FROM moved`
+}
+
+function eventsOf({ event }: Move): string[] {
+  return event ? [RECORDED, DELIVERED] : []
+}
+
+function forMany(part: string): [given: string, part: string] {
+  const { sql, names } = replaceNames(part, (name) => `in_${name}`)
+  const arrays = names.map((name) => `CAST(:${name} AS ${TYPES[name] ?? 'text'}[])`)
+  const columns = names.map((name) => `in_${name}`)
+  return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
 /** Job and events, at once. */
@@ -65,7 +113,9 @@ function returning({
   isOwners,
 }: Pick<Move, 'event' | 'data' | 'givesRequest' | 'isOwners'>) {
   const request = givesRequest ? ', request' : ''
+  const written = isOwners
+    ? 'chunk - 1 AS written_chunk, CAST(:count AS int) AS output_count'
+    : 'CAST(NULL AS int) AS written_chunk'
   return `RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'CAST(NULL AS text)'} AS event_type,
-    ${data ?? 'CAST(NULL AS text)'} AS event_data, now_ms() AS event_at_ms, ${event ? 1 : 0} AS own_events,
-    ${isOwners ? 'chunk - 1' : 'CAST(NULL AS int)'} AS written_chunk`
+    ${data ?? 'CAST(NULL AS text)'} AS event_data, now_ms() AS event_at_ms, ${event ? 1 : 0} AS own_events, ${written}`
 }

@@ -1,13 +1,21 @@
-import { type Compiled, valuesOf } from './compile.ts'
-import type { Insert } from './inserts.ts'
+import { type Compiled, parameterOf, valuesOf } from './compile.ts'
+import { CREATE, type Insert } from './inserts.ts'
 import { jobIdTime } from './job-id.ts'
 import type { Move } from './moves.ts'
 import { PostgresConnection } from './postgres-connection.ts'
-import { ERASE, insertStatement, moveStatement } from './postgres-move.ts'
+import { Groups, type Item } from './postgres-groups.ts'
+import {
+  ERASE,
+  findStatement,
+  insertOneStatement,
+  insertStatement,
+  moveStatement,
+  sweepStatement,
+} from './postgres-move.ts'
 import { addPartitions, dropPartitions, migrate } from './postgres-schema.ts'
 import type { MovedRow, Params, Row, SqlDatabase } from './sql.ts'
 import { SqlStore } from './sql-store.ts'
-import { PURGES, type Statement, takeDeliveries } from './statements.ts'
+import { FIND, PURGES, type Statement, takeDeliveries } from './statements.ts'
 import type { NewEvent, Store } from './store.ts'
 
 /** `check_violation`: Postgres' word for a row that no partition takes. */
@@ -48,6 +56,8 @@ export async function openPostgresStore(options: PostgresOptions): Promise<Store
 class PostgresDatabase implements SqlDatabase {
   readonly name = 'postgres'
   readonly #connection: PostgresConnection
+  /** By what they do. */
+  readonly #groups = new Map<object, Groups>()
 
   constructor(connection: PostgresConnection) {
     this.#connection = connection
@@ -58,24 +68,26 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   async run(statement: Statement, params: Params): Promise<Row[]> {
+    if (statement === FIND)
+      return await this.#groupsOf(FIND, findStatement).add({ id: String(params.id), params, output: [] })
     return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 
   async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
-    const bind = (compiled: Compiled) => withOutput(compiled, params, output)
-    return (await this.#connection.run(moveStatement(move), bind)) as MovedRow[]
+    if (move.pick) return (await this.run(sweepStatement(move), params)) as MovedRow[]
+    const texts = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
+    return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output: texts })
   }
 
   async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
-    const statement = insertStatement(insert, hasKey)
     try {
-      return (await this.run(statement, params)) as MovedRow[]
+      return await this.#insert(insert, params, hasKey)
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
       // Nobody purged for days, or a clock is far off.
       await addPartitions(this.#connection, madeAtMs)
-      return (await this.run(statement, params)) as MovedRow[]
+      return await this.#insert(insert, params, hasKey)
     }
   }
 
@@ -96,13 +108,33 @@ class PostgresDatabase implements SqlDatabase {
   async close(): Promise<void> {
     await this.#connection.close()
   }
+
+  async #insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+    if (insert !== CREATE || hasKey) return (await this.run(insertOneStatement(insert, hasKey), params)) as MovedRow[]
+    return await this.#groupsOf(insert, insertStatement).add({ id: String(params.id), params, output: [] })
+  }
+
+  #groupsOf<T extends object>(what: T, statementOf: (what: T) => Statement): Groups {
+    let groups = this.#groups.get(what)
+    if (!groups) {
+      const statement = statementOf(what)
+      const run = async (items: readonly Item[]) =>
+        (await this.#connection.run(statement, (compiled) => arraysOf(compiled, items))) as MovedRow[]
+      groups = new Groups(run, () => this.isReachable)
+      this.#groups.set(what, groups)
+    }
+    return groups
+  }
 }
 
-function withOutput(compiled: Compiled, params: Params, output: readonly NewEvent[]): unknown[] {
-  const types = output.map(({ type }) => type)
-  const datas = output.map(({ data }) => JSON.stringify(data))
-  return compiled.names.map((name) => {
-    if (name === 'types') return types
-    return name === 'datas' ? datas : valuesOf({ ...compiled, names: [name] }, params)[0]
-  })
+/** The parameters of many jobs, an array for each name. */
+function arraysOf({ names }: Compiled, items: readonly Item[]): unknown[] {
+  const output = items.flatMap(({ id, output }) => output.map(({ type, data }, index) => ({ id, index, type, data })))
+  const arrays: Record<string, unknown[]> = {
+    output_ids: output.map(({ id }) => id),
+    output_nths: output.map(({ index }) => index + 1),
+    output_types: output.map(({ type }) => type),
+    output_datas: output.map(({ data }) => data),
+  }
+  return names.map((name) => arrays[name] ?? items.map(({ params }) => parameterOf(params, name)))
 }

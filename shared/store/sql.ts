@@ -53,12 +53,17 @@ export function eventRows(row: MovedRow, output: readonly NewEvent[], isOwners: 
   }))
 }
 
-/** The UPDATE of a move up to its `RETURNING`. @param picked Gives the ids a sweep has picked. */
-export function updateOf(move: Move, picked: string): string {
+/**
+ * The UPDATE of a move up to its `RETURNING`.
+ *
+ * @param picked Gives the ids a sweep has picked.
+ * @param from What is joined to the jobs.
+ */
+export function updateOf(move: Move, picked: string, from?: string): string {
   const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
   const numbered = count.length > 0 ? `, last_seq = last_seq + ${count.join(' + ')}` : ''
   const where = move.pick ? `id IN (${picked})` : move.where
-  return `UPDATE jobs SET ${move.set}${numbered} WHERE ${where}`
+  return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
 }
 
 /** The SELECT of a sweep's jobs, without locks. */

@@ -21,10 +21,12 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
 const KEPT = '(purge_at_ms IS NULL OR purge_at_ms > now_ms())'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
 
-export const FIND: Statement = {
+/** @param from The jobs, and what they are joined with. */
+export const find = (from: string): Statement => ({
   name: 'find',
-  sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE id = :id AND ${VISIBLE}`,
-}
+  sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
+})
+export const FIND = find('jobs')
 
 export const FIND_CONTENT: Statement = {
   name: 'find_content',

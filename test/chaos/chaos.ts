@@ -24,6 +24,8 @@ export interface ChaosOptions {
   /** Where histories and logs are kept. It must be empty. */
   readonly directory: string
   readonly settings?: Readonly<Record<string, string>>
+  /** Ends the run early: everything is stopped and deleted, and the run rejects. */
+  readonly signal?: AbortSignal
   /** Hears how far the run is. */
   readonly onProgress?: (line: string) => void
 }
@@ -62,6 +64,13 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
     onProgress(`${seconds(history)} s: ${done.accepted}/${jobs} jobs accepted, ${done.faults} faults`)
   }, PROGRESS_MS)
   try {
+    await Promise.race([work(), aborted(options.signal)])
+  } finally {
+    clearInterval(ticker)
+    over.abort()
+  }
+
+  async function work(): Promise<void> {
     const plan = planFaults(seed, kills, durationMs, FLEET)
     const onFault = (kind: FaultKind, target: string) => {
       done.faults += 1
@@ -73,10 +82,14 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
     await becomeQuiet(cluster, history, onProgress)
     await Promise.race([watched, new Promise((resolve) => setTimeout(resolve, WATCH_MS).unref())])
     for await (const entry of readFinalState(cluster.database)) history.add('store', entry)
-  } finally {
-    clearInterval(ticker)
-    over.abort()
   }
+}
+
+/** Rejects when the run is told to end. */
+function aborted(signal: AbortSignal | undefined): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    signal?.addEventListener('abort', () => reject(signal.reason), { once: true })
+  })
 }
 
 /** Waits until every job has ended, or time is up: then the checker says which have not. */

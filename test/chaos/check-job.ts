@@ -194,11 +194,9 @@ function staysCancelled(job: JobHistory): string[] {
   return [`${said.actor} was told that it is cancelled, and it is ${job.row.state}`]
 }
 
-function startsInTime({ row }: JobHistory): string[] {
-  if (!row || row.started_at_wall_ms === null || row.started_at_wall_ms >= row.run_at_wall_ms) return []
-  // Retries move run_at; only a first start can be judged by it.
-  if (row.attempt > 1) return []
-  return [`it started ${row.run_at_wall_ms - row.started_at_wall_ms} ms before its time`]
+function startsInTime({ row, expect }: JobHistory): string[] {
+  const earlyMs = (expect?.run_at_wall_ms ?? 0) - (row?.started_at_wall_ms ?? Number.POSITIVE_INFINITY)
+  return earlyMs > 0 ? [`it started ${earlyMs} ms before its time`] : []
 }
 
 function quote(text: string | null): string {

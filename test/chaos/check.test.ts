@@ -19,7 +19,6 @@ function row(changes: Partial<Row> = {}): Entry {
     crashes: 0,
     last_seq: 4,
     is_cancel_requested: false,
-    run_at_wall_ms: 1_000,
     started_at_wall_ms: 1_500,
     created_at_wall_ms: 1_000,
     finished_at_wall_ms: 2_000,
@@ -248,7 +247,7 @@ describe('the checker of chaos runs', () => {
         ...EVENTS,
       ],
     ],
-    ['a start before its time', 'I11 start', [row({ run_at_wall_ms: 5_000 }), ...EVENTS]],
+    ['a start before its time', 'I11 start', [...submitted(expectation({ run_at_wall_ms: 5_000 })), row(), ...EVENTS]],
   ])('finds %s', (_name, rule, entries) => {
     expect(broken(...entries)).toContain(rule)
   })

@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto'
 import { Agent, request } from 'undici'
 import { TEST_KEY } from '../stack.ts'
-import type { End, History } from './history.ts'
-import type { PlannedJob } from './workload.ts'
+import type { End, Expectation, History } from './history.ts'
 
 /** How long a client waits for the head of an answer before it calls the outcome unknown. */
 const ANSWER_MS = 8_000
@@ -30,23 +29,25 @@ export interface WireJob {
   readonly result: unknown
 }
 
+/** One job as it is sent, the same in every try. */
+export interface Submission {
+  readonly key: string
+  /** JSON. */
+  readonly body: string
+  readonly expect: Expectation
+}
+
 /**
  * Submits a job through one ingress, or the next one after a failure, with the same key until the outcome is known.
  *
- * @param body JSON: the same for every submission of the job.
  * @returns Its id; undefined when the service refused it or the run ended first.
  */
-export async function submit(
-  clients: Clients,
-  job: PlannedJob,
-  body: string,
-  first: number,
-): Promise<string | undefined> {
+export async function submit(clients: Clients, job: Submission, first: number): Promise<string | undefined> {
   for (let turn = first; !clients.signal.aborted; turn++) {
     const ingress = ingressOf(clients, turn)
     const base = { type: 'submit', key: job.key, ingress } as const
     clients.history.add('submitters', { ...base, phase: 'invoke', expect: job.expect })
-    const answer = await call(clients, 'POST', turn, '/v1/jobs', { 'idempotency-key': job.key }, body)
+    const answer = await call(clients, 'POST', turn, '/v1/jobs', { 'idempotency-key': job.key }, job.body)
     const job_id = answer.job?.id
     if ((answer.status === 202 || answer.status === 200) && job_id !== undefined) {
       clients.history.add('submitters', { ...base, phase: 'ok', job_id, status: answer.status })

@@ -1,5 +1,5 @@
 import { acceptedOf, type Verdict } from './check.ts'
-import { of } from './check-job.ts'
+import { type JobHistory, of } from './check-job.ts'
 import type { Of, Recorded } from './history.ts'
 
 /** The figures of a run, as docs/reliability.md prints them. */
@@ -15,7 +15,8 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
   const started = events.filter(({ event }) => event === 'job.started').length
   const startedJobs = new Set(events.filter(({ event }) => event === 'job.started').map(({ job_id }) => job_id)).size
   const state = (name: string) => accepted.filter(({ row }) => row?.state === name).length
-  const rule = (start: string) => verdict.violations.filter((violation) => violation.rule.startsWith(start)).length
+  const rule = (start: string) =>
+    verdict.violations.filter((violation) => violation.rule.startsWith(`${start} `)).length
   return {
     seed: verdict.seed,
     minutes: round((records.at(-1)?.at_ms ?? 0) / 60_000),
@@ -30,13 +31,15 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
     'faults that could not be done': faults.filter(({ kind, phase }) => phase === 'problem' && kind !== 'exit').length,
     'submissions of unknown outcome': records.filter(isUnknownSubmit).length,
     'events followed': records.filter(({ type }) => type === 'frame').length,
-    'streams cut and resumed': records.filter((entry) => entry.type === 'follow' && entry.phase === 'cut').length,
+    'streams resumed in the middle': records.filter(
+      (entry) => entry.type === 'follow' && entry.phase === 'connected' && entry.after > 0,
+    ).length,
     'executions beyond the first': started - startedJobs,
     'of these after a lost worker': countReason(retries, (reason) => reason === 'worker_lost'),
     'of these handed back by a worker that drains': countReason(retries, (reason) => reason === 'handed_back'),
     'of these after a failure': countReason(retries, (r) => r !== 'worker_lost' && r !== 'handed_back'),
     'executions the witness saw': records.filter((entry) => entry.type === 'run' && entry.phase === 'start').length,
-    ...times(accepted, verdict, begun, records),
+    ...timesOf(accepted),
     'lost jobs': rule('I1'),
     'jobs with two ends': rule('I2'),
     'gaps or repeats': rule('I4') + rule('I6'),
@@ -75,44 +78,41 @@ function countReason(retries: readonly Of<'event'>[], is: (reason: string) => bo
   return retries.filter(({ reason = '' }) => is(reason)).length
 }
 
-function times(
-  accepted: ReturnType<typeof acceptedOf>,
-  verdict: Verdict,
-  begun: readonly Of<'fault'>[],
-  records: readonly Recorded[],
-): Record<string, string> {
-  const waits = accepted.flatMap(({ row }) =>
-    row?.finished_at_wall_ms ? [row.finished_at_wall_ms - Math.max(row.run_at_wall_ms, row.created_at_wall_ms)] : [],
+function timesOf(accepted: readonly JobHistory[]): Record<string, string> {
+  const waits = accepted.flatMap(({ row, expect }) =>
+    expect?.run_at_wall_ms === undefined && row?.finished_at_wall_ms
+      ? [row.finished_at_wall_ms - row.created_at_wall_ms]
+      : [],
   )
   return {
     'seconds from submission to end, p50 / p99': quantiles(waits),
-    'seconds from a worker kill to the next attempt, p50 / p99': quantiles(restarts(verdict, begun, records)),
-    'seconds from a cut stream to its next event, p50 / p99': quantiles(accepted.flatMap(resumes)),
+    'seconds from a lost execution to the next one, p50 / p99': quantiles(accepted.flatMap(restarts)),
+    'seconds from a cut stream to its resumption, p50 / p99': quantiles(accepted.flatMap(resumes)),
   }
 }
 
-/** From the latest kill or stop of a worker before a loss to the attempt after it. */
-function restarts(verdict: Verdict, begun: readonly Of<'fault'>[], records: readonly Recorded[]): number[] {
-  const begin = records.find((entry) => entry.type === 'begin')
-  const hits = begun.filter(({ target }) => target.startsWith('inference')).map(({ at_ms }) => at_ms)
-  return verdict.jobs.flatMap(({ events }) =>
-    events.flatMap(({ event, reason, wall_ms }, i) => {
-      const next = events.slice(i).find((later) => later.event === 'job.started')
-      if (event !== 'job.retrying' || reason !== 'worker_lost' || !next) return []
-      const lostAt = wall_ms - (begin?.wall_ms ?? 0)
-      const hit = hits.findLast((at) => at < lostAt)
-      return hit === undefined ? [] : [next.wall_ms - (begin?.wall_ms ?? 0) - hit]
-    }),
-  )
+/** From the end of an execution that its worker broke off until the next one, where the store says that the worker was lost. */
+function restarts(job: JobHistory): number[] {
+  const runs = of(job, 'run')
+  return runs.flatMap(({ phase, attempt, at_ms }) => {
+    const isLost = job.events.some((event) => event.attempt === attempt && event.reason === 'worker_lost')
+    const next = runs.find((run) => run.phase === 'start' && run.attempt > attempt)
+    return phase === 'aborted' && isLost && next ? [next.at_ms - at_ms] : []
+  })
 }
 
-function resumes(job: ReturnType<typeof acceptedOf>[number]): number[] {
-  const seen = [...of(job, 'follow'), ...of(job, 'frame')].toSorted((a, b) => a.at_ms - b.at_ms)
-  return seen.flatMap((entry, i) => {
-    if (entry.type !== 'follow' || entry.phase !== 'cut') return []
-    const next = seen.slice(i).find(({ type }) => type === 'frame')
-    return next ? [next.at_ms - entry.at_ms] : []
-  })
+/** From the cut of a stream that had held until one holds again. */
+function resumes(job: JobHistory): number[] {
+  const times: number[] = []
+  let cutAt: number | undefined
+  let isHeld = false
+  for (const { phase, at_ms } of of(job, 'follow')) {
+    if (phase === 'cut' && isHeld) cutAt ??= at_ms
+    if (phase === 'connected' && cutAt !== undefined) times.push(at_ms - cutAt)
+    if (phase === 'connected') cutAt = undefined
+    isHeld = phase === 'connected' || (phase === 'open' && isHeld)
+  }
+  return times
 }
 
 function quantiles(values: readonly number[]): string {

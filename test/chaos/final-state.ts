@@ -45,8 +45,7 @@ export async function* readFinalState(url: string): AsyncGenerator<Entry> {
 }
 
 const ROWS = `SELECT id, state, attempt, tries, crashes, last_seq, metadata, error, result,
-    cancel_requested_at_ms IS NOT NULL AS is_cancel_requested, run_at_ms::float8 AS run_at_ms,
-    started_at_ms::float8 AS started_at_ms, created_at_ms::float8 AS created_at_ms, finished_at_ms::float8 AS finished_at_ms
+    cancel_requested_at_ms IS NOT NULL AS is_cancel_requested, started_at_ms::float8 AS started_at_ms, created_at_ms::float8 AS created_at_ms, finished_at_ms::float8 AS finished_at_ms
   FROM jobs WHERE id > $1 ORDER BY id LIMIT $2`
 const EVENTS = `SELECT job_id, seq, attempt, type, data, at_ms::float8 AS at_ms FROM job_events
   WHERE (job_id, seq) > ($1, $2) ORDER BY job_id, seq LIMIT $3`
@@ -62,7 +61,6 @@ interface JobRow {
   readonly error: string | null
   readonly result: string | null
   readonly is_cancel_requested: boolean
-  readonly run_at_ms: number
   readonly started_at_ms: number | null
   readonly created_at_ms: number
   readonly finished_at_ms: number | null
@@ -89,7 +87,6 @@ function rowEntry(row: JobRow): Entry {
     crashes,
     last_seq,
     is_cancel_requested,
-    run_at_wall_ms: row.run_at_ms,
     started_at_wall_ms: row.started_at_ms,
     created_at_wall_ms: row.created_at_ms,
     finished_at_wall_ms: row.finished_at_ms,

@@ -1,12 +1,14 @@
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import { Agent, request } from 'undici'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { TEST_KEY } from '../stack.ts'
 import { type Clients, endOf, ingressOf, sleep, type WireJob } from './client.ts'
 
 /** Silence after which a connection is given up; the service sends a comment every 15 s. */
 const SILENCE_MS = 20_000
 const HEAD_MS = 8_000
-const AGAIN_MS = 100
+/** Pause before the next connection: at once after one that held, longer the more have failed. */
+const AGAIN: Backoff = { baseMs: 200, maxMs: 3_000 }
 
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
@@ -28,7 +30,7 @@ export async function follow(
   for (let turn = 0; !clients.signal.aborted; turn++) {
     const ending = await follower.connect(first + turn, hangUps[turn])
     if (ending !== 'cut') return
-    await sleep(AGAIN_MS, clients.signal)
+    await sleep(backoffMs(follower.failures, AGAIN, Math.random()), clients.signal)
   }
 }
 
@@ -37,6 +39,8 @@ class Follower {
   readonly #jobId: string
   #last = 0
   #hasEnded = false
+  /** Connections in a row that did not hold. */
+  failures = 0
 
   constructor(clients: Clients, jobId: string) {
     this.#clients = clients
@@ -46,6 +50,7 @@ class Follower {
   /** One connection, from the last event that was seen. */
   async connect(turn: number, hangUpAfter = Number.POSITIVE_INFINITY): Promise<Ending> {
     const ingress = ingressOf(this.#clients, turn)
+    this.failures += 1
     this.#say(ingress, 'open')
     try {
       const ending = await this.#read(ingress, hangUpAfter)
@@ -69,7 +74,11 @@ class Follower {
       bodyTimeout: SILENCE_MS,
       signal: this.#clients.signal,
     })
-    if (statusCode === 200) return await this.#readFrames(ingress, body, hangUpAfter)
+    if (statusCode === 200) {
+      this.#say(ingress, 'connected')
+      this.failures = 0
+      return await this.#readFrames(ingress, body, hangUpAfter)
+    }
     const text = await body.text()
     if (statusCode === 204) return 'past'
     if (statusCode === 404) return 'missing'
@@ -110,7 +119,7 @@ class Follower {
     })
   }
 
-  #say(ingress: string, phase: 'open' | 'cut' | 'missing' | 'end', problem?: string): void {
+  #say(ingress: string, phase: 'open' | 'connected' | 'cut' | 'missing' | 'end', problem?: string): void {
     this.#clients.history.add('followers', {
       type: 'follow',
       phase,

@@ -18,6 +18,8 @@ export interface Expectation {
   readonly text: string
   /** The client is going to ask for a cancel. */
   readonly is_cancelled: boolean
+  /** Unix milliseconds before which it must not start. */
+  readonly run_at_wall_ms?: number
 }
 
 /**
@@ -48,7 +50,7 @@ export type Entry =
   | { type: 'read'; job_id: string; ingress: string; end: End }
   | {
       type: 'follow'
-      phase: 'open' | 'cut' | 'missing' | 'end'
+      phase: 'open' | 'connected' | 'cut' | 'missing' | 'end'
       job_id: string
       follower: string
       ingress: string
@@ -78,7 +80,6 @@ export type Entry =
       crashes: number
       last_seq: number
       is_cancel_requested: boolean
-      run_at_wall_ms: number
       started_at_wall_ms: number | null
       created_at_wall_ms: number
       finished_at_wall_ms: number | null

@@ -1,11 +1,11 @@
 import { type Clients, cancel, sleep, submit, waitForEnd } from './client.ts'
 import { follow } from './follower.ts'
-import { bodyOf, type PlannedJob, planJob } from './workload.ts'
+import { bodyOf, type PlannedJob, planJob, runAtOf } from './workload.ts'
 
 /** Submitters at once. Each waits for its job's acceptance, so this bounds what an outage piles up. */
 const SUBMITTERS = 32
 /** Jobs watched at once; beyond that a submitter waits for one to end. */
-const WATCHED_MAX = 1_000
+const WATCHED_MAX = 2_500
 
 /** How a run is loaded. */
 export interface Load {
@@ -46,10 +46,14 @@ export async function runLoad(clients: Clients, load: Load): Promise<{ watched: 
 }
 
 async function submitOnceOrTwice(clients: Clients, job: PlannedJob, number: number): Promise<string | undefined> {
-  const runAtMs = job.runInMs === undefined ? undefined : Date.now() + job.runInMs
-  const body = JSON.stringify(bodyOf(job, runAtMs))
-  const twin = job.isDoubled ? submit(clients, job, body, number + 1) : undefined
-  const [jobId, twinId] = await Promise.all([submit(clients, job, body, number), twin])
+  const runAt = runAtOf(job, Date.now())
+  const submission = {
+    key: job.key,
+    body: JSON.stringify(bodyOf(job, runAt)),
+    expect: { ...job.expect, ...(runAt !== undefined && { run_at_wall_ms: runAt * 1_000 }) },
+  }
+  const twin = job.isDoubled ? submit(clients, submission, number + 1) : undefined
+  const [jobId, twinId] = await Promise.all([submit(clients, submission, number), twin])
   return jobId ?? twinId
 }
 

@@ -15,7 +15,7 @@ and the store saw. Histories and logs stay in the directory it prints.
   --jobs N      jobs to submit (default 20000)
   --kills N     processes to kill with -9 (default 100)
   --seed N      of the workload and the faults (default: a random one)
-  --seconds N   submissions and faults are spread over this (default: 7 for each kill)
+  --seconds N   submissions and faults are spread over this (default: 9 for each kill)
   --dir PATH    where histories and logs go (default: a new one in the temporary directory)
 `
 
@@ -40,13 +40,20 @@ if (missing) {
   process.exit(2)
 }
 const kills = Number(values.kills)
+const stop = new AbortController()
+// Without this an interrupted run would leave a broker, a database and seven processes behind.
+for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort(new Error(`ended by ${name}`)))
 const { figures, story } = await runChaos({
   seed: Number(values.seed ?? Math.floor(Math.random() * 1_000_000)),
   jobs: Number(values.jobs),
   kills,
-  durationMs: Number(values.seconds ?? kills * 7) * 1_000,
+  durationMs: Number(values.seconds ?? kills * 9) * 1_000,
   directory: values.dir ?? (await mkdtemp(join(tmpdir(), 'sluice-history-'))),
+  signal: stop.signal,
   onProgress: (line) => void process.stderr.write(`${line}\n`),
+}).catch((error: unknown) => {
+  process.stderr.write(`The run ended early: ${error instanceof Error ? (error.stack ?? error.message) : error}\n`)
+  process.exit(2)
 })
 process.stdout.write(`${tableOf(figures)}\n`)
 if (story) process.stdout.write(`\n${story}\n`)

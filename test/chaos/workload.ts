@@ -55,14 +55,19 @@ function paceOf(random: Random): string {
   return `first_ms=${random.between(500, 3_000)} delay_ms=${random.between(100, 300)}`
 }
 
-/** The body of `POST /v1/jobs` for a job. @param nowMs Unix milliseconds */
-export function bodyOf(job: PlannedJob, runAtMs: number | undefined): Record<string, unknown> {
+/** When a job may start, in whole unix seconds, if it is not to start at once. */
+export function runAtOf({ runInMs }: PlannedJob, nowMs: number): number | undefined {
+  return runInMs === undefined ? undefined : Math.floor((nowMs + runInMs) / 1_000)
+}
+
+/** The body of `POST /v1/jobs` for a job. @param runAt Unix seconds */
+export function bodyOf(job: PlannedJob, runAt: number | undefined): Record<string, unknown> {
   return {
     endpoint: '/v1/chat/completions',
     body: { model: job.model, messages: [{ role: 'user', content: job.script }], stream: job.expect.stream },
     metadata: { key: job.key },
     priority: job.priority,
     expires_after_seconds: 3_600,
-    ...(runAtMs !== undefined && { run_at: Math.floor(runAtMs / 1_000) }),
+    ...(runAt !== undefined && { run_at: runAt }),
   }
 }

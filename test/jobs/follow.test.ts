@@ -79,7 +79,8 @@ class Follower {
   /** Comes back with the number of its last event. */
   resume(): void {
     this.cut()
-    const { signal } = (this.#cut = new AbortController())
+    this.#cut = new AbortController()
+    const { signal } = this.#cut
     const after = this.seen.at(-1)?.seq ?? 0
     const stream = follow({ live: this.#live, store: this.#job.store, scope: 'key_1', id: ID, after, signal })
     void this.#read(stream, signal)

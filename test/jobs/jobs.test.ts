@@ -201,7 +201,7 @@ describe('a job that runs again', () => {
     await expect(jobs.redrive(TENANT, id)).rejects.toMatchObject({ code: 'job_not_finished' })
     await jobs.cancel(TENANT, id)
     const again = await jobs.redrive(TENANT, id)
-    expect(again).toMatchObject({ state: 'queued', parent_id: id })
+    expect(again).toMatchObject({ outcome: 'created', job: { state: 'queued', parent_id: id } })
     await expect.poll(() => broker.lag('jobs.inference')).toBe(2)
   })
 })

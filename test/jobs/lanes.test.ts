@@ -2,22 +2,20 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { laneRoom, type SlotUse } from '#shared/jobs/lanes.ts'
 
+const SHARE = { min: 0, max: 1, noNaN: true }
+
 /** Any use that can be: batch jobs are among those that run, and no more run than there are slots. */
 const anyUse: fc.Arbitrary<SlotUse> = fc
   .record({
     slots: fc.integer({ min: 1, max: 512 }),
     isInteractiveBusy: fc.boolean(),
-    share: fc.double(UNIT()),
-    of: fc.double(UNIT()),
+    share: fc.double(SHARE),
+    of: fc.double(SHARE),
   })
   .map(({ slots, isInteractiveBusy, share, of }) => {
     const running = Math.round(slots * share)
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
-
-function UNIT() {
-  return { min: 0, max: 1, noNaN: true }
-}
 
 describe('the room of a lane', () => {
   it('never exceeds the free slots', () => {

@@ -93,6 +93,30 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(plan.match(/jobs_\d{8}_pkey/g)).toHaveLength(1)
   })
 
+  it('finds the jobs it moves by their ids, also with a plan that was made while there were none', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await open(database.url, { connectionsMax: 2 })
+    const boot = await alive(store)
+    const createAll = async (count: number) => {
+      const jobs = Array.from({ length: count }, () => newJob())
+      await Promise.all(jobs.map((job) => store.create(job)))
+      return jobs
+    }
+    // A statement is planned for good when it has run a few times.
+    for (const { id } of await createAll(20)) await store.claim(id, boot)
+    const many = await createAll(400)
+    for (const { id } of many.slice(0, 50)) await store.claim(id, boot)
+    await store.close()
+    const read = async (index: string) => {
+      const sql = `SELECT coalesce(sum(idx_tup_read), 0)::int AS rows FROM pg_stat_user_indexes
+                   WHERE schemaname = current_schema AND indexrelname LIKE '${index}'`
+      return Number((await database.query(sql))[0]?.rows)
+    }
+    // A connection tells what it has read when it ends.
+    await until(async () => (await read('jobs_%_pkey')) >= 70, WITHIN)
+    expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
+  })
+
   it('gives up a statement that waits too long, and works on', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const first = await database.open()

@@ -4,8 +4,10 @@ import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { openSqliteStore } from '#shared/store/sqlite.ts'
+import { GroupCommit } from '#shared/store/sqlite-commit.ts'
 import { REAPER_LEASE } from '#shared/store/store.ts'
 import { until } from '../stack.ts'
 import { openSqliteDatabase, running } from '../support/stores.ts'
@@ -58,6 +60,24 @@ it('loses nothing it answered when its process is killed, whenever that is', asy
     expect(await store.findContent('key_a', id ?? '')).toMatchObject({ result: id })
   }
   await store.close()
+})
+
+it('answers no write that is not there when the disk is full in the middle of many', async () => {
+  const db = new DatabaseSync(join(directory, 'full.db'))
+  db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
+  const insert = db.prepare('INSERT INTO texts VALUES (?)')
+  const group = new GroupCommit(db)
+  const lengths = Array.from({ length: 30 }, (_, i) => (i % 2 === 0 ? 3_000 : 10))
+  const writes = await Promise.allSettled(lengths.map((length) => group.run(() => insert.run('x'.repeat(length)))))
+  const answered = lengths.filter((_, i) => writes[i]?.status === 'fulfilled')
+  const refused = writes.filter((write) => write.status === 'rejected')
+  const stored = db.prepare('SELECT length(text) AS length FROM texts ORDER BY rowid').all()
+  expect(stored.map(({ length }) => length)).toEqual(answered)
+  expect(refused.length).toBeGreaterThan(0)
+  for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+  db.exec('PRAGMA max_page_count = 1000')
+  await group.run(() => insert.run('x'))
+  db.close()
 })
 
 it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {

@@ -149,6 +149,61 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
+  describe('many moves at once', () => {
+    it('are each made or refused alone', async () => {
+      const owner = await alive(store)
+      const given = Array.from({ length: 200 }, () => newJob())
+      const created = await Promise.all(given.map((each) => store.create(each)))
+      expect(created.map((each) => each.outcome === 'created' && each.job.id)).toEqual(given.map(({ id }) => id))
+      const isCancelled = (i: number) => i % 3 === 0
+      await Promise.all(given.filter((_, i) => isCancelled(i)).map(({ id }) => store.cancel(TENANT, id)))
+      // Each is claimed twice: one of the two is refused, or both are.
+      const claims = await Promise.all([...given, ...given].map(({ id }) => store.claim(id, owner)))
+      const runs = given.map(({ id }) => ({ id, attempt: 1, owner, chunk: 0 }))
+      for (const [i, { id }] of given.entries()) {
+        const won = [claims[i], claims[i + given.length]].filter((claim) => claim !== undefined)
+        expect(won.map(({ job }) => job.id)).toEqual(isCancelled(i) ? [] : [id])
+      }
+      // Outputs of different lengths, each to its own job.
+      const outputs = runs.map(({ id }, i) => Array.from({ length: i % 4 }, (_, n) => delta(`${id} ${n}`)))
+      const appended = await Promise.all(runs.map((run, i) => store.append(run, outputs[i] ?? [])))
+      const ended = await Promise.all(
+        runs.map((run, i) =>
+          i % 2 === 0
+            ? store.complete({ ...run, chunk: 1 }, { result: run.id })
+            : store.fail({ ...run, chunk: 1 }, { error: { ...ERROR, message: run.id } }),
+        ),
+      )
+      for (const [i, { id }] of given.entries()) {
+        expect(appended[i]?.events.map(({ data }) => data)).toEqual(
+          isCancelled(i) ? undefined : outputs[i]?.map(({ data }) => data),
+        )
+        expect(ended[i]?.job.id).toBe(isCancelled(i) ? undefined : id)
+        expect((await job(id)).state).toBe(isCancelled(i) ? 'cancelled' : i % 2 === 0 ? 'completed' : 'failed')
+        const events = await store.listEvents(TENANT, id, 0, 100)
+        expect(events.map(({ seq }) => seq)).toEqual(events.map((_, n) => n + 1))
+      }
+    })
+
+    it('fail alone: what cannot be written takes nothing else with it', async () => {
+      const given = Array.from({ length: 20 }, (_, i) =>
+        newJob({ retentionMs: i % 7 === 3 ? Number.NaN : HOUR_MS, request: i }),
+      )
+      const created = await Promise.allSettled(given.map((each) => store.create(each)))
+      expect(created.map(({ status }) => status)).toEqual(given.map((_, i) => (i % 7 === 3 ? 'rejected' : 'fulfilled')))
+      for (const [i, { id }] of given.entries()) {
+        const content = await store.findContent(TENANT, id)
+        expect(content?.request).toBe(i % 7 === 3 ? undefined : i)
+      }
+    })
+
+    it('of one new job make it once', async () => {
+      const twice = newJob()
+      const created = await Promise.all([store.create(twice), store.create(twice)])
+      expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'exists'])
+    })
+  })
+
   describe('a claim', () => {
     it('is won by one of many', async () => {
       const given = newJob()

@@ -1,0 +1,189 @@
+/**
+ * Virtual time for one simulation.
+ *
+ * While installed it stands in for the timers and clocks of the whole program. A timer belongs to the simulated process
+ * that set it (told by the asynchronous context): those of a dead process never fire, those of a paused one fire when it
+ * goes on. Time only passes when nothing is left to do, so a minute costs what happens in it.
+ */
+import { AsyncLocalStorage } from 'node:async_hooks'
+
+/** A process as its clock sees it. */
+export interface Owner {
+  readonly isDead: boolean
+  /** Until when it stands still; in the past: it runs. */
+  readonly pausedUntilMs: number
+  /** How far its own clock is off. */
+  readonly skewMs: number
+}
+
+const owners = new AsyncLocalStorage<Owner | undefined>()
+
+/** Where virtual time begins, in unix milliseconds. */
+const EPOCH_MS = 1_800_000_000_000
+
+class Timer {
+  isCancelled = false
+  atMs: number
+  order: number
+  readonly owner: Owner | undefined
+  readonly run: () => void
+  readonly everyMs: number | undefined
+
+  constructor(atMs: number, order: number, run: () => void, everyMs?: number) {
+    this.atMs = atMs
+    this.order = order
+    this.owner = owners.getStore()
+    this.run = run
+    this.everyMs = everyMs
+  }
+
+  ref(): this {
+    return this
+  }
+
+  unref(): this {
+    return this
+  }
+}
+
+export class VirtualClock {
+  readonly #timers = new TimerHeap()
+  #nowMs = 0
+  #order = 0
+
+  /** Milliseconds since the start. */
+  get nowMs(): number {
+    return this.#nowMs
+  }
+
+  /** The clock of the database, in unix milliseconds. */
+  readonly databaseMs = (): number => EPOCH_MS + this.#nowMs
+
+  /** Takes the place of the program's timers and clocks, and `random` that of its chance. Gives what puts them back. */
+  install(random: () => number): () => void {
+    const { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate, clearImmediate } = globalThis
+    const real = { setTimeout, clearTimeout, setInterval, clearInterval, setImmediate, clearImmediate }
+    const [dateNow, performanceNow, mathRandom] = [Date.now, performance.now, Math.random]
+    const cancel = (timer?: unknown) => {
+      if (timer instanceof Timer) timer.isCancelled = true
+    }
+    type Callback = (...args: unknown[]) => void
+    Object.assign(globalThis, {
+      setTimeout: (run: Callback, ms = 0, ...args: unknown[]) => this.#add(() => run(...args), ms),
+      setInterval: (run: Callback, ms = 0, ...args: unknown[]) => this.#add(() => run(...args), ms, Math.max(1, ms)),
+      setImmediate: (run: Callback, ...args: unknown[]) => this.#add(() => run(...args), 0),
+      clearTimeout: cancel,
+      clearInterval: cancel,
+      clearImmediate: cancel,
+    })
+    Date.now = () => EPOCH_MS + Math.floor(this.#nowMs) + (owners.getStore()?.skewMs ?? 0)
+    performance.now = () => this.#nowMs
+    Math.random = random
+    return () => {
+      Object.assign(globalThis, real)
+      Date.now = dateNow
+      performance.now = performanceNow
+      Math.random = mathRandom
+    }
+  }
+
+  /** Runs something as one of the processes; undefined: as the world around them. */
+  as<T>(owner: Owner | undefined, run: () => T): T {
+    return owners.run(owner, run)
+  }
+
+  /** Resolves later. */
+  sleep(ms: number): Promise<void> {
+    return new Promise((resolve) => void this.#add(resolve, ms))
+  }
+
+  /** Does something at a time, as nobody in particular. */
+  at(ms: number, run: () => void): void {
+    owners.run(undefined, () => this.#add(run, ms - this.#nowMs))
+  }
+
+  /** Lets time pass until `isDone`, at the latest until `untilMs`. */
+  async run(untilMs: number, isDone: () => boolean = () => false): Promise<void> {
+    await settled()
+    while (!isDone()) {
+      const timer = this.#timers.take(untilMs)
+      if (!timer) {
+        this.#nowMs = Math.max(this.#nowMs, untilMs)
+        break
+      }
+      if (timer.isCancelled || timer.owner?.isDead) continue
+      if ((timer.owner?.pausedUntilMs ?? 0) > timer.atMs) {
+        this.#put(timer, timer.owner?.pausedUntilMs ?? 0)
+        continue
+      }
+      this.#nowMs = timer.atMs
+      owners.run(timer.owner, timer.run)
+      if (timer.everyMs !== undefined) this.#put(timer, timer.atMs + timer.everyMs)
+      await settled()
+    }
+  }
+
+  #add(run: () => void, ms: number, everyMs?: number): Timer {
+    const timer = new Timer(this.#nowMs + Math.max(0, ms), this.#order++, run, everyMs)
+    this.#timers.put(timer)
+    return timer
+  }
+
+  #put(timer: Timer, atMs: number): void {
+    timer.atMs = atMs
+    timer.order = this.#order++
+    this.#timers.put(timer)
+  }
+}
+
+/** Resolves when no promise has anything left to do: Node runs this queue only after the one of promises. */
+function settled(): Promise<void> {
+  return new Promise((resolve) => process.nextTick(resolve))
+}
+
+/** Timers by time, those of the same time in the order in which they were set. */
+class TimerHeap {
+  readonly #timers: Timer[] = []
+
+  put(timer: Timer): void {
+    const timers = this.#timers
+    let at = timers.length
+    while (at > 0) {
+      const up = (at - 1) >> 1
+      const parent = timers[up] as Timer
+      if (isBefore(parent, timer)) break
+      timers[at] = parent
+      at = up
+    }
+    timers[at] = timer
+  }
+
+  /** The first of them, if it is due by `untilMs`. */
+  take(untilMs: number): Timer | undefined {
+    const first = this.#timers[0]
+    if (!first || first.atMs > untilMs) return undefined
+    const last = this.#timers.pop() as Timer
+    if (last !== first) this.#sink(last)
+    return first
+  }
+
+  #sink(timer: Timer): void {
+    const timers = this.#timers
+    let at = 0
+    for (;;) {
+      const left = 2 * at + 1
+      if (left >= timers.length) break
+      const right = left + 1
+      const isRight = right < timers.length && isBefore(timers[right] as Timer, timers[left] as Timer)
+      const child = isRight ? right : left
+      if (isBefore(timer, timers[child] as Timer)) break
+      timers[at] = timers[child] as Timer
+      at = child
+    }
+    timers[at] = timer
+  }
+}
+
+function isBefore(a: Timer, b: Timer): boolean {
+  return a.atMs === b.atMs ? a.order < b.order : a.atMs < b.atMs
+}

@@ -1,0 +1,183 @@
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { newId } from '#shared/id.ts'
+import { DurableJobs } from '#shared/jobs/jobs.ts'
+import { Pool } from '#shared/jobs/pool.ts'
+import { Presence } from '#shared/jobs/presence.ts'
+import type { Ports } from '#shared/ports.ts'
+import type { Store } from '#shared/store/store.ts'
+import type { Random } from '../chaos/random.ts'
+import { silentLog } from '../support/jobs.ts'
+import { FaultyBroker } from './faulty-broker.ts'
+import { faultyStore, type Surroundings } from './faulty-store.ts'
+import type { History } from './history.ts'
+import { SimulatedProcess } from './simulated-process.ts'
+import type { Witness } from './work.ts'
+
+/** The largest error of a process's own clock. */
+const SKEW_MS_MAX = 120_000
+const WORKER_LOST_MS = 5_000
+
+type Role = 'ingress' | 'worker' | 'scheduler'
+
+/** One running process. */
+export interface Member {
+  readonly role: Role
+  readonly process: SimulatedProcess
+  /** As it sees it. */
+  readonly broker: Broker
+  /** Of an ingress, once it is open. */
+  jobs?: DurableJobs
+  /** Of a worker, once it is open. */
+  pool?: Pool
+}
+
+/** What a fleet is made of. */
+export interface FleetOptions extends Surroundings {
+  readonly history: History
+  readonly witness: Witness
+  readonly random: Random
+  readonly broker: Broker
+  /** The store as a process sees it, before anything bad happens to its calls. */
+  readonly storeFor: (broker: Broker) => Store
+  readonly leaseMs: number
+}
+
+/** The processes of one simulation. Those that die are replaced. */
+export class Fleet {
+  readonly members = new Set<Member>()
+  readonly #options: FleetOptions
+  #count = 0
+
+  constructor(options: FleetOptions) {
+    this.#options = options
+  }
+
+  start(roles: readonly Role[]): void {
+    for (const role of roles) this.#start(role)
+  }
+
+  /** Those of a role that are there, open or not. */
+  of(role: Role): Member[] {
+    return [...this.members].filter((member) => member.role === role)
+  }
+
+  /** A process stands still, as under SIGSTOP or a full garbage collection. */
+  pause({ process }: Member, ms: number): void {
+    this.#options.history.note(undefined, () => `${process.name} pauses for ${ms} ms`)
+    process.pausedUntilMs = this.#options.clock.nowMs + ms
+  }
+
+  /** A process cannot reach the store, or the broker, while the others can. */
+  cut({ process }: Member, port: 'store' | 'broker', ms: number): void {
+    this.#options.history.note(undefined, () => `${process.name} is cut off from the ${port} for ${ms} ms`)
+    process[`${port}CutUntilMs`] = this.#options.clock.nowMs + ms
+  }
+
+  /** A worker is told to end, as by a deployment. */
+  async drain(member: Member, graceMs: number): Promise<void> {
+    const { history } = this.#options
+    const { pool, process } = member
+    if (!pool) return
+    history.note(undefined, () => `${process.name} drains within ${graceMs} ms`)
+    await process.run(async () => {
+      const deadline = new AbortController()
+      setTimeout(() => deadline.abort(), graceMs)
+      await pool.drain(deadline.signal)
+      await pool.close()
+    })
+    process.kill()
+  }
+
+  #start(role: Role): void {
+    const { clock, faults, history, random } = this.#options
+    const skewMs = random.chance(0.3) ? random.between(-SKEW_MS_MAX, SKEW_MS_MAX) : 0
+    const process = new SimulatedProcess(`${role}-${++this.#count}`, clock, skewMs)
+    const broker = new FaultyBroker(this.#options.broker, process, { clock, faults })
+    const store = faultyStore(this.#options.storeFor(broker), process, { clock, faults })
+    const member: Member = { role, process, broker }
+    this.members.add(member)
+    history.note(undefined, () => `${process.name} starts, its clock off by ${skewMs} ms`)
+    void process.died.then(() => {
+      history.note(undefined, () => `${process.name} is gone`)
+      this.members.delete(member)
+      broker.forget()
+      clock.at(clock.nowMs + random.between(200, 3_000), () => this.#start(role))
+    })
+    process.run(() => this.#open(member, store)).catch((error: unknown) => this.#onBroken(member, error))
+  }
+
+  /** By the store's and the broker's word a process that cannot start ends, and is started again. */
+  #onBroken({ process }: Member, error: unknown): void {
+    this.#options.history.note(undefined, () => `${process.name} did not start: ${error}`)
+    process.kill()
+  }
+
+  async #open(member: Member, store: Store): Promise<void> {
+    const { broker, process, role } = member
+    if (role === 'ingress') member.jobs = await this.#openIngress(broker, store)
+    else if (role === 'worker') member.pool = await this.#openWorker(process, broker, store)
+    else await startScheduler(this.#portsOf(broker, store))
+  }
+
+  async #openIngress(broker: Broker, store: Store): Promise<DurableJobs> {
+    const none = () => 0
+    const boot = newId('ing_', 16)
+    const self = {
+      boot,
+      role: 'ingress',
+      version: 'test',
+      slots: none,
+      running: none,
+      isDraining: () => false,
+    } as const
+    const presence = await Presence.open({ broker, self, listener: {}, lostMs: WORKER_LOST_MS, log: silentLog })
+    const more = { blobs: noBlobs, log: silentLog, retentionMs: 86_400_000, jobsMax: 1_000 }
+    return await DurableJobs.open({ store, broker, presence: () => presence, ...more })
+  }
+
+  async #openWorker(process: SimulatedProcess, broker: Broker, store: Store): Promise<Pool> {
+    const { history, leaseMs, random, witness } = this.#options
+    const definition = {
+      name: 'inference',
+      slots: random.between(1, 4),
+      kinds: { say: witness.kindIn(process) },
+    } as const
+    const onFatal = (error: unknown) => history.violated(undefined, `the loop of ${process.name} broke: ${error}`)
+    const observer = { onEnd: () => {} }
+    const more = { blobs: noBlobs, log: silentLog, observer, version: 'test', leaseMs, onFatal }
+    return await Pool.open(definition, { broker, store, ...more })
+  }
+
+  #portsOf(broker: Broker, store: Store): Ports {
+    const config = {
+      jobLeaseMs: this.#options.leaseMs,
+      workerLostMs: WORKER_LOST_MS,
+      webhookSecret: `whsec_${'a'.repeat(32)}`,
+      webhookAllowPrivate: false,
+    }
+    const ports = { broker, store, blobs: noBlobs, config, log: silentLog, metrics: noMetrics, version: 'test' }
+    // What a scheduler uses of them.
+    return ports as unknown as Ports
+  }
+}
+
+/** Every job of the simulation is small. */
+const noBlobs: Blobs = {
+  put: () => Promise.reject(new Error('no blobs here')),
+  get: () => Promise.reject(new Error('no blobs here')),
+  delete: async () => {},
+  sweep: async () => 0,
+}
+
+const noCounter = { inc: () => {} }
+const noMetrics = {
+  gauge: () => {},
+  jobs: noCounter,
+  retries: noCounter,
+  reaped: noCounter,
+  republished: noCounter,
+  expired: noCounter,
+  webhooks: noCounter,
+}

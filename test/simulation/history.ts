@@ -1,0 +1,126 @@
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
+import { TERMINAL } from '#shared/jobs/follow.ts'
+import type { Created, Dispatch, Moved, Store } from '#shared/store/store.ts'
+
+/** One line of what happened. Without a job it concerns them all. */
+interface Line {
+  readonly atMs: number
+  readonly jobId: string | undefined
+  readonly what: () => string
+}
+
+/** What happened in a simulation, in order, and what was seen to be wrong meanwhile. */
+export class History {
+  readonly violations: { jobId: string | undefined; text: string }[] = []
+  /** Every job as it was last seen to be. */
+  readonly jobs = new Map<string, DurableJob>()
+  readonly #lines: Line[] = []
+  readonly #retries: string[] = []
+  readonly #nowMs: () => number
+
+  constructor(nowMs: () => number) {
+    this.#nowMs = nowMs
+  }
+
+  /** @param what Put in words only if somebody reads it. */
+  note(jobId: string | undefined, what: () => string): void {
+    this.#lines.push({ atMs: this.#nowMs(), jobId, what })
+  }
+
+  violated(jobId: string | undefined, text: string): void {
+    this.violations.push({ jobId, text })
+    this.note(jobId, () => `VIOLATED: ${text}`)
+  }
+
+  /** Whether every job has ended. */
+  get isOver(): boolean {
+    return [...this.jobs.values()].every(({ state }) => TERMINAL.has(state))
+  }
+
+  /** What happened to one job and to all of them, as a table. */
+  timeline(jobId: string | undefined): string {
+    return tableOf(this.#lines.filter((line) => line.jobId === undefined || line.jobId === jobId))
+  }
+
+  /** Everything that happened, as a table. */
+  story(): string {
+    return tableOf(this.#lines)
+  }
+
+  /** How many jobs came to each state, and how often jobs ran again for each reason. */
+  counts(): Record<string, number> {
+    const counts: Record<string, number> = {}
+    const all = [...[...this.jobs.values()].map(({ state }) => state), ...this.#retries]
+    for (const what of all) counts[what] = (counts[what] ?? 0) + 1
+    return counts
+  }
+
+  /** The job with the fewest lines among those with something wrong. */
+  smallestViolating(): string | undefined {
+    const ids = new Set(this.violations.flatMap(({ jobId }) => jobId ?? []))
+    const counts = new Map([...ids].map((id) => [id, 0]))
+    for (const { jobId } of this.#lines) {
+      const count = jobId === undefined ? undefined : counts.get(jobId)
+      if (jobId !== undefined && count !== undefined) counts.set(jobId, count + 1)
+    }
+    return [...counts].sort(([, a], [, b]) => a - b)[0]?.[0]
+  }
+
+  /** I2: a terminal row never changes. */
+  sawMove(name: string, { job, events }: Moved): void {
+    const before = this.jobs.get(job.id)
+    if (before && TERMINAL.has(before.state) && endOf(before) !== endOf(job)) {
+      this.violated(job.id, `I2: ${name} changed an ended job from ${endOf(before)} to ${endOf(job)}`)
+    }
+    if (!before || before.last_seq <= job.last_seq) this.jobs.set(job.id, job)
+    for (const { type, data } of events)
+      if (type === 'job.retrying') this.#retries.push((data as { reason: string }).reason)
+    this.note(job.id, () => `${name.padEnd(12)} ${job.state} attempt ${job.attempt} ${events.map(shortOf).join(' ')}`)
+  }
+}
+
+/** Longest piece of output that a timeline shows. */
+const WORDS_MAX = 60
+
+/** An event in a few words. */
+export function shortOf({ seq, type, data }: DurableEvent): string {
+  const { reason, chunk } = (data ?? {}) as { reason?: string; chunk?: { text: string } }
+  const more = reason ?? chunk?.text.trim().slice(0, WORDS_MAX)
+  return `${seq}:${type.slice('job.'.length)}${more === undefined ? '' : `(${more})`}`
+}
+
+function tableOf(lines: readonly Line[]): string {
+  return lines.map(({ atMs, what }) => `${(atMs / 1_000).toFixed(3).padStart(9)}  ${what()}`).join('\n')
+}
+
+function endOf({ state, attempt, last_seq, finished_at_ms }: DurableJob): string {
+  return `${state} attempt ${attempt} seq ${last_seq} at ${finished_at_ms}`
+}
+
+type Call = (...args: unknown[]) => Promise<Created | Moved | Dispatch[] | undefined>
+
+const MOVES = ['append', 'claim', 'complete', 'fail', 'retry', 'handBack', 'honourCancel', 'cancel', 'create'] as const
+const SWEEPS = ['startDue', 'takeUnpublished', 'expire', 'reap'] as const
+const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...SWEEPS])
+
+/** The store, with every move seen by the history. */
+export function watchedStore(store: Store, history: History): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown
+      if (typeof value !== 'function') return value
+      if (typeof name !== 'string' || !WATCHED.has(name)) return value.bind(target)
+      return async (...args: unknown[]) => {
+        const answer = await (value as Call).apply(target, args)
+        for (const moved of movesOf(answer)) history.sawMove(name, moved)
+        return answer
+      }
+    },
+  })
+}
+
+function movesOf(answer: Created | Moved | Dispatch[] | undefined): Moved[] {
+  if (answer === undefined) return []
+  if (Array.isArray(answer)) return answer
+  return 'events' in answer ? [answer] : []
+}

@@ -1,0 +1,153 @@
+/**
+ * Mistakes that the simulation must find. Each is made by a decorator around the right code: as if this guard, this order
+ * or this loop were missing.
+ */
+import type { DurableEvent } from '#schemas/durable-job.ts'
+import { EventsRecord } from '#schemas/event.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { isLast } from '#shared/jobs/follow.ts'
+import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
+import { EVERY_TENANT, type Moved, type Run, type Store } from '#shared/store/store.ts'
+import { type Follow, TENANT } from './clients.ts'
+
+/** Something broken on purpose. */
+export interface Mutant {
+  /** The store as a process sees it. @param broker As the process sees it */
+  readonly storeFor?: (store: Store, broker: Broker) => Store
+  readonly follow?: Follow
+}
+
+/** How long a careless follower listens before it looks into the store. */
+const LISTEN_MS = 3_000
+
+/** By what is wrong. */
+export const MUTANTS: Readonly<Record<string, Mutant>> = {
+  'a run ends whatever attempt is under way': {
+    storeFor: (store) =>
+      changed(store, {
+        complete: async (run, end) => await store.complete(await unfenced(store, run), end),
+      }),
+  },
+  'a write that is made again is another write': {
+    storeFor: (store) =>
+      changed(store, {
+        append: async (run, output) => await store.append(await unfenced(store, run), output),
+      }),
+  },
+  'an end is published before it is committed': {
+    storeFor: (store, broker) =>
+      changed(store, {
+        async complete(run, end) {
+          const event = await completedEvent(store, run, end.output?.length ?? 0)
+          const record: EventsRecord = { last_seq: event.seq, events: [event] }
+          void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
+          return await store.complete(run, end)
+        },
+      }),
+  },
+  'a refused end is published': {
+    storeFor: (store) =>
+      changed(store, {
+        complete: async (run, end) => (await store.complete(run, end)) ?? (await pretended(store, run)),
+      }),
+  },
+  'lost records are never published again': {
+    storeFor: (store) => changed(store, { takeUnpublished: async () => [] }),
+  },
+  'jobs are left with lost workers': {
+    storeFor: (store) => changed(store, { reap: async () => [] }),
+  },
+  'jobs are taken from workers that live': {
+    storeFor: (store) => changed(store, { reap: async () => await takeAnyJob(store) }),
+  },
+  'due jobs are not started': {
+    storeFor: (store) => changed(store, { startDue: async () => [] }),
+  },
+  'nothing expires': {
+    storeFor: (store) => changed(store, { expire: async () => [] }),
+  },
+  'idempotency keys are forgotten': {
+    storeFor: (store) => changed(store, { create: (job) => store.create(job) }),
+  },
+  'a job that is submitted again is another job': {
+    storeFor: (store) => {
+      let count = 100
+      const another = (id: string) => `${id.slice(0, -3)}${count++}`
+      return changed(store, { create: (job, key) => store.create({ ...job, id: another(job.id) }, key) })
+    },
+  },
+  'a cancel that was asked for is told as done': {
+    storeFor: (store) =>
+      changed(store, {
+        async cancel(scope, id) {
+          const moved = await store.cancel(scope, id)
+          return moved && { ...moved, job: { ...moved.job, state: 'cancelled' } }
+        },
+      }),
+  },
+  'followers ignore gaps': { follow: followCarelessly },
+}
+
+/** A store of which some calls do something else. */
+function changed(store: Store, other: Partial<Store>): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      if (Object.hasOwn(other, name)) return Reflect.get(other, name) as unknown
+      const value = Reflect.get(target, name) as unknown
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+/** The run that the row would take a write of now. */
+async function unfenced(store: Store, run: Run): Promise<Run> {
+  const job = await store.find(EVERY_TENANT, run.id)
+  return job?.owner ? { id: run.id, attempt: job.attempt, owner: job.owner, chunk: job.chunk } : run
+}
+
+/** The event that {@link Store.complete} would write now. */
+async function completedEvent(store: Store, { id, attempt }: Run, output: number): Promise<DurableEvent> {
+  const job = await store.find(EVERY_TENANT, id)
+  const seq = (job?.last_seq ?? 0) + output + 1
+  return { job_id: id, seq, attempt, type: 'job.completed', data: null, at_ms: Date.now() }
+}
+
+async function pretended(store: Store, run: Run): Promise<Moved | undefined> {
+  const job = await store.find(EVERY_TENANT, run.id)
+  return job && { job, events: [await completedEvent(store, run, 0)] }
+}
+
+/** What a reaper does that believes an old reading. */
+async function takeAnyJob(store: Store) {
+  const { jobs } = await store.list(EVERY_TENANT, { limit: 1, states: ['in_progress'] })
+  for (const { id, attempt, owner, chunk } of jobs) {
+    const moved = owner === null ? undefined : await store.handBack({ id, attempt, owner, chunk })
+    const content = await store.findContent(EVERY_TENANT, id)
+    if (moved) return [{ ...moved, request: content?.request }]
+  }
+  return []
+}
+
+/** Takes for the next event whatever comes next. */
+async function* followCarelessly(
+  { broker, jobs }: Parameters<Follow>[0],
+  id: string,
+  after: number,
+  signal: AbortSignal,
+): AsyncGenerator<DurableEvent[]> {
+  let heard: DurableEvent[] = []
+  const receiver = await broker.receive(EVENTS, eventPartition(id), ({ key, value }) => {
+    if (key === id) heard.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
+  })
+  for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {
+    const stored = quietMs >= LISTEN_MS ? await jobs.store.listEvents(TENANT, id, seq, 100).catch(() => []) : []
+    const events = [...stored, ...heard].filter((event) => event.seq > seq)
+    heard = []
+    quietMs = events.length > 0 || quietMs >= LISTEN_MS ? 0 : quietMs + 50
+    if (events.length > 0) yield events
+    seq = events.at(-1)?.seq ?? seq
+    if (events.some(isLast)) break
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+  await receiver.close()
+}

@@ -1,0 +1,57 @@
+/**
+ * L2: durable jobs keep their promises whatever fails, and the simulation would notice if they did not.
+ *
+ * `SIMULATION_SEEDS=50000` runs so many seeds; `SIMULATION_SEED=123` runs that one alone, the same as it always was.
+ */
+import { expect, it, test, vi } from 'vitest'
+import { MUTANTS } from './mutants.ts'
+import { simulate } from './simulation.ts'
+
+vi.mock('node:timers/promises', async () => await import('./timers-promises.ts'))
+vi.mock('#shared/id.ts', async () => ({ newId: (await import('./simulation.ts')).seededId }))
+
+const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 500)
+const ONLY = process.env.SIMULATION_SEED === undefined ? undefined : Number(process.env.SIMULATION_SEED)
+const BATCH = 50
+/** For many times what a batch takes. */
+const options = { timeout: 600_000 }
+
+const batches =
+  ONLY === undefined
+    ? Array.from({ length: Math.ceil(SEEDS / BATCH) }, (_, batch) => [
+        1 + batch * BATCH,
+        Math.min(SEEDS, (batch + 1) * BATCH),
+      ])
+    : [[ONLY, ONLY]]
+
+/** Runs a seed, and lets the rest of the program have its turn. */
+async function failureOf(seed: number, mutant = {}): Promise<string> {
+  await new Promise((resolve) => setImmediate(resolve))
+  return (await simulate(seed, mutant)).failure
+}
+
+it.each(batches)('durable jobs keep every promise in seeds %i to %i', options, async (from = 0, to = 0) => {
+  for (let seed = from; seed <= to; seed++) expect(await failureOf(seed)).toBe('')
+})
+
+it.skipIf(ONLY !== undefined)('a seed is the same run each time', options, async () => {
+  const [first, again] = [await simulate(1), await simulate(1)]
+  expect(first.story().length).toBeGreaterThan(10_000)
+  expect(again.story()).toBe(first.story())
+})
+
+it.skipIf(ONLY !== undefined)('jobs end in every way there is, and run again for every reason', options, async () => {
+  const counts: Record<string, number> = {}
+  for (let seed = 1; seed <= 20; seed++) {
+    const report = await simulate(seed)
+    for (const [what, count] of Object.entries(report.counts)) counts[what] = (counts[what] ?? 0) + count
+  }
+  const ends = ['completed', 'failed', 'cancelled', 'expired']
+  expect(Object.keys(counts)).toEqual(expect.arrayContaining([...ends, 'worker_lost', 'handed_back', 'upstream_error']))
+})
+
+test.skipIf(ONLY !== undefined).each(Object.keys(MUTANTS))('it is noticed when %s', options, async (name) => {
+  let failure = ''
+  for (let seed = 1; seed <= 500 && failure === ''; seed++) failure = await failureOf(seed, MUTANTS[name])
+  expect(failure).not.toBe('')
+})
