@@ -8,8 +8,17 @@ export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed'
 
 /** Where a job's moves are told (contract H.7). */
 export const Webhook = z.object({
-  url: z.string().max(2_048),
-  events: z.array(WebhookEvent).min(1).nullish().describe('Default: the four that end a job'),
+  url: z
+    .string()
+    .max(2_048)
+    .regex(/^\P{Cc}*$/u)
+    .describe('No control characters: Postgres refuses NUL'),
+  events: z
+    .array(WebhookEvent)
+    .min(1)
+    .max(WebhookEvent.options.length)
+    .nullish()
+    .describe('Default: the four that end a job'),
 })
 export type Webhook = z.infer<typeof Webhook>
 

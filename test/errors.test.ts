@@ -106,7 +106,8 @@ describe('headers', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
-      expect('retry-after' in headers).toBe(status === 429 || status === 503)
+      const isLoad = (status === 429 || status === 503) && code !== 'jobs_unavailable'
+      expect('retry-after' in headers).toBe(isLoad)
       expect(headers['www-authenticate']).toBe(status === 401 ? 'Bearer' : undefined)
     }
   })

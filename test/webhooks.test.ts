@@ -247,19 +247,21 @@ describe('webhooks', () => {
     expect(receiver.received).toHaveLength(21)
   })
 
-  it('leave no more than sixteen connections open', async () => {
+  it('leave no more than thirty-two connections open', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
     await using setup = await openSetup({ resolve })
-    for (let i = 0; i < 20; i++) await completed(setup.store, `http://host-${i}.example:${receiver.port}/`)
+    for (let i = 0; i < 36; i++) {
+      await completed(setup.store, `http://host-${i}.example:${receiver.port}/`, { tenant: `key_${i % 3}` })
+    }
     expect(await setup.sender.turn(new AbortController().signal)).toBe(true)
-    await until(() => held.length === 16)
+    await until(() => held.length === 32)
     expect(await setup.sender.turn(AbortSignal.abort())).toBe(false)
     const waiting = setup.sender.turn(new AbortController().signal)
     held[0]?.end()
     await waiting
-    await until(() => held.length === 17)
+    await until(() => held.length === 33)
   })
 
   it('that hang are interrupted by a drain and tried again', async () => {

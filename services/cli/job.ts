@@ -39,7 +39,11 @@ export const JobView = z.looseObject({
 export type JobView = z.infer<typeof JobView>
 
 /** A page of jobs. */
-export const JobPage = z.looseObject({ data: z.array(JobView), has_more: z.boolean() })
+export const JobPage = z.looseObject({
+  data: z.array(JobView),
+  has_more: z.boolean(),
+  last_id: z.string().nullish().describe('Where the next page begins: a page may show fewer jobs than were looked at'),
+})
 export type JobPage = z.infer<typeof JobPage>
 
 /** One event of a job's stream. */

@@ -72,7 +72,7 @@ export class JobsApi {
         if (job.created_at < (filter.since ?? 0)) return
         yield job
       }
-      after = page.data.at(-1)?.id
+      after = page.last_id ?? page.data.at(-1)?.id
       if (!page.has_more || after === undefined) return
       left -= page.data.length
     }

@@ -59,22 +59,25 @@ export async function respondRecorded(
 ): Promise<void> {
   const signal = AbortSignal.any([context.closing, closeOf(call)])
   const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.created_at_ms))
-  const source = new RecordedOutput(jobs, call, job, signal)
+  await using source = new RecordedOutput(jobs, call, job, signal)
   await respondStream(call, source, new FrameEncoder(encoder, job.endpoint), () => {}, context.config.slowReaderMs)
 }
 
-/** The recorded output of one job, as `respondStream` reads it. */
-export class RecordedOutput {
+/** The recorded output of one job, as `respondStream` reads it. Dispose it: who stops early is still subscribed. */
+export class RecordedOutput implements AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
   readonly #id: string
+  /** Output of the attempts before does not count; nobody has been told of it yet. */
+  readonly #attempt: number
   readonly #events: AsyncGenerator<DurableEvent[]>
 
   constructor(jobs: DurableJobs, call: Pick<Call, 'key'>, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = call.key.id
     this.#id = job.id
+    this.#attempt = job.attempt
     this.#events = jobs.follow(call.key.id, job.id, 0, signal)
   }
 
@@ -93,7 +96,12 @@ export class RecordedOutput {
     return undefined
   }
 
-  #take({ type, data }: DurableEvent, chunks: unknown[]): void {
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#events.return(undefined)
+  }
+
+  #take({ type, data, attempt }: DurableEvent, chunks: unknown[]): void {
+    if (attempt < this.#attempt) return
     if (type === 'job.output.delta') {
       this.firstOutputAtMs ??= Date.now()
       chunks.push((data as { chunk: unknown }).chunk)

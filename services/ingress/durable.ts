@@ -13,6 +13,9 @@ import type { Wishes } from './wishes.ts'
 /** When callers who poll may come back, in seconds (contract H.3). */
 export const RETRY_AFTER_SECONDS = 2
 
+/** As many jobs as may wait are watched for their tokens, some for days: nearly always their end is heard, not asked for. */
+const TOKENS_POLL_MS = 600_000
+
 /** What a durable job may be asked beside its call. */
 export interface DurableWishes {
   readonly idempotencyKey: string | undefined
@@ -98,7 +101,7 @@ export async function createJob(
     endpoint: endpoint.path,
     traceparent: call.req.headers.traceparent?.toString(),
   }
-  const key = idempotencyOf(idempotencyKey, call.req, body)
+  const key = idempotencyOf(idempotencyKey, call.req, body, context.config.jobRetentionMs)
   let created = await jobs.create(spec, key)
   // A failure that trying again may mend has freed the key (contract H.5).
   if (key && !isAsync && created.outcome === 'exists' && hasFreedKey(created.job)) {
@@ -113,7 +116,7 @@ export async function createJob(
 /** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */
 async function spendTokens(context: IngressContext, jobs: DurableJobs, { id, tenant }: DurableJob): Promise<void> {
   try {
-    const { usage } = await jobs.waitForEnd(tenant, id, context.closing)
+    const { usage } = await jobs.waitForEnd(tenant, id, context.closing, TOKENS_POLL_MS)
     context.limits.spendTokens(tenant, tokensOf(usage))
   } catch (error) {
     context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
@@ -126,7 +129,8 @@ function tokensOf(usage: unknown): number {
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
 }
 
-function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
+/** @throws ServiceError `idempotency_key_reused`, `result_expired` */
+export function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
   const param = 'Idempotency-Key'
   if (created.outcome === 'conflict') {
     const message = 'This Idempotency-Key was used with another request. Use a new key for each new request.'

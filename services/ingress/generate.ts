@@ -75,7 +75,7 @@ function withoutJobFields(body: unknown, format: WireFormat): unknown {
 }
 
 /** Finds a model for a caller. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
-export function getModel(context: IngressContext, { key }: Caller, id: string): ModelConfig {
+export function getModel(context: IngressContext, { key }: Pick<Caller, 'key'>, id: string): ModelConfig {
   const model = context.models.find(id)
   if (!model) {
     const message = `The model '${id.slice(0, 200)}' does not exist or you do not have access to it.`

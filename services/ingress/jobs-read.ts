@@ -3,15 +3,18 @@ import { ListJobs } from '#schemas/jobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import { requireEndpoint } from './auth.ts'
 import type { Call, IngressContext } from './call.ts'
-import { closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
+import { acceptedOf, closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
 import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
+import { getModel } from './generate.ts'
+import { idempotencyOf } from './idempotency.ts'
 import { jobObject, statusOf } from './job-object.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
 import { respondBody } from './respond.ts'
 import { parseBody } from './validate.ts'
-import { WAIT_SECONDS_MAX } from './wishes.ts'
+import { readIdempotencyKey, WAIT_SECONDS_MAX } from './wishes.ts'
 
 /** Statuses of the wire by the states they stand for. */
 const STATES = {
@@ -33,7 +36,8 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   const jobs = requireJobs(context)
   const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
   const statuses = query.status?.split(',').map((status) => status.trim())
-  const states = statuses?.flatMap(statesOf)
+  // Each once: every number of them is a statement of its own, which the database keeps prepared.
+  const states = statuses && [...new Set(statuses.flatMap(statesOf))]
   const page = await jobs.list(call.key.id, {
     limit: query.limit,
     order: query.order,
@@ -86,8 +90,16 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
 /** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const { id } = await findJob(jobs, call)
-  sendAccepted(call, await jobs.redrive(call.key.id, id))
+  const { id, endpoint, model } = await findJob(jobs, call)
+  // The key may have lost a right since, and the catalogue a model.
+  requireEndpoint(call.key, endpoint)
+  getModel(context, call, model)
+  const key = readIdempotencyKey(call.req.headers['idempotency-key'])
+  const asked = idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
+  const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
+  call.facts.job_id = job.id
+  if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
+  sendAccepted(call, job)
 }
 
 /** DELETE /v1/jobs/{id}: forgets a finished job. */

@@ -47,7 +47,8 @@ export async function runDurable(
   }
   exchange.deferCancel(() => cancelJob(context, exchange, jobs, job.id))
   if (!prepared.stream) return await takeResult(exchange, jobs, job.id)
-  return await sendRecorded(exchange, new RecordedOutput(jobs, exchange, job, exchange.stopped))
+  await using output = new RecordedOutput(jobs, exchange, job, exchange.stopped)
+  return await sendRecorded(exchange, output)
 }
 
 /** A client that cancels means the job; one that only leaves does not. */

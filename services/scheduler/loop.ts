@@ -3,6 +3,8 @@ import type { Log } from '#shared/log.ts'
 
 /** Turns of several processes drift apart by up to this share of the interval. */
 const JITTER = 0.1
+/** A turn that takes longer than any should: what it waits for does not come. */
+const TURN_MS_MAX = 600_000
 
 /** One thing to do again and again. */
 export interface LoopOptions {
@@ -26,6 +28,7 @@ export class Loop {
   readonly #stopped = new AbortController()
   readonly #ended: Promise<void>
   #isFailing = false
+  #turnStartedAt: number | undefined
 
   constructor(options: LoopOptions) {
     this.#options = options
@@ -34,7 +37,9 @@ export class Loop {
 
   /** Why it gets nothing done; undefined while it does. */
   get problem(): string | undefined {
-    return this.#isFailing ? `The scheduler's loop '${this.#options.name}' fails.` : undefined
+    const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > TURN_MS_MAX
+    if (!hangs && !this.#isFailing) return undefined
+    return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
 
   /** Starts no further turn, and waits for the one under way. Tolerates a second call. */
@@ -57,6 +62,7 @@ export class Loop {
     const { name, log } = this.#options
     if (!this.#options.canRun()) return false
     try {
+      this.#turnStartedAt = performance.now()
       const hasMore = (await this.#options.run(signal)) === true
       if (this.#isFailing) log.info({ loop: name }, 'scheduler loop works again')
       this.#isFailing = false
@@ -68,6 +74,8 @@ export class Loop {
         log.error({ err: error, loop: name }, 'scheduler loop failed; trying again')
       }
       return false
+    } finally {
+      this.#turnStartedAt = undefined
     }
   }
 }

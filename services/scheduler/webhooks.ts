@@ -9,8 +9,9 @@ import { type DeliveryOutcome, EVERY_TENANT, type Store } from '#shared/store/st
 import { messageOf, signedHeaders } from './webhook-message.ts'
 import { outcomeOf, RETRIES_MS, type Try } from './webhook-outcome.ts'
 
-/** Messages on their way at once, and of these to one host: a slow receiver must not hold up the others. */
-const AT_ONCE_MAX = 16
+/** Messages on their way at once, and of these of one tenant and to one host: slow receivers must not hold up the others. */
+const AT_ONCE_MAX = 32
+const PER_TENANT_MAX = 16
 const PER_HOST_MAX = 4
 const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
@@ -46,7 +47,8 @@ type Result = DeliveryOutcome & { readonly isBusy?: true }
 export class WebhookSender {
   readonly #options: WebhookOptions
   readonly #running = new Set<Promise<void>>()
-  readonly #perHost = new Map<string, number>()
+  /** How many are on their way, by tenant and by host. */
+  readonly #places = new Map<string, number>()
   readonly #cancelled = new AbortController()
 
   constructor(options: WebhookOptions) {
@@ -96,20 +98,25 @@ export class WebhookSender {
 
   async #handle(delivery: WebhookDelivery): Promise<void> {
     const host = URL.parse(delivery.url)?.host ?? ''
-    const others = this.#perHost.get(host) ?? 0
-    if (others >= PER_HOST_MAX) return await this.#record(delivery, host, busyOf(delivery))
-    this.#perHost.set(host, others + 1)
+    const [ofTenant, toHost] = [`of ${delivery.tenant}`, `to ${host}`]
+    const isFull = this.#count(ofTenant) >= PER_TENANT_MAX || this.#count(toHost) >= PER_HOST_MAX
+    if (isFull) return await this.#record(delivery, host, busyOf(delivery))
+    for (const place of [ofTenant, toHost]) this.#places.set(place, this.#count(place) + 1)
     try {
       await this.#record(delivery, host, await this.#deliver(delivery))
     } finally {
-      this.#leave(host)
+      for (const place of [ofTenant, toHost]) this.#leave(place)
     }
   }
 
-  #leave(host: string): void {
-    const left = (this.#perHost.get(host) ?? 1) - 1
-    if (left > 0) this.#perHost.set(host, left)
-    else this.#perHost.delete(host)
+  #count(place: string): number {
+    return this.#places.get(place) ?? 0
+  }
+
+  #leave(place: string): void {
+    const left = this.#count(place) - 1
+    if (left > 0) this.#places.set(place, left)
+    else this.#places.delete(place)
   }
 
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
@@ -150,7 +157,12 @@ export class WebhookSender {
 
 function busyOf({ tries }: WebhookDelivery): Result {
   const retryInMs = backoffMs(tries, HOST_BUSY, Math.random())
-  return { state: 'pending', retryInMs, error: 'Waits for other messages to the same host.', isBusy: true }
+  return {
+    state: 'pending',
+    retryInMs,
+    error: 'Waits for other messages of the same key or to the same host.',
+    isBusy: true,
+  }
 }
 
 /** Ages are told by the database's clock alone: it set the lease from the time of the taking. */

@@ -17,38 +17,54 @@ export interface Mutant {
   readonly follow?: Follow
 }
 
+type Said = Pick<DurableEvent, 'type' | 'data'>
+const COMPLETED: Said = { type: 'job.completed', data: null }
+
 /** How long a careless follower listens before it looks into the store. */
 const LISTEN_MS = 3_000
 
 /** By what is wrong. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
-  'a run ends whatever attempt is under way': {
-    storeFor: (store) =>
-      changed(store, {
-        complete: async (run, end) => await store.complete(await unfenced(store, run), end),
-      }),
+  'writes of a run are taken whatever attempt is under way': {
+    storeFor: (store) => {
+      const unfenced = async (run: Run): Promise<Run> => {
+        const { attempt, owner, chunk } = (await store.find(EVERY_TENANT, run.id)) ?? run
+        return attempt === run.attempt || owner === null ? run : { id: run.id, attempt, owner, chunk }
+      }
+      return changed(store, {
+        append: async (run, output) => await store.append(await unfenced(run), output),
+        complete: async (run, end) => await store.complete(await unfenced(run), end),
+        fail: async (run, end) => await store.fail(await unfenced(run), end),
+        retry: async (run, end) => await store.retry(await unfenced(run), end),
+      })
+    },
   },
   'a write that is made again is another write': {
     storeFor: (store) =>
       changed(store, {
-        append: async (run, output) => await store.append(await unfenced(store, run), output),
+        async append(run, output) {
+          const job = await store.find(EVERY_TENANT, run.id)
+          return await store.append({ ...run, chunk: job?.chunk ?? run.chunk }, output)
+        },
       }),
   },
   'an end is published before it is committed': {
     storeFor: (store, broker) =>
       changed(store, {
         async complete(run, end) {
-          const event = await completedEvent(store, run, end.output?.length ?? 0)
-          const record: EventsRecord = { last_seq: event.seq, events: [event] }
+          const { job, events } = await pretended(store, run, [...(end.output ?? []), COMPLETED])
+          const record: EventsRecord = { last_seq: job.last_seq + events.length, events: events.slice(-1) }
           void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
           return await store.complete(run, end)
         },
       }),
   },
-  'a refused end is published': {
+  'refused writes are published': {
     storeFor: (store) =>
       changed(store, {
-        complete: async (run, end) => (await store.complete(run, end)) ?? (await pretended(store, run)),
+        append: async (run, output) => (await store.append(run, output)) ?? (await pretended(store, run, output)),
+        complete: async (run, end) =>
+          (await store.complete(run, end)) ?? (await pretended(store, run, [...(end.output ?? []), COMPLETED])),
       }),
   },
   'lost records are never published again': {
@@ -99,22 +115,15 @@ function changed(store: Store, other: Partial<Store>): Store {
   })
 }
 
-/** The run that the row would take a write of now. */
-async function unfenced(store: Store, run: Run): Promise<Run> {
-  const job = await store.find(EVERY_TENANT, run.id)
-  return job?.owner ? { id: run.id, attempt: job.attempt, owner: job.owner, chunk: job.chunk } : run
-}
-
-/** The event that {@link Store.complete} would write now. */
-async function completedEvent(store: Store, { id, attempt }: Run, output: number): Promise<DurableEvent> {
+/** What a write would give that is taken now. */
+async function pretended(store: Store, { id, attempt }: Run, output: readonly Said[]): Promise<Moved> {
   const job = await store.find(EVERY_TENANT, id)
-  const seq = (job?.last_seq ?? 0) + output + 1
-  return { job_id: id, seq, attempt, type: 'job.completed', data: null, at_ms: Date.now() }
-}
-
-async function pretended(store: Store, run: Run): Promise<Moved | undefined> {
-  const job = await store.find(EVERY_TENANT, run.id)
-  return job && { job, events: [await completedEvent(store, run, 0)] }
+  if (!job) throw new Error(`no job ${id}`)
+  const at_ms = Date.now()
+  const events = output.map(({ type, data }, index): DurableEvent => {
+    return { job_id: id, seq: job.last_seq + 1 + index, attempt, type, data, at_ms }
+  })
+  return { job, events }
 }
 
 /** What a reaper does that believes an old reading. */

@@ -27,7 +27,7 @@ export function planOutages(whole: Whole): void {
     }
   }
   some(3, pauseOne)
-  some(3, cutOne)
+  some(4, cutOne)
   some(2, killOne)
   some(2, drainOne)
   some(2, loseRecords)
@@ -43,7 +43,7 @@ function pauseOne({ faults, fleet, leaseMs }: Whole): void {
 function cutOne({ faults, fleet, leaseMs }: Whole): void {
   const { random } = faults
   const member = anyMember(fleet, random)
-  if (member) fleet.cut(member, random.chance(0.7) ? 'store' : 'broker', random.between(500, 3 * leaseMs))
+  if (member) fleet.cut(member, random.chance(0.85) ? 'store' : 'broker', random.between(500, 4 * leaseMs))
 }
 
 function killOne({ faults, fleet }: Whole): void {

@@ -21,7 +21,7 @@ export function wishOf(ref: string, random: Random): Wish {
     script: {
       ref,
       tokens: random.between(isPoison || failures > 0 ? 2 : 0, 10),
-      tokenMs: isEndless ? 200 : random.pick([0, 5, 60, 400, 1_500]),
+      tokenMs: isEndless ? 200 : random.pick([0, 60, 400, 1_500, 1_500]),
       failures,
       isRetryable: random.chance(0.85),
       isPoison,
