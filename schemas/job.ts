@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
-export const PoolName = z.enum(['inference'])
+export const PoolName = z.enum(['inference', 'embeddings', 'transcription'])
 export type PoolName = z.infer<typeof PoolName>
 
 /** What it takes to say the output of a job in the words of its caller's endpoint. */
@@ -53,6 +53,10 @@ export type AttachedEnvelope = JobEnvelope & { readonly reply: NonNullable<JobEn
 export const StoredRequest = z.strictObject({
   body: z.unknown().optional(),
   blob: z.string().optional(),
+  attachments: z
+    .array(z.string())
+    .optional()
+    .describe('Blobs the body names, such as uploaded audio: they live as long as it'),
   encode: EncodeContext,
 })
 export type StoredRequest = z.infer<typeof StoredRequest>

@@ -39,43 +39,82 @@ export const EngineConfig = z.discriminatedUnion('type', [
     context_tokens: z.int().min(256).default(2048),
     parallel: z.int().min(1).default(2).describe('Sequences generated at once'),
   }),
+  z.strictObject({
+    type: z.literal('local').describe('The local model server, which is started on first use (docs/models.md)'),
+    model: z.enum(['all-minilm-l6-v2', 'whisper-tiny.en']),
+    concurrency: z.int().min(1).default(2).describe('Most requests at once from one worker'),
+  }),
   z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
 
+/** The engines of each pool: by their type, the local ones by their model. */
+const RUNS: Readonly<Record<PoolName, readonly string[]>> = {
+  inference: ['openai', 'anthropic', 'llama', 'echo'],
+  embeddings: ['openai', 'all-minilm-l6-v2'],
+  transcription: ['openai', 'whisper-tiny.en'],
+}
+
 /** One model of the catalogue. */
-export const ModelConfig = z.strictObject({
-  id: z.string().min(1),
-  pool: PoolName.default('inference'),
-  engine: EngineConfig,
-  owned_by: z.string().default('sluice'),
-  created: z.int().default(1_780_000_000).describe('Unix seconds, as /v1/models shows it'),
-  description: z.string().optional(),
-  aliases: z.array(z.string()).default([]).describe('Other ids that mean this model'),
-  capabilities: z
-    .strictObject({
-      images: z.boolean().default(false),
-      audio: z.boolean().default(false),
-      files: z.boolean().default(false),
-      tools: z.boolean().default(true),
-      json: z.boolean().default(true).describe('Structured output: json_object and json_schema'),
-      reasoning: z.boolean().default(false),
-      logprobs: z.boolean().default(true),
-    })
-    .prefault({}),
-  limits: z
-    .strictObject({
-      context_tokens: z.int().min(1).optional(),
-      max_output_tokens: z.int().min(1).optional().describe('max_tokens above this is clamped'),
-      default_output_tokens: z.int().min(1).optional().describe('max_tokens when the caller names none'),
-      choices: z.int().min(1).default(8).describe('Most choices (n) in one call'),
-    })
-    .prefault({}),
-  fallbacks: z
-    .array(z.string())
-    .default([])
-    .describe('Models tried in this order when this one fails before any output'),
-})
+export const ModelConfig = z
+  .strictObject({
+    id: z.string().min(1),
+    pool: PoolName.default('inference').describe('What it does: generate text, embed, or transcribe'),
+    engine: EngineConfig,
+    owned_by: z.string().default('sluice'),
+    created: z.int().default(1_780_000_000).describe('Unix seconds, as /v1/models shows it'),
+    description: z.string().optional(),
+    aliases: z.array(z.string()).default([]).describe('Other ids that mean this model'),
+    capabilities: z
+      .strictObject({
+        images: z.boolean().default(false),
+        audio: z.boolean().default(false),
+        files: z.boolean().default(false),
+        tools: z.boolean().default(true),
+        json: z.boolean().default(true).describe('Structured output: json_object and json_schema'),
+        reasoning: z.boolean().default(false),
+        logprobs: z.boolean().default(true),
+      })
+      .prefault({}),
+    limits: z
+      .strictObject({
+        context_tokens: z.int().min(1).optional(),
+        max_output_tokens: z.int().min(1).optional().describe('max_tokens above this is clamped'),
+        default_output_tokens: z.int().min(1).optional().describe('max_tokens when the caller names none'),
+        choices: z.int().min(1).default(8).describe('Most choices (n) in one call'),
+      })
+      .prefault({}),
+    embeddings: z
+      .strictObject({
+        dimensions: z.int().min(1).optional().describe("Length of the model's vectors; needed to shorten them"),
+        can_shorten: z.boolean().default(false).describe('Its vectors keep their meaning when cut (Matryoshka)'),
+        token_encoding: z
+          .enum(['cl100k_base', 'o200k_base'])
+          .default('cl100k_base')
+          .describe('Of inputs given as tokens'),
+        batch_inputs_max: z.int().min(1).max(2_048).default(128).describe('Inputs of one upstream call'),
+        batch_tokens_max: z.int().min(1).default(32_768).describe('Tokens of one upstream call, about'),
+        batch_wait_ms: z.number().min(0).max(100).default(2).describe('Longest wait of an input for others'),
+      })
+      .prefault({})
+      .describe('Pool embeddings'),
+    transcription: z
+      .strictObject({
+        languages: z.array(z.string()).optional().describe('ISO-639-1 codes it knows; absent: all'),
+        words: z.boolean().default(true).describe('It tells when each word was said'),
+        diarize: z.boolean().default(true).describe('Speakers are told apart, by the local model server'),
+      })
+      .prefault({})
+      .describe('Pool transcription'),
+    fallbacks: z
+      .array(z.string())
+      .default([])
+      .describe('Models tried in this order when this one fails before any output'),
+  })
+  .refine(({ pool, engine }) => RUNS[pool].includes(engine.type === 'local' ? engine.model : engine.type), {
+    error: 'This engine does not run models of this pool',
+    path: ['engine', 'type'],
+  })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
 /** The file models.yaml. */

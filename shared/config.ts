@@ -84,6 +84,27 @@ const Settings = z.object({
     .max(10_000)
     .default(256)
     .describe('Jobs one inference worker runs at once'),
+  EMBEDDINGS_SLOTS: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(10_000)
+    .default(256)
+    .describe('Jobs one embeddings worker runs at once; more fill its batches'),
+  TRANSCRIPTION_SLOTS: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(1_000)
+    .default(2)
+    .describe('Jobs one transcription worker runs at once'),
+  AUDIO_BYTES_MAX: Count.default(25 * 1024 * 1024).describe('Largest audio file'),
+  AUDIO_SECONDS_MAX: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .default(4 * 3_600)
+    .describe('Longest audio, as it is decoded'),
   REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
   START_TIMEOUT_MS: Milliseconds.default(60_000).describe('Longest wait of a call for a worker'),
   WORKER_LOST_MS: Milliseconds.default(5_000).describe('Silence after which a worker is taken for dead'),
@@ -168,6 +189,10 @@ export function parseConfig(env: Record<string, string | undefined>) {
     webhookAllowPrivate: s.WEBHOOK_ALLOW_PRIVATE,
     url: s.SLUICE_URL,
     inferenceSlots: s.INFERENCE_SLOTS,
+    embeddingsSlots: s.EMBEDDINGS_SLOTS,
+    transcriptionSlots: s.TRANSCRIPTION_SLOTS,
+    audioBytesMax: s.AUDIO_BYTES_MAX,
+    audioSecondsMax: s.AUDIO_SECONDS_MAX,
     requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
     startTimeoutMs: s.START_TIMEOUT_MS,
     workerLostMs: s.WORKER_LOST_MS,

@@ -1,8 +1,11 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { type Backoff, backoffMs } from './backoff.ts'
 import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
 import type { Broker } from './broker/broker.ts'
+import type { KafkaOptions } from './broker/kafka.ts'
 import { openMemoryBroker } from './broker/memory.ts'
 import { type Config, ConfigError } from './config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
@@ -13,6 +16,7 @@ import { openEchoEngine } from './engines/echo.ts'
 import { openLlamaEngine } from './engines/llama.ts'
 import { openOpenAiEngine } from './engines/openai.ts'
 import { prepareWeights } from './engines/weights.ts'
+import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
@@ -25,6 +29,10 @@ import type { Store } from './store/store.ts'
 
 /** Age at which a blob belongs to no job any more: a durable one may start, run and be kept for days each. */
 export const BLOB_AGE_MS = 22 * 24 * 3_600_000
+
+/** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
+const START_WAIT_MS = 120_000
+const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
 
 /** Everything a service works with, adapters chosen. */
 export interface Ports {
@@ -50,7 +58,8 @@ export interface Ports {
 }
 
 /**
- * Opens the adapters that the settings ask for: the only place that knows which there are.
+ * Opens the adapters that the settings ask for: the only place that knows which there are. Waits for what is away, up to
+ * two minutes, so that an outage does not end the processes that start in it.
  *
  * @param isWhole Every role runs in this process, so a store that is open in one process will do.
  * @throws ConfigError, or the broker's list of everything that is wrong with it
@@ -75,7 +84,7 @@ export async function openPorts(
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
     prepareAll(models, config.weightsDir, onProgress, signal)
-  const openKeys = () => openKeyStore(config)
+  const openKeys = () => openWhenThere('the key store', () => openKeyStore(config), log)
   const adapters = { broker, blobs, store, openKeys, models, contentFilter, openChatEngine, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
 }
@@ -119,6 +128,8 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
       return openLlamaEngine(model, { weightsDir: config.weightsDir, modelsDir: config.modelsDir, prepare: true })
     case 'echo':
       return openEchoEngine(model)
+    case 'local':
+      throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`)
   }
 }
 
@@ -133,11 +144,18 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
   const { databaseUrl: url, databaseConnections: connectionsMax, dataDir } = config
   if (url !== undefined) {
     const { openPostgresStore } = await import('./store/postgres.ts')
-    const onProblem = (message: string, fields: Record<string, unknown>) => log.warn(fields, message)
-    return await openPostgresStore({ url, connectionsMax, onProblem }).catch((error: unknown) => {
+    let isOpen = false
+    const onProblem = (message: string, fields: Record<string, unknown>) => {
+      // Before, each try would tell the same as its error.
+      if (isOpen) log.warn(fields, message)
+    }
+    const open = () => openPostgresStore({ url, connectionsMax, onProblem })
+    const store = await openWhenThere('Postgres', open, log).catch((error: unknown) => {
       const { cause } = error as Error
       throw new ConfigError([`DATABASE_URL: ${error instanceof Error ? error.message : error} ${cause ?? ''}`.trim()])
     })
+    isOpen = true
+    return store
   }
   if (!isWhole) return undefined
   const { openSqliteStore } = await import('./store/sqlite.ts')
@@ -154,7 +172,7 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka.ts')
   const { brokers, client, prefix, replicationFactor, tls, sasl } = config.kafka
-  const opening = openKafkaBroker({
+  const options: KafkaOptions = {
     brokers,
     client,
     prefix,
@@ -165,8 +183,23 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
     ...(sasl && { sasl }),
     onProblem: (message, fields) => log[fields?.is_transient ? 'info' : 'warn'](fields ?? {}, message),
     onFatal,
-  })
-  return await opening.catch((error: unknown) => {
+  }
+  return await openWhenThere('Kafka', () => openKafkaBroker(options), log).catch((error: unknown) => {
     throw new ConfigError([`KAFKA_BROKERS (${brokers.join(', ')}): ${error instanceof Error ? error.message : error}`])
   })
+}
+
+/** Tries again while it is away, and says so once. @throws what the last try threw, or at once what waiting cannot mend */
+async function openWhenThere<T>(what: string, open: () => Promise<T>, log: Log): Promise<T> {
+  const giveUpAt = performance.now() + START_WAIT_MS
+  for (let tries = 1; ; tries++) {
+    try {
+      return await open()
+    } catch (error) {
+      const isAway = error instanceof ServiceError && error.code === 'overloaded'
+      if (!isAway || performance.now() > giveUpAt) throw error
+      if (tries === 1) log.warn({ what, err: error, wait_ms: START_WAIT_MS }, 'cannot start yet; waiting')
+      await delay(backoffMs(Math.min(tries, 10), START_RETRY, Math.random()))
+    }
+  }
 }

@@ -40,7 +40,7 @@ async function answerAttached(context: IngressContext, call: Call, prepared: Pre
         for (const delta of deltas) usage.see(delta as GenerateEvent)
         return prepared.encodeWhole(deltas, encode)
       }
-      await respondWhole(call, job, encodeAll, context.config.slowReaderMs)
+      await respondWhole(call, job, encodeAll, context.config.slowReaderMs, prepared.isText !== true)
     }
   } finally {
     usage.end()

@@ -86,15 +86,21 @@ async function answer(
   const startedAt = performance.now()
   const key = authenticate(req, context.keys, route.format, route.path)
   facts.key_id = key.id
-  const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts }
+  const uploads = new Set<string>()
+  const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts, uploads }
   const end = context.limits.begin(key.id)
   try {
     await context.limits.count(key.id, route.format, res)
-    const body = route.hasBody ? await readJson(req) : undefined
+    const body = route.readBody ? await route.readBody(context, call) : route.hasBody ? await readJson(req) : undefined
     await route.handle(context, call, body)
   } finally {
     end()
+    for (const blob of uploads) await dropUpload(context, blob)
   }
+}
+
+async function dropUpload(context: IngressContext, blob: string): Promise<void> {
+  await context.blobs.delete(blob).catch((error: unknown) => context.log.warn({ err: error, blob }, 'blob not deleted'))
 }
 
 function refuseMethod(path: string, req: Request, res: Response): void {

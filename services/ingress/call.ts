@@ -1,4 +1,5 @@
 import type { Request, Response } from 'express'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Config } from '#shared/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
@@ -19,6 +20,7 @@ export interface IngressContext {
   /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
+  readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
 }
@@ -36,6 +38,8 @@ export interface Call {
   readonly startedAt: number
   /** For the access log and metrics. */
   readonly facts: CallFacts
+  /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
+  readonly uploads: Set<string>
 }
 
 /** What the access log says about a call beside its route and status. */

@@ -2,8 +2,8 @@ import { CountTokensResult } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import type { JobEndpoint } from './endpoint.ts'
-import { getModel } from './generate.ts'
 import { decodeCountTokens, parseVersion } from './messages.ts'
+import { getModel } from './model.ts'
 
 /** Counting is quick or it fails. */
 const TIMEOUT_MS = 30_000
@@ -15,7 +15,7 @@ export const countTokens: JobEndpoint = {
   prepare(context, caller, body) {
     const version = parseVersion(caller.headers)
     const request = decodeCountTokens(body, {
-      getModel: (id) => getModel(context, caller, id),
+      getModel: (id) => getModel(context, caller, id, 'inference'),
       strictTurns: context.config.strictTurns,
       remoteImages: context.config.remoteImages,
     })

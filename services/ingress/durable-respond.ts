@@ -15,6 +15,7 @@ export async function respondResult(
   call: Call,
   jobs: DurableJobs,
   job: DurableJob,
+  isJson: boolean,
 ): Promise<void> {
   const signal = AbortSignal.any([context.closing, closeOf(call)])
   await respondBody(
@@ -26,6 +27,7 @@ export async function respondResult(
       return await resultOf(jobs, call.key.id, ended)
     },
     context.config.slowReaderMs,
+    isJson,
   )
 }
 

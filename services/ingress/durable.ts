@@ -84,7 +84,10 @@ export async function answerDurable(
  */
 export async function createJob(
   context: IngressContext,
-  call: Pick<Call, 'key' | 'requestId' | 'facts'> & { readonly req: Pick<Call['req'], 'method' | 'path' | 'headers'> },
+  call: Pick<Call, 'key' | 'requestId' | 'facts'> & {
+    readonly req: Pick<Call['req'], 'method' | 'path' | 'headers'>
+    readonly uploads?: Set<string>
+  },
   endpoint: JobEndpoint,
   prepared: PreparedCall,
   body: unknown,
@@ -102,11 +105,14 @@ export async function createJob(
     traceparent: call.req.headers.traceparent?.toString(),
   }
   const key = idempotencyOf(idempotencyKey, call.req, body, context.config.jobRetentionMs)
+  // From here on a job may hold them, even if its acceptance is never heard of.
+  for (const blob of prepared.attachments ?? []) call.uploads?.delete(blob)
   let created = await jobs.create(spec, key)
   // A failure that trying again may mend has freed the key (contract H.5).
   if (key && !isAsync && created.outcome === 'exists' && hasFreedKey(created.job)) {
     created = await jobs.create(spec, { ...key, replaces: created.job.id })
   }
+  if (created.outcome !== 'created') for (const blob of prepared.attachments ?? []) call.uploads?.add(blob)
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
   if (!isReplay && context.config.tokensPerMinute > 0) void spendTokens(context, jobs, job)
@@ -185,7 +191,7 @@ async function respondEnd(
   job: DurableJob,
 ): Promise<void> {
   if (prepared.stream) await respondRecorded(context, call, jobs, prepared, job)
-  else await respondResult(context, call, jobs, job)
+  else await respondResult(context, call, jobs, job, prepared.isText !== true)
 }
 
 /** Aborts when the caller has left. */

@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { EncodeContext, PoolName } from '#schemas/job.ts'
 import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
 import type { StreamEncoder } from '#shared/protocols/protocol.ts'
-import type { IngressContext, WireFormat } from './call.ts'
+import type { Call, IngressContext, WireFormat } from './call.ts'
 import type { ApiKey } from './keys.ts'
 
 /** Who asks, and how: what an endpoint may look at beside the body. */
@@ -19,8 +19,12 @@ export interface PreparedCall {
   readonly model: string
   /** In the internal form of its kind. */
   readonly body: unknown
+  /** Blobs the body names; a durable job keeps them. */
+  readonly attachments?: readonly string[]
   /** The caller wants deltas as they come. */
   readonly stream: boolean
+  /** The answer is text: nothing may be written ahead of it. */
+  readonly isText?: true
   /** Deadline of a caller who waits. */
   readonly timeoutMs: number
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
@@ -28,7 +32,7 @@ export interface PreparedCall {
   readonly merge: MergeDeltas
   /** Whether a delta is output a caller would see twice if the job ran again. */
   isOutput(delta: unknown): boolean
-  /** The whole answer. @throws ServiceError When the deltas are not those of a finished job */
+  /** The whole answer: JSON, or a string, which is sent as plain text. @throws ServiceError When the deltas are not those of a finished job */
   encodeWhole(deltas: readonly unknown[], context: EncodeContext): unknown
   openStream(context: EncodeContext): StreamEncoder
 }
@@ -39,6 +43,8 @@ export interface JobEndpoint {
   readonly format: WireFormat
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
   readonly canStream?: true
+  /** Reads a body that is not JSON. @throws ServiceError */
+  readBody?(context: IngressContext, call: Call): Promise<unknown>
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall
 }

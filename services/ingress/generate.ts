@@ -1,11 +1,10 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
-import type { ModelConfig } from '#schemas/models.ts'
 import { isGenerateOutput, mergeGenerateEvents } from '#shared/engines/generate-events.ts'
-import { ServiceError } from '#shared/error.ts'
 import type { IngressContext, WireFormat } from './call.ts'
 import { chatProtocol } from './chat.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { messagesProtocol, parseVersion } from './messages.ts'
+import { getModel } from './model.ts'
 import type { Protocol } from './protocol.ts'
 
 /** POST /v1/chat/completions (contract B). */
@@ -42,7 +41,7 @@ function prepareGenerate(
   options: { includeUsage: boolean; version: string },
 ): PreparedCall {
   const request = protocol.decode(withoutJobFields(body, format), {
-    getModel: (id) => getModel(context, caller, id),
+    getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: context.config.strictTurns,
     remoteImages: context.config.remoteImages,
   })
@@ -72,20 +71,4 @@ function withoutJobFields(body: unknown, format: WireFormat): unknown {
   const { background: _background, ...rest } = body as Record<string, unknown>
   if (format === 'anthropic') delete rest.store
   return rest
-}
-
-/** Finds a model for a caller. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
-export function getModel(context: IngressContext, { key }: Pick<Caller, 'key'>, id: string): ModelConfig {
-  const model = context.models.find(id)
-  if (!model) {
-    const message = `The model '${id.slice(0, 200)}' does not exist or you do not have access to it.`
-    throw new ServiceError('model_not_found', message, { param: 'model' })
-  }
-  if (key.models && !key.models.includes(model.id)) {
-    throw new ServiceError('model_not_allowed', `This API key may not use the model '${model.id}'.`, { param: 'model' })
-  }
-  if (model.pool !== 'inference') {
-    throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`, { param: 'model' })
-  }
-  return model
 }

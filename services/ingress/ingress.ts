@@ -1,4 +1,5 @@
 import type { Server } from 'node:http'
+import { PoolName } from '#schemas/job.ts'
 import { ConfigError } from '#shared/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { answerHealth } from '#shared/health.ts'
@@ -52,8 +53,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const durable = await openDurable(ports, jobs)
   const closing = new AbortController()
   const limits = new RateLimits(config)
-  const { models } = ports
-  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, keys, limits }
+  const { models, blobs } = ports
+  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -71,10 +72,11 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       `PORT: ${config.port} is in use on ${config.host}. Stop what listens there, or choose another.`,
     ])
   })
-  for (const state of ['queued', 'running'] as const) {
-    metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool: 'inference', state }, () =>
-      jobs.count('inference', state),
-    )
+  for (const pool of PoolName.options) {
+    for (const state of ['queued', 'running'] as const) {
+      const count = () => jobs.count(pool, state)
+      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
+    }
   }
   return {
     name: 'ingress',

@@ -8,10 +8,10 @@ import type { Call, IngressContext } from './call.ts'
 import { acceptedOf, closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
 import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
-import { getModel } from './generate.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject, statusOf } from './job-object.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
+import { getModel } from './model.ts'
 import { respondBody } from './respond.ts'
 import { parseBody } from './validate.ts'
 import { readIdempotencyKey, WAIT_SECONDS_MAX } from './wishes.ts'
@@ -90,10 +90,10 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
 /** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const { id, endpoint, model } = await findJob(jobs, call)
+  const { id, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
-  getModel(context, call, model)
+  getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.req.headers['idempotency-key'])
   const asked = idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))

@@ -30,8 +30,8 @@ function isVisible(model: ModelConfig, call: Call): boolean {
   return !call.key.models || call.key.models.includes(model.id)
 }
 
-function modelOf({ id, created, owned_by, capabilities, limits }: ModelConfig): Model {
-  const abilities = Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : []))
+function modelOf(model: ModelConfig): Model {
+  const { id, created, owned_by, limits } = model
   return {
     id,
     object: 'model',
@@ -40,10 +40,16 @@ function modelOf({ id, created, owned_by, capabilities, limits }: ModelConfig): 
     permission: [],
     root: '',
     parent: '',
-    capabilities: ['chat', 'messages', ...abilities],
+    capabilities: capabilitiesOf(model),
     ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
     ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
   }
+}
+
+function capabilitiesOf({ pool, capabilities, transcription }: ModelConfig): string[] {
+  if (pool === 'embeddings') return ['embeddings']
+  if (pool === 'transcription') return ['transcription', ...(transcription.diarize ? ['diarization'] : [])]
+  return ['chat', 'messages', ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : []))]
 }
 
 function decode(escaped: string): string | undefined {

@@ -17,6 +17,9 @@ const SMALL_BODY = 16 * 1024
 /** How long the last words to a slow reader may take before its socket is cut. */
 const LAST_WORDS_MS = 1_000
 
+const JSON_TYPE = 'application/json'
+const TEXT_TYPE = 'text/plain; charset=utf-8'
+
 /** Writes the head of an event stream (contract A.5). */
 function writeStreamHead(call: Call): void {
   const { res } = call
@@ -123,12 +126,13 @@ class EventStream {
   }
 }
 
-/** Answers with the whole result of a job as JSON. */
+/** Answers with the whole result of a job. */
 export async function respondWhole(
   call: Call,
   job: AttachedJob,
   encode: (deltas: unknown[]) => unknown,
   slowReaderMs: number,
+  isJson: boolean,
 ): Promise<void> {
   const collect = async () => {
     const all: unknown[] = []
@@ -136,32 +140,39 @@ export async function respondWhole(
     for (let deltas = await job.next(); deltas; deltas = await job.next()) all.push(...deltas)
     return encode(all)
   }
-  await respondBody(call, collect, slowReaderMs)
+  await respondBody(call, collect, slowReaderMs, isJson)
 }
 
 /**
- * Answers with JSON once it is there.
+ * Answers with JSON once it is there; a string is text (transcripts as text, srt and vtt, contract 0.11).
  *
- * An answer that takes longer than four minutes gets its head early and newlines, which JSON allows before the value; a
- * failure after that can only be told inside the body (contract G.2).
+ * JSON that takes longer than four minutes gets its head early and newlines, which it allows before the value; a failure
+ * after that can only be told inside the body (contract G.2).
  */
-export async function respondBody(call: Call, get: () => Promise<unknown>, slowReaderMs: number): Promise<void> {
+export async function respondBody(
+  call: Call,
+  get: () => Promise<unknown>,
+  slowReaderMs: number,
+  isJson = true,
+): Promise<void> {
   const { res } = call
-  const early = keepWaiting(call)
+  const early = isJson ? keepWaiting(call) : undefined
   let body: string
+  let type = JSON_TYPE
   try {
     const value = await get()
     if (res.destroyed) return
-    body = JSON.stringify(value)
+    if (typeof value === 'string') type = TEXT_TYPE
+    body = typeof value === 'string' ? value : JSON.stringify(value)
   } catch (error) {
     if (!res.headersSent) throw error
     body = JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId))
   } finally {
-    early.stop()
+    early?.stop()
   }
   if (!res.headersSent) {
     res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
-    res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
+    res.writeHead(200, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
   }
   await sendBody(res, body, slowReaderMs)
 }
@@ -182,7 +193,7 @@ function keepWaiting(call: Call): { stop(): void } {
   const { res } = call
   let newline: NodeJS.Timeout | undefined
   const head = setTimeout(() => {
-    res.writeHead(200, { 'content-type': 'application/json' })
+    res.writeHead(200, { 'content-type': JSON_TYPE })
     res.write('\n')
     newline = setInterval(() => res.write('\n'), KEEP_ALIVE_MS)
   }, EARLY_HEAD_MS)

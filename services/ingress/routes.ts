@@ -15,6 +15,8 @@ export interface Route {
   readonly format: WireFormat
   /** It needs a JSON body. */
   readonly hasBody?: boolean
+  /** Reads a body of another type. */
+  readBody?(context: IngressContext, call: Call): Promise<unknown>
   /** Answers the call. @throws ServiceError as long as nothing was sent */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
@@ -22,9 +24,9 @@ export interface Route {
 /** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
-    const { path, format } = endpoint
+    const { path, format, readBody } = endpoint
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
-    return { method: 'POST', path, format, hasBody: true, handle }
+    return { method: 'POST', path, format, hasBody: true, ...(readBody && { readBody }), handle }
   }),
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },

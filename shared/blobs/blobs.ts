@@ -1,3 +1,5 @@
+import type { Readable } from 'node:stream'
+
 /**
  * The blob port: bytes too large for a record, by key. A directory by default.
  *
@@ -5,8 +7,15 @@
  * never sees half of one; a missing key is `not_found`; a second `put` of a key replaces it.
  */
 export interface Blobs {
-  /** @param key Letters, digits, `_` and `-` only. */
-  put(key: string, value: Buffer): Promise<void>
+  /**
+   * @param key Letters, digits, `_` and `-` only.
+   * @param value A stream is stored as it comes; when it fails, so does the call, and nothing is kept.
+   */
+  put(key: string, value: Buffer | AsyncIterable<Buffer>): Promise<void>
+  /** The same bytes under another key. @throws ServiceError `not_found` */
+  copy(from: string, to: string): Promise<void>
+  /** Reads a blob piece by piece. The caller reads it to its end, or destroys it. @throws ServiceError `not_found` */
+  open(key: string): Promise<Readable>
   /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>
   /** Deletes a blob; one that is not there is fine. */

@@ -1,4 +1,4 @@
-import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
@@ -17,27 +17,32 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     if (!KEY.test(key)) throw new Error('malformed blob key')
     return join(directory, key)
   }
+  /** A reader sees all of a blob or nothing. */
+  const place = async (path: string, write: (partial: string) => Promise<void>) => {
+    const partial = join(directory, newId('.partial-'))
+    try {
+      await write(partial)
+      await rename(partial, path)
+    } catch (error) {
+      // A full disk must not be kept full by halves of what did not fit.
+      await rm(partial, { force: true }).catch(() => {})
+      throw error
+    }
+  }
   return {
     async put(key, value) {
-      const path = pathOf(key)
-      const partial = join(directory, newId('.partial-'))
-      try {
-        await writeFile(partial, value)
-        await rename(partial, path)
-      } catch (error) {
-        // A full disk must not be kept full by halves of what did not fit.
-        await rm(partial, { force: true }).catch(() => {})
-        throw error
-      }
+      await place(pathOf(key), (partial) => writeFile(partial, value))
+    },
+    async copy(from, to) {
+      const source = pathOf(from)
+      await place(pathOf(to), (partial) => copyFile(source, partial)).catch(throwGone)
+    },
+    async open(key) {
+      const file = await open(pathOf(key)).catch(throwGone)
+      return file.createReadStream()
     },
     async get(key) {
-      const path = pathOf(key)
-      try {
-        return await readFile(path)
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-        throw new ServiceError('not_found', 'The stored body of the request is gone.', { cause: error })
-      }
+      return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
       await rm(pathOf(key), { force: true })
@@ -56,4 +61,9 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return count
     },
   }
+}
+
+function throwGone(error: unknown): never {
+  if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  throw new ServiceError('not_found', 'The stored body of the request is gone.', { cause: error })
 }

@@ -3,6 +3,7 @@ import { type EncodeContext, type PoolName, StoredRequest } from '#schemas/job.t
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, Scope, Store } from '#shared/store/store.ts'
@@ -23,6 +24,8 @@ export interface NewDurableJob {
   readonly model: string
   /** In the internal form of its kind. */
   readonly body: unknown
+  /** Blobs the body names. They are the job's from the moment it is created. */
+  readonly attachments?: readonly string[] | undefined
   readonly stream: boolean
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
   /** From acceptance, or from `runAtMs`, in milliseconds. */
@@ -83,10 +86,10 @@ export class DurableJobs {
     const id = newJobId()
     const call_id = id.slice('job_'.length)
     const encode = { ...spec.encode, call_id, created_at: Math.floor(Date.now() / 1_000) }
-    const request = await this.#requestOf(id, spec.body, encode)
+    const request = await this.#requestOf(id, spec, encode)
     const created = await this.#createSurely(id, spec, request, key)
     if (created.outcome !== 'created') {
-      if (request.blob !== undefined) await this.#dropBlob(id)
+      if (request.blob !== undefined) await this.#dropBlobs([id])
       return created
     }
     this.#depth.count++
@@ -140,8 +143,8 @@ export class DurableJobs {
     if (!(await this.store.erase(scope, id))) {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
-    const { blob } = (content?.request ?? {}) as { blob?: string }
-    if (blob === id) await this.#dropBlob(id)
+    const { blob, attachments = [] } = (content?.request ?? {}) as Partial<StoredRequest>
+    await this.#dropBlobs(blob === id ? [id, ...attachments] : attachments)
   }
 
   /**
@@ -158,8 +161,11 @@ export class DurableJobs {
     const content = await this.store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = StoredRequest.parse(content.request)
-    const body = await fetchBody(request, this.#options.blobs)
-    return await this.create(repeatOf(job, body, request.encode), key)
+    const copies = await this.#copyAttachments(request)
+    const spec = { ...repeatOf(job, copies.body, request.encode), attachments: copies.attachments }
+    const created = await this.create(spec, key)
+    if (created.outcome !== 'created') await this.#dropBlobs(copies.attachments)
+    return created
   }
 
   /** Follows a job's events (see {@link follow}). */
@@ -198,11 +204,23 @@ export class DurableJobs {
     throw new ServiceError('overloaded', 'Too many jobs are under way. Try again later.', { retryAfterMs: 10_000 })
   }
 
-  async #requestOf(id: string, body: unknown, encode: EncodeContext): Promise<StoredRequest> {
+  async #requestOf(id: string, spec: NewDurableJob, encode: EncodeContext): Promise<StoredRequest> {
+    const { body, attachments = [] } = spec
+    const more = attachments.length > 0 ? { attachments: [...attachments] } : {}
     const json = JSON.stringify(body)
-    if (json.length <= BODY_BYTES_MAX) return { body, encode }
+    if (json.length <= BODY_BYTES_MAX) return { body, ...more, encode }
     await this.#options.blobs.put(id, Buffer.from(json))
-    return { blob: id, encode }
+    return { blob: id, ...more, encode }
+  }
+
+  /** The body of a request with its attachments, under names of their own. */
+  async #copyAttachments(request: StoredRequest): Promise<{ body: unknown; attachments: string[] }> {
+    const body = await fetchBody(request, this.#options.blobs)
+    const names = new Map((request.attachments ?? []).map((blob) => [blob, newId('upl_')]))
+    if (names.size === 0) return { body, attachments: [] }
+    for (const [from, to] of names) await this.#options.blobs.copy(from, to)
+    const renamed = JSON.parse(JSON.stringify(body), (_key, value) => names.get(value) ?? value)
+    return { body: renamed, attachments: [...names.values()] }
   }
 
   /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
@@ -237,10 +255,12 @@ export class DurableJobs {
     }
   }
 
-  async #dropBlob(id: string): Promise<void> {
-    await this.#options.blobs.delete(id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: id }, 'blob not deleted')
-    })
+  async #dropBlobs(keys: readonly string[]): Promise<void> {
+    for (const key of keys) {
+      await this.#options.blobs.delete(key).catch((error: unknown) => {
+        this.#options.log.warn({ err: error, blob: key }, 'blob not deleted')
+      })
+    }
   }
 }
 

@@ -10,13 +10,13 @@ export interface OutputEncoding {
   /** The whole answer, from all deltas of the job. @throws ServiceError `upstream_error` when the engine did not finish */
   encodeWhole(deltas: readonly GenerateEvent[], context: EncodeContext): unknown
   /** Opens the encoder of one stream. */
-  openStream(context: EncodeContext): StreamEncoder
+  openStream(context: EncodeContext): StreamEncoder<GenerateEvent>
 }
 
 /** Encodes one stream. Each call gives the text to write, frames and blank lines included, possibly empty. */
-export interface StreamEncoder {
-  /** Frames for the next event. Events come in the order of schemas/generate.ts. */
-  event(event: GenerateEvent): string
+export interface StreamEncoder<Event = unknown> {
+  /** Frames for the next event of the kind, such as {@link GenerateEvent}, in the order of its schema. */
+  event(event: Event): string
   /** Frames that end a good stream; after the last event. */
   end(): string
   /** Frames that end a failed stream (contract A.4). */

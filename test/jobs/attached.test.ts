@@ -2,13 +2,13 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ErrorBody, ErrorCode } from '#schemas/error.ts'
 import { ControlRecord, type JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
-import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs, type AttachedOptions, type NewJob } from '#shared/jobs/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import { unpackJob } from '#shared/jobs/body.ts'
 import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
+import { memoryBlobs } from '../support/blobs.ts'
 import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../support/jobs.ts'
 
 const QUEUE = 'jobs.inference'
@@ -41,17 +41,10 @@ afterEach(async () => {
   await broker.close()
 })
 
-const store: Blobs = {
-  put: async (key, value) => void blobs.set(key, value),
-  get: async (key) => blobs.get(key) as Buffer,
-  delete: async (key) => void blobs.delete(key),
-  sweep: async () => 0,
-}
-
 function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
   return AttachedJobs.open({
     broker,
-    blobs: store,
+    blobs: memoryBlobs(blobs),
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
     version: 'test',

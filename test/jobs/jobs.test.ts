@@ -8,6 +8,7 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import { openSqliteStore } from '#shared/store/sqlite.ts'
 import type { IdempotencyKey, Store } from '#shared/store/store.ts'
 import { openScratch } from '../simulation/scratch.ts'
+import { memoryBlobs } from '../support/blobs.ts'
 import { openBroker, silentLog } from '../support/jobs.ts'
 
 const TENANT = 'key_1'
@@ -35,12 +36,7 @@ async function open(through: { store?: Store; broker?: Broker; jobsMax?: number 
   return await DurableJobs.open({
     store: through.store ?? store,
     broker: through.broker ?? broker,
-    blobs: {
-      put: async (key, value) => void blobs.set(key, value),
-      get: async (key) => blobs.get(key) ?? Buffer.alloc(0),
-      delete: async (key) => void blobs.delete(key),
-      sweep: async () => 0,
-    },
+    blobs: memoryBlobs(blobs),
     log: silentLog,
     presence: () => ({ send: (record) => told.push(record) }) as Pick<Presence, 'send'> as Presence,
     retentionMs: 60_000,

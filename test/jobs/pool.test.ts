@@ -1,13 +1,13 @@
 import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
 import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
-import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { packJob } from '#shared/jobs/body.ts'
 import { type AttemptContext, type Kind, Pool } from '#shared/jobs/pool.ts'
 import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
 import { until } from '../stack.ts'
+import { memoryBlobs } from '../support/blobs.ts'
 import { envelopeOf, mergeSaid, openBroker, type Said, silentLog, textOfEvents } from '../support/jobs.ts'
 
 const QUEUE = 'jobs.inference'
@@ -80,14 +80,7 @@ class Work {
   }
 }
 
-const noBlobs: Blobs = {
-  put: async () => {},
-  get: async () => {
-    throw new ServiceError('not_found', 'The stored body of the request is gone.')
-  },
-  delete: async () => {},
-  sweep: async () => 0,
-}
+const noBlobs = memoryBlobs()
 
 async function openPool(options: { slots?: number; broker?: Broker } = {}): Promise<Pool> {
   const say: Kind = {

@@ -1,6 +1,8 @@
 import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { buffer } from 'node:stream/consumers'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
@@ -24,6 +26,34 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
       await one.put('key', value)
       expect((await other.get('key')).equals(value)).toBe(true)
     }
+  })
+
+  it('stores a stream as it comes, and gives a blob piece by piece', async () => {
+    const blobs = await open(directory)
+    const pieces = Array.from({ length: 40 }, (_, i) => Buffer.alloc(50_000, String(i)))
+    await blobs.put('streamed', Readable.from(pieces))
+    expect((await buffer(await blobs.open('streamed'))).equals(Buffer.concat(pieces))).toBe(true)
+  })
+
+  it('keeps nothing of a stream that fails', async () => {
+    const blobs = await open(directory)
+    async function* failing() {
+      yield Buffer.from('half')
+      throw new Error('cut')
+    }
+    await expect(blobs.put('half', failing())).rejects.toThrow('cut')
+    await expect(blobs.get('half')).rejects.toMatchObject({ code: 'not_found' })
+    expect(await blobs.sweep(-1_000)).toBe(0)
+  })
+
+  it('copies a blob, which then lives on its own', async () => {
+    const blobs = await open(directory)
+    await blobs.put('from', Buffer.from('value'))
+    await blobs.copy('from', 'to')
+    await blobs.delete('from')
+    expect(String(await blobs.get('to'))).toBe('value')
+    await expect(blobs.copy('from', 'again')).rejects.toMatchObject({ code: 'not_found' })
+    await expect(blobs.open('from')).rejects.toMatchObject({ code: 'not_found' })
   })
 
   it('replaces a blob when its key is put again', async () => {

@@ -1,5 +1,4 @@
 import { startScheduler } from '#services/scheduler/scheduler.ts'
-import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { DurableJobs } from '#shared/jobs/jobs.ts'
@@ -8,6 +7,7 @@ import { Presence } from '#shared/jobs/presence.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { Random } from '../chaos/random.ts'
+import { memoryBlobs } from '../support/blobs.ts'
 import { silentLog } from '../support/jobs.ts'
 import { FaultyBroker } from './faulty-broker.ts'
 import { faultyStore, type Surroundings } from './faulty-store.ts'
@@ -164,12 +164,7 @@ export class Fleet {
 }
 
 /** Every job of the simulation is small. */
-const noBlobs: Blobs = {
-  put: () => Promise.reject(new Error('no blobs here')),
-  get: () => Promise.reject(new Error('no blobs here')),
-  delete: async () => {},
-  sweep: async () => 0,
-}
+const noBlobs = memoryBlobs()
 
 const noCounter = { inc: () => {} }
 const noMetrics = {

@@ -1,0 +1,42 @@
+import { Pool, type PoolDefinition } from '#shared/jobs/pool.ts'
+import type { Service } from '#shared/lifecycle.ts'
+import type { Ports } from '#shared/ports.ts'
+
+/** Silence of the consume loop after which the worker makes no progress. */
+const IDLE_MS_MAX = 10_000
+
+/**
+ * Starts one worker of a pool as a service: its loop, its metrics, its health.
+ *
+ * @param close Closes what the kinds work with; after the last attempt has ended.
+ */
+export async function startPool(
+  ports: Ports,
+  definition: PoolDefinition,
+  close: () => Promise<void> = async () => {},
+): Promise<Service> {
+  const { config, log, metrics, broker, blobs, store, version, onFatal } = ports
+  const { name, slots } = definition
+  const observer: Parameters<typeof Pool.open>[1]['observer'] = {
+    onEnd: (job, end, durationMs) => {
+      metrics.attempts.inc({ pool: job.pool, end })
+      metrics.attemptSeconds.observe({ pool: job.pool, model: job.model }, durationMs / 1_000)
+    },
+  }
+  const { jobLeaseMs: leaseMs } = config
+  const pool = await Pool.open(definition, { broker, blobs, log, version, store, leaseMs, onFatal, observer })
+  metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => pool.running)
+  metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
+  metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
+    broker.lag(`jobs.${name}`),
+  )
+  return {
+    name,
+    drain: (signal) => pool.drain(signal),
+    problems: () => (pool.idleMs > IDLE_MS_MAX ? [`The ${name} worker takes no jobs.`] : []),
+    async close() {
+      await pool.close()
+      await close()
+    },
+  }
+}

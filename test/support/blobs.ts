@@ -1,0 +1,21 @@
+import { Readable } from 'node:stream'
+import { buffer } from 'node:stream/consumers'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/** Blobs in memory, for tests that look at what is kept. */
+export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {
+  const get = async (key: string) => {
+    const value = kept.get(key)
+    if (!value) throw new ServiceError('not_found', 'gone')
+    return value
+  }
+  return {
+    get,
+    put: async (key, value) => void kept.set(key, Buffer.isBuffer(value) ? value : await buffer(value)),
+    copy: async (from, to) => void kept.set(to, await get(from)),
+    open: async (key) => Readable.from([await get(key)]),
+    delete: async (key) => void kept.delete(key),
+    sweep: async () => 0,
+  }
+}
