@@ -27,18 +27,20 @@ const SPREAD_ASK_MS = 100
 export async function openClassicBroker(options: KafkaOptions): Promise<Broker> {
   const kafka = createKafkaJs(options)
   const admin = kafka.admin()
-  await admin.connect()
-  const checks = new KafkaJsAdmin(admin)
-  const problems = await checkTopics(checks, options)
-  if (problems.length > 0) {
-    await admin.disconnect()
-    throw new KafkaUnfitError(problems)
-  }
-  const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
   // Not idempotent: kafkajs reuses a count after a failed call, and the broker would take the next batch for the lost one.
   const producer = kafka.producer({ allowAutoTopicCreation: false, retry: { retries: 0 } })
-  await producer.connect()
-  return new ClassicBroker(kafka, admin, producer, partitions, options)
+  try {
+    await admin.connect()
+    const checks = new KafkaJsAdmin(admin)
+    const problems = await checkTopics(checks, options)
+    if (problems.length > 0) throw new KafkaUnfitError(problems)
+    const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
+    await producer.connect()
+    return new ClassicBroker(kafka, admin, producer, partitions, options)
+  } catch (error) {
+    await admin.disconnect()
+    throw error
+  }
 }
 
 class ClassicBroker implements Broker {

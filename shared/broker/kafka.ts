@@ -3,9 +3,11 @@
  *
  * The adapters are loaded when chosen, so that a fleet which has approved one client only never loads the other.
  */
+import type { ServiceError } from '#shared/error.ts'
 import type { Broker } from './broker.ts'
 import type { KafkaCluster } from './kafka-cluster.ts'
 import type { KafkaOptions } from './kafka-options.ts'
+import { overloaded } from './kafka-sender.ts'
 import { SHARE_GROUPS_OFF } from './kafka-topics.ts'
 
 export type { KafkaOptions } from './kafka-options.ts'
@@ -18,7 +20,7 @@ const SHARE_FEATURE = 'share.version'
  * Connects, makes the missing topics, and checks the rest.
  *
  * @returns A broker that the caller closes.
- * @throws KafkaUnfitError naming everything that is wrong, each with its fix; or what the client says when nobody answers
+ * @throws KafkaUnfitError naming everything that is wrong, each with its fix; ServiceError `overloaded` when nobody answers
  */
 export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
   if (options.client === 'classic') return await openClassic(options)
@@ -32,7 +34,8 @@ export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
     }
   } catch (error) {
     await cluster.close()
-    throw error
+    const { isTransient } = await import('./kafka-errors.ts')
+    throw isTransient(error) ? unanswered(error) : error
   }
   await cluster.close()
   if (options.client === 'share') throw SHARE_GROUPS_OFF
@@ -46,7 +49,14 @@ export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
 
 async function openClassic(options: KafkaOptions): Promise<Broker> {
   const { openClassicBroker } = await import('./kafka-classic.ts')
-  return await openClassicBroker(options)
+  return await openClassicBroker(options).catch(async (error: unknown) => {
+    const { isTransientInKafkaJs } = await import('./kafka-classic-client.ts')
+    throw isTransientInKafkaJs(error) ? unanswered(error) : error
+  })
+}
+
+function unanswered(error: unknown): ServiceError {
+  return overloaded(error instanceof Error ? error.message : String(error), error)
 }
 
 /** A cluster upgraded from before 4.2 knows the requests but keeps them off until the feature is raised. */

@@ -30,7 +30,7 @@ export interface RoleOptions {
   readonly logFile: string
   /** Address of its `/readyz`. */
   readonly url: string
-  /** It ended though nobody asked for it. It is started again. */
+  /** It ended though nobody asked for it, with an exit code or a signal. It is started again. */
   readonly onExit: (name: string, code: string) => void
 }
 

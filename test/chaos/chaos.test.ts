@@ -23,7 +23,7 @@ describe.skipIf(missing)('durable jobs under chaos', () => {
     expect(story, `histories are in ${directory}`).toBe('')
     expect(figures['accepted jobs']).toBe(5_000)
     expect(figures['processes killed with -9']).toBe(20)
-    expect(figures['faults that could not be done']).toBe(0)
+    expect(figures).toMatchObject({ 'faults that could not be done': 0, 'processes that ended by themselves': 0 })
     expect(figures).toMatchObject({ 'lost jobs': 0, 'jobs with two ends': 0, 'gaps or repeats': 0 })
     await rm(directory, { recursive: true, force: true })
   })

@@ -23,7 +23,6 @@ export interface ChaosOptions {
   readonly durationMs: number
   /** Where histories and logs are kept. It must be empty. */
   readonly directory: string
-  readonly settings?: Readonly<Record<string, string>>
   /** Ends the run early: everything is stopped and deleted, and the run rejects. */
   readonly signal?: AbortSignal
   /** Hears how far the run is. */
@@ -51,11 +50,7 @@ export async function runChaos(options: ChaosOptions): Promise<ChaosResult> {
 async function perform(options: ChaosOptions, history: History): Promise<void> {
   const { seed, jobs, kills, durationMs, onProgress = () => undefined } = options
   await using witness = await startWitness(history)
-  await using cluster = await startCluster({
-    history,
-    witness: witness.url,
-    ...(options.settings && { settings: options.settings }),
-  })
+  await using cluster = await startCluster({ history, witness: witness.url })
   onProgress(`cluster ready after ${seconds(history)} s; histories in ${options.directory}`)
   const over = new AbortController()
   const clients: Clients = { history, ingresses: cluster.ingresses, signal: over.signal }

@@ -223,6 +223,11 @@ describe('the checker of chaos runs', () => {
       [row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE],
     ],
     [
+      'a lost worker that had ended by itself',
+      'I7 losses',
+      [{ type: 'exit', target: 'inference-1', code: '1' }, row({ attempt: 2, crashes: 1, last_seq: 7 }), ...TWICE],
+    ],
+    [
       'one key that became two jobs',
       'I9 key',
       [...submitted(), row(), ...EVENTS, { type: 'submit', phase: 'ok', key: KEY, ingress: INGRESS, job_id: 'job_2' }],

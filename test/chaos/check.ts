@@ -69,7 +69,7 @@ function groupByJob(records: readonly Recorded[]): JobHistory[] {
 }
 
 function jobIdOf(entry: Recorded, jobOfKey: ReadonlyMap<string, string>): string | undefined {
-  if (entry.type === 'begin' || entry.type === 'fault') return undefined
+  if (entry.type === 'begin' || entry.type === 'fault' || entry.type === 'exit') return undefined
   return entry.type === 'submit' ? (entry.job_id ?? jobOfKey.get(entry.key)) : entry.job_id
 }
 
@@ -99,7 +99,7 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
   return [...doubled, ...shared]
 }
 
-/** I7: a worker is found lost only when something happened to a worker, the database or the machine's processes. */
+/** I7: a worker is found lost only after something was done to a worker or to the database. One that ended by itself is no excuse. */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const windows = records.flatMap((entry) =>
     entry.type === 'fault' && /^(inference|database)/.test(entry.target) ? [entry.at_ms] : [],

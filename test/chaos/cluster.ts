@@ -38,8 +38,6 @@ export interface ClusterOptions {
   readonly fleet?: Targets
   /** Base URL of the witness, which serves the model `witness-1`. */
   readonly witness?: string
-  /** Settings of every process, by their environment names. */
-  readonly settings?: Readonly<Record<string, string>>
 }
 
 /** Why no cluster can be started here; undefined when one can. */
@@ -99,7 +97,6 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
     // Short, so that some work is handed back when a worker is told to end.
     DRAIN_MS: '3000',
     INFERENCE_SLOTS: '48',
-    ...options.settings,
   }
 }
 
@@ -125,8 +122,7 @@ async function rolesOf(options: ClusterOptions, env: Record<string, string | und
       env: { ...env, ...(role === 'ingress' ? { PORT: port } : { METRICS_PORT: port }) },
       logFile: join(history.directory, `${name}.log`),
       url: `http://127.0.0.1:${port}`,
-      onExit: (target, code) =>
-        history.add('faults', { type: 'fault', phase: 'problem', kind: 'exit', target, problem: `code ${code}` }),
+      onExit: (target, code) => history.add('faults', { type: 'exit', target, code }),
     })
   })
 }

@@ -2,6 +2,9 @@ import { acceptedOf, type Verdict } from './check.ts'
 import { type JobHistory, of } from './check-job.ts'
 import type { Of, Recorded } from './history.ts'
 
+/** Exit code of a process that could not start: its settings are wrong, or Kafka or Postgres stayed away too long. */
+const NOT_STARTED = '2'
+
 /** The figures of a run, as docs/reliability.md prints them. */
 export type Figures = Readonly<Record<string, string | number>>
 
@@ -10,6 +13,7 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
   const accepted = acceptedOf(verdict)
   const faults = records.filter((entry) => entry.type === 'fault')
   const begun = faults.filter(({ phase }) => phase === 'begin')
+  const exits = records.filter((entry) => entry.type === 'exit')
   const events = verdict.jobs.flatMap((job) => job.events)
   const retries = events.filter(({ event }) => event === 'job.retrying')
   const started = events.filter(({ event }) => event === 'job.started').length
@@ -27,8 +31,9 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
     ...killsOf(begun),
     'processes stopped for 5 to 15 s': begun.filter(({ kind }) => kind === 'freeze').length,
     'processes ended by SIGTERM': begun.filter(({ kind }) => kind === 'roll').length,
-    'processes that ended by themselves': faults.filter(({ kind }) => kind === 'exit').length,
-    'faults that could not be done': faults.filter(({ kind, phase }) => phase === 'problem' && kind !== 'exit').length,
+    'faults that could not be done': faults.filter(({ phase }) => phase === 'problem').length,
+    'processes that ended by themselves': exits.filter(({ code }) => code !== NOT_STARTED).length,
+    'starts given up': exits.filter(({ code }) => code === NOT_STARTED).length,
     'submissions of unknown outcome': records.filter(isUnknownSubmit).length,
     'events followed': records.filter(({ type }) => type === 'frame').length,
     'streams resumed in the middle': records.filter(
@@ -63,7 +68,7 @@ export function tableOf(figures: Figures): string {
 }
 
 /** Kills by sort of actor. @param begun Faults at their begin */
-export function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
+function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
   const kills = begun.filter(({ kind }) => kind === 'kill')
   const sorts = ['ingress', 'inference', 'scheduler', 'broker', 'database']
   const counts = sorts.map((sort) => [`- ${sort}`, kills.filter(({ target }) => target.startsWith(sort)).length])

@@ -70,6 +70,8 @@ export type Entry =
     }
   | { type: 'run'; phase: 'start' | 'done' | 'failed' | 'aborted'; job_id: string; attempt: number }
   | { type: 'fault'; phase: 'begin' | 'end' | 'problem'; kind: string; target: string; problem?: string }
+  /** A process ended though nothing was done to it. */
+  | { type: 'exit'; target: string; code: string }
   | {
       type: 'row'
       job_id: string

@@ -1,11 +1,10 @@
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { stringify } from 'yaml'
-import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
-import { RoleActor } from './actor.ts'
-import { type Cluster, freePorts, startCluster, whyNoCluster } from './cluster.ts'
+import { until } from '../stack.ts'
+import { type Answer, chat, submit, submitMany } from './calls.ts'
+import { type Cluster, startCluster, whyNoCluster } from './cluster.ts'
 import { countUnfinished, query } from './final-state.ts'
 import { History } from './history.ts'
 
@@ -15,7 +14,7 @@ if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
 /** Seconds of an outage: 60 for a release, less where it is run often. */
 const OUTAGE_MS = Number(process.env.CHAOS_OUTAGE_SECONDS ?? 15) * 1_000
-/** An outage is noticed at the first call that meets it; from then on calls are refused at once. */
+/** What the service promises for a call that it cannot take. */
 const REFUSED_MS = 1_000
 const TIMEOUT_MS = 240_000
 
@@ -40,10 +39,14 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
       await submit(fleet.url(i), 'kept for later'),
       await chat(fleet.url(i), 'who is there'),
     ])
+    const slowestMs = Math.max(...refused.map(({ tookMs }) => tookMs))
+    tell(
+      `${accepted.length} jobs accepted, ${refused.length} calls refused, the slowest in ${Math.round(slowestMs)} ms`,
+    )
     expect(new Set(accepted.map(({ status }) => status))).toEqual(new Set([202]))
     expect(new Set(refused.map(({ status }) => status))).toEqual(new Set([503]))
     expect(refused.every(({ retryAfter }) => Number(retryAfter) > 0)).toBe(true)
-    expect(Math.max(...refused.map(({ tookMs }) => tookMs))).toBeLessThan(REFUSED_MS)
+    expect(slowestMs).toBeLessThan(REFUSED_MS)
     await cluster.broker.up()
     await finished(cluster)
     expect(await statesOf(cluster)).toEqual([{ state: 'completed', count: accepted.length }])
@@ -58,6 +61,7 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
       await chat(fleet.url(i), 'still here'),
       await submit(fleet.url(i), 'not now'),
     ])
+    tell(`${answered.length} calls answered, ${refused.length} jobs refused`)
     expect(new Set(answered.map(({ status }) => status))).toEqual(new Set([200]))
     expect(new Set(refused.map(({ status }) => status))).toEqual(new Set([503]))
     await cluster.actor('database').up()
@@ -66,96 +70,29 @@ describe.skipIf(missing)('while a part of the fleet is away', { timeout: TIMEOUT
     await finished(cluster)
     expect(await statesOf(cluster)).toEqual([{ state: 'completed', count: 2 }])
   })
-})
 
-describe('one process with everything in it', { timeout: 120_000 }, () => {
-  it('is killed with 100 slow jobs, and finishes all of them when it is started again', async () => {
-    await using single = await openSingle()
-    await single.process.up()
-    await until(() => single.process.isReady(), { withinMs: 30_000 })
-    const ids = await submitMany(single.process.url, 100, '!echo first_ms=3000\nslow and sure')
-    await until(async () => (await read(single.process.url, ids[0] ?? '')).status === 'in_progress')
-    await single.process.down('SIGKILL')
-    await single.process.up()
-    await until(() => single.process.isReady(), { withinMs: 30_000 })
-    for (const id of ids) {
-      const done = await until(
-        async () => {
-          const job = await read(single.process.url, id)
-          return job.status === 'completed' && job
-        },
-        { withinMs: 60_000 },
-      )
-      expect(JSON.stringify(done)).toContain('slow and sure')
+  it('processes that start while Kafka and Postgres are down wait for them', async () => {
+    await using fleet = await openFleet()
+    const { cluster } = fleet
+    const names = ['ingress-1', 'inference-1', 'scheduler-1']
+    await Promise.all([cluster.broker.down('SIGKILL'), cluster.actor('database').down('SIGKILL')])
+    for (const name of names) {
+      await cluster.actor(name).down('SIGKILL')
+      await cluster.actor(name).up()
     }
-  })
-
-  it('keeps a second process off its data directory, and says who has it', async () => {
-    await using single = await openSingle()
-    await single.process.up()
-    await until(() => single.process.isReady(), { withinMs: 30_000 })
-    const second = single.another()
-    await second.actor.up()
-    const code = await second.exited
-    await second.actor.down('SIGKILL')
-    expect(code).toBe('2')
-    expect(await readFile(second.logFile, 'utf8')).toMatch(
-      new RegExp(`${single.dataDir}.* is open in process ${single.process.pid} `),
-    )
+    for (const name of names) await until(async () => (await fleet.logOf(name)).includes(WAITING), { withinMs: 30_000 })
+    await Promise.all([cluster.broker.up(), cluster.actor('database').up()])
+    await cluster.ready()
+    for (const name of names) expect(await fleet.logOf(name)).not.toContain('Cannot start')
+    expect((await chat(fleet.url(0), 'well again')).status).toBe(200)
   })
 })
 
-/** What one call came to. */
-interface Answer {
-  readonly status: number
-  readonly retryAfter: string | null
-  readonly tookMs: number
-  readonly body: Record<string, unknown>
-}
+/** What a process logs that waits at its start. */
+const WAITING = 'cannot start yet; waiting'
 
-async function post(url: string, path: string, body: object): Promise<Answer> {
-  const startedAt = performance.now()
-  const response = await fetch(url + path, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
-    body: JSON.stringify(body),
-    signal: AbortSignal.timeout(30_000),
-  })
-  const answer = (await response.json()) as Record<string, unknown>
-  const retryAfter = response.headers.get('retry-after')
-  return { status: response.status, retryAfter, tookMs: performance.now() - startedAt, body: answer }
-}
-
-function chat(url: string, content: string): Promise<Answer> {
-  return post(url, '/v1/chat/completions', requestOf(content))
-}
-
-function submit(url: string, content: string): Promise<Answer> {
-  return post(url, '/v1/jobs', { endpoint: '/v1/chat/completions', body: requestOf(content) })
-}
-
-function requestOf(content: string): object {
-  return { model: 'echo-1', messages: [{ role: 'user', content }] }
-}
-
-/** Submits jobs a few at a time. @returns their ids */
-async function submitMany(url: string, count: number, content: string): Promise<string[]> {
-  const ids: string[] = []
-  const submitter = async () => {
-    while (ids.length < count) {
-      const index = ids.push('') - 1
-      const { status, body } = await submit(url, content)
-      if (status !== 202) throw new Error(`${status}: ${JSON.stringify(body)}`)
-      ids[index] = String(body.id)
-    }
-  }
-  await Promise.all(Array.from({ length: 16 }, submitter))
-  return ids
-}
-
-async function read(url: string, id: string): Promise<Record<string, unknown>> {
-  const response = await fetch(`${url}/v1/jobs/${id}`, { headers: { authorization: `Bearer ${TEST_KEY}` } })
-  return (await response.json()) as Record<string, unknown>
+function tell(what: string): void {
+  process.stderr.write(`In ${OUTAGE_MS / 1_000} s: ${what}.\n`)
 }
 
 /** Makes the same two calls again and again for a time. */
@@ -187,47 +124,11 @@ async function openFleet() {
   return {
     cluster,
     url: (turn: number) => cluster.ingresses[turn % cluster.ingresses.length] ?? '',
+    logOf: (name: string) => readFile(join(directory, `${name}.log`), 'utf8'),
     async [Symbol.asyncDispose]() {
       await cluster[Symbol.asyncDispose]()
       await history.close()
       await rm(directory, { recursive: true, force: true })
-    },
-  }
-}
-
-/** `npm start` on an own data directory, on the embedded adapters. */
-async function openSingle() {
-  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-single-'))
-  const modelsFile = join(dataDir, 'models.yaml')
-  await writeFile(modelsFile, stringify({ models: [ECHO_MODEL] }))
-  const [first, second] = await freePorts(2)
-  const actorOn = (port: number | undefined, logFile: string, onExit: (code: string) => void) =>
-    new RoleActor({
-      name: 'single',
-      roles: [],
-      env: {
-        PATH: process.env.PATH,
-        PORT: String(port),
-        DATA_DIR: dataDir,
-        MODELS_FILE: modelsFile,
-        SLUICE_API_KEY: TEST_KEY,
-      },
-      logFile,
-      url: `http://127.0.0.1:${port}`,
-      onExit: (_name, code) => onExit(code),
-    })
-  const process1 = actorOn(first, join(dataDir, 'first.log'), () => undefined)
-  return {
-    dataDir,
-    process: process1,
-    another() {
-      const { promise, resolve } = Promise.withResolvers<string>()
-      const logFile = join(dataDir, 'second.log')
-      return { actor: actorOn(second, logFile, resolve), exited: promise, logFile }
-    },
-    async [Symbol.asyncDispose]() {
-      await process1.down('SIGKILL')
-      await rm(dataDir, { recursive: true, force: true })
     },
   }
 }

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import type { History } from './history.ts'
 
-/** Characters of text in one delta, about. */
+/** The text of one delta. */
 const WORD = /\s*\S+|\s+$/g
 
 /** An upstream that writes down every execution it sees. */

@@ -22,7 +22,7 @@ export interface PlannedJob {
 }
 
 /** Runs in the worker, or in the harness, which sees each execution. */
-export const MODELS = ['echo-1', 'witness-1'] as const
+const MODELS = ['echo-1', 'witness-1'] as const
 
 /** The job of a number: the same for the same seed. */
 export function planJob(seed: number, number: number): PlannedJob {
