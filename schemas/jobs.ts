@@ -54,5 +54,6 @@ export const ListJobs = z.object({
     .optional()
     .describe('No control characters: Postgres refuses NUL'),
   parent_id: z.string().max(64).optional(),
+  beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere (contract A.5)'),
 })
 export type ListJobs = z.infer<typeof ListJobs>

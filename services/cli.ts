@@ -14,7 +14,7 @@ const GLOBAL_OPTIONS = {
   help: { type: 'boolean', short: 'h' },
 } as const
 
-const GLOBAL_HELP = `Everywhere:
+const GLOBAL_HELP = `Everywhere, before or after the command:
   --url URL   where the service is (default SLUICE_URL, or http://127.0.0.1:8080)
   --key KEY   the API key (default SLUICE_API_KEY, which other users of the machine cannot see)
   --json      JSON lines also on a terminal
@@ -32,17 +32,27 @@ async function main(argv: readonly string[]): Promise<ExitCode> {
   try {
     return await dispatch(argv)
   } catch (error) {
-    return report(error, argv[0])
+    return report(error, findCommand(argv).name)
   }
 }
 
-async function dispatch([name, ...rest]: readonly string[]): Promise<ExitCode> {
-  if (name === undefined || name === '--help' || name === '-h' || name === 'help') return help(rest[0], name)
-  if (name === '--version' || name === '-v') return print(`${packageJson.version}\n`)
+async function dispatch(argv: readonly string[]): Promise<ExitCode> {
+  if (argv[0] === '--version' || argv[0] === '-v') return print(`${packageJson.version}\n`)
+  const { name, rest } = findCommand(argv)
+  if (name === undefined) parse({ options: {} }, rest)
+  if (name === undefined || name === 'help') return help(rest, name)
   const command = commandOf(name)
   const { values, positionals } = parse(command, rest)
   if (values.help === true) return print(`${command.help}\n\n${GLOBAL_HELP}`)
   return await run(command, new Values(values), positionals)
+}
+
+/** The command, and what stands around it: the options of every command may stand before it. */
+function findCommand(argv: readonly string[]): { name: string | undefined; rest: string[] } {
+  const args = [...argv]
+  const { tokens } = parseArgs({ args, options: GLOBAL_OPTIONS, allowPositionals: true, strict: false, tokens: true })
+  const at = tokens.find(({ kind }) => kind === 'positional')?.index
+  return { name: at === undefined ? undefined : args[at], rest: args.filter((_, i) => i !== at) }
 }
 
 async function run(command: Command, values: Values, args: readonly string[]): Promise<ExitCode> {
@@ -71,7 +81,7 @@ function readConfig(): Config | ConfigError {
   }
 }
 
-function parse(command: Command, args: string[]) {
+function parse(command: Pick<Command, 'options'>, args: string[]) {
   try {
     return parseArgs({ args, allowPositionals: true, options: { ...command.options, ...GLOBAL_OPTIONS } })
   } catch (error) {
@@ -85,11 +95,14 @@ function commandOf(name: string): Command {
   return command
 }
 
-function help(topic: string | undefined, word: string | undefined): ExitCode {
-  if (topic !== undefined) return print(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`)
+/** @param word `help`, where that was the command. */
+function help(rest: readonly string[], word: string | undefined): ExitCode {
+  const [topic] = rest
+  if (word !== undefined && topic !== undefined) return print(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`)
   const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(8)} ${summary}\n`)
   const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\n\`sluice COMMAND --help\` says more, with examples.\n`
-  if (word !== undefined) return print(`${text}\n${GLOBAL_HELP}`)
+  const isAskedFor = word !== undefined || rest.some((option) => option === '--help' || option === '-h')
+  if (isAskedFor) return print(`${text}\n${GLOBAL_HELP}`)
   process.stderr.write(text)
   return EXIT.usage
 }

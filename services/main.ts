@@ -4,6 +4,7 @@ import { type Config, ConfigError, loadConfig } from '#shared/config.ts'
 import { answerHealth } from '#shared/health.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/lifecycle.ts'
 import { type Log, openLog } from '#shared/log.ts'
+import type { ModelCatalogue } from '#shared/models.ts'
 import { openPorts, type Ports, portsService } from '#shared/ports.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import type { Ingress } from './ingress/ingress.ts'
@@ -14,9 +15,11 @@ const HELP = `Usage: node services/main.ts [role ...]
 Runs the given roles in one process; without any, all of them.
 
 Roles:
-  ingress      HTTP API: turns requests into jobs and streams results back
-  inference    worker: text generation
-  scheduler    due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own
+  ingress        HTTP API: turns requests into jobs and streams results back
+  inference      worker: text generation
+  embeddings     worker: texts to vectors
+  transcription  worker: speech to text
+  scheduler      due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own
 
 Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the
 environment and from .env; .env.example lists them all.
@@ -57,7 +60,7 @@ async function main(): Promise<void> {
   if (!roles.includes('ingress') && config.metricsPort !== undefined)
     serveHealth(config.metricsPort, services, ports, log)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
-  if (ingress) greet(config, ingress)
+  if (ingress) greet(config, ingress, ports.models)
 }
 
 function readArguments(): string[] {
@@ -119,16 +122,28 @@ function serveHealth(port: number, services: readonly Service[], ports: Ports, l
 }
 
 /** Says where to go, once, to people at a terminal and in logs alike. */
-function greet(config: Config, ingress: Ingress): void {
+function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue): void {
   const host = config.host === '0.0.0.0' ? '127.0.0.1' : config.host
   const url = `http://${host}:${ingress.port}`
-  const key = ingress.createdKey
-  const lines = [`Sluice listens on ${url}`]
-  if (key) lines.push(`Your API key, shown only now: ${key}`)
+  const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
+  const model = models.find(({ pool }) => pool === 'inference')?.id ?? 'MODEL'
   lines.push(
-    'Try it:',
-    `  curl ${url}/v1/chat/completions -H 'Authorization: Bearer ${key ?? 'YOUR_KEY'}' -H 'Content-Type: application/json' \\`,
-    `    -d '{"model":"smollm2-135m-instruct","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
+    `  curl ${url}/v1/chat/completions \\`,
+    `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
+    `    -d '{"model":"${model}","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
   )
-  process.stderr.write(`\n${lines.join('\n')}\n\n`)
+  // A progress bar may stand in the line.
+  const start = process.stderr.isTTY ? '\r\x1b[K' : ''
+  process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)
+}
+
+/** Which key a call needs, before the call to try. */
+function keyLines({ apiKey }: Config, createdKey: string | undefined): string[] {
+  if (createdKey !== undefined) {
+    const example = [`  export SLUICE_API_KEY=${createdKey}`]
+    return [`Your API key, shown only now: ${createdKey}`, '', 'Try it in another terminal:', ...example]
+  }
+  const whence =
+    apiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
+  return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
 }

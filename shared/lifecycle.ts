@@ -12,6 +12,8 @@ export interface Service {
 
 /** How long closing may take after the drain before the process ends anyway. */
 const CLOSE_MS = 10_000
+/** Ctrl-C under npm arrives twice, from the terminal and from npm: so soon a second signal is the first one again. */
+const SAME_SIGNAL_MS = 1_000
 
 /**
  * Stops services in good order: all drain under one deadline and then close, the last started first.
@@ -32,16 +34,17 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
 
 /**
  * Runs until SIGTERM or SIGINT, then stops everything and exits: 0 when all went well, 1 when not.
- * A second signal exits with 1 at once.
+ * A second signal exits with 1 at once, unless it comes within a second of the first.
  */
 export function stopOnSignals(services: readonly Service[], drainMs: number, log: Log): void {
-  let isStopping = false
+  let stoppingSince: number | undefined
   const onSignal = (signal: string) => {
-    if (isStopping) {
+    if (stoppingSince !== undefined) {
+      if (performance.now() - stoppingSince < SAME_SIGNAL_MS) return
       log.warn({ signal }, 'second signal; leaving at once')
       process.exit(1)
     }
-    isStopping = true
+    stoppingSince = performance.now()
     log.info({ signal, drain_ms: drainMs }, 'draining')
     stopAll(services, drainMs, log).then((isClean) => {
       log.info({ clean: isClean }, 'stopped')

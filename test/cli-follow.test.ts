@@ -2,11 +2,16 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { Values } from '#services/cli/command.ts'
 import { followEvents } from '#services/cli/event-stream.ts'
 import { barLine, openFollowView } from '#services/cli/follow-view.ts'
+import { get } from '#services/cli/get.ts'
 import { HttpClient } from '#services/cli/http.ts'
 import { JobEventView, JobView } from '#services/cli/job.ts'
-import { Output } from '#services/cli/output.ts'
+import { jobTable } from '#services/cli/jobs.ts'
+import { JobsApi } from '#services/cli/jobs-api.ts'
+import { Output, tableOf } from '#services/cli/output.ts'
+import { parseConfig } from '#shared/config.ts'
 
 const ID = 'job_01'
 const job = (status: string, more: object = {}) => JobView.parse({ id: ID, status, created_at: 1_790_000_000, ...more })
@@ -38,10 +43,12 @@ function sendCut(res: ServerResponse, events: object[], count: number): void {
   res.write(half.slice(0, half.length / 2), () => res.destroy())
 }
 
-/** A server of one job's events. Gives how often it was asked, and by what position. */
-async function serve(script: Script) {
+/** A server of one job's events, and of bodies by their paths. Gives how often it was asked, and by what position. */
+async function serve(script: Script, bodies: Readonly<Record<string, string>> = {}) {
   const positions: number[] = []
   const server = createServer((req: IncomingMessage, res) => {
+    const body = bodies[req.url ?? '']
+    if (body !== undefined) return void res.end(body)
     const after = Number(req.headers['last-event-id'] ?? 0)
     positions.push(after)
     script(after, res, positions.length)
@@ -169,8 +176,8 @@ describe('following a job', () => {
   })
 })
 
-/** A terminal that remembers what was written, by stream. */
-function terminal(isTTY = true) {
+/** Streams that remember what was written, by stream. */
+function openOutput(isTTY: boolean) {
   const written: string[] = []
   const stream = (mark: string) =>
     Object.assign(Object.create(process.stdout), {
@@ -181,7 +188,12 @@ function terminal(isTTY = true) {
         return true
       },
     })
-  const view = openFollowView(new Output({ out: stream('out: '), err: stream('err: ') }, false))
+  return { written, out: new Output({ out: stream('out: '), err: stream('err: ') }, false) }
+}
+
+function terminal(isTTY = true) {
+  const { written, out } = openOutput(isTTY)
+  const view = openFollowView(out)
   onTestFinished(() => view.close())
   const event = (more: object) => view.event(JobEventView.parse({ sequence_number: 1, ...more }))
   return { written, view, event }
@@ -297,5 +309,65 @@ describe('a followed job elsewhere', () => {
     const { written, view } = terminal(false)
     await view.end(job('failed'))
     expect(JSON.parse(written.join('').replace('out: ', ''))).toMatchObject({ id: ID, status: 'failed' })
+  })
+})
+
+describe('a job shown by its id', () => {
+  const ANSWER = { choices: [{ index: 0, message: { content: `Paris.\n${'It is. '.repeat(100)}` } }] }
+
+  /** Runs `sluice get` against a server that has the job. */
+  async function show(isTTY: boolean, options: Record<string, unknown>, shown: object, result = '') {
+    const { http } = await serve((_, res) => void res.end(), {
+      [`/v1/jobs/${ID}`]: JSON.stringify(shown),
+      [`/v1/jobs/${ID}/result`]: result,
+    })
+    const { written, out } = openOutput(isTTY)
+    const invocation = { values: new Values(options), args: [ID], config: parseConfig({}), out, api: new JobsApi(http) }
+    await get.run(invocation)
+    return written.join('')
+  }
+
+  it('says on a terminal how its answer begins, and how to get all of it', async () => {
+    const text = await show(true, {}, job('completed', { result: ANSWER }))
+    expect(text).toMatch(/answer {4}Paris\. It is\. It is\. .*…\n/)
+    expect(text.length).toBeLessThan(600)
+    expect(text).toContain(`err: The whole result: sluice get ${ID} --result\n`)
+    expect(await show(true, {}, job('in_progress'))).not.toContain('--result')
+  })
+
+  it('is printed with the end of its line on a terminal, and byte for byte elsewhere', async () => {
+    const result = '{"text":"\x9b1Ax"}'
+    expect(await show(true, { result: true }, job('completed'), result)).toBe('out: {"text":"x"}out: \n')
+    expect(await show(true, { result: true }, job('completed'), '1\n')).toBe('out: 1\n')
+    expect(await show(false, { result: true }, job('completed'), result)).toBe(`out: ${result}`)
+  })
+})
+
+describe('a table', () => {
+  const long = job('in_progress', {
+    id: `job_${'x'.repeat(32)}`,
+    endpoint: '/v1/chat/completions',
+    model: 'a-model-with-a-long-name-7b-instruct',
+    progress: { percent: 40 },
+  })
+
+  it('of jobs fits a terminal of 80 columns with whole ids and statuses', () => {
+    const lines = jobTable([long, job('completed', { model: 'm', progress: { percent: 100 } })], 80).split('\n')
+    for (const line of lines) expect(line.length).toBeLessThanOrEqual(80)
+    expect(lines[0]).toMatch(/^job +age +model +status$/)
+    expect(lines[2]).toMatch(/ completed$/)
+    expect(lines[1]).toMatch(new RegExp(`^${long.id} .* a-model-\\S+… +in_progress 40 %$`))
+  })
+
+  it('of jobs is whole where there is room', () => {
+    const lines = jobTable([long], 200).split('\n')
+    expect(lines[0]).toMatch(/^job +age +endpoint +model +attempt +status$/)
+    expect(lines[1]).toContain(long.model)
+  })
+
+  it('is too wide rather than illegible', () => {
+    expect(tableOf({ head: ['id', 'name'], rows: [['0123456789', 'abcdefghij']], spare: [] }, 5)).toBe(
+      'id          name\n0123456789  abcde…\n',
+    )
   })
 })

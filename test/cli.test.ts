@@ -85,6 +85,9 @@ describe('sluice', () => {
 
   it.each([
     { args: [], says: 'Usage: sluice COMMAND' },
+    { args: ['--colour'], says: "Unknown option '--colour'" },
+    { args: ['--json', 'fly'], says: 'There is no command fly.' },
+    { args: ['--json', 'jobs', '--limit', '0'], says: 'See: sluice jobs --help' },
     { args: ['fly'], says: 'There is no command fly.\nThere are: submit, follow,' },
     { args: ['jobs', '--colour'], says: "Unknown option '--colour'" },
     { args: ['jobs', 'job_1'], says: 'job_1 is not understood here.\nSee: sluice jobs --help' },
@@ -123,6 +126,23 @@ describe('sluice', () => {
     const { code, err } = await sluice(['jobs'], { env: { PORT: 'x', SLUICE_URL: 'nowhere' } })
     expect(code).toBe(2)
     expect(err).toMatch(/PORT: .*\n.*SLUICE_URL: /)
+  })
+
+  it('shows what a setting was set to, unless it is a secret', async () => {
+    const env = { PORT: 'abc', LOG_LEVEL: 'loud', SLUICE_API_KEY: 'short', DATABASE_URL: 'mysql://me:hidden@db/x' }
+    const { err } = await sluice(['jobs'], { env })
+    expect(err).toContain("PORT: Invalid input: expected number, got 'abc'\n")
+    expect(err).toMatch(/LOG_LEVEL: .*, got 'loud'\n/)
+    expect(err).toMatch(/SLUICE_API_KEY: (?!.*short).*\n/)
+    expect(err).toMatch(/DATABASE_URL: (?!.*hidden).*\n/)
+  })
+
+  it('takes the options of every command before it as well', async () => {
+    await using stack = await startStack()
+    const around = ['--url', stack.url, `--key=${TEST_KEY}`, 'jobs', '--limit', '1']
+    expect(await sluice(around, { env: { SLUICE_URL: NOWHERE } })).toMatchObject({ code: 0, out: '', err: '' })
+    expect((await sluice(['--json', 'get', '--help'])).out).toContain('Usage: sluice get')
+    expect(await sluice(['--json', '--help'])).toMatchObject({ code: 0, err: '' })
   })
 
   it('exits 4 when nobody answers, and says what to do', async () => {
@@ -318,6 +338,7 @@ describe('jobs from the command line', () => {
     const run = against(stack)
     const dry = await run(['redrive', '--status', 'failed', '--since', '1h', '--dry-run'])
     expect(dry.code).toBe(0)
+    expect(dry.err).toContain('Nothing was run. To run these 2 jobs again, leave out --dry-run.')
     expect(dry.lines).toEqual(failed.toReversed().map((id) => ({ id, status: 'failed', dry_run: true })))
     expect((await run(['jobs'])).lines).toHaveLength(3)
     const capped = await run(['redrive', '--status', 'failed', '--max', '1'])

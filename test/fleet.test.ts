@@ -1,4 +1,11 @@
-import { describe, expect, inject, it } from 'vitest'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { logText } from '#shared/log-text.ts'
+import { ECHO_MODEL, TEST_KEY, until } from './stack.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes.ts'
 
 const kafka = inject('kafka')
@@ -83,7 +90,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
   })
 
-  it('leaves at once with exit code 1 at a second signal', async () => {
+  it('leaves at once with exit code 1 at a second signal, later than that', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const worker = await fleet.start('inference')
@@ -91,11 +98,112 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     call.catch(() => {})
     await new Promise((resolve) => setTimeout(resolve, 500))
     worker.kill('SIGTERM')
-    await new Promise((resolve) => setTimeout(resolve, 300))
+    await new Promise((resolve) => setTimeout(resolve, 1_200))
     worker.kill('SIGTERM')
     expect(await worker.exited).toBe(1)
   })
 })
+
+describe('a process of all roles', () => {
+  it('drains at two signals at once, as Ctrl-C under npm sends them', async () => {
+    const { child, told } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
+    const url = await until(() => /http:\/\/[\d.:]+/.exec(told())?.[0], { withinMs: 20_000 })
+    const answer = await fetch(`${url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+      body: JSON.stringify({
+        model: 'echo-1',
+        messages: [{ role: 'user', content: '!echo tokens=20 delay_ms=50' }],
+        stream: true,
+      }),
+    })
+    const exited = once(child, 'exit')
+    // Two of one kind could arrive as one.
+    child.kill('SIGINT')
+    child.kill('SIGTERM')
+    expect((await answer.text()).endsWith('data: [DONE]\n\n')).toBe(true)
+    expect(await exited).toEqual([0, null])
+  })
+
+  it('says where it listens and how to call it, without showing the key it was given', async () => {
+    const { told } = await startMain([], { SLUICE_API_KEY: TEST_KEY })
+    await until(() => told().includes('What is the capital'), { withinMs: 20_000 })
+    expect(told()).toMatch(/Sluice listens on http:\/\/127\.0\.0\.1:\d+/)
+    expect(told()).toContain('-H "Authorization: Bearer $SLUICE_API_KEY"')
+    expect(told()).not.toContain(TEST_KEY)
+  })
+
+  it('shows a key that it made once, and not at its second start', async () => {
+    const directory = await emptyDirectory()
+    const first = await startMain([], {}, directory)
+    await until(() => first.told().includes('What is the capital'), { withinMs: 20_000 })
+    expect(first.told()).toMatch(/export SLUICE_API_KEY=sk-[\w-]{40}\n/)
+    first.child.kill('SIGTERM')
+    await once(first.child, 'exit')
+    const second = await startMain([], {}, directory)
+    await until(() => second.told().includes('What is the capital'), { withinMs: 20_000 })
+    expect(second.told()).not.toContain('sk-')
+    expect(second.told()).toContain('sluice keys create')
+  })
+
+  it.each([
+    { name: 'KAFKA_BROKERS', address: '127.0.0.1:1', fix: 'deploy/kafka-local.sh start' },
+    { name: 'DATABASE_URL', address: 'postgres://127.0.0.1:1/x', fix: 'in DATABASE_URL' },
+  ])('says what to do where nobody answers at $name', async ({ name, address, fix }) => {
+    const { told } = await startMain([], { [name]: address })
+    await until(() => told().includes(fix), { withinMs: 20_000 })
+  })
+})
+
+describe('the log at a terminal', () => {
+  const line = (more: object) =>
+    logText(JSON.stringify({ level: 30, time: '2026-11-21T14:39:43Z', service: 's', ...more }))
+
+  it('is a line of text for each of JSON', () => {
+    const text = line({ role: 'ingress', step: 'two words', count: 2, msg: 'service ready' })
+    expect(text).toMatch(/\d\d:39:43.* service ready role=ingress step="two words" count=2\n$/)
+  })
+
+  it('names warnings, and shows the stack of an error', () => {
+    const err = { message: 'No.', stack: 'Error: No.\n    at here' }
+    expect(line({ level: 40, msg: 'cut', err })).toMatch(/WARN .*cut: No\.\n$/)
+    expect(line({ level: 50, msg: 'broken', err })).toMatch(/ERROR .*broken: No\.\n {4}Error: No\.\n {8}at here\n$/)
+  })
+
+  it('gives the terminal no commands of others', () => {
+    const text = line({ path: '/\x1b[2J\x9b1A', msg: 'request', err: { message: '\x1b]0;title\x07x' } })
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not be there
+    expect(text.replace(/^\S+ /, '')).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/)
+  })
+})
+
+async function emptyDirectory(): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-start-'))
+  onTestFinished(() => rm(directory, { recursive: true, force: true }))
+  return directory
+}
+
+/** Starts roles, or all of them, in a process of its own. `told` gives all that it has said so far. */
+async function startMain(roles: string[], settings: Record<string, string>, directory?: string) {
+  const dataDir = directory ?? (await emptyDirectory())
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
+  const env = { PATH: process.env.PATH, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, ...settings }
+  const child = spawn(process.execPath, ['services/main.ts', ...roles], { env })
+  let text = ''
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (chunk) => {
+      text += chunk
+    })
+  }
+  onTestFinished(async () => {
+    if (child.exitCode !== null) return
+    const exited = once(child, 'exit')
+    child.kill('SIGKILL')
+    await exited
+  })
+  return { child, told: () => text }
+}
 
 function callMany(
   fleet: Fleet,

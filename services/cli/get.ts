@@ -1,7 +1,8 @@
 import { type Command, CommandError, EXIT, type ExitCode, type Invocation, onlyArgument } from './command.ts'
+import type { Answer } from './http.ts'
 import { exitOf, type JobView } from './job.ts'
 import { describeJob } from './job-text.ts'
-import { plain } from './output.ts'
+import { type Output, plain, printable } from './output.ts'
 
 const WAIT_SECONDS_MAX = 7 * 86_400
 
@@ -10,8 +11,8 @@ export const get: Command = {
   summary: 'Show a job, wait for it, or print its result',
   help: `Usage: sluice get JOB [--wait N] [--result]
 
-Shows a job. With --wait or --result it exits as the job ended: 0 completed, 1 failed or expired, 3 cancelled, and 5
-when it has not ended yet.
+Shows a job; on a terminal with the beginning of its answer. With --wait or --result it exits as the job ended:
+0 completed, 1 failed or expired, 3 cancelled, and 5 when it has not ended yet.
 
 Options:
   --wait N   wait up to N seconds for its end
@@ -27,8 +28,11 @@ Examples:
     const waitSeconds = values.count('wait', 0, WAIT_SECONDS_MAX)
     const job = await api.get(id, waitSeconds)
     if (values.has('result')) return await printResult(invocation, job)
-    if (out.isForPeople) await out.write(describeJob(job))
-    else await out.json(job)
+    if (!out.isForPeople) await out.json(job)
+    else {
+      await out.write(describeJob(job))
+      if (exitOf(job) === EXIT.ok) out.note(`The whole result: sluice get ${job.id} --result`)
+    }
     return waitSeconds === undefined ? EXIT.ok : (exitOf(job) ?? EXIT.refused)
   },
 }
@@ -44,6 +48,19 @@ async function printResult({ api, out }: Invocation, job: JobView): Promise<Exit
     throw new CommandError(exit, `${job.id} ${plain(job.status)}${why}`, `Run it again: sluice redrive ${job.id}`)
   }
   const answer = await api.result(job.id)
-  for await (const chunk of answer.body) await out.write(chunk)
+  if (out.isForPeople) await writeText(answer, out)
+  else for await (const chunk of answer.body) await out.write(chunk)
   return EXIT.ok
+}
+
+/** Byte for byte is for programs: a terminal wants a last line that ends, and nothing it would obey. */
+async function writeText({ body }: Answer, out: Output): Promise<void> {
+  const decoder = new TextDecoder()
+  let last = ''
+  for await (const chunk of body) {
+    const text = printable(decoder.decode(chunk, { stream: true }))
+    last = text.at(-1) ?? last
+    await out.write(text)
+  }
+  if (last !== '\n') await out.write('\n')
 }

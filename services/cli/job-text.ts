@@ -7,6 +7,9 @@ import { plain } from './output.ts'
  * not known here is shown as JSON or not at all; programs get it whole.
  */
 
+/** Characters of an answer that are shown with its job. */
+const ANSWER_MAX = 300
+
 const Choices = z.looseObject({ choices: z.array(z.looseObject({ index: z.number().default(0) })) })
 const Content = z.looseObject({ content: z.string() })
 const BlockDelta = z.looseObject({ type: z.literal('content_block_delta'), delta: z.looseObject({ text: z.string() }) })
@@ -52,10 +55,15 @@ export function describeJob(job: JobView): string {
     ['started', timeOf(job.started_at)],
     ['ended', timeOf(endedAt(job))],
     ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
+    ['answer', excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
   const shown = fields.filter(([, value]) => value)
   return shown.map(([name, value]) => `${name.padEnd(9)} ${plain(value ?? '')}\n`).join('')
+}
+
+function excerpt(text: string): string {
+  return text.length > ANSWER_MAX ? `${text.slice(0, ANSWER_MAX).trimEnd()}…` : text
 }
 
 /** Unix seconds as people of this place write them. */

@@ -1,5 +1,5 @@
 import { type Command, EXIT, type ExitCode, noArguments } from './command.ts'
-import type { JobView } from './job.ts'
+import { exitOf, type JobView } from './job.ts'
 import { ageOf } from './job-text.ts'
 import { coloured, tableOf } from './output.ts'
 import { timeOf } from './time.ts'
@@ -42,7 +42,7 @@ Examples:
       if (out.isForPeople) found.push(job)
       else await out.json(job)
     }
-    if (out.isForPeople) await out.write(found.length > 0 ? jobTable(found) : 'No jobs.\n')
+    if (out.isForPeople) await out.write(found.length > 0 ? jobTable(found, out.columns) : 'No jobs.\n')
     return EXIT.ok
   },
 }
@@ -56,14 +56,16 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
 }
 
 /** Jobs under each other; the status, last in colour, is what people look for. */
-export function jobTable(found: readonly JobView[]): string {
+export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((job) => {
-    const percent = typeof job.progress?.percent === 'number' ? ` ${Math.round(job.progress.percent)} %` : ''
+    const { percent } = job.progress ?? {}
+    const share = typeof percent === 'number' && exitOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
     const age = ageOf(job.created_at, nowMs)
-    return [job.id, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? ''), `${job.status}${percent}`]
+    return [job.id, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? ''), `${job.status}${share}`]
   })
-  const [head, ...lines] = tableOf(['job', 'age', 'endpoint', 'model', 'attempt', 'status'], rows).split('\n')
+  const table = { head: ['job', 'age', 'endpoint', 'model', 'attempt', 'status'], rows, spare: ['attempt', 'endpoint'] }
+  const [head, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {
     const status = found[i]?.status ?? ''
     const colour = COLOURS[status]

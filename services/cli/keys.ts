@@ -67,7 +67,7 @@ async function create(store: KeyStore, args: readonly string[], { values, out, c
 async function list(store: KeyStore, args: readonly string[], { out, config }: Invocation) {
   if (args[0] !== undefined) throw usageError(`${args[0]} is not understood here.`)
   const found = await store.list()
-  if (out.isForPeople) await out.write(found.length > 0 ? keyTable(found) : 'No keys.\n')
+  if (out.isForPeople) await out.write(found.length > 0 ? keyTable(found, out.columns) : 'No keys.\n')
   else for (const key of found) await out.json(shown(key))
   if (config.apiKey !== undefined) noteFixed(out)
   return EXIT.ok
@@ -83,14 +83,14 @@ async function revoke(store: KeyStore, args: readonly string[], { out }: Invocat
   return EXIT.ok
 }
 
-function keyTable(found: readonly ApiKey[]): string {
+function keyTable(found: readonly ApiKey[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((key) => {
     const rights = [key.endpoints?.join(',') ?? 'all', key.models?.join(',') ?? 'all']
     const age = ageOf(key.created_at, nowMs)
     return [key.id, key.hint, age, key.revoked ? 'revoked' : 'valid', key.name ?? '', ...rights]
   })
-  return tableOf(['id', 'secret', 'age', 'state', 'name', 'endpoints', 'models'], rows)
+  return tableOf({ head: ['id', 'secret', 'age', 'state', 'name', 'endpoints', 'models'], rows, spare: [] }, columnsMax)
 }
 
 /** What may be shown of a key: everything but its hash. */

@@ -7,7 +7,7 @@ export interface Streams {
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }
 
-/** Columns of an error stream that is no terminal, or does not know. */
+/** Columns of a terminal that does not know how many it has; some say 0. */
 const COLUMNS_DEFAULT = 80
 
 /** Results for a person at a terminal, or one line of JSON each for a program. */
@@ -25,8 +25,9 @@ export class Output {
     this.canRedraw = this.isForPeople && streams.err.isTTY === true
   }
 
+  /** How wide the terminal is. */
   get columns(): number {
-    return this.#streams.err.columns ?? COLUMNS_DEFAULT
+    return this.#streams.out.columns || COLUMNS_DEFAULT
   }
 
   /** One result as a line of JSON. Resolves when the reader has room for more. */
@@ -50,17 +51,51 @@ export class Output {
   }
 }
 
-/** Columns under each other, the last one as long as it is. */
-export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
+/** Rows under a head, a cell for each of its names. */
+export interface Table {
+  readonly head: readonly string[]
+  readonly rows: readonly (readonly string[])[]
+  /** Names of columns that a narrow terminal goes without, the first one first. */
+  readonly spare: readonly string[]
+}
+
+const GAP = '  '
+/** A cell is not cut shorter. */
+const CELL_MIN = 6
+
+/**
+ * A table as text of at most `columnsMax` columns, where that can be done: it goes without the spare columns, then the
+ * widest are cut. The first column is always whole, because it is what people copy.
+ */
+export function tableOf({ head, rows, spare }: Table, columnsMax: number): string {
   const lines = [head, ...rows].map((row) => row.map(plain))
-  const widths = head.map((_, column) => Math.max(...lines.map((row) => row[column]?.length ?? 0)))
-  const text = lines.map((row) =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-      .join('  ')
-      .trimEnd(),
-  )
-  return `${text.join('\n')}\n`
+  const columns = head.map((name, at) => ({ name, at, width: Math.max(...lines.map((row) => row[at]?.length ?? 0)) }))
+  const shown = fitted(columns, spare, columnsMax)
+  const text = lines.map((row) => shown.map(({ at, width }) => cellOf(row[at] ?? '', width)).join(GAP))
+  return `${text.map((line) => line.trimEnd()).join('\n')}\n`
+}
+
+interface Column {
+  readonly name: string
+  /** Its place in a row. */
+  readonly at: number
+  width: number
+}
+
+function fitted(columns: Column[], spare: readonly string[], columnsMax: number): Column[] {
+  let shown = columns
+  const isTooWide = () => shown.reduce((sum, { width }) => sum + width + GAP.length, -GAP.length) > columnsMax
+  for (const name of spare) if (isTooWide()) shown = shown.filter((column) => column.name !== name)
+  while (isTooWide()) {
+    const [widest] = shown.slice(1).sort((a, b) => b.width - a.width)
+    if (!widest || widest.width <= CELL_MIN) break
+    widest.width--
+  }
+  return shown
+}
+
+function cellOf(text: string, width: number): string {
+  return text.length > width ? `${text.slice(0, width - 1)}…` : text.padEnd(width)
 }
 
 /** Text from elsewhere as a terminal may show it: control characters could rewrite what is on the screen. */

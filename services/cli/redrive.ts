@@ -26,7 +26,7 @@ Options:
   --since TIME     of those only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
   --endpoint PATH  of those only jobs of this endpoint
   --max N          at most so many, newest first (default ${MAX_DEFAULT}, most ${MAX_MAX})
-  --dry-run        show what would run again, and do nothing
+  --dry-run        only show which jobs would run again
 
 Examples:
   sluice redrive job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
@@ -98,8 +98,9 @@ interface Found {
 
 async function show({ out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {
   if (!out.isForPeople) for (const job of found) await out.json({ id: job.id, status: job.status, dry_run: true })
-  else if (found.length > 0) await out.write(jobTable(found))
-  out.note(`${found.length} would run again. Without --dry-run they do.`)
+  else if (found.length > 0) await out.write(jobTable(found, out.columns))
+  const which = found.length === 1 ? 'this job' : `these ${found.length} jobs`
+  if (found.length > 0) out.note(`Nothing was run. To run ${which} again, leave out --dry-run.`)
   return EXIT.ok
 }
 

@@ -40,7 +40,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     queue: { pool: job.pool, position: null },
     priority: job.priority,
     parent_id: job.parent_id,
-    progress: job.progress,
+    progress: progressOf(job),
     result: details.result ?? null,
     error: job.error === null ? null : errorOf(job),
     usage: job.usage,
@@ -61,6 +61,13 @@ export function eventObject(event: DurableEvent, pool: string, job?: Record<stri
   if (type === 'job.queued') return { ...head, queue: { pool, position: null } }
   const isOfAttempt = type === 'job.started' || type === 'job.retrying'
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
+}
+
+/** The row keeps what its last `job.progress` said. A handler is asked before its end: that of all its work is all of it. */
+function progressOf({ state, progress }: DurableJob): object | null {
+  const told = (progress as { progress?: object } | null)?.progress
+  if (!told) return null
+  return state === 'completed' ? { ...told, percent: 100 } : told
 }
 
 function errorOf(job: DurableJob): object {

@@ -13,7 +13,7 @@ import { jobObject, statusOf } from './job-object.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
 import { getModel } from './model.ts'
 import { respondBody } from './respond.ts'
-import { parseBody } from './validate.ts'
+import { parseBody, refuseUnknown } from './validate.ts'
 import { readIdempotencyKey, WAIT_SECONDS_MAX } from './wishes.ts'
 
 /** Statuses of the wire by the states they stand for. */
@@ -34,6 +34,7 @@ const STATES = {
  */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
+  refuseUnknown(ListJobs, call.req.query)
   const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
   const statuses = query.status?.split(',').map((status) => status.trim())
   // Each once: every number of them is a statement of its own, which the database keeps prepared.

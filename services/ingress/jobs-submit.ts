@@ -1,4 +1,3 @@
-import type { z } from 'zod'
 import { SubmitJob, Webhook } from '#schemas/jobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { checkWebhookUrl } from '#shared/outbound/guard.ts'
@@ -7,7 +6,7 @@ import type { Call, IngressContext } from './call.ts'
 import { boundMetadata, createJob, requireJobs, sendAccepted } from './durable.ts'
 import { findEndpoint } from './endpoints.ts'
 import { isJobId } from './jobs-paths.ts'
-import { excerpt, parseBody } from './validate.ts'
+import { parseBody, refuseUnknown } from './validate.ts'
 import { readIdempotencyKey } from './wishes.ts'
 
 /** Events a webhook is told unless it asks for others (contract H.7). */
@@ -45,15 +44,6 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, wishes)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   sendAccepted(call, job)
-}
-
-/** A misspelt wish would be granted in silence: what is asked here belongs to us, not to an upstream that may know more. */
-function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) return
-  const unknown = Object.keys(value).find((field) => !Object.hasOwn(schema.shape, field))
-  if (unknown === undefined) return
-  const param = path + excerpt(unknown)
-  throw new ServiceError('unsupported_parameter', `Unknown parameter: '${param}'.`, { param })
 }
 
 /** Problems of the inner body are named by their path from the outer one. */

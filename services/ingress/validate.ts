@@ -28,6 +28,21 @@ export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording
   throw toServiceError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
 }
 
+/**
+ * Refuses the first field that a schema does not know. A misspelt wish would be granted in silence: what is asked here
+ * belongs to us, not to an upstream that may know more.
+ *
+ * @param path Put before its name, such as `webhook.`.
+ * @throws ServiceError `unsupported_parameter`
+ */
+export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return
+  const unknown = Object.keys(value).find((field) => !Object.hasOwn(schema.shape, field))
+  if (unknown === undefined) return
+  const param = path + excerpt(unknown)
+  throw new ServiceError('unsupported_parameter', `Unknown parameter: '${param}'.`, { param })
+}
+
 function wellFormed(value: unknown, depth: number): unknown {
   if (typeof value === 'string') return value.toWellFormed()
   if (typeof value !== 'object' || value === null) return value

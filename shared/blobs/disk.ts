@@ -9,10 +9,10 @@ const KEY = /^[A-Za-z0-9_-]{1,200}$/
 /**
  * Blobs as files of one directory. Several processes may share it, also over a network file system with atomic rename.
  *
- * @param directory Made when it is not there.
+ * @param directory Made, for its owner alone, when it is not there: it holds what users sent.
  */
 export async function openDiskBlobs(directory: string): Promise<Blobs> {
-  await mkdir(directory, { recursive: true })
+  await mkdir(directory, { recursive: true, mode: 0o700 })
   const pathOf = (key: string) => {
     if (!KEY.test(key)) throw new Error('malformed blob key')
     return join(directory, key)
@@ -31,7 +31,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
   }
   return {
     async put(key, value) {
-      await place(pathOf(key), (partial) => writeFile(partial, value))
+      await place(pathOf(key), (partial) => writeFile(partial, value, { mode: 0o600 }))
     },
     async copy(from, to) {
       const source = pathOf(from)

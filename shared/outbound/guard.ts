@@ -28,6 +28,8 @@ const URL_CHARS_MAX = 2_048
 /** Lower ports belong to other protocols, most of which would make something of what we send. */
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
+/** Said where the policy could allow it. */
+const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
 /** Names that by RFC 6761, 6762, 8375 and ICANN's resolution never mean a public host. */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
 
@@ -42,12 +44,17 @@ export function checkUrl(text: string, policy: OutboundPolicy, param: string | n
   const url = text.length <= URL_CHARS_MAX ? URL.parse(text) : null
   if (!url) throw refuse(`Expected a URL of at most ${URL_CHARS_MAX} characters.`)
   const isScheme = url.protocol === 'https:' || (url.protocol === 'http:' && policy.allowPrivate)
-  if (!isScheme) throw refuse('Expected a URL that begins with https://.')
+  if (!isScheme) {
+    throw refuse(`Expected a URL that begins with https://.${url.protocol === 'http:' ? IN_DEVELOPMENT : ''}`)
+  }
   if (url.username || url.password) throw refuse('Expected a URL without a user name and password.')
   if (!WEB_PORTS.has(url.port) && Number(url.port) < PORT_MIN) {
     throw refuse('Expected a URL with port 80, 443 or one from 1024 on.')
   }
-  if (!isHostAllowed(hostOf(url), policy)) throw refuse('Expected a URL whose host is on the public internet.')
+  if (!isHostAllowed(hostOf(url), policy)) {
+    const hint = isHostAllowed(hostOf(url), { allowPrivate: true }) ? IN_DEVELOPMENT : ''
+    throw refuse(`Expected a URL whose host is on the public internet.${hint}`)
+  }
   return url
 }
 

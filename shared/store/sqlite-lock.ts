@@ -1,10 +1,10 @@
-import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { closeSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { DatabaseSync } from 'node:sqlite'
 
 const SQLITE_BUSY = 5
 
 /**
- * Opens a database file for this process alone.
+ * Opens a database file for this process alone; one that is made can be read by its user alone.
  *
  * The kernel's lock on the file decides: it ends with its process, however that dies, so no stale lock has to be told
  * from a live one. The file `<path>.owner` only says who it is.
@@ -14,6 +14,7 @@ const SQLITE_BUSY = 5
  */
 export function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
+  createPrivately(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
     // Without WAL's shared memory nobody else can even read; the lock is taken by the first write and kept.
@@ -27,6 +28,18 @@ export function openExclusively(path: string, boot: string): { db: DatabaseSync;
   }
   writeFileSync(ownerFile, JSON.stringify({ pid: process.pid, boot }))
   return { db, unlock: () => rmSync(ownerFile, { force: true }) }
+}
+
+/**
+ * Makes an empty file before SQLite would make one that others may read; the log takes its mode from it. A file that is
+ * there is not opened: closing it would take away the locks that this process has on it (POSIX).
+ */
+function createPrivately(path: string): void {
+  try {
+    closeSync(openSync(path, 'ax', 0o600))
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+  }
 }
 
 function ownerOf(file: string): string {

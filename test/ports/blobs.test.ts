@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
@@ -33,6 +33,14 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     const pieces = Array.from({ length: 40 }, (_, i) => Buffer.alloc(50_000, String(i)))
     await blobs.put('streamed', Readable.from(pieces))
     expect((await buffer(await blobs.open('streamed'))).equals(Buffer.concat(pieces))).toBe(true)
+  })
+
+  it('are for their owner alone', async () => {
+    const blobs = await open(directory)
+    await blobs.put('key', Buffer.from('what a user sent'))
+    const place = join(directory, 'made', 'when missing')
+    const modes = await Promise.all([place, join(place, 'key')].map(async (path) => (await stat(path)).mode & 0o777))
+    expect(modes).toEqual([0o700, 0o600])
   })
 
   it('keeps nothing of a stream that fails', async () => {

@@ -1,7 +1,7 @@
 /** What only SQLite can do to the store port: be killed with its process, and be opened twice. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -23,19 +23,20 @@ afterEach(async () => {
 })
 
 /** A process that writes until it is killed. Gives what it was answered. */
-function startWriter() {
-  const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', 'inherit'] })
+function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
+  const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', errors] })
   let output = ''
   child.stdout.on('data', (chunk) => {
     output += chunk
   })
+  const exited = once(child, 'exit').then(([code]) => code as number | null)
   const kill = async () => {
     const closed = once(child, 'close')
     child.kill('SIGKILL')
     await closed
     return output.split('\n').slice(0, -1)
   }
-  return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, kill }
+  return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, exited, kill }
 }
 
 it('loses nothing it answered when its process is killed, whenever that is', async () => {
@@ -102,11 +103,21 @@ it('refuses a second process by the name of the first, and frees the file when t
   await open().close()
 })
 
-it('refuses a second opening in its own process', async () => {
+it('refuses a second opening in its own process, and after that still those of others', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
+  const other = startWriter('ignore')
+  expect(await other.exited).not.toBe(0)
+  expect(other.lines()).toBe(0)
   await store.close()
   await openSqliteStore({ directory, boot: 'boot_second' }).close()
+})
+
+it('lets nobody but its user read its files', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_first' })
+  await running(store)
+  for (const file of ['store.db', 'store.db-wal']) expect((await stat(join(directory, file))).mode & 0o777).toBe(0o600)
+  await store.close()
 })
 
 it('keeps its jobs over a restart, and runs each migration once', async () => {

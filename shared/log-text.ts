@@ -1,0 +1,46 @@
+import { stripVTControlCharacters, styleText } from 'node:util'
+
+/*
+ * The log as a person at a terminal reads it. Programs get JSON (`log.ts`); nothing is left out of either but what every
+ * line repeats.
+ */
+
+const ERROR = 50
+/** pino's levels that are not said: info is the rule. */
+const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
+  10: { label: 'TRACE ', colour: 'dim' },
+  20: { label: 'DEBUG ', colour: 'dim' },
+  40: { label: 'WARN ', colour: 'yellow' },
+  50: { label: 'ERROR ', colour: 'red' },
+  60: { label: 'FATAL ', colour: 'red' },
+}
+
+/**
+ * One JSON line of the log as a line of text, such as `14:39:43 service ready role=ingress`.
+ *
+ * An error shows its message, and its stack from level `error` on. Text from elsewhere can give the terminal no commands.
+ */
+export function logText(json: string): string {
+  const { level, time, service: _, msg, err, ...fields } = JSON.parse(json)
+  const named = LABELS[level]
+  const label = named ? styled(named.colour, named.label) : ''
+  const clock = new Date(time).toLocaleTimeString('sv-SE')
+  const why = err ? `: ${err.message ?? err}` : ''
+  const rest = Object.entries(fields).map(([name, value]) => ` ${name}=${valueText(value)}`)
+  const stack = err?.stack && level >= ERROR ? `\n${String(err.stack).replace(/^/gm, '    ')}` : ''
+  return `${styled('dim', clock)} ${label}${safe(`${msg}${why}${rest.join('')}${stack}`)}\n`
+}
+
+/** A word as it is; everything else as JSON, so that one can tell where it ends. */
+function valueText(value: unknown): string {
+  return typeof value === 'string' && /^[!-~]+$/.test(value) ? value : JSON.stringify(value)
+}
+
+function safe(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
+  return stripVTControlCharacters(text).replaceAll(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/g, '')
+}
+
+function styled(style: 'dim' | 'yellow' | 'red', text: string): string {
+  return styleText(style, text, { stream: process.stdout })
+}
