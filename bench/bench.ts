@@ -6,6 +6,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type DurableResults, measureDurable } from './durable.ts'
+import { measureEmbeddings } from './embeddings.ts'
 import { nameOf } from './figures.ts'
 import { measureFootprint } from './footprint.ts'
 import { type Kafka, openKafka } from './kafka.ts'
@@ -31,7 +32,8 @@ async function main(): Promise<number> {
     if (options.write) {
       writeFileSync(DOCUMENT, renderDocument(results, commandLine(), readFileSync(DOCUMENT, 'utf8')))
     }
-    const failed = results.calls?.samples.find((sample) => sample.failures > 0)
+    const samples = [...(results.calls?.samples ?? []), ...(results.embeddings?.samples ?? [])]
+    const failed = samples.find((sample) => sample.failures > 0)
     if (failed) throw new Error(`calls failed, such as through ${failed.target}: ${failed.failure}`)
     return 0
   } catch (error) {
@@ -48,12 +50,13 @@ function commandLine(): string {
 
 async function runAll(options: Options): Promise<Results> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
-  const needsKafka = options.targets.includes('kafka') || options.durable.length > 0
+  const needsKafka = options.targets.includes('kafka') || options.durable.length > 0 || options.embeddings
   try {
     await using kafka = needsKafka ? await openBroker(dir) : undefined
     const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
     const durable = kafka && options.durable.length > 0 ? await timed(() => runDurable(options, dir, kafka)) : undefined
-    return { calls, durable, kafkaVersion: kafka?.version }
+    const embeddings = kafka && options.embeddings ? await timed(() => runEmbeddings(options, dir, kafka)) : undefined
+    return { calls, durable, embeddings, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -78,6 +81,12 @@ async function runDurable(options: Options, dir: string, kafka: Kafka): Promise<
   const { rounds, durable: systems, durableSeconds: seconds, durableWarmUpSeconds: warmUpSeconds } = options
   const how = { rounds, systems, seconds, warmUpSeconds, print, signal: interrupted.signal }
   return await measureDurable(how, kafka, dir, options.profileDir)
+}
+
+async function runEmbeddings(options: Options, dir: string, kafka: Kafka) {
+  const { rounds, durableSeconds: seconds, durableWarmUpSeconds: warmUpSeconds } = options
+  const how = { rounds, seconds, warmUpSeconds, print, signal: interrupted.signal }
+  return await measureEmbeddings(how, kafka, dir, options.profileDir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

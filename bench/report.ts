@@ -1,6 +1,8 @@
 import { availableParallelism, cpus, totalmem } from 'node:os'
 import type { DurableResults } from './durable.ts'
 import { DURABLE_INTRODUCTION, DURABLE_TITLE, renderDurable } from './durable-report.ts'
+import type { EmbedResults } from './embeddings.ts'
+import { EMBEDDINGS_INTRODUCTION, EMBEDDINGS_TITLE, renderEmbeddings } from './embeddings-report.ts'
 import { added, Figures, ratio } from './figures.ts'
 import type { Footprint } from './footprint.ts'
 import { renderTable, show } from './markdown.ts'
@@ -25,12 +27,17 @@ export interface CallResults extends Duration {
 export interface Results {
   readonly calls: CallResults | undefined
   readonly durable: (DurableResults & Duration) | undefined
+  readonly embeddings: (EmbedResults & Duration) | undefined
   readonly kafkaVersion: string | undefined
 }
 
 /** The tables of a run, in Markdown. */
-export function renderResults({ calls, durable }: Results): string {
-  const parts = [...(calls ? renderCalls(calls) : []), ...(durable ? renderDurable(durable) : [])]
+export function renderResults({ calls, durable, embeddings }: Results): string {
+  const parts = [
+    ...(calls ? renderCalls(calls) : []),
+    ...(durable ? renderDurable(durable) : []),
+    ...(embeddings ? renderEmbeddings(embeddings) : []),
+  ]
   return `${parts.join('\n\n')}\n`
 }
 
@@ -155,20 +162,35 @@ function sumOf(values: readonly number[]): number {
  * @param existing The document so far, for what the run did not measure.
  */
 export function renderDocument(
-  { calls, durable, kafkaVersion }: Results,
+  { calls, durable, embeddings, kafkaVersion }: Results,
   commandLine: string,
   existing: string,
 ): string {
-  const [oldCalls = '', oldDurable = ''] = existing.slice(existing.indexOf(FACTS)).split(`\n${DURABLE_TITLE}\n`)
+  const old = sectionsOf(existing.slice(existing.indexOf(FACTS)))
   const kafka = kafkaVersion ? [`Kafka ${kafkaVersion}`] : []
-  const callsPart = calls
-    ? `${factsOf(calls, commandLine, kafka)}\n\n${renderCalls(calls).join('\n\n')}\n`
-    : `${oldCalls.trimEnd()}\n`
-  const durableFacts = durable && factsOf(durable, commandLine, [...kafka, ...durable.servers])
-  const durablePart = durable
-    ? `\n${[DURABLE_TITLE, DURABLE_INTRODUCTION, durableFacts, ...renderDurable(durable).slice(1)].join('\n\n')}\n`
-    : oldDurable && `\n${DURABLE_TITLE}\n${oldDurable}`
-  return `${INTRODUCTION}\n${callsPart}${durablePart}`
+  const parts = [calls ? `${factsOf(calls, commandLine, kafka)}\n\n${renderCalls(calls).join('\n\n')}` : old.calls]
+  if (durable) {
+    const facts = factsOf(durable, commandLine, [...kafka, ...durable.servers])
+    parts.push([DURABLE_TITLE, DURABLE_INTRODUCTION, facts, ...renderDurable(durable).slice(1)].join('\n\n'))
+  } else parts.push(old.durable)
+  if (embeddings) {
+    const facts = factsOf(embeddings, commandLine, kafka)
+    parts.push(
+      [EMBEDDINGS_TITLE, EMBEDDINGS_INTRODUCTION, facts, ...renderEmbeddings(embeddings).slice(1)].join('\n\n'),
+    )
+  } else parts.push(old.embeddings)
+  return `${[INTRODUCTION.trimEnd(), ...parts.filter((part) => part !== '')].join('\n\n')}\n`
+}
+
+/** What a document says of each measurement; empty where it says nothing. */
+function sectionsOf(text: string): { calls: string; durable: string; embeddings: string } {
+  const [before = '', embeddings] = text.split(`\n${EMBEDDINGS_TITLE}\n`)
+  const [calls = '', durable] = before.split(`\n${DURABLE_TITLE}\n`)
+  return {
+    calls: calls.trim(),
+    durable: durable === undefined ? '' : `${DURABLE_TITLE}\n${durable.trimEnd()}`,
+    embeddings: embeddings === undefined ? '' : `${EMBEDDINGS_TITLE}\n${embeddings.trimEnd()}`,
+  }
 }
 
 const FACTS = 'Measured on '
@@ -196,9 +218,10 @@ What Sluice adds to a call of the model server behind it, and its durable jobs b
 measures it on your machine, in about twelve minutes:
 
 \`\`\`sh
-npm run bench                    # prints the tables below
-npm run bench -- --quick         # one short round on code that is not warm: does it run? Two minutes
-npm run bench -- --only durable  # the durable jobs only
+npm run bench                       # prints the tables below
+npm run bench -- --quick            # one short round on code that is not warm: does it run? Two minutes
+npm run bench -- --only durable     # the durable jobs only
+npm run bench -- --only embeddings  # the embeddings only
 npm run bench -- --help
 \`\`\`
 

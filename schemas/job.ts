@@ -1,4 +1,6 @@
 import { z } from 'zod'
+import { EncodingFormat } from './embeddings.ts'
+import { TranscriptForm } from './transcription.ts'
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
 export const PoolName = z.enum(['inference', 'embeddings', 'transcription'])
@@ -12,6 +14,8 @@ export const EncodeContext = z.strictObject({
   model: z.string().describe('Named in the answer unless the engine names another'),
   include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
   version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect (contract C.1)'),
+  encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
+  transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 

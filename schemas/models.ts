@@ -101,7 +101,9 @@ export const ModelConfig = z
     transcription: z
       .strictObject({
         languages: z.array(z.string()).optional().describe('ISO-639-1 codes it knows; absent: all'),
+        segments: z.boolean().default(true).describe('It answers in verbose_json; false for servers that refuse it'),
         words: z.boolean().default(true).describe('It tells when each word was said'),
+        stream: z.boolean().default(false).describe('Its server can stream text as it becomes known'),
         diarize: z.boolean().default(true).describe('Speakers are told apart, by the local model server'),
       })
       .prefault({})

@@ -79,7 +79,10 @@ export const ServerFrame = z.discriminatedUnion('type', [
     type: z.literal('request.completed'),
     id: z.string(),
     status: z.int(),
-    body: z.looseObject({}).nullable().describe('Null after a stream'),
+    body: z
+      .union([z.looseObject({}), z.string()])
+      .nullable()
+      .describe('Null after a stream; a string where the answer is text'),
   }),
   z.strictObject({
     type: z.literal('request.failed'),

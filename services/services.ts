@@ -1,8 +1,10 @@
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
+import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'
 import { startIngress } from './ingress/ingress.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
+import { startTranscription } from './transcription/transcription.ts'
 
 /**
  * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
@@ -10,6 +12,8 @@ import { startScheduler } from './scheduler/scheduler.ts'
  */
 export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service>>> = {
   inference: startInference,
+  embeddings: startEmbeddings,
+  transcription: startTranscription,
   scheduler: startScheduler,
   ingress: startIngress,
 }

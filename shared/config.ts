@@ -161,9 +161,7 @@ export function loadConfig(): Config {
 export function parseConfig(env: Record<string, string | undefined>) {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const parsed = Settings.safeParse(given)
-  if (!parsed.success) {
-    throw new ConfigError(parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`))
-  }
+  if (!parsed.success) throw new ConfigError(parsed.error.issues.map((issue) => problemOf(issue, given)))
   const s = parsed.data
   const dataDir = resolve(s.DATA_DIR)
   return Object.freeze({
@@ -209,6 +207,19 @@ export function parseConfig(env: Record<string, string | undefined>) {
     contentFilter: s.CONTENT_FILTER,
     logLevel: s.LOG_LEVEL,
   })
+}
+
+/** Settings that are not shown, not even where they are wrong. */
+const SECRETS = new Set(['SLUICE_API_KEY', 'KAFKA_USERNAME', 'KAFKA_PASSWORD', 'DATABASE_URL', 'WEBHOOK_SECRET'])
+const SHOWN_MAX = 80
+
+/** What is wrong with a setting, and what it is. */
+function problemOf({ path, message }: z.core.$ZodIssue, given: Readonly<Record<string, string | undefined>>): string {
+  const name = path.join('.')
+  const value = given[name]
+  // A number is made of the text before it is checked: `received NaN` is not what was given.
+  const problem = `${name}: ${message.replace(/, received \w+$/, '')}`
+  return value === undefined || SECRETS.has(name) ? problem : `${problem}, got '${value.slice(0, SHOWN_MAX)}'`
 }
 
 function kafkaOf(s: z.infer<typeof Settings>): KafkaConfig | undefined {

@@ -13,8 +13,15 @@ import { openProfanityFilter } from './content-filter/profanity.ts'
 import { openAnthropicEngine } from './engines/anthropic.ts'
 import type { ChatEngine } from './engines/chat.ts'
 import { openEchoEngine } from './engines/echo.ts'
+import type { EmbeddingEngine } from './engines/embed.ts'
+import { openLocalEmbeddings } from './engines/embed-local.ts'
+import { openOpenAiEmbeddings } from './engines/embed-openai.ts'
 import { openLlamaEngine } from './engines/llama.ts'
 import { openOpenAiEngine } from './engines/openai.ts'
+import type { TranscriptionEngine } from './engines/transcribe.ts'
+import { AudioTools } from './engines/transcribe-audio.ts'
+import { openLocalTranscription } from './engines/transcribe-local.ts'
+import { openOpenAiTranscription } from './engines/transcribe-openai.ts'
 import { prepareWeights } from './engines/weights.ts'
 import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
@@ -22,6 +29,7 @@ import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
 import type { Service } from './lifecycle.ts'
+import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
@@ -33,6 +41,13 @@ export const BLOB_AGE_MS = 22 * 24 * 3_600_000
 /** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
 const START_WAIT_MS = 120_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
+/** What to do about it. */
+const START_POSTGRES = 'Start Postgres, or mend the host and port in DATABASE_URL.'
+const FIX = {
+  Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or mend KAFKA_BROKERS.',
+  Postgres: START_POSTGRES,
+  'the key store': START_POSTGRES,
+} as const
 
 /** Everything a service works with, adapters chosen. */
 export interface Ports {
@@ -51,8 +66,19 @@ export interface Ports {
   readonly contentFilter: ContentFilter | undefined
   /** Opens the engine that runs a model. The caller closes it. */
   openChatEngine(model: ModelConfig): ChatEngine
-  /** Prepares the weights that models need and this machine lacks. Gives the progress of each; tolerates being asked twice. */
-  prepareModels(onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
+  /** Opens the engine that embeds with a model. The caller closes it. */
+  openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
+  /** Opens the engine that transcribes with a model. The caller closes it. */
+  openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
+  /** Opens what decodes audio and tells speakers apart. The caller closes it. */
+  openAudioTools(): AudioTools
+  /** The local model server of this process, which starts with its first call. */
+  readonly localServer: LocalServer
+  /**
+   * Prepares what the models of a pool need and this machine lacks. Gives the progress of each. One pool after another;
+   * tolerates being asked twice.
+   */
+  prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   /** A part broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -82,15 +108,22 @@ export async function openPorts(
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
-  const prepareModels = (onProgress: PrepareProgress, signal: AbortSignal) =>
-    prepareAll(models, config.weightsDir, onProgress, signal)
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config), log)
-  const adapters = { broker, blobs, store, openKeys, models, contentFilter, openChatEngine, prepareModels }
+  const localServer = openLocalServer(config, log)
+  const connect = (signal: AbortSignal) => localServer.connect(signal)
+  const openEmbeddingEngine = (model: ModelConfig) =>
+    model.engine.type === 'local' ? openLocalEmbeddings(model, connect) : openOpenAiEmbeddings(model, config.env)
+  const openTranscriptionEngine = (model: ModelConfig) =>
+    model.engine.type === 'local' ? openLocalTranscription(model, connect) : openOpenAiTranscription(model, config.env)
+  const openAudioTools = () => new AudioTools(connect, config.transcriptionSlots)
+  const prepareModels = openPreparation(models, config.weightsDir, localServer)
+  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
+  const adapters = { broker, blobs, store, openKeys, models, contentFilter, ...engines, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store }: Ports): Service {
+export function portsService({ broker, store, localServer }: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
@@ -98,6 +131,7 @@ export function portsService({ broker, store }: Ports): Service {
     async close() {
       await broker.close()
       await store?.close()
+      await localServer.close()
     },
   }
 }
@@ -105,17 +139,37 @@ export function portsService({ broker, store }: Ports): Service {
 /** Hears how far one model is: a fraction from 0 to 1, and what is being done. */
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
+/** Preparations that take turns: each has the network, and the terminal's line, to itself. */
+function openPreparation(models: ModelCatalogue, directory: string, localServer: LocalServer): Ports['prepareModels'] {
+  let last: Promise<void> = Promise.resolve()
+  return (pool, onProgress, signal) => {
+    const own = models.models.filter((model) => model.pool === pool)
+    const next = last.then(() => prepareAll(own, directory, localServer, onProgress, signal))
+    // Whoever asked hears what went wrong; the next one has its turn all the same.
+    last = next.catch(() => {})
+    return next
+  }
+}
+
 async function prepareAll(
-  models: ModelCatalogue,
+  models: readonly ModelConfig[],
   directory: string,
+  localServer: LocalServer,
   onProgress: PrepareProgress,
   signal: AbortSignal,
 ): Promise<void> {
-  for (const { id, engine } of models.models) {
+  for (const { id, engine } of models) {
     if (engine.type !== 'llama' || engine.file !== undefined || engine.weights === undefined) continue
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
+  // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
+  if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
+  await localServer.prepare((fraction, message) => onProgress('the local model server', fraction, message), signal)
+}
+
+function openLocalServer({ weightsDir, audioSecondsMax }: Config, log: Log): LocalServer {
+  return new LocalServer({ directory: weightsDir, audioSecondsMax, log })
 }
 
 function openEngine(model: ModelConfig, config: Config): ChatEngine {
@@ -190,15 +244,17 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
 }
 
 /** Tries again while it is away, and says so once. @throws what the last try threw, or at once what waiting cannot mend */
-async function openWhenThere<T>(what: string, open: () => Promise<T>, log: Log): Promise<T> {
+async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const giveUpAt = performance.now() + START_WAIT_MS
   for (let tries = 1; ; tries++) {
     try {
       return await open()
     } catch (error) {
       const isAway = error instanceof ServiceError && error.code === 'overloaded'
-      if (!isAway || performance.now() > giveUpAt) throw error
-      if (tries === 1) log.warn({ what, err: error, wait_ms: START_WAIT_MS }, 'cannot start yet; waiting')
+      if (!isAway) throw error
+      const fix = FIX[what]
+      if (performance.now() > giveUpAt) throw new Error(`${error.message} ${fix}`, { cause: error.cause })
+      if (tries === 1) log.warn({ what, err: error, wait_ms: START_WAIT_MS, fix }, 'cannot start yet; waiting')
       await delay(backoffMs(Math.min(tries, 10), START_RETRY, Math.random()))
     }
   }

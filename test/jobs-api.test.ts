@@ -289,6 +289,40 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     await own.post(`/v1/jobs/${running.id}/cancel`, {})
   })
 
+  it('refuses a query that a list of jobs does not know, and ignores what SDKs put everywhere', async () => {
+    for (const query of ['stat=failed', 'limit=1&wait=3', 'Status=failed']) {
+      const response = await service.get(`/v1/jobs?${query}`)
+      const param = query.split(/[&=]/).at(-2)
+      expect(response.status).toBe(400)
+      expect(await errorOf(response)).toMatchObject({ code: 'unsupported_parameter', param })
+    }
+    expect((await service.get('/v1/jobs?beta=true')).status).toBe(200)
+  })
+
+  it('shows how far a job is, and that a completed one has come to its end', async () => {
+    const script = say('!echo tokens=40 delay_ms=50', { stream: true, max_tokens: 1_000 })
+    const { id } = await service.submit(script)
+    const running = await until(async () => (await service.job(id)).progress)
+    const percent = expect.any(Number)
+    expect(running).toEqual({ phase: 'generating', percent, message: expect.any(String), updated_at: percent })
+    expect((running as { percent: number }).percent).toBeLessThan(100)
+    expect((await service.ended(id)).progress).toMatchObject({ phase: 'generating', percent: 100 })
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    const told = events.find(({ type }) => type === 'job.progress')
+    expect(told?.progress).toMatchObject({ phase: 'generating', message: expect.any(String) })
+  })
+
+  it('says to whoever develops on one machine how to allow a webhook there', async () => {
+    for (const url of ['http://example.com/hook', 'https://localhost:8443/hook']) {
+      const response = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook: { url } })
+      const { message, param } = await errorOf(response)
+      expect([response.status, param]).toEqual([400, 'webhook.url'])
+      expect(message).toContain('WEBHOOK_ALLOW_PRIVATE=true')
+    }
+    const forbidden = { endpoint: CHAT, body: say('x'), webhook: { url: 'https://169.254.169.254/' } }
+    expect((await errorOf(await service.post('/v1/jobs', forbidden))).message).not.toContain('WEBHOOK_ALLOW_PRIVATE')
+  })
+
   it('cancels a job that waits, at once and for good', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const cancelled = await service.post(`/v1/jobs/${id}/cancel`, {})

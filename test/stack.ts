@@ -2,10 +2,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
+import { startEmbeddings } from '#services/embeddings/embeddings.ts'
 import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
 import type { SocketBounds } from '#services/ingress/ws-bounds.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
+import { startTranscription } from '#services/transcription/transcription.ts'
 import { parseConfig } from '#shared/config.ts'
 import { newId } from '#shared/id.ts'
 import { stopAll } from '#shared/lifecycle.ts'
@@ -65,6 +67,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     throw error
   })
   const inference = await startInference(ports)
+  const embeddings = await startEmbeddings(ports)
+  const transcription = await startTranscription(ports)
   const scheduler = await startScheduler(ports)
   const ingress = await startIngress(ports, options.sockets)
   const url = `http://127.0.0.1:${ingress.port}`
@@ -80,7 +84,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     post: (path, body, init) => request('POST', path, init, body),
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
-      await stopAll([portsService(ports), inference, scheduler, ingress], 1_000, log)
+      await stopAll([portsService(ports), inference, embeddings, transcription, scheduler, ingress], 1_000, log)
       await rm(dataDir, { recursive: true, force: true })
     },
   }

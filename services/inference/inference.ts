@@ -5,9 +5,9 @@ import type { Kind } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
+import { prepareInBackground } from '#shared/prepare.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
-import { prepareInBackground } from './prepare.ts'
 import { withProgress } from './progress.ts'
 import { recordCount, recordGenerate } from './recorder.ts'
 
@@ -37,7 +37,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     openRecorder: recordCount,
   }
   const kinds = { generate, count_tokens: countTokens }
-  const preparing = prepareInBackground(ports)
+  const preparing = prepareInBackground(ports, 'inference')
   return await startPool(ports, { name: 'inference', slots: ports.config.inferenceSlots, kinds }, async () => {
     await preparing.stop()
     await engines.close()

@@ -27,12 +27,14 @@ export interface PreparedCall {
   readonly isText?: true
   /** Deadline of a caller who waits. */
   readonly timeoutMs: number
+  /** Bytes that the answer may have; default: those of a long text. */
+  readonly answerBytesMax?: number
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
   readonly metadata?: Record<string, string> | undefined
   readonly merge: MergeDeltas
   /** Whether a delta is output a caller would see twice if the job ran again. */
   isOutput(delta: unknown): boolean
-  /** The whole answer: JSON, or a string, which is sent as plain text. @throws ServiceError When the deltas are not those of a finished job */
+  /** The whole answer, or a promise of it: JSON, or a string, which is sent as plain text. @throws ServiceError When the deltas are not those of a finished job */
   encodeWhole(deltas: readonly unknown[], context: EncodeContext): unknown
   openStream(context: EncodeContext): StreamEncoder
 }
@@ -42,7 +44,7 @@ export interface JobEndpoint {
   readonly path: string
   readonly format: WireFormat
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
-  readonly canStream?: true
+  canStream?(body: Record<string, unknown>): boolean
   /** Reads a body that is not JSON. @throws ServiceError */
   readBody?(context: IngressContext, call: Call): Promise<unknown>
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */

@@ -1,10 +1,18 @@
 import { ServiceError } from '#shared/error.ts'
 import { countTokens } from './count-tokens.ts'
+import { embeddings } from './embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { chatCompletions, messages } from './generate.ts'
+import { transcriptions } from './transcription.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
-export const JOB_ENDPOINTS: readonly JobEndpoint[] = [chatCompletions, messages, countTokens]
+export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
+  chatCompletions,
+  messages,
+  countTokens,
+  embeddings,
+  transcriptions,
+]
 
 /** The endpoint of a path that a caller names. @throws ServiceError `invalid_value` */
 export function findEndpoint(path: string): JobEndpoint {

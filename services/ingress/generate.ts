@@ -11,7 +11,7 @@ import type { Protocol } from './protocol.ts'
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
-  canStream: true,
+  canStream: () => true,
   prepare(context, caller, body) {
     const chat = body as { stream_options?: { include_usage?: unknown }; metadata?: Record<string, string> } | null
     const includeUsage = chat?.stream_options?.include_usage === true
@@ -24,7 +24,7 @@ export const chatCompletions: JobEndpoint = {
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',
-  canStream: true,
+  canStream: () => true,
   prepare(context, caller, body) {
     const version = parseVersion(caller.headers)
     return prepareGenerate(context, caller, messagesProtocol, 'anthropic', body, { includeUsage: true, version })

@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
+import { jsonTextOf } from '#shared/protocols/json-text.ts'
 import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import type { Call } from './call.ts'
 import { errorBody } from './errors-http.ts'
@@ -163,7 +164,7 @@ export async function respondBody(
     const value = await get()
     if (res.destroyed) return
     if (typeof value === 'string') type = TEXT_TYPE
-    body = typeof value === 'string' ? value : JSON.stringify(value)
+    body = typeof value === 'string' ? value : jsonTextOf(value)
   } catch (error) {
     if (!res.headersSent) throw error
     body = JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId))

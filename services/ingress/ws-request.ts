@@ -2,6 +2,7 @@ import type { GenerateEvent } from '#schemas/generate.ts'
 import type { CreateRequest } from '#schemas/ws.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
+import { jsonTextOf } from '#shared/protocols/json-text.ts'
 import { dataOf } from '#shared/protocols/protocol.ts'
 import { noteJob } from './answer.ts'
 import { requireEndpoint } from './auth.ts'
@@ -43,7 +44,7 @@ export async function runRequest(context: IngressContext, exchange: Exchange, fr
 
 /** Who opens a WebSocket wants streams: here they are the default, where the endpoint has them. */
 function bodyOf({ body }: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
-  return endpoint.canStream ? { ...body, stream: body.stream ?? true } : body
+  return endpoint.canStream?.(body) ? { ...body, stream: body.stream ?? true } : body
 }
 
 async function runAttached(context: IngressContext, exchange: Exchange, prepared: PreparedCall): Promise<Ending> {
@@ -100,5 +101,5 @@ async function takeWhole(job: AttachedJob, prepared: PreparedCall, usage: UsageC
     }
   }
   const context = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
-  return { type: 'completed', status: 200, body: JSON.stringify(prepared.encodeWhole(all, context)) }
+  return { type: 'completed', status: 200, body: jsonTextOf(await prepared.encodeWhole(all, context)) }
 }

@@ -14,17 +14,21 @@ const FRAME_MAX = 8 * 1024 * 1024
 const WHOLE_MAX = 64 * 1024 * 1024
 
 /** Turns one answer of a dialect into events; made anew for each call. */
-export interface AnswerDecoder {
+export interface Decoder<Event> {
   /** Reads the JSON object of one frame and pushes its events. */
-  frame(data: Record<string, unknown>, out: GenerateEvent[]): void
+  frame(data: Record<string, unknown>, out: Event[]): void
   /** Reads a whole answer and pushes its events. */
-  whole(body: Record<string, unknown>, out: GenerateEvent[]): void
+  whole(body: Record<string, unknown>, out: Event[]): void
   /** Hears the frame that is not JSON: true when it ends the stream well. */
   isEnd(data: string): boolean
   /** The answer has said all it has to say; what follows is of no interest. */
   readonly isDone: boolean
-  /** Pushes what was held back and one `finish` for each choice. @throws ServiceError when the answer is not complete */
-  end(out: GenerateEvent[]): void
+  /** Pushes what was held back and `finish`, for each choice. @throws ServiceError when the answer is not complete */
+  end(out: Event[]): void
+}
+
+/** The decoder of generated text. */
+export interface AnswerDecoder extends Decoder<GenerateEvent> {
   /** Usage as the upstream counted it; undefined: it did not. */
   readonly usage: (GenerateEvent & { type: 'usage' })['usage'] | undefined
 }
@@ -67,25 +71,26 @@ export async function* answerEvents(
 }
 
 /** Reads the bytes of an answer as they come. */
-interface AnswerReader {
+export interface AnswerReader<Event> {
   /** Pushes the events that are complete. No chunks: the bytes have ended. True: the answer has. */
-  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean
+  read(chunks: readonly Buffer[], out: Event[]): boolean
 }
 
-function openReader(exchange: Exchange, model: string, decoder: AnswerDecoder): AnswerReader {
+/** The reader of an answer, by its content type. @throws ServiceError when that is none we read */
+export function openReader<Event>(exchange: Exchange, model: string, decoder: Decoder<Event>): AnswerReader<Event> {
   const { mediaType } = exchange
   if (mediaType === 'text/event-stream') return new FrameReader(model, decoder)
   if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(model, decoder)
   throw answerError(model, `answered with content type '${mediaType.slice(0, 100)}'`)
 }
 
-class FrameReader implements AnswerReader {
-  readonly #decoder: AnswerDecoder
+class FrameReader<Event> implements AnswerReader<Event> {
+  readonly #decoder: Decoder<Event>
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
-  #out: GenerateEvent[] = []
+  #out: Event[] = []
 
-  constructor(model: string, decoder: AnswerDecoder) {
+  constructor(model: string, decoder: Decoder<Event>) {
     this.#decoder = decoder
     this.#parser = createParser({
       maxBufferSize: FRAME_MAX,
@@ -101,25 +106,25 @@ class FrameReader implements AnswerReader {
     })
   }
 
-  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean {
+  read(chunks: readonly Buffer[], out: Event[]): boolean {
     this.#out = out
     for (const chunk of chunks) this.#parser.feed(this.#bytes.write(chunk))
     return chunks.length === 0 || this.#decoder.isDone
   }
 }
 
-class WholeReader implements AnswerReader {
+class WholeReader<Event> implements AnswerReader<Event> {
   readonly #model: string
-  readonly #decoder: AnswerDecoder
+  readonly #decoder: Decoder<Event>
   readonly #chunks: Buffer[] = []
   #size = 0
 
-  constructor(model: string, decoder: AnswerDecoder) {
+  constructor(model: string, decoder: Decoder<Event>) {
     this.#model = model
     this.#decoder = decoder
   }
 
-  read(chunks: readonly Buffer[], out: GenerateEvent[]): boolean {
+  read(chunks: readonly Buffer[], out: Event[]): boolean {
     if (chunks.length > 0) {
       this.#chunks.push(...chunks)
       for (const chunk of chunks) this.#size += chunk.length

@@ -21,6 +21,9 @@ const BUSY = new Set([408, 409, 425, 429])
 /** The one status from 500 on that no second try can change. */
 const NOT_IMPLEMENTED = 501
 
+/** What upstreams say about audio in the words that we have for it. */
+const AUDIO_CODES = ['invalid_audio', 'audio_too_short', 'audio_too_long', 'invalid_language_format'] as const
+
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
 
@@ -101,8 +104,9 @@ function requestError(upstream: string, status: number, complaint: Complaint, ca
   if (isFull) {
     return new ServiceError('context_length_exceeded', message, { cause, param: complaint.param ?? 'messages' })
   }
-  const code: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
-  return new ServiceError(code, message, { cause, param: complaint.param })
+  const code = AUDIO_CODES.find((known) => known === complaint.code)
+  const usual: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
+  return new ServiceError(code ?? usual, message, { cause, param: complaint.param })
 }
 
 const STATUS_OF_TYPE: Record<string, number> = {

@@ -1,4 +1,5 @@
-import { Pool } from 'undici'
+import type { Readable } from 'node:stream'
+import { type Dispatcher, Pool } from 'undici'
 import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
 import { Breaker } from './breaker.ts'
 import { connectionError, statusError } from './upstream-error.ts'
@@ -19,11 +20,25 @@ export interface UpstreamCall {
   /** Appended to the base URL, with a leading slash. */
   readonly path: string
   readonly headers: Record<string, string>
-  /** JSON text. */
-  readonly body: string
+  /** JSON text; or a stream of something else, whose content type and length are among the headers. */
+  readonly body: string | Readable
   /** The answer is asked for as a stream, so its first byte must come within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
+}
+
+/** Where a call goes when that is not simply the base URL: to a server that is started on first use. */
+export interface UpstreamTarget {
+  readonly origin: string
+  readonly dispatcher: Dispatcher
+}
+
+/** What differs for upstreams that are not plain servers. */
+export interface UpstreamOptions {
+  /** Finds the server, once for each call; the base URL then only gives the path. @throws ServiceError */
+  readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
+  /** Longest wait in line for one of the calls at once; default: the time to connect. */
+  readonly slotWaitMs?: number
 }
 
 /**
@@ -40,9 +55,15 @@ export class Upstream {
   readonly #pool: Pool
   readonly #slots: Slots
   readonly #breaker: Breaker
+  readonly #connect: (signal: AbortSignal) => Promise<UpstreamTarget>
 
   /** @param headers Sent with every call; the catalogue's `headers` win over them. */
-  constructor(model: ModelConfig, config: UpstreamConfig, headers: Record<string, string>) {
+  constructor(
+    model: Pick<ModelConfig, 'id'>,
+    config: UpstreamConfig,
+    headers: Record<string, string>,
+    options: UpstreamOptions = {},
+  ) {
     const url = new URL(config.base_url)
     const inFlightMax = config.concurrency ?? IN_FLIGHT_MAX
     this.#model = model.id
@@ -58,7 +79,9 @@ export class Upstream {
       headersTimeout: 0,
       bodyTimeout: 0,
     })
-    this.#slots = new Slots(model.id, inFlightMax, config.timeouts.connect_ms)
+    const target = { origin: url.origin, dispatcher: this.#pool }
+    this.#connect = options.connect ?? (() => Promise.resolve(target))
+    this.#slots = new Slots(model.id, inFlightMax, options.slotWaitMs ?? config.timeouts.connect_ms)
     this.#breaker = new Breaker(model.id, {
       failures: config.breaker.failures,
       resetMs: config.breaker.reset_ms,
@@ -74,10 +97,11 @@ export class Upstream {
     await this.#slots.take(call.signal)
     let isRunning = false
     try {
-      return await this.#breaker.run(() => {
+      return await this.#breaker.run(async () => {
         call.signal.throwIfAborted()
+        const target = await this.#connect(call.signal)
         isRunning = true
-        return this.#open(call)
+        return await this.#open(call, target)
       })
     } catch (error) {
       if (!isRunning) this.#slots.release()
@@ -90,7 +114,7 @@ export class Upstream {
     return this.#pool.destroy()
   }
 
-  async #open(call: UpstreamCall): Promise<Exchange> {
+  async #open(call: UpstreamCall, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
     const exchange = new Exchange({
       model: this.#model,
       timeouts: this.#config.timeouts,
@@ -104,7 +128,7 @@ export class Upstream {
       accept: call.isStream ? 'text/event-stream' : 'application/json',
     }
     try {
-      this.#pool.dispatch({ method: 'POST', path: this.#path + call.path, headers, body: call.body }, exchange)
+      dispatcher.dispatch({ origin, method: 'POST', path: this.#path + call.path, headers, body: call.body }, exchange)
     } catch (error) {
       exchange.fail(connectionError(this.#model, error))
     }

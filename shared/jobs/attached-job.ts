@@ -11,6 +11,15 @@ const RESUME_BYTES = 64 * 1024
 /** Buffered bytes at which the job ends: a whole answer of that size, or a worker that ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
+/** What is known of a job's output. */
+export interface OutputOptions {
+  readonly merge: MergeDeltas
+  /** Whether a delta is output a caller would see twice if the job ran again. */
+  readonly isOutput: (delta: unknown) => boolean
+  /** Default: 8 MiB. */
+  readonly answerBytesMax?: number | undefined
+}
+
 /** What a job asks of its arbiter. */
 export interface Arbiter {
   /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
@@ -41,16 +50,18 @@ export class AttachedJob {
   readonly #arbiter: Arbiter
   readonly #isOutput: (delta: unknown) => boolean
   readonly #buffer: DeltaBuffer
+  readonly #bytesMax: number
   #lastSeq = 0
   #isPaused = false
   #error: ServiceError | undefined
   #wake: (() => void) | undefined
 
-  constructor(envelope: AttachedEnvelope, arbiter: Arbiter, merge: MergeDeltas, isOutput: (delta: unknown) => boolean) {
+  constructor(envelope: AttachedEnvelope, arbiter: Arbiter, output: OutputOptions) {
     this.envelope = envelope
     this.#arbiter = arbiter
-    this.#isOutput = isOutput
-    this.#buffer = new DeltaBuffer(merge)
+    this.#isOutput = output.isOutput
+    this.#buffer = new DeltaBuffer(output.merge)
+    this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
   }
 
   get id(): string {
@@ -137,7 +148,7 @@ export class AttachedJob {
       if (this.firstOutputAtMs === undefined && this.#isOutput(delta)) this.firstOutputAtMs = Date.now()
       this.#buffer.push(delta)
     }
-    if (this.#buffer.bytes > BUFFER_BYTES_MAX) {
+    if (this.#buffer.bytes > this.#bytesMax) {
       return this.#arbiter.onOverflow(this, TOO_MUCH_OUTPUT)
     }
     this.#pauseOrResume()

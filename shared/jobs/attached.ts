@@ -24,6 +24,8 @@ export interface NewJob {
   readonly body: unknown
   readonly stream: boolean
   readonly timeoutMs: number
+  /** Bytes of unread output at which the job ends; default: those of a long text. */
+  readonly answerBytesMax?: number | undefined
   readonly requestId: string
   readonly traceparent: string | undefined
   readonly merge: MergeDeltas
@@ -142,7 +144,7 @@ export class AttachedJobs implements Arbiter {
       })
     }
     this.#refuseLongWait(spec.pool)
-    const job = new AttachedJob(this.#envelopeOf(spec), this, spec.merge, spec.isOutput)
+    const job = new AttachedJob(this.#envelopeOf(spec), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
     this.#timers.set(job.id, {

@@ -7,7 +7,7 @@ import { fetchBody } from './body.ts'
 import { DeltaBuffer } from './delta-buffer.ts'
 import type { Kind } from './pool.ts'
 
-/** Bytes of a whole answer at which it is refused. */
+/** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
 export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 /** How an attempt ended, for metrics. `lost`: the job was given to somebody else. */
@@ -130,10 +130,11 @@ export class Attempt {
   async #whole(body: unknown): Promise<void> {
     const { signal } = this.#abort
     const buffer = new DeltaBuffer(this.#kind.merge)
+    const { answerBytesMax = ANSWER_BYTES_MAX } = this.#kind
     for await (const delta of this.#run(body)) {
       signal.throwIfAborted()
       buffer.push(delta)
-      if (buffer.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+      if (buffer.bytes > answerBytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
     }
     signal.throwIfAborted()
     for (const delta of buffer.takeAll()) await this.#sink.delta(delta)

@@ -60,6 +60,7 @@ export class DurableRun implements AttemptSink {
   readonly #options: RunOptions
   readonly #recorder: OutputRecorder
   readonly #whole: DeltaBuffer
+  readonly #bytesMax: number
   readonly #pending: DeltaBuffer
   #chunk = 0
   #isLost = false
@@ -78,13 +79,14 @@ export class DurableRun implements AttemptSink {
     this.#options = options
     this.#recorder = kind.openRecorder(job)
     this.#whole = new DeltaBuffer(kind.merge)
+    this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new DeltaBuffer(kind.merge)
   }
 
   /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
   delta(delta: unknown): Promise<void> | undefined {
     this.#whole.push(delta)
-    if (this.#whole.bytes > ANSWER_BYTES_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+    if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
     if (!this.#job.stream) return undefined
     this.#pending.push(delta)
     this.#flush ??= this.#flushSoon()
@@ -102,7 +104,7 @@ export class DurableRun implements AttemptSink {
     const result = this.#recorder.whole(deltas)
     const output = this.#takeOutput()
     if (this.#job.stream) output.push(...this.#recorder.end().map(outputOf))
-    const { usage } = (result ?? {}) as { usage?: unknown }
+    const usage = usageOf(result, deltas)
     await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
   }
 
@@ -208,6 +210,16 @@ export class DurableRun implements AttemptSink {
       await delay(waitMs, signal)
     }
   }
+}
+
+/** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the deltas. */
+function usageOf(result: unknown, deltas: readonly unknown[]): unknown {
+  const said = (result as { usage?: object } | null)?.usage
+  if (said && ('input_tokens' in said || 'prompt_tokens' in said)) return said
+  const last = deltas.findLast((delta) => (delta as { type?: unknown }).type === 'usage') as
+    | { usage?: object }
+    | undefined
+  return last ? { ...last.usage, ...said } : said
 }
 
 function outputOf(chunk: unknown): NewEvent {

@@ -62,6 +62,8 @@ export interface Kind {
   /** Yields deltas until the job is done. @throws ServiceError */
   run(body: unknown, context: AttemptContext): AsyncIterable<unknown>
   readonly merge: MergeDeltas
+  /** Bytes of a whole answer at which it is refused; default: {@link ANSWER_BYTES_MAX}. */
+  readonly answerBytesMax?: number
   /** Whether a caller would see the delta twice if the job ran again. */
   isOutput(delta: unknown): boolean
   openRecorder(job: JobEnvelope): OutputRecorder

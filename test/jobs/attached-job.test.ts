@@ -16,7 +16,7 @@ function openJob(options: { stream?: boolean } = {}) {
     onIntruder: (_job, worker) => asked.push(`intruder ${worker}`),
   }
   const isOutput = (delta: unknown) => (delta as Said).text !== ''
-  const job = new AttachedJob(envelopeOf({ stream: options.stream ?? true }), arbiter, mergeSaid, isOutput)
+  const job = new AttachedJob(envelopeOf({ stream: options.stream ?? true }), arbiter, { merge: mergeSaid, isOutput })
   const say = (seq: number, text: string, more: { worker?: string; attempt?: number } = {}) =>
     job.onEvent(more.worker ?? 'wrk_1', { ...head(seq, more.attempt), type: 'delta', deltas: [{ text }] })
   const tell = (seq: number, type: 'started' | 'completed' | 'handed_back', worker = 'wrk_1', attempt = 1) =>

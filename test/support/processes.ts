@@ -21,7 +21,10 @@ export interface RoleProcess {
 
 /** Several processes that meet in one Kafka, under a prefix of their own. */
 export interface Fleet extends AsyncDisposable {
-  start(role: 'ingress' | 'inference' | 'scheduler', settings?: Record<string, string>): Promise<RoleProcess>
+  start(
+    role: 'ingress' | 'inference' | 'embeddings' | 'transcription' | 'scheduler',
+    settings?: Record<string, string>,
+  ): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
   post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
 }

@@ -87,7 +87,8 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }
 }
 
-function answerOn(response: ServerResponse): Answer {
+/** The steps of an answer on a response of a real server. */
+export function answerOn(response: ServerResponse): Answer {
   return {
     json(body, status = 200, headers = {}) {
       response.writeHead(status, { 'content-type': 'application/json', ...headers }).end(JSON.stringify(body))

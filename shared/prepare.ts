@@ -1,17 +1,20 @@
-import type { Ports } from '#shared/ports.ts'
+import type { PoolName } from '#schemas/job.ts'
+import type { Ports } from './ports.ts'
 
 /** How much further a preparation must be before the log says so again. */
 const LOG_STEP = 0.1
-const BAR_WIDTH = 30
+const BAR_WIDTH = 20
+/** Columns of a terminal that does not know. */
+const COLUMNS_DEFAULT = 80
 
 /**
- * Prepares the models' weights while the worker serves already: a bar on a terminal, log lines elsewhere. A model that
+ * Prepares what the models of a pool need while the worker serves already: a bar on a terminal, log lines elsewhere. A model that
  * still waits answers 503 with how far it is; one that cannot be prepared says why.
  */
-export function prepareInBackground(ports: Ports): { stop(): Promise<void> } {
+export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Promise<void> } {
   const abort = new AbortController()
   const show = process.stderr.isTTY ? showBar() : logSteps(ports)
-  const done = ports.prepareModels(show, abort.signal).catch((error: unknown) => {
+  const done = ports.prepareModels(pool, show, abort.signal).catch((error: unknown) => {
     if (!abort.signal.aborted) ports.log.error({ err: error }, 'model not prepared')
   })
   return {
@@ -30,7 +33,9 @@ function showBar(): (model: string, fraction: number, message: string) => void {
     const line = `Preparing ${model} ${bar} ${Math.round(fraction * 100)} % ${message}`
     // Weights that were there all along are no news.
     if (line === last || (last === '' && fraction >= 1)) return
-    process.stderr.write(`\r\x1b[K${line}${fraction >= 1 ? '\n' : ''}`)
+    // One line: what is longer could not be drawn again.
+    const shown = line.slice(0, (process.stderr.columns || COLUMNS_DEFAULT) - 1)
+    process.stderr.write(`\r\x1b[K${shown}${fraction >= 1 ? '\n' : ''}`)
     last = line
   }
 }

@@ -1,0 +1,73 @@
+import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import { answerBytesMax } from '#shared/engines/embed-limits.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { AttemptContext, Kind, OutputRecorder } from '#shared/jobs/pool.ts'
+import type { Service } from '#shared/lifecycle.ts'
+import { startPool } from '#shared/pool-service.ts'
+import type { Ports } from '#shared/ports.ts'
+import { prepareInBackground } from '#shared/prepare.ts'
+import { encodeEmbeddings, mergeEmbedEvents } from '#shared/protocols/embeddings.ts'
+import { Batchers } from './batchers.ts'
+import { textsOf } from './texts.ts'
+import { Vectors } from './vectors.ts'
+
+/** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
+export async function startEmbeddings(ports: Ports): Promise<Service> {
+  const batchers = new Batchers(ports)
+  const embed: Kind = {
+    parse: (body) => EmbedRequest.parse(body),
+    run: (body, context) => embedAll(batchers, body as EmbedRequest, context),
+    merge: mergeEmbedEvents,
+    isOutput: () => true,
+    answerBytesMax: answerBytesMax(INPUTS_MAX),
+    openRecorder: recordEmbeddings,
+  }
+  const definition = { name: 'embeddings', slots: ports.config.embeddingsSlots, kinds: { embed } } as const
+  const preparing = prepareInBackground(ports, 'embeddings')
+  return await startPool(ports, definition, async () => {
+    await preparing.stop()
+    await batchers.close()
+  })
+}
+
+/** Yields vectors as they are there, in the order of the inputs, then the usage. */
+async function* embedAll(
+  batchers: Batchers,
+  { model: name, inputs, dimensions }: EmbedRequest,
+  { signal, onProgress }: AttemptContext,
+): AsyncGenerator<EmbedEvent> {
+  const { model, batcher } = batchers.get(name)
+  const texts = await textsOf(inputs, model, signal)
+  const vectors = new Vectors(texts.length, dimensions)
+  const left = new AbortController()
+  let wake = () => {}
+  const ended = batcher.embed(texts, AbortSignal.any([signal, left.signal]), (index, vector, tokens) => {
+    vectors.put(index, vector, tokens)
+    wake()
+  })
+  // It is heard of below, perhaps only after the consumer has taken what came before.
+  ended.catch(() => {})
+  try {
+    while (vectors.count < texts.length) {
+      await Promise.race([ended, new Promise<void>((resolve) => (wake = resolve))])
+      onProgress?.(progressOf(vectors.count, texts.length))
+      yield* vectors.take()
+    }
+    yield* vectors.take()
+    await ended
+    yield vectors.usage()
+  } finally {
+    left.abort()
+  }
+}
+
+function progressOf(done: number, all: number) {
+  return { phase: 'embedding', percent: Math.floor((100 * done) / all), message: `${done} of ${all} inputs` }
+}
+
+/** Records the answer of a durable job as its caller gets it. */
+function recordEmbeddings({ encode }: JobEnvelope): OutputRecorder {
+  if (!encode) throw new ServiceError('internal_error', 'The job does not say how its output is kept.')
+  return { event: () => [], end: () => [], whole: (deltas) => encodeEmbeddings(deltas as EmbedEvent[], encode) }
+}

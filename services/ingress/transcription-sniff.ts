@@ -1,0 +1,117 @@
+import type { AudioFormat } from '#schemas/transcription.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/**
+ * Which container a file is, by its first bytes (contract D.2), and by its name where they say nothing. Whether it can be
+ * decoded is found by whoever decodes it.
+ */
+
+/** Formats by the extensions of the spec (4.3), and a few that are the same by another name. */
+const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
+  ['flac', 'flac'],
+  ['mp3', 'mp3'],
+  ['mpga', 'mp3'],
+  ['mp4', 'mp4'],
+  ['m4a', 'mp4'],
+  ['mpeg', 'mpeg'],
+  ['mpg', 'mpeg'],
+  ['ogg', 'ogg'],
+  ['oga', 'ogg'],
+  ['opus', 'ogg'],
+  ['wav', 'wav'],
+  ['webm', 'webm'],
+])
+
+/** Bytes that are enough to tell. */
+const HEAD_BYTES = 64
+/** ID3v2: `ID3`, version, flags, and the tag's size in four bytes of seven bits. */
+const ID3_HEAD_BYTES = 10
+const ID3_FOOTER_FLAG = 0x10
+/** Tags in a row that are skipped; real files have one. */
+const TAGS_MAX = 4
+
+/** Finds the format of a file while it arrives. Tags before the audio may be as large as a picture: they are skipped. */
+export class AudioSniffer {
+  readonly #filename: string | undefined
+  #head = Buffer.alloc(0)
+  #skip = 0
+  #tags = 0
+  #format: AudioFormat | undefined
+
+  /** @param filename Decides where the content does not. */
+  constructor(filename: string | undefined) {
+    this.#filename = filename
+  }
+
+  /** Takes the next bytes. @throws ServiceError `invalid_audio` as soon as it is clear that this is no audio */
+  push(chunk: Buffer): void {
+    if (this.#format !== undefined) return
+    let rest = chunk
+    for (;;) {
+      const skipped = Math.min(this.#skip, rest.length)
+      this.#skip -= skipped
+      const taken = rest.subarray(skipped, skipped + HEAD_BYTES - this.#head.length)
+      rest = rest.subarray(skipped + taken.length)
+      this.#head = Buffer.concat([this.#head, taken])
+      const tagBytes = tagBytesOf(this.#head)
+      if (tagBytes === 0 || ++this.#tags > TAGS_MAX) break
+      this.#skip = Math.max(0, tagBytes - this.#head.length)
+      this.#head = this.#head.subarray(tagBytes)
+    }
+    if (this.#head.length === HEAD_BYTES) this.#format = this.#decide()
+  }
+
+  /** The format, once all bytes were seen. @throws ServiceError `invalid_audio` */
+  end(): AudioFormat {
+    this.#format ??= this.#decide()
+    return this.#format
+  }
+
+  #decide(): AudioFormat {
+    const found = this.#tags > TAGS_MAX ? 'other' : formatOf(this.#head)
+    // After a tag comes MP3, or FLAC whose writer did not care. A file that ends within its tag has no audio.
+    if (this.#tags > 0 && this.#head.length > 0 && found !== 'other') return found === 'flac' ? 'flac' : 'mp3'
+    if (found !== undefined && found !== 'other') return found
+    const byName = EXTENSIONS.get(this.#filename?.split('.').at(-1)?.toLowerCase() ?? '')
+    if (found === undefined && byName !== undefined && this.#head.length > 0) return byName
+    const message =
+      'The file is not audio in a known format. Supported are flac, mp3, mp4, mpeg, mpga, m4a, ogg, wav and webm.'
+    throw new ServiceError('invalid_audio', message, { param: 'file' })
+  }
+}
+
+/** Bytes of the ID3v2 tag at the start; 0 when there is none, or not enough to tell. */
+function tagBytesOf(head: Buffer): number {
+  if (head.length < ID3_HEAD_BYTES || head.toString('latin1', 0, 3) !== 'ID3') return 0
+  const [a = 0, b = 0, c = 0, d = 0] = head.subarray(6, ID3_HEAD_BYTES).map((byte) => byte & 0x7f)
+  const footer = (head[5] ?? 0) & ID3_FOOTER_FLAG ? ID3_HEAD_BYTES : 0
+  return ID3_HEAD_BYTES + ((a << 21) | (b << 14) | (c << 7) | d) + footer
+}
+
+/** By content; `other` for what is surely something else; undefined when it says nothing. */
+function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
+  const four = head.toString('latin1', 0, 4)
+  if (four === 'RIFF' || four === 'RF64') return head.toString('latin1', 8, 12) === 'WAVE' ? 'wav' : 'other'
+  if (four === 'fLaC') return 'flac'
+  if (four === 'OggS') return 'ogg'
+  if (head.toString('latin1', 4, 8) === 'ftyp') return 'mp4'
+  if (head.length >= 4) {
+    const word = head.readUInt32BE(0)
+    if (word === 0x1a45dfa3) return 'webm'
+    if (word === 0x000001ba || word === 0x000001b3) return 'mpeg'
+    // Eleven bits of ones begin a frame of MPEG audio.
+    if (word >>> 21 === 0x7ff) return 'mp3'
+  }
+  return isOther(head) ? 'other' : undefined
+}
+
+/** How archives, images, documents and programs begin, as latin1. */
+const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\xbc\xaf', 'Rar!', '\x28\xb5\x2f\xfd']
+const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
+
+/** What its name must not turn into audio: bombs, pictures, and text such as the page of an error. */
+function isOther(head: Buffer): boolean {
+  const text = head.toString('latin1')
+  if ([...OTHERS, ...MORE_OTHERS].some((start) => text.startsWith(start))) return true
+  return head.length > 0 && head.every((byte) => byte === 9 || byte === 10 || byte === 13 || (byte >= 32 && byte < 127))
+}

@@ -1,0 +1,138 @@
+import type { TranscriptSegment, Word } from '#schemas/transcription.ts'
+import type { Turn } from '#shared/engines/transcribe-audio.ts'
+import { cutText } from '#shared/engines/transcribe-shapes.ts'
+
+/** Words between two of the same other speaker that are taken for an error at the edge of a turn: no more than this. */
+const STRAY_SECONDS_MAX = 0.4
+/** Turns further from a segment than this are looked at only when there are no nearer ones. */
+const NEAR_SECONDS = 30
+
+/** Part of a transcript that has a beginning and an end. */
+type Span = Pick<Turn, 'start' | 'end'>
+
+/** Words of one segment that one speaker said, in a row. */
+interface Run {
+  readonly speaker: string
+  readonly words: Word[]
+}
+
+/**
+ * Says of each segment who speaks, by the turns of a diarization, and cuts segments where the speaker changes.
+ *
+ * A word is its speaker's who talks during most of it, else of the turn that is nearest; a segment without words is given
+ * by the same rule as a whole. All text is kept. Speakers who are not known are named A, B, … in order of appearance, which
+ * is the order in which segments are given here.
+ */
+export class SpeakerLabels {
+  readonly #turns: readonly Turn[]
+  readonly #known: ReadonlySet<string>
+  /** Names of those who are not known. */
+  readonly #names = new Map<string, string>()
+  #segments = 0
+
+  /** @param known Names that callers gave to voices. */
+  constructor(turns: readonly Turn[], known: readonly string[]) {
+    this.#turns = turns
+    this.#known = new Set(known)
+  }
+
+  /** The segment in pieces of one speaker each, numbered in the order in which they are given. */
+  split(segment: TranscriptSegment): TranscriptSegment[] {
+    const turns = this.#turnsNear(segment)
+    const runs = this.#runsOf(segment, turns)
+    const pieces = runs.length > 1 ? cut(segment, runs) : [segment]
+    return pieces.map((piece, index) => {
+      const speaker = runs[index]?.speaker ?? speakerOf(segment, turns)
+      return { ...piece, id: this.#segments++, speaker: this.#nameOf(speaker) }
+    })
+  }
+
+  #runsOf({ words = [] }: TranscriptSegment, turns: readonly Turn[]): Run[] {
+    const runs: Run[] = []
+    for (const word of words) append(runs, { speaker: speakerOf(word, turns), words: [word] })
+    return withoutStrays(runs)
+  }
+
+  /** The turns that matter to a segment: hours of talk have thousands. */
+  #turnsNear({ start, end }: Span): readonly Turn[] {
+    const near = this.#turns.filter((turn) => turn.end > start - NEAR_SECONDS && turn.start < end + NEAR_SECONDS)
+    return near.length > 0 ? near : this.#turns
+  }
+
+  #nameOf(speaker: string): string {
+    if (this.#known.has(speaker)) return speaker
+    let name = this.#names.get(speaker)
+    if (name === undefined) {
+      name = this.#nextLetter()
+      this.#names.set(speaker, name)
+    }
+    return name
+  }
+
+  /** A letter that is nobody's name. */
+  #nextLetter(): string {
+    const taken = new Set([...this.#known, ...this.#names.values()])
+    for (let index = 0; ; index++) if (!taken.has(letter(index))) return letter(index)
+  }
+}
+
+/** Whose turns cover most of a span; where there are none, whose turn is nearest. Without any turns, one speaker. */
+function speakerOf(span: Span, turns: readonly Turn[]): string {
+  const shares = new Map<string, number>()
+  let nearest: Turn | undefined
+  let nearestGap = Number.POSITIVE_INFINITY
+  for (const turn of turns) {
+    const overlap = Math.min(span.end, turn.end) - Math.max(span.start, turn.start)
+    if (overlap > 0) shares.set(turn.speaker, (shares.get(turn.speaker) ?? 0) + overlap)
+    if (-overlap >= nearestGap) continue
+    nearestGap = -overlap
+    nearest = turn
+  }
+  let best = nearest?.speaker ?? ''
+  for (const [speaker, share] of shares) if (share > (shares.get(best) ?? 0)) best = speaker
+  return best
+}
+
+function append(runs: Run[], run: Run): void {
+  const last = runs.at(-1)
+  if (last?.speaker === run.speaker) last.words.push(...run.words)
+  else runs.push(run)
+}
+
+/** Gives a very short run between two of the same speaker to that speaker. */
+function withoutStrays(runs: readonly Run[]): Run[] {
+  const kept: Run[] = []
+  for (const [index, { speaker, words }] of runs.entries()) {
+    const [before, after] = [kept.at(-1), runs[index + 1]]
+    const isBetween = before !== undefined && before.speaker === after?.speaker
+    const isStray = isBetween && secondsOf(words) <= STRAY_SECONDS_MAX
+    append(kept, { speaker: isStray ? before.speaker : speaker, words: [...words] })
+  }
+  return kept
+}
+
+function secondsOf(words: readonly Word[]): number {
+  return (words.at(-1)?.end ?? 0) - (words[0]?.start ?? 0)
+}
+
+function cut(segment: TranscriptSegment, runs: readonly Run[]): TranscriptSegment[] {
+  const texts = cutText(
+    segment.text,
+    runs.map(({ words }) => words),
+  )
+  return runs.map(({ words }, index) => ({
+    ...segment,
+    text: texts[index] ?? '',
+    start: index === 0 ? segment.start : (words[0]?.start ?? segment.start),
+    end: index === runs.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
+    words,
+    // They belong to no piece alone.
+    tokens: [],
+  }))
+}
+
+/** A … Z, AA, AB … */
+function letter(index: number): string {
+  const rest = String.fromCharCode(65 + (index % 26))
+  return index < 26 ? rest : letter(Math.floor(index / 26) - 1) + rest
+}

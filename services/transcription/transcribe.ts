@@ -1,0 +1,113 @@
+import { ERRORS } from '#schemas/error.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcribe.ts'
+import type { AudioTools } from '#shared/engines/transcribe-audio.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { AttemptContext } from '#shared/jobs/pool.ts'
+import type { Ports } from '#shared/ports.ts'
+import { audioOf } from './audio.ts'
+import { withSpeakers } from './diarize.ts'
+import { inspectAudio } from './inspect.ts'
+import { tellProgress } from './progress.ts'
+
+/** Failures of an upstream that another try there cannot mend, but another model can. */
+const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
+
+/** What a worker of the pool works with. */
+export interface Workbench {
+  readonly ports: Pick<Ports, 'models' | 'blobs' | 'log'> & {
+    readonly config: Pick<Ports['config'], 'audioSecondsMax'>
+  }
+  readonly tools: AudioTools
+  /** The engine of a model, opened when it is first asked for. */
+  engineOf(model: ModelConfig): TranscriptionEngine
+  /** Hears that audio goes to an upstream without having been decoded here, and why. */
+  onUnchecked(why: ServiceError): void
+}
+
+/**
+ * Transcribes one request: looks at its audio, then asks the model, and, when that fails before any output, its fallbacks in
+ * their order; tells speakers apart meanwhile.
+ *
+ * @throws ServiceError
+ */
+export async function* transcribe(
+  bench: Workbench,
+  request: TranscribeRequest,
+  context: AttemptContext,
+): AsyncGenerator<TranscribeEvent> {
+  const audio = audioOf(request, bench.ports.blobs)
+  const chain = chainOf(bench, request.model)
+  const duration = await inspect(bench, request, audio, context.signal)
+  const onSeconds = context.onProgress && tellProgress(context.onProgress, duration)
+  const { idempotencyKey, traceparent, signal } = context
+  const options = { signal, idempotencyKey, traceparent, duration, onSeconds }
+  let firstError: unknown
+  for (const model of chain) {
+    let hasOutput = false
+    try {
+      for await (const event of eventsOf(bench, model, request, audio, options, context)) {
+        hasOutput = true
+        yield event
+      }
+      return
+    } catch (error) {
+      firstError ??= error
+      if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
+      if (model === chain.at(-1)) break
+      bench.ports.log.warn({ model: model.id, err: error, job: idempotencyKey }, 'model failed; falling back')
+    }
+  }
+  // The first model's failure: its Retry-After is what the caller waits for.
+  throw firstError
+}
+
+/**
+ * How long the audio is; undefined where nothing here can decode it. A deployment whose models all run elsewhere works
+ * without Python: then the upstream is the one to refuse what it cannot read.
+ */
+async function inspect(bench: Workbench, request: TranscribeRequest, audio: AudioFile, signal: AbortSignal) {
+  const { audioSecondsMax: secondsMax } = bench.ports.config
+  try {
+    return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
+  } catch (error) {
+    const why = ServiceError.from(error)
+    // Speakers are told apart by the same server.
+    if (why.code !== 'model_loading' || request.diarize) throw error
+    if (bench.ports.models.find(request.model)?.engine.type !== 'local') bench.onUnchecked(why)
+    return undefined
+  }
+}
+
+function eventsOf(
+  bench: Workbench,
+  model: ModelConfig,
+  request: TranscribeRequest,
+  audio: AudioFile,
+  options: TranscribeOptions,
+  context: AttemptContext,
+): AsyncIterable<TranscribeEvent> {
+  const engine = bench.engineOf(model)
+  const asked = { ...request, model: model.id }
+  if (!request.diarize) return engine.transcribe(asked, audio, options)
+  return withSpeakers(
+    (signal) => engine.transcribe(asked, audio, { ...options, signal }),
+    (signal) => bench.tools.diarize(audio, request.speakers, { signal }),
+    { request, signal: options.signal, isTogether: model.engine.type !== 'local', onProgress: context.onProgress },
+  )
+}
+
+/** The model and its fallbacks. @throws ServiceError `model_not_found` when this worker's catalogue lacks it */
+function chainOf({ ports }: Workbench, name: string): ModelConfig[] {
+  const model = ports.models.find(name)
+  if (!model) {
+    throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
+  }
+  return [model, ...model.fallbacks.flatMap((id) => ports.models.find(id) ?? [])]
+}
+
+function mayFallBack(error: unknown): boolean {
+  const { code } = ServiceError.from(error)
+  return ERRORS[code].retry || FALLBACK_CODES.has(code)
+}

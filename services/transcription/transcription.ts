@@ -1,0 +1,51 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscriptionEngine } from '#shared/engines/transcribe.ts'
+import { isTranscribeOutput, mergeTranscribeEvents } from '#shared/engines/transcribe-events.ts'
+import type { Kind } from '#shared/jobs/pool.ts'
+import type { Service } from '#shared/lifecycle.ts'
+import { startPool } from '#shared/pool-service.ts'
+import type { Ports } from '#shared/ports.ts'
+import { prepareInBackground } from '#shared/prepare.ts'
+import { recordTranscript } from '#shared/protocols/transcript.ts'
+import { transcribe, type Workbench } from './transcribe.ts'
+
+/** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
+export async function startTranscription(ports: Ports): Promise<Service> {
+  const bench = openWorkbench(ports)
+  const kind: Kind = {
+    parse: (body) => TranscribeRequest.parse(body),
+    run: (body, context) => transcribe(bench, body as TranscribeRequest, context),
+    merge: mergeTranscribeEvents,
+    isOutput: isTranscribeOutput,
+    openRecorder: recordTranscript,
+  }
+  const { transcriptionSlots: slots } = ports.config
+  const preparing = prepareInBackground(ports, 'transcription')
+  return await startPool(ports, { name: 'transcription', slots, kinds: { transcribe: kind } }, async () => {
+    await preparing.stop()
+    await bench.close()
+  })
+}
+
+function openWorkbench(ports: Ports): Workbench & { close(): Promise<void> } {
+  const tools = ports.openAudioTools()
+  const engines = new Map<string, TranscriptionEngine>()
+  let isTold = false
+  return {
+    ports,
+    tools,
+    engineOf(model: ModelConfig) {
+      const engine = engines.get(model.id) ?? ports.openTranscriptionEngine(model)
+      engines.set(model.id, engine)
+      return engine
+    },
+    onUnchecked(why) {
+      if (!isTold) ports.log.warn({ why: why.message }, 'audio is not checked before it goes to its model')
+      isTold = true
+    },
+    async close() {
+      await Promise.all([tools.close(), ...[...engines.values()].map((engine) => engine.close())])
+    },
+  }
+}

@@ -1,0 +1,56 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscriptionEngine } from './transcribe.ts'
+import { encodeFields } from './transcribe-encode.ts'
+import { callTranscription, LINE_MS_MAX } from './transcribe-openai.ts'
+import { Upstream, type UpstreamConfig, type UpstreamOptions } from './upstream.ts'
+
+/**
+ * A transcription engine on the local model server, which speaks OpenAI's dialect with more in its streams: segments,
+ * words, log probabilities and progress beside the text.
+ *
+ * @param model A model whose engine is of type `local`.
+ * @param connect Finds the server. @throws ServiceError `model_loading`
+ */
+export function openLocalTranscription(
+  model: ModelConfig,
+  connect: NonNullable<UpstreamOptions['connect']>,
+): TranscriptionEngine {
+  const { engine } = model
+  if (engine.type !== 'local') throw new Error(`model '${model.id}' does not run on the local model server`)
+  const config = localConfig('/v1', engine.concurrency)
+  const upstream = new Upstream(model, config, {}, { connect, slotWaitMs: LINE_MS_MAX })
+  return {
+    transcribe(request, audio, options) {
+      const call = { fields: localFields(request, model), isStream: true }
+      return callTranscription(upstream, model, request, audio, options, call)
+    },
+    close: () => upstream.close(),
+  }
+}
+
+/** How the local model server is called: it keeps its own clocks, and a call's deadline is the caller's. */
+export function localConfig(path: string, concurrency: number): UpstreamConfig {
+  return {
+    type: 'openai',
+    base_url: `http://local-model-server${path}`,
+    headers: {},
+    timeouts: {
+      connect_ms: 5_000,
+      first_token_ms: LINE_MS_MAX,
+      between_tokens_ms: LINE_MS_MAX,
+      total_ms: LINE_MS_MAX,
+    },
+    concurrency,
+    breaker: { failures: 5, reset_ms: 1_000 },
+    force_usage: false,
+  }
+}
+
+/** Its streams bring all there is; voice activity is one JSON object. */
+function localFields({ vad, ...request }: TranscribeRequest, model: ModelConfig): [string, string][] {
+  const fields = encodeFields(request, model, 'verbose_json')
+  if (request.logprobs) fields.push(['include[]', 'logprobs'])
+  if (vad) fields.push(['vad', JSON.stringify(vad)])
+  return [...fields, ['stream', 'true']]
+}

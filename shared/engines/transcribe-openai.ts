@@ -1,0 +1,100 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from './transcribe.ts'
+import { audioTokensOf, TranscriptDecoder } from './transcribe-decode.ts'
+import { answerFormOf, encodeFields } from './transcribe-encode.ts'
+import { openForm } from './transcribe-form.ts'
+import { Upstream } from './upstream.ts'
+import { openReader } from './upstream-answer.ts'
+import { countText } from './upstream-usage.ts'
+
+/** A call waits in line for its upstream as long as its deadline lets it: what is before it may take minutes. */
+export const LINE_MS_MAX = 24 * 3_600_000
+
+/**
+ * A transcription engine on any server that speaks POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and
+ * whisper.cpp's (with `--inference-path /v1/audio/transcriptions --convert`).
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ */
+export function openOpenAiTranscription(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+): TranscriptionEngine {
+  const { engine } = model
+  if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
+  const key = engine.api_key_env && env[engine.api_key_env]
+  const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+  const upstream = new Upstream(model, engine, headers, { slotWaitMs: LINE_MS_MAX })
+  return {
+    transcribe(request, audio, options) {
+      const form = answerFormOf(request, model)
+      const call = { fields: encodeFields(request, model, form), isStream: form === 'stream' }
+      return callTranscription(upstream, model, request, audio, options, call)
+    },
+    close: () => upstream.close(),
+  }
+}
+
+/**
+ * Sends a file with its form and yields the events of the answer, be it whole or a stream.
+ *
+ * @throws ServiceError, or the signal's reason
+ */
+export async function* callTranscription(
+  upstream: Upstream,
+  model: ModelConfig,
+  request: TranscribeRequest,
+  audio: AudioFile,
+  options: TranscribeOptions,
+  { fields, isStream }: { fields: readonly (readonly [string, string])[]; isStream: boolean },
+): AsyncGenerator<TranscribeEvent, void, undefined> {
+  const decoder = new TranscriptDecoder({
+    model: model.id,
+    language: request.language ?? onlyLanguageOf(model),
+    duration: options.duration,
+    onSeconds: options.onSeconds,
+  })
+  const { headers, body } = await openForm(fields, audio)
+  try {
+    const { signal, idempotencyKey, traceparent } = options
+    const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
+    const exchange = await upstream.call({
+      path: '/audio/transcriptions',
+      headers: { ...headers, 'idempotency-key': idempotencyKey, ...trace },
+      body,
+      isStream,
+      signal,
+    })
+    try {
+      const reader = openReader(exchange, model.id, decoder)
+      const out: TranscribeEvent[] = []
+      for (let isOver = false; !isOver; ) {
+        await exchange.waitForBytes()
+        isOver = reader.read(exchange.take(), out)
+        if (isOver) exchange.release(decoder.isDone)
+        if (isOver) decoder.end(out)
+        yield* out
+        out.length = 0
+      }
+    } finally {
+      exchange.release(decoder.isDone)
+    }
+    yield { type: 'usage', usage: await usageOf(decoder) }
+    yield { type: 'finish' }
+  } finally {
+    // Also when the call never got as far as to send it.
+    body.destroy()
+  }
+}
+
+function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
+  return (languages?.length === 1 && languages[0]) || ''
+}
+
+/** As the upstream counted; else ten tokens a second of audio, and those of the segments or of the text. */
+async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
+  if (counted) return { input_tokens: counted.input, output_tokens: counted.output }
+  return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
+}

@@ -1,0 +1,130 @@
+import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcription.ts'
+
+/** How upstreams write segments, words and log probabilities, read leniently: a figure that is missing is 0. */
+
+/** A pause between two words that ends a piece, in seconds. */
+const PAUSE_SECONDS = 1
+/** Most words of a piece that is cut here. */
+const WORDS_MAX = 40
+/** Characters between a word and the next one: further on it is another occurrence. */
+const LOOKAHEAD = 80
+
+/** The segments of an answer, with the words inside them where there are any. Ids are the caller's to give. */
+export function readSegments(value: unknown): TranscriptSegment[] {
+  if (!Array.isArray(value)) return []
+  return value.filter(isObject).map((segment) => {
+    const words = readWords(segment.words)
+    return {
+      id: 0,
+      seek: Math.round(numberOf(segment.seek)),
+      start: numberOf(segment.start),
+      end: numberOf(segment.end),
+      text: typeof segment.text === 'string' ? segment.text : '',
+      tokens: Array.isArray(segment.tokens) ? segment.tokens.filter(Number.isInteger) : [],
+      temperature: numberOf(segment.temperature),
+      avg_logprob: numberOf(segment.avg_logprob),
+      compression_ratio: numberOf(segment.compression_ratio),
+      no_speech_prob: numberOf(segment.no_speech_prob),
+      ...(words.length > 0 && { words }),
+    }
+  })
+}
+
+/** The words of an answer or of a segment, without the blanks that Whisper begins them with. */
+export function readWords(value: unknown): Word[] {
+  if (!Array.isArray(value)) return []
+  return value
+    .filter(isObject)
+    .map(({ word, start, end }) => ({ word: String(word ?? '').trim(), start: numberOf(start), end: numberOf(end) }))
+    .filter(({ word }) => word !== '')
+}
+
+/** Log probabilities as OpenAI sends them; undefined when there are none. */
+export function readLogprobs(value: unknown): TokenLogprob[] | undefined {
+  if (!Array.isArray(value) || value.length === 0) return undefined
+  return value.filter(isObject).map(({ token, logprob, bytes }) => ({
+    token: String(token ?? ''),
+    logprob: numberOf(logprob),
+    bytes: Array.isArray(bytes) ? bytes.filter(Number.isInteger) : null,
+  }))
+}
+
+/**
+ * Puts words that stand beside segments into them: each into the segment that its middle lies in, or the last one that
+ * began before. Segments that bring words of their own keep them.
+ */
+export function withWords(segments: readonly TranscriptSegment[], words: readonly Word[]): TranscriptSegment[] {
+  if (words.length === 0 || segments.some((segment) => segment.words)) return [...segments]
+  const filled = segments.map((segment) => ({ ...segment, words: [] as Word[] }))
+  let at = 0
+  for (const word of words) {
+    const middle = (word.start + word.end) / 2
+    while (at + 1 < filled.length && (filled[at + 1]?.start ?? 0) <= middle) at += 1
+    filled[at]?.words.push(word)
+  }
+  return filled
+}
+
+/** Segments of a text whose upstream told words alone: cut after sentences, at pauses, or when there are many words. */
+export function cutByWords(text: string, words: readonly Word[]): TranscriptSegment[] {
+  const groups: Word[][] = []
+  for (const word of words) {
+    const group = groups.at(-1)
+    if (group && !isEndOfPiece(group, word)) group.push(word)
+    else groups.push([word])
+  }
+  const texts = cutText(text, groups)
+  return groups.map((group, index) => ({
+    ...NO_FIGURES,
+    start: group[0]?.start ?? 0,
+    end: group.at(-1)?.end ?? 0,
+    text: texts[index] ?? '',
+    words: group,
+  }))
+}
+
+/**
+ * Cuts a text where groups of its words begin. All of the text is kept, blanks and signs that no word brings included;
+ * a group whose words the text does not hold gets nothing.
+ */
+export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
+  const starts: number[] = []
+  let cursor = 0
+  for (const group of groups) {
+    let start: number | undefined
+    for (const { word } of group) {
+      const found = text.indexOf(word, cursor)
+      if (found < 0 || found > cursor + LOOKAHEAD) continue
+      start ??= found
+      cursor = found + word.length
+    }
+    starts.push(start ?? cursor)
+  }
+  return groups.map((_, index) => text.slice(index === 0 ? 0 : starts[index], starts[index + 1]))
+}
+
+function isEndOfPiece(group: readonly Word[], next: Word): boolean {
+  const last = group.at(-1)
+  if (!last) return false
+  return /[.?!。？！]$/.test(last.word) || next.start - last.end > PAUSE_SECONDS || group.length >= WORDS_MAX
+}
+
+/** What a segment holds that no model made. */
+export const NO_FIGURES = {
+  id: 0,
+  seek: 0,
+  tokens: [] as number[],
+  temperature: 0,
+  avg_logprob: 0,
+  compression_ratio: 0,
+  no_speech_prob: 0,
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null
+}
+
+function numberOf(value: unknown): number {
+  const number = Number(value ?? 0)
+  return Number.isFinite(number) ? number : 0
+}

@@ -1,0 +1,240 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Dispatcher } from 'undici'
+import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log.ts'
+import {
+  discardEnvironment,
+  type Environment,
+  type EnvironmentState,
+  getEnvironmentState,
+  prepareEnvironment,
+} from './environment.ts'
+import { describePython } from './python.ts'
+import { ServerProcess } from './server-process.ts'
+
+/*
+ * The local model server, seen from here: a Python process of ours that speaks the OpenAI dialect on a UNIX socket, for
+ * speech, speakers, embeddings and the decoding of audio. It starts with the first call, is put away when nobody calls,
+ * and starts again after a crash.
+ *
+ *   stopped → starting → running → stopped (idle, crash)
+ */
+
+const IDLE_MS = 10 * 60_000
+const MEMORY_BYTES_MAX = 2 * 1024 ** 3
+const AUDIO_SECONDS_MAX = 4 * 3600
+/** A call while the environment is prepared should come again after this. */
+const RETRY_AFTER_MS = 5_000
+/** A failed preparation is tried again by a call after this. */
+const RETRY_PREPARATION_MS = 60_000
+const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
+/** Crashes within the window, after which it stays down until the oldest has left it. */
+const CRASHES_MAX = 5
+const CRASH_WINDOW_MS = 5 * 60_000
+/** A call waits this long for a restart; where it takes longer it is told to come again. */
+const WAIT_MS_MAX = 1_000
+
+/** What a {@link LocalServer} takes. */
+export interface LocalServerOptions {
+  /** Where the Python packages and models are kept, about 500 MB. */
+  readonly directory: string
+  /** The Python to prepare with; default python3 of the PATH. */
+  readonly python?: string | undefined
+  readonly log: Log
+  /** After so long without a call the process is ended; default 10 minutes. */
+  readonly idleMs?: number | undefined
+  /** Cap on the private memory of each of its processes; default 2 GiB. The decoder has 1 GiB always. */
+  readonly memoryBytesMax?: number | undefined
+  /** Longest audio that is decoded; default 4 hours. */
+  readonly audioSecondsMax?: number | undefined
+}
+
+/** A way to a running server, for undici's `request`. Ask for it before each call and do not keep it. */
+export interface LocalConnection {
+  readonly origin: string
+  readonly dispatcher: Dispatcher
+}
+
+/** The local model server of this process. One is enough; close it. */
+export class LocalServer {
+  readonly #options: LocalServerOptions
+  readonly #closing = new AbortController()
+  #starting: Promise<ServerProcess> | undefined
+  #running: ServerProcess | undefined
+  #stopping: Promise<void> | undefined
+  #preparation: Promise<unknown> | undefined
+  #crashesMs: number[] = []
+  #idleTimer: NodeJS.Timeout | undefined
+  #lastCallMs = 0
+
+  constructor(options: LocalServerOptions) {
+    this.#options = options
+  }
+
+  /** How far its environment is, whichever process prepares it. */
+  async state(): Promise<EnvironmentState> {
+    return await getEnvironmentState(this.#options.directory)
+  }
+
+  /**
+   * Makes sure that its Python packages and models are there. Does nothing when they are.
+   *
+   * @param onProgress Hears a fraction 0..1 and what is being done
+   * @throws ServiceError `model_loading` saying in one line what is missing, or the abort reason
+   */
+  async prepare(onProgress?: (fraction: number, message: string) => void, signal?: AbortSignal): Promise<void> {
+    const { directory, python } = this.#options
+    const either = signal ? AbortSignal.any([signal, this.#closing.signal]) : this.#closing.signal
+    await prepareEnvironment(directory, { onProgress, signal: either, python })
+  }
+
+  /**
+   * A way to the server, which is started when it does not run.
+   *
+   * Where its environment is missing, this begins to prepare it.
+   *
+   * @throws ServiceError `model_loading` with `retryAfterMs`: it is being prepared (the message says how far), cannot
+   *   be, does not start, or crashed too often; the abort reason
+   */
+  async connect(signal: AbortSignal): Promise<LocalConnection> {
+    signal.throwIfAborted()
+    this.#closing.signal.throwIfAborted()
+    this.#lastCallMs = performance.now()
+    const server = this.#running ?? (await abortable(this.#start(), signal))
+    this.#lastCallMs = performance.now()
+    return { origin: 'http://local', dispatcher: server.pool }
+  }
+
+  /** The process id of the running server; undefined when it does not run. */
+  get pid(): number | undefined {
+    return this.#running?.pid
+  }
+
+  /** Ends the server and waits for that; calls that run are cut. A second call does nothing more. */
+  async close(): Promise<void> {
+    this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    clearInterval(this.#idleTimer)
+    await this.#starting?.catch(() => {})
+    await this.#running?.stop()
+    await this.#stopping
+    await this.#preparation
+  }
+
+  /** One start at a time, shared by all who wait; it goes on when one of them leaves. */
+  #start(): Promise<ServerProcess> {
+    this.#starting ??= this.#startOnce().finally(() => {
+      this.#starting = undefined
+    })
+    return this.#starting
+  }
+
+  async #startOnce(): Promise<ServerProcess> {
+    const environment = await this.#findEnvironment()
+    await this.#keepBudget()
+    const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
+    const startedMs = performance.now()
+    const limits = { memoryBytesMax, audioSecondsMax }
+    const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
+      if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())
+      throw error
+    })
+    log.info({ pid: server.pid, duration_ms: Math.round(performance.now() - startedMs) }, 'local model server started')
+    this.#running = server
+    void server.exited.then((end) => this.#onExit(server, end))
+    this.#watchIdle()
+    return server
+  }
+
+  async #findEnvironment(): Promise<Environment> {
+    const state = await this.state()
+    if (state.state !== 'ready') throw this.#notReady(state)
+    const { environment } = state
+    const found = await describePython(environment.python.executable, this.#closing.signal).catch(() => undefined)
+    if (found?.tag === environment.python.tag) return environment
+    this.#options.log.warn({ built_for: environment.python.tag }, 'local model server lost its Python; preparing again')
+    await discardEnvironment(environment)
+    throw this.#notReady({ state: 'absent' })
+  }
+
+  /** Also begins a preparation when none runs. */
+  #notReady(state: Exclude<EnvironmentState, { state: 'ready' }>): ServiceError {
+    const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
+    if (failedAgoMs > RETRY_PREPARATION_MS) this.#prepareInBackground()
+    if (state.state === 'failed') {
+      const message = `The local model server could not be prepared: ${state.reason}`
+      return new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
+    }
+    const percent = state.state === 'preparing' ? Math.floor(100 * state.fraction) : 0
+    const message = `The local model server is being prepared (${percent} %). Try again shortly.`
+    return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
+  }
+
+  #prepareInBackground(): void {
+    this.#preparation ??= this.prepare()
+      // Why it failed is written beside the environment, where readiness and the next call find it.
+      .catch(() => {})
+      .finally(() => {
+        this.#preparation = undefined
+      })
+  }
+
+  /**
+   * Waits a moment after a crash.
+   *
+   * @throws ServiceError `model_loading` when the moment is long, because it crashed often
+   */
+  async #keepBudget(): Promise<void> {
+    const now = performance.now()
+    this.#crashesMs = this.#crashesMs.filter((atMs) => now - atMs < CRASH_WINDOW_MS)
+    const [oldest, last] = [this.#crashesMs[0], this.#crashesMs.at(-1)]
+    if (oldest === undefined || last === undefined) return
+    const count = this.#crashesMs.length
+    const nextMs = count < CRASHES_MAX ? last + backoffMs(count, RESTART_BACKOFF, 1) : oldest + CRASH_WINDOW_MS
+    if (nextMs - now > WAIT_MS_MAX) {
+      const message = 'The local model server crashed and will be started again.'
+      throw new ServiceError('model_loading', message, { retryAfterMs: nextMs - now })
+    }
+    if (nextMs > now) await sleep(nextMs - now, undefined, { signal: this.#closing.signal })
+  }
+
+  #onExit(server: ServerProcess, end: number | string): void {
+    if (this.#running !== server) return
+    this.#running = undefined
+    clearInterval(this.#idleTimer)
+    if (!this.#closing.signal.aborted) {
+      this.#crashesMs.push(performance.now())
+      this.#options.log.error({ end, crashes: this.#crashesMs.length }, 'local model server crashed')
+    }
+    this.#stopping = server.stop()
+  }
+
+  #watchIdle(): void {
+    const { idleMs = IDLE_MS, log } = this.#options
+    clearInterval(this.#idleTimer)
+    this.#idleTimer = setInterval(() => {
+      const server = this.#running
+      if (!server) return
+      if (server.isBusy) this.#lastCallMs = performance.now()
+      if (performance.now() - this.#lastCallMs < idleMs) return
+      // From here on a call starts another process.
+      this.#running = undefined
+      clearInterval(this.#idleTimer)
+      log.info({ pid: server.pid }, 'local model server put away')
+      this.#stopping = server.stop()
+    }, idleMs / 4)
+    this.#idleTimer.unref()
+  }
+}
+
+/** Waits for what others wait for as well: leaving it does not end it. */
+async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise, reject } = Promise.withResolvers<never>()
+  const leave = () => reject(signal.reason)
+  signal.addEventListener('abort', leave, { once: true })
+  try {
+    return await Promise.race([work, promise])
+  } finally {
+    signal.removeEventListener('abort', leave)
+  }
+}

@@ -1,0 +1,167 @@
+"""
+Decodes one file of unknown origin with FFmpeg (PyAV), in a process that exists for it alone.
+
+What a file may not do: take more time, memory or output than the caps; make FFmpeg open anything else (only the
+demuxers and decoders below are allowed, none of which follow references, and the process has no way to open files).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import av
+import av.logging
+
+# FFmpeg's names of the nine formats that are accepted; m4a and mp4 are one, mp3, mpga and MPEG audio are one.
+DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
+# Those whose header says for certain how long the audio is.
+EXACT = ("flac", "mov", "matroska")
+DECODERS = (
+    "aac aac_latm ac3 adpcm_ima_qt adpcm_ima_wav adpcm_ms alac eac3 flac mp1 mp1float mp2 mp2float mp3 mp3float opus "
+    "libopus vorbis pcm_alaw pcm_mulaw pcm_dvd pcm_f32be pcm_f32le pcm_f64be pcm_f64le pcm_s16be pcm_s16le pcm_s24be "
+    "pcm_s24le pcm_s32be pcm_s32le pcm_s8 pcm_u8"
+).split()
+OPTIONS = {
+    "format_whitelist": ",".join([*DEMUXERS, "mp4", "m4a", "3gp", "3g2", "mj2", "webm"]),
+    "codec_whitelist": ",".join(DECODERS),
+    "protocol_whitelist": "none",
+    "enable_drefs": "0",
+}
+SECONDS_MIN = 0.1
+# A RIFF header of a stream declares a size near one of the largest numbers: it says nothing.
+RIFF_SIZELESS = 0x7FFF_0000
+# Part that may be missing: many writers round, or count padding.
+MISSING_MAX = 0.1
+
+NOT_AUDIO = "The file is not audio in one of the supported formats, or it is damaged."
+
+
+class Refused(Exception):
+    """The file is not taken. code is one of the API's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one file may take. Times are of one processor, and of the clock."""
+
+    rate: int
+    seconds_max: float
+    cpu_seconds: int
+    wall_seconds: int
+    memory_bytes: int
+
+
+def load() -> None:
+    """Imports all of PyAV, which loads parts of itself on first use: later the process may open no file."""
+    for module in pkgutil.walk_packages(av.__path__, "av."):
+        if "__" not in module.name:
+            importlib.import_module(module.name)
+    av.logging.set_level(av.logging.PANIC)
+
+
+def decode(source: BinaryIO, target: BinaryIO | None, limits: Limits) -> dict:
+    """
+    Writes mono signed 16-bit samples of `limits.rate` to `target`, and gives what the file is.
+
+    Returns duration (seconds, of what was decoded), container, codec, channels and sample_rate (of the file).
+    Raises Refused.
+    """
+    size = os.fstat(source.fileno()).st_size
+    if size == 0:
+        raise Refused("invalid_audio", "The file is empty.")
+    if size < _riff_bytes(source) * (1 - MISSING_MAX):
+        raise Refused("invalid_audio", "The file is cut off: it is shorter than it says.")
+    try:
+        with av.open(source, mode="r", options=OPTIONS, metadata_errors="ignore") as container:
+            return _decode(container, target, limits)
+    except MemoryError:
+        raise Refused("invalid_audio", "The file needs too much memory to decode.") from None
+    # PyAV raises OSError and ValueError of its own, and passes on what FFmpeg could not read.
+    except (av.error.FFmpegError, OSError, ValueError, OverflowError, RuntimeError, EOFError):
+        raise Refused("invalid_audio", NOT_AUDIO) from None
+
+
+def _decode(container: av.container.InputContainer, target: BinaryIO | None, limits: Limits) -> dict:
+    if not container.streams.audio:
+        raise Refused("invalid_audio", "The file has no audio track.")
+    stream = container.streams.audio[0]
+    for other in container.streams:
+        if other.index != stream.index:
+            other.discard = av.stream.Discard.all
+    context = stream.codec_context
+    if context is None or context.name not in DECODERS:
+        raise Refused("invalid_audio", "The audio is in a coding that is not supported.")
+    context.thread_count = 1
+    facts = {
+        "container": DEMUXERS[container.format.name.split(",")[0]],
+        "codec": context.codec.canonical_name,
+        "channels": context.channels,
+        "sample_rate": context.sample_rate,
+    }
+    declared = _declared_seconds(container, stream)
+    samples = _copy_samples(container, stream, target, limits)
+    duration = samples / limits.rate
+    if samples == 0:
+        raise Refused("invalid_audio", NOT_AUDIO)
+    if declared - duration > max(1.0, declared * MISSING_MAX):
+        message = f"The file is cut off: it says that it holds {declared:.1f} s of audio, and holds {duration:.1f} s."
+        raise Refused("invalid_audio", message)
+    if duration < SECONDS_MIN:
+        raise Refused("audio_too_short", f"The audio lasts {duration:.2f} s; {SECONDS_MIN} s are needed.")
+    return {"duration": duration, **facts}
+
+
+def _riff_bytes(source: BinaryIO) -> int:
+    """How long a WAV file says it is; 0 for other files, and for those that were written without knowing it."""
+    head = os.pread(source.fileno(), 8, 0)
+    size = int.from_bytes(head[4:], "little")
+    return size + 8 if head[:4] == b"RIFF" and size < RIFF_SIZELESS else 0
+
+
+def _declared_seconds(container: av.container.InputContainer, stream: av.AudioStream) -> float:
+    """How long the file says the audio is; 0 when it does not say, or cannot know."""
+    if container.format.name.split(",")[0] not in EXACT:
+        return 0
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / av.time_base
+
+
+def _copy_samples(
+    container: av.container.InputContainer, stream: av.AudioStream, target: BinaryIO | None, limits: Limits
+) -> int:
+    samples_max = int(limits.seconds_max * limits.rate)
+    resampler, shape, samples = None, None, 0
+    for packet in container.demux(stream):
+        try:
+            frames = packet.decode()
+        except av.error.InvalidDataError:
+            # A damaged packet is a gap, as in any player; a file of nothing else has no samples and is refused.
+            continue
+        for frame in frames:
+            # A stream may change its shape on the way, and the resampler would refuse it.
+            if shape != (shape := (frame.format.name, frame.layout.name, frame.sample_rate)) or resampler is None:
+                samples += _write(resampler.resample(None) if resampler else [], target)
+                resampler = av.AudioResampler(format="s16", layout="mono", rate=limits.rate)
+            frame.pts = None
+            samples += _write(resampler.resample(frame), target)
+            if samples > samples_max:
+                message = f"The audio is longer than {limits.seconds_max / 3600:.3g} hours."
+                raise Refused("audio_too_long", message)
+    return samples + _write(resampler.resample(None) if resampler else [], target)
+
+
+def _write(frames: list[av.AudioFrame], target: BinaryIO | None) -> int:
+    """Frames of one channel of 16-bit samples; the planes are longer than what they hold."""
+    for frame in frames:
+        if target is not None:
+            target.write(memoryview(frame.planes[0])[: 2 * frame.samples])
+    return sum(frame.samples for frame in frames)

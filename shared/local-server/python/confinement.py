@@ -1,0 +1,144 @@
+"""
+Takes away from this process what it does not need, before it meets any input: network, other files, privileges.
+
+Nothing here is required to run: `confine` says what it achieved, and the server logs it. Layers, each alone already
+keeping the promise "no network": a network namespace, the seccomp filter, and Landlock for TCP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+
+import landlock
+import seccomp
+
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 1, 8, 38, 47, 2
+CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x0800_0000, 0x1000_0000, 0x4000_0000
+CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x2008_0522, 2
+NOBODY = 65_534
+# What becoming nobody would come to: all is readable, not all is, or this root may not (a container without setuid).
+CAN_READ, CANNOT_READ, CANNOT_BE = range(3)
+FILES_MAX = 512
+# Where libraries, time zones and facts about the processor are. /proc is not among them: it shows other processes.
+SYSTEM = [
+    "/usr", "/lib", "/lib64", "/bin", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/proc/cpuinfo",
+    "/proc/meminfo", "/sys/devices/system/cpu", "/sys/devices/system/node", "/dev/urandom", "/dev/random",
+]  # fmt: skip
+
+
+def lower_limit(name: int, value: int) -> None:
+    """Sets a resource limit, also the hard one, but never above what it was."""
+    _, hard = resource.getrlimit(name)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    try:
+        resource.setrlimit(name, (value, value))
+    except (OSError, ValueError):
+        # macOS refuses some; the clock and the cap on the output are kept by others.
+        pass
+
+
+def limit_memory(bytes_max: int) -> None:
+    """Caps private memory. Address space that is only reserved, as threads do, is not counted (Linux 4.7)."""
+    lower_limit(resource.RLIMIT_DATA, bytes_max)
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that started it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def confine(readable: list[str], scratch: str) -> dict:
+    """
+    Confines this process and all its children to `readable`, `scratch` (which becomes theirs) and no network.
+
+    Call it before any thread is started. Gives what was achieved: `network` and `files` name the means, or are
+    "open"; `user` is who it runs as; `is_complete` is False when any of it is missing.
+    """
+    for name, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES_MAX)):
+        lower_limit(name, value)
+    if sys.platform != "linux":
+        return {"network": "open", "files": "open", "user": str(os.getuid()), "is_complete": False}
+    libc = ctypes.CDLL(None, use_errno=True)
+    readable = [*readable, *SYSTEM]
+    has_namespace = _leave_network(libc)
+    nobody = _try_nobody(readable, scratch) if os.geteuid() == 0 else CANNOT_BE
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    version = landlock.restrict(readable, [scratch, "/dev/null"])
+    _drop_privileges(libc, nobody, bool(version), scratch)
+    has_filter = seccomp.deny_dangerous()
+    network = [name for name, has in (("namespace", has_namespace), ("seccomp", has_filter)) if has]
+    return {
+        "network": "+".join(network) or "open",
+        "files": f"landlock {version}" if version else "open",
+        "user": "nobody" if os.getuid() == NOBODY else str(os.getuid()),
+        "is_complete": bool(network and version and os.getuid() != 0),
+    }
+
+
+def _leave_network(libc: ctypes.CDLL) -> bool:
+    """Into a network namespace without interfaces: as root at once, else as root of a user namespace of one user."""
+    if os.geteuid() == 0:
+        # Not through a user namespace: there only one user exists, and root could not become another.
+        return libc.unshare(CLONE_NEWNET | CLONE_NEWIPC) == 0
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC) != 0:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+def _try_nobody(paths: list[str], scratch: str) -> int:
+    """Asked by trying, in a process that becomes nobody: directories above may be closed to others."""
+    os.chmod(os.path.dirname(scratch), 0o711)
+    child = os.fork()
+    if child == 0:
+        try:
+            _become_nobody()
+            seen = all(os.access(path, os.R_OK) for path in paths if path not in SYSTEM)
+            os._exit(CAN_READ if seen and os.access(os.path.dirname(scratch), os.X_OK) else CANNOT_READ)
+        except OSError:
+            os._exit(CANNOT_BE)
+        finally:
+            os._exit(CANNOT_BE)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _drop_privileges(libc: ctypes.CDLL, nobody: int, has_landlock: bool, scratch: str) -> None:
+    """
+    From root to nobody without capabilities; everybody else only loses those of a user namespace.
+
+    Where nobody cannot reach the model files (a home directory closed to others), the right to read past directory
+    permissions is kept, if Landlock bounds what that right is good for. Without Landlock it stays root, but without
+    any capability.
+    """
+    if nobody == CANNOT_BE or (nobody == CANNOT_READ and not has_landlock):
+        _set_capabilities(libc, 0)
+        return
+    os.chown(scratch, NOBODY, NOBODY)
+    libc.prctl(PR_SET_KEEPCAPS, 1 if nobody == CANNOT_READ else 0, 0, 0, 0)
+    _become_nobody()
+    if nobody == CANNOT_READ:
+        _set_capabilities(libc, 1 << CAP_DAC_READ_SEARCH)
+        libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0)
+    else:
+        _set_capabilities(libc, 0)
+
+
+def _set_capabilities(libc: ctypes.CDLL, mask: int) -> None:
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    # Effective, permitted, inheritable; then the same for the upper 32.
+    libc.capset(header, struct.pack("=IIIIII", mask, mask, mask, 0, 0, 0))

@@ -1,0 +1,147 @@
+"""
+The fork server of the decoder: holds PyAV, no model and no secret, and forks one process for each file.
+
+Asks come over the channel on descriptor 0: {limits} with three files, the source, the target and a socket for the
+answer. That socket is also the lifeline: when the server closes its end, the process that decodes is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+import audio_decoder
+import confinement
+import seccomp
+from audio_decoder import Limits, Refused
+from channel import Channel
+
+TOO_COSTLY = "The file takes too much time or memory to decode."
+
+
+@dataclass
+class Child:
+    """A process that decodes, and what ends it."""
+
+    pid: int
+    answer: socket.socket
+    deadline: float
+
+
+def main() -> None:
+    """Serves until the channel ends, then kills what still runs."""
+    asks = Channel(socket.socket(fileno=0))
+    wake, waker = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waker, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    audio_decoder.load()
+    children: list[Child] = []
+    while True:
+        _reap(children)
+        ready = _wait(asks, wake, children)
+        if wake in ready:
+            os.read(wake, 4096)
+        for child in children:
+            if child.answer.fileno() in ready or child.deadline < time.monotonic():
+                os.kill(child.pid, signal.SIGKILL)
+        if asks.fileno() in ready:
+            ask = asks.receive()
+            if ask is None:
+                break
+            children.append(_fork(*ask))
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def _wait(asks: Channel, wake: int, children: list[Child]) -> set[int]:
+    poll = select.poll()
+    for descriptor in (asks.fileno(), wake):
+        poll.register(descriptor, select.POLLIN)
+    for child in children:
+        # Nothing is ever sent this way: whatever is heard is the end.
+        poll.register(child.answer, select.POLLIN)
+    first = min((child.deadline for child in children), default=None)
+    timeout = None if first is None else max(0, first - time.monotonic()) * 1000
+    return {descriptor for descriptor, _ in poll.poll(timeout)}
+
+
+def _reap(children: list[Child]) -> None:
+    for child in list(children):
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if pid == 0:
+            continue
+        children.remove(child)
+        try:
+            if status != 0:
+                # Killed by a cap, or by a flaw in a decoder that the file hit.
+                _answer(child.answer, {"code": "invalid_audio", "message": TOO_COSTLY})
+        except OSError:
+            pass
+        child.answer.close()
+
+
+def _fork(ask: dict, files: list[int]) -> Child:
+    limits = Limits(**ask)
+    source, target, answer = files
+    sock = socket.socket(fileno=answer)
+    pid = os.fork()
+    if pid == 0:
+        # Whatever happens, this process never returns into the server's loop.
+        try:
+            _run(limits, source, target, sock)
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001
+            print(f"decoding failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    os.close(source)
+    os.close(target)
+    return Child(pid, sock, time.monotonic() + limits.wall_seconds)
+
+
+def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
+    confinement.die_with_parent()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    answer = sock.fileno()
+    _close_all_but({1, 2, source, target, answer})
+    bytes_max = int(limits.seconds_max + 60) * limits.rate * 2
+    for name, value in (
+        (resource.RLIMIT_CPU, limits.cpu_seconds),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (resource.RLIMIT_FSIZE, bytes_max),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        confinement.lower_limit(name, value)
+    with os.fdopen(source, "rb") as audio, os.fdopen(target, "wb", buffering=1 << 18) as samples:
+        seccomp.allow_only_computing()
+        try:
+            facts = audio_decoder.decode(audio, samples, limits)
+            samples.flush()
+        except Refused as refused:
+            facts = {"code": refused.code, "message": str(refused)}
+    os.write(answer, json.dumps(facts).encode() + b"\n")
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """What the fork server holds for other files is none of this one's business."""
+    for descriptor in range(confinement.FILES_MAX):
+        if descriptor not in kept:
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass
+
+
+def _answer(sock: socket.socket, message: dict) -> None:
+    sock.sendall(json.dumps(message).encode() + b"\n")
+

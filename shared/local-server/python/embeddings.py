@@ -1,0 +1,183 @@
+"""Sentence vectors by all-MiniLM-L6-v2 (onnxruntime)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+from tokenizers import Encoding, Tokenizer
+
+from channel import has_left
+from errors import ApiError, ClientGone
+
+MODEL = "all-minilm-l6-v2"
+DIMENSIONS = 384
+# The model has 512 positions. Its authors cut texts at 256 where quality was measured, silently; a caller who is not
+# told loses half a text, so longer ones are refused instead, at what the model can really take.
+TOKENS_MAX = 512
+INPUTS_MAX = 2048
+# Counting the tokens of a book only to refuse it costs seconds. No text this long has 512 tokens or fewer, but for
+# pages of blanks or of one endless word.
+CHARACTERS_MAX = 65_536
+# Most texts, and most tokens with padding, of one run of the model: more does not make it quicker (measured).
+BATCH_TEXTS_MAX = 16
+BATCH_TOKENS_MAX = 1024
+THREADS_MAX = 4
+
+_CHECK = ("hello", "The cat sat on the mat.", "Rates rose again in the third quarter, to the surprise of most banks.")
+
+
+class Embedder:
+    """Loads on first use. Safe to use from several threads."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._threads = min(THREADS_MAX, os.cpu_count() or 1)
+        # Runs of all calls together. A call waits for each of its batches, so a large one does not hold up small ones.
+        self._runs = threading.Semaphore(self._threads)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._batch_texts = BATCH_TEXTS_MAX
+
+    def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
+        """
+        One row of little-endian float32 and length 1 for each text, and how many tokens each has.
+
+        Equal texts give exactly equal vectors, whatever they were sent with. Raises ApiError
+        `context_length_exceeded` that names the text in `index`; ClientGone, and then the work ends.
+        """
+        self._load()
+        for index, text in enumerate(texts):
+            if len(text) > CHARACTERS_MAX:
+                raise too_long(index, f"{len(text)} characters")
+        encodings = self._tokenizer.encode_batch(texts)
+        for index, encoding in enumerate(encodings):
+            if len(encoding.ids) > TOKENS_MAX:
+                raise too_long(index, f"{len(encoding.ids)} tokens")
+        vectors = np.empty((len(texts), DIMENSIONS), "<f4")
+
+        def run(rows: list[int]) -> None:
+            with self._runs:
+                if client is not None and has_left(client):
+                    raise ClientGone
+                vectors[rows] = _vectors(self._session, [encodings[row] for row in rows])
+
+        plan = self._plan(encodings)
+        if len(plan) == 1:
+            run(plan[0])
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                list(pool.map(run, plan))
+        return vectors, [len(encoding.ids) for encoding in encodings]
+
+    def _load(self) -> None:
+        with self._lock:
+            if self._session is not None:
+                return
+            tokenizer = Tokenizer.from_file(os.path.join(self._directory, "tokenizer.json"))
+            # The file cuts at 128 tokens and fills up to them.
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            options = onnxruntime.SessionOptions()
+            # Two threads in one run cost twice the CPU for a third more speed: runs share the cores instead.
+            options.intra_op_num_threads = 1
+            options.inter_op_num_threads = 1
+            # The arena keeps what the longest text ever needed, for each thread.
+            options.enable_cpu_mem_arena = False
+            self._tokenizer = tokenizer
+            session = onnxruntime.InferenceSession(
+                os.path.join(self._directory, "model.onnx"), options, providers=["CPUExecutionProvider"]
+            )
+            self._batch_texts = self._measure_batch(session)
+            self._session = session
+
+    def _measure_batch(self, session: onnxruntime.InferenceSession) -> int:
+        """
+        How many texts may share a run: one, unless this machine proves that company changes no bit of a vector.
+
+        The model computes in float32 and rows are independent, but which kernel multiplies, and so how it rounds,
+        may depend on the number of rows.
+        """
+        encodings = self._tokenizer.encode_batch(list(_CHECK) * 5)
+        alone = np.concatenate([_vectors(session, [encoding]) for encoding in encodings])
+        for size in (2, 5, len(encodings)):
+            if not np.array_equal(_vectors(session, encodings[:size]), alone[:size]):
+                return 1
+        return BATCH_TEXTS_MAX
+
+    def _plan(self, encodings: list[Encoding]) -> list[list[int]]:
+        """Batches of texts of like length, as lists of their places."""
+        batches: list[list[int]] = []
+        for row in sorted(range(len(encodings)), key=lambda row: len(encodings[row].ids)):
+            width = len(encodings[row].ids)
+            full = not batches or len(batches[-1]) == self._batch_texts
+            if full or (len(batches[-1]) + 1) * width > BATCH_TOKENS_MAX:
+                batches.append([])
+            batches[-1].append(row)
+        return batches
+
+
+def _vectors(session: onnxruntime.InferenceSession, encodings: list[Encoding]) -> np.ndarray:
+    shape = (len(encodings), max(len(encoding.ids) for encoding in encodings))
+    ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for row, encoding in enumerate(encodings):
+        ids[row, : len(encoding.ids)] = encoding.ids
+        mask[row, : len(encoding.ids)] = 1
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    (states,) = session.run(None, feeds)
+    # Mean over each text's own tokens, summed one text at a time: a sum over padding would round differently.
+    rows = [states[row, : len(encoding.ids)].mean(axis=0) for row, encoding in enumerate(encodings)]
+    return np.stack([row / np.linalg.norm(row) for row in rows]).astype("<f4")
+
+
+def too_long(index: int, size: str) -> ApiError:
+    message = f"Input {index} has {size}; {MODEL} takes {TOKENS_MAX} tokens."
+    return ApiError("context_length_exceeded", message, param="input", index=index)
+
+
+def answer(request: dict, embedder: Embedder, client: socket.socket | None) -> dict:
+    """Answers `POST /v1/embeddings` of the OpenAI dialect."""
+    model = request.get("model")
+    if model != MODEL:
+        message = f"There is no model {str(model)[:100]!r} for embeddings here; there is {MODEL}."
+        raise ApiError("model_not_found", message, status=404, param="model")
+    encoding = request.get("encoding_format", "float")
+    if encoding not in ("float", "base64"):
+        raise ApiError("invalid_value", "encoding_format must be 'float' or 'base64'.", param="encoding_format")
+    if request.get("dimensions") not in (None, DIMENSIONS):
+        raise ApiError("unsupported_value", f"{MODEL} gives {DIMENSIONS} dimensions.", param="dimensions")
+    vectors, tokens = embedder.embed(_texts(request.get("input")), client)
+    data = [
+        # `tokens` is ours: a call may hold the texts of many callers, and each is told what its own were.
+        {"object": "embedding", "index": index, "embedding": _wire(vector, encoding), "tokens": tokens[index]}
+        for index, vector in enumerate(vectors)
+    ]
+    return {
+        "object": "list",
+        "data": data,
+        "model": MODEL,
+        "usage": {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)},
+    }
+
+
+def _texts(value: object) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise ApiError("invalid_type", "input must be a string or a list of strings.", param="input")
+    if len(texts) > INPUTS_MAX:
+        raise ApiError("array_above_max_length", f"input may hold {INPUTS_MAX} strings.", param="input")
+    for index, text in enumerate(texts):
+        if not text:
+            raise ApiError("empty_string", f"Input {index} is empty.", param=f"input[{index}]")
+    # Half of a surrogate pair can be written in JSON but is no text.
+    return [text.encode("utf-8", "replace").decode() for text in texts]
+
+
+def _wire(vector: np.ndarray, encoding: str) -> str | list[float]:
+    return base64.b64encode(vector.tobytes()).decode() if encoding == "base64" else vector.tolist()

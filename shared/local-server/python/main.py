@@ -1,0 +1,110 @@
+"""
+The local model server: speech, speakers, embeddings and audio decoding over HTTP on a UNIX socket.
+
+    main.py serve --site DIR --models DIR --run DIR [--memory-bytes-max N] [--audio-seconds-max N] [...]
+
+`--run` is a private directory: the socket is DIR/http.sock, uploads are spooled in DIR/scratch. The server ends when
+its standard input does, so it cannot outlive whoever started it. What it says goes to standard error, JSON a line
+where it is ours to say. `decode` and `speak` are its own child processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+BACKLOG = 64
+
+
+def main() -> None:
+    """Becomes the process that the first argument names."""
+    options = _options()
+    # -I keeps every other place off the path.
+    sys.path[:0] = [HERE, options.site]
+    # faster-whisper imports it to download models, which nothing here does; it is not installed.
+    sys.modules["huggingface_hub"] = type(sys)("huggingface_hub")
+    if options.role == "decode":
+        import decode_server
+
+        decode_server.main()
+    elif options.role == "speak":
+        import speech_worker
+
+        speech_worker.main(options.models, options.memory_bytes_max)
+    else:
+        serve(options)
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Answers on the socket until it is told to end, or whoever started it is gone."""
+    import confinement
+
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TMPDIR=os.path.join(options.run, "scratch"))
+    scratch = os.environ["TMPDIR"]
+    os.makedirs(scratch, mode=0o700)
+    listening = _listen(os.path.join(options.run, "http.sock"))
+    prefixes = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable))]
+    readable = [*prefixes, HERE, os.path.realpath(options.site), os.path.realpath(options.models)]
+    confinement.limit_memory(options.memory_bytes_max)
+    report = confinement.confine(readable, scratch)
+    # Imports come after: whatever a library does when it loads, it does confined.
+    from decoding import Decoder
+    from embeddings import Embedder
+    from routes import Server, Services
+    from speech import Speech
+
+    child = [sys.executable, "-I", "-B", os.path.join(HERE, "main.py"), *_passed_on(options)]
+    services = Services(
+        Embedder(os.path.join(options.models, "all-minilm-l6-v2")),
+        Decoder(scratch, options.audio_seconds_max, child),
+        Speech(child),
+        scratch,
+        options.upload_bytes_max,
+    )
+    print(json.dumps({"msg": "local model server confined", **report}), file=sys.stderr, flush=True)
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    Server(listening, services).serve_forever()
+
+
+def _listen(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    sock.bind(path)
+    os.umask(mask)
+    sock.listen(BACKLOG)
+    return sock
+
+
+def _end_with_input() -> None:
+    """Children end with their channels to this process, which the kernel closes."""
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    names = ("site", "models", "memory_bytes_max")
+    return [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("role", choices=("serve", "decode", "speak"))
+    parser.add_argument("--site", required=True)
+    parser.add_argument("--models", required=True)
+    parser.add_argument("--run")
+    parser.add_argument("--memory-bytes-max", type=int, default=2 << 30)
+    parser.add_argument("--audio-seconds-max", type=float, default=4 * 3600)
+    parser.add_argument("--upload-bytes-max", type=int, default=64 << 20)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

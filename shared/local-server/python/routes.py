@@ -1,0 +1,235 @@
+"""HTTP on a UNIX socket: which path does what, and how answers and errors are written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import socketserver
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from typing import Callable, Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import diarization
+import embeddings
+import transcription
+from bodies import Body, Form, read_form, read_json, spool
+from decoding import RATE, Audio, Decoder
+from embeddings import Embedder
+from errors import ApiError, ClientGone
+from speech import Speech
+
+# A client that neither sends nor reads for so long is given up.
+IDLE_SECONDS = 60
+CONNECTIONS_MAX = 128
+RATES = (8_000, 48_000)
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the handlers work with."""
+
+    embedder: Embedder
+    decoder: Decoder
+    speech: Speech
+    scratch: str
+    upload_bytes_max: int
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """One thread for each connection, up to a bound; more wait in the socket's backlog."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, listening: socket.socket, services: Services) -> None:
+        # The constructor of UnixStreamServer would make a socket, which this process may no longer do.
+        socketserver.BaseServer.__init__(self, listening.getsockname(), Handler)
+        self.socket = listening
+        self.services = services
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:
+        self._places.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: socket.socket, client_address: object) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: socket.socket, client_address: object) -> None:
+        """Connections end in the middle all the time; what is ours to know was logged by the handler."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, request after request."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+    server: Server
+
+    def do_GET(self) -> None:
+        self._handle({"/health": lambda: self._json(200, {"status": "ok"})})
+
+    def do_POST(self) -> None:
+        self._handle(
+            {
+                "/v1/embeddings": self._embeddings,
+                "/v1/audio/transcriptions": self._transcriptions,
+                "/audio/decode": self._decode,
+                "/audio/probe": self._probe,
+                "/diarize": self._diarize,
+            }
+        )
+
+    def log_message(self, *_: object) -> None:
+        """Requests are logged by whoever sends them."""
+
+    def _handle(self, routes: dict[str, Callable[[], None]]) -> None:
+        self._has_answered = False
+        self._body: Body | None = None
+        try:
+            self._body = Body(self.rfile, self.headers, self.server.services.upload_bytes_max)
+            route = routes.get(urlsplit(self.path).path)
+            if route is None:
+                raise ApiError("not_found", "There is no such endpoint.", status=404)
+            route()
+        except ApiError as error:
+            self._fail(error)
+        except (ClientGone, ConnectionError, TimeoutError):
+            self.close_connection = True
+        except Exception:  # noqa: BLE001 — the one place that turns a defect into an answer
+            traceback.print_exc(file=sys.stderr)
+            self._fail(ApiError("internal_error", "The local model server failed.", status=500))
+
+    def _embeddings(self) -> None:
+        request = read_json(self._body)
+        self._json(200, embeddings.answer(request, self.server.services.embedder, self.connection))
+
+    def _transcriptions(self) -> None:
+        services = self.server.services
+        with self._form() as form:
+            job = transcription.read_job(form)
+            with contextlib.closing(services.decoder.decode(form.file, self.connection)) as audio:
+                if job["stream"]:
+                    with contextlib.closing(
+                        transcription.events(services.speech, job, audio, self.connection)
+                    ) as events:
+                        self._stream(events)
+                else:
+                    self._json(200, transcription.whole(services.speech, job, audio, self.connection))
+
+    def _decode(self) -> None:
+        with self._decoded() as audio:
+            self._begin(200, "audio/wav")
+            self._audio_headers(audio)
+            length = os.fstat(audio.samples.fileno()).st_size
+            self.send_header("Content-Length", str(44 + length))
+            self.end_headers()
+            self.wfile.write(_wav_header(length, audio.rate))
+            self.connection.sendfile(audio.samples)
+
+    def _probe(self) -> None:
+        with self._decoded() as audio:
+            self._json(
+                200,
+                {
+                    "duration": audio.duration,
+                    "container": audio.container,
+                    "codec": audio.codec,
+                    "channels": audio.channels,
+                    "sample_rate": audio.sample_rate,
+                },
+            )
+
+    def _diarize(self) -> None:
+        services = self.server.services
+        with self._form() as form:
+            found = diarization.answer(form, services.decoder, services.speech, services.scratch, self.connection)
+        self._json(200, found)
+
+    @contextlib.contextmanager
+    def _form(self) -> Iterator[Form]:
+        form = read_form(self._body, self.headers.get("content-type", ""), self.server.services.scratch)
+        with contextlib.closing(form):
+            yield form
+
+    @contextlib.contextmanager
+    def _decoded(self) -> Iterator[Audio]:
+        services = self.server.services
+        (text,) = parse_qs(urlsplit(self.path).query).get("rate", [str(RATE)])[:1]
+        if not re.fullmatch(r"\d{4,5}", text) or not RATES[0] <= int(text) <= RATES[1]:
+            raise ApiError("invalid_value", "rate must be a number from 8000 to 48000.", param="rate")
+        with spool(self._body, services.scratch) as file:
+            audio = services.decoder.decode(file, self.connection, int(text))
+        with contextlib.closing(audio):
+            yield audio
+
+    def _audio_headers(self, audio: Audio) -> None:
+        self.send_header("X-Audio-Duration", f"{audio.duration:.6f}")
+        self.send_header("X-Audio-Container", audio.container)
+        self.send_header("X-Audio-Codec", audio.codec)
+        self.send_header("X-Audio-Channels", str(audio.channels))
+        self.send_header("X-Audio-Sample-Rate", str(audio.sample_rate))
+
+    def _begin(self, status: int, content_type: str) -> None:
+        self._has_answered = True
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+
+    def _json(self, status: int, value: dict) -> None:
+        data = json.dumps(value).encode()
+        self._begin(status, "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if status == 503:
+            self.send_header("Retry-After", "1")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, events: Iterator[dict]) -> None:
+        # The first event may still fail; then the answer is an ordinary error.
+        first = next(events)
+        self._begin(200, "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._event(first)
+        for event in events:
+            self._event(event)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, event: dict) -> None:
+        data = b"data: " + json.dumps(event).encode() + b"\n\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _fail(self, error: ApiError) -> None:
+        if self._has_answered:
+            # The status is out: an event says it, and the connection ends without the end of the stream.
+            self.close_connection = True
+            with contextlib.suppress(OSError):
+                self._event(error.body())
+            return
+        try:
+            if self._body is not None and not self._body.is_complete:
+                self._body.discard(self.server.services.upload_bytes_max)
+                self.close_connection = not self._body.is_complete
+            self._json(error.status, error.body())
+        except (ClientGone, OSError):
+            self.close_connection = True
+
+
+def _wav_header(length: int, rate: int) -> bytes:
+    """RIFF, PCM, mono, 16 bits."""
+
+    def number(value: int, size: int) -> bytes:
+        return value.to_bytes(size, "little")
+
+    fmt = number(1, 2) + number(1, 2) + number(rate, 4) + number(rate * 2, 4) + number(2, 2) + number(16, 2)
+    return b"RIFF" + number(36 + length, 4) + b"WAVEfmt " + number(16, 4) + fmt + b"data" + number(length, 4)

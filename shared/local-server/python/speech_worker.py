@@ -1,0 +1,79 @@
+"""
+The process that runs speech models: one job at a time, told over the channel on descriptor 0.
+
+It is killed to stop a job, which is the only way to stop one in the middle of a window at once; so it holds nothing
+that matters. A job comes with its files of samples, answers go back one object each, `done` or `error` last.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+from typing import Iterator
+
+import numpy as np
+
+import confinement
+from channel import Channel
+from samples import open_samples
+
+
+class Models:
+    """The models, loaded on first use."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._transcriber = None
+        self._encoder = None
+
+    def run(self, job: dict, audio: list[np.ndarray]) -> Iterator[dict]:
+        """Everything a job answers, its last message included."""
+        if job["kind"] == "diarize":
+            yield {"done": {"turns": self._diarize(job["names"], audio)}}
+            return
+        if self._transcriber is None:
+            from transcriber import Transcriber
+
+            self._transcriber = Transcriber(os.path.join(self._directory, job["model"]))
+        yield from self._transcriber.transcribe(audio[0], job)
+
+    def _diarize(self, names: list[str], audio: list[np.ndarray]) -> list[dict]:
+        from diarizer import diarize, voice_of
+        from voice_encoder import VoiceEncoder
+
+        if self._encoder is None:
+            self._encoder = VoiceEncoder(os.path.join(self._directory, "voice", "voice.npz"))
+        known = {name: voice_of(sample, self._encoder) for name, sample in zip(names, audio[1:])}
+        return diarize(audio[0], known, self._encoder)
+
+
+def main(directory: str, memory_bytes_max: int) -> None:
+    """Serves until the channel ends."""
+    confinement.limit_memory(memory_bytes_max)
+    channel = Channel(socket.socket(fileno=0))
+    jobs: queue.Queue[tuple[dict, list[int]]] = queue.Queue(maxsize=1)
+    threading.Thread(target=_listen, args=(channel, jobs), daemon=True).start()
+    models = Models(directory)
+    while True:
+        job, files = jobs.get()
+        try:
+            audio = [open_samples(file) for file in files]
+            for message in models.run(job, audio):
+                channel.send(message)
+        except MemoryError:
+            channel.send({"error": "memory"})
+        except BrokenPipeError:
+            os._exit(0)
+        except Exception as error:  # noqa: BLE001 — whatever a model raises, the caller gets an answer
+            print(f"speech job failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            channel.send({"error": "internal"})
+
+
+def _listen(channel: Channel, jobs: queue.Queue) -> None:
+    """Takes jobs, and ends the process with the channel: the server is gone, or wants this job to stop."""
+    while (found := channel.receive()) is not None:
+        jobs.put(found)
+    os._exit(0)

@@ -1,0 +1,149 @@
+"""Speech to text with Whisper (faster-whisper on CTranslate2)."""
+
+from __future__ import annotations
+
+import math
+from typing import Iterator
+
+import numpy as np
+from faster_whisper import WhisperModel
+from faster_whisper.transcribe import Segment, restore_speech_timestamps
+from faster_whisper.vad import collect_chunks
+
+from samples import RATE, Block, blocks, vad_options
+
+# Automatic: the next temperature is tried when a text repeats itself or the model is unsure of it.
+LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+FRAMES_A_SECOND = 100
+
+
+class Transcriber:
+    """One model in memory. Not for several threads."""
+
+    def __init__(self, directory: str) -> None:
+        self._model = WhisperModel(directory, device="cpu", compute_type="int8", cpu_threads=1)
+        self._recorder = self._model.model = _Recorder(self._model.model)
+        self._bytes = _byte_of_character()
+
+    def transcribe(self, samples: np.ndarray, job: dict) -> Iterator[dict]:
+        """
+        Yields `{"segment": …}` and `{"progress": seconds}` as they become known, then `{"done": …}`.
+
+        job: `prompt`, `temperature` (0 or absent: automatic), `words`, `logprobs`, `vad`. Times are seconds of the
+        whole audio. Nothing is yielded for silence.
+        """
+        count, tokens_out = 0, 0
+        for block in blocks(samples, vad_options(job.get("vad"))):
+            for segment in self._transcribe_block(block, job):
+                yield {"segment": self._describe(segment, block, count, job)}
+                yield {"progress": round(block.start / RATE + segment.end, 2)}
+                count += 1
+                tokens_out += len(self._text_tokens(segment))
+            yield {"progress": round(block.end / RATE, 2)}
+        prompt = job.get("prompt")
+        yield {
+            "done": {
+                "text_tokens": len(self._model.hf_tokenizer.encode(prompt).ids) if prompt else 0,
+                "output_tokens": tokens_out,
+            }
+        }
+
+    def _transcribe_block(self, block: Block, job: dict) -> Iterator[Segment]:
+        if not block.speech:
+            return
+        pieces, _ = collect_chunks(block.samples, block.speech)
+        temperature = job.get("temperature") or 0.0
+        segments, _ = self._model.transcribe(
+            np.concatenate(pieces),
+            language="en",
+            temperature=temperature if temperature > 0 else LADDER,
+            # One window's mistake would be the next one's prompt: small models then repeat themselves for minutes.
+            condition_on_previous_text=False,
+            # Given to every window, not to the first only.
+            hotwords=job.get("prompt") or None,
+            word_timestamps=bool(job.get("words") or job.get("logprobs")),
+        )
+        yield from restore_speech_timestamps(segments, block.speech, RATE)
+
+    def _describe(self, segment: Segment, block: Block, index: int, job: dict) -> dict:
+        offset = block.start / RATE
+        described = {
+            "id": index,
+            "seek": round(offset * FRAMES_A_SECOND) + segment.seek,
+            "start": round(offset + segment.start, 2),
+            "end": round(offset + segment.end, 2),
+            "text": segment.text.rstrip(),
+            "tokens": list(segment.tokens),
+            "temperature": segment.temperature,
+            "avg_logprob": segment.avg_logprob,
+            "compression_ratio": segment.compression_ratio,
+            "no_speech_prob": segment.no_speech_prob,
+            "words": [],
+        }
+        if job.get("words"):
+            described["words"] = [
+                {
+                    "word": word.word,
+                    "start": round(offset + word.start, 2),
+                    "end": round(offset + word.end, 2),
+                    "probability": float(word.probability),
+                }
+                for word in segment.words or []
+            ]
+        if job.get("logprobs"):
+            described["logprobs"] = self._logprobs(segment)
+        return described
+
+    def _text_tokens(self, segment: Segment) -> list[int]:
+        end_of_text = self._model.hf_tokenizer.token_to_id("<|endoftext|>")
+        return [token for token in segment.tokens if token < end_of_text]
+
+    def _logprobs(self, segment: Segment) -> list[dict]:
+        tokens = self._text_tokens(segment)
+        found = self._recorder.take(tokens)
+        return [
+            {"token": data.decode(errors="replace"), "logprob": math.log(max(p, 1e-10)), "bytes": list(data)}
+            for data, p in zip(map(self._token_bytes, tokens), found)
+        ]
+
+    def _token_bytes(self, token: int) -> bytes:
+        return bytes(self._bytes[character] for character in self._model.hf_tokenizer.id_to_token(token))
+
+
+class _Recorder:
+    """The model, remembering each text token's probability in the last window: faster-whisper keeps only words'."""
+
+    def __init__(self, model: object) -> None:
+        self._model = model
+        self._tokens: list[int] = []
+        self._probabilities: list[float] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def align(self, encoded: object, start: list[int], texts: list[list[int]], *args: object, **options: object):
+        results = self._model.align(encoded, start, texts, *args, **options)
+        # faster-whisper aligns one window at a time, all of its segments as one text.
+        self._tokens = [token for text in texts for token in text]
+        self._probabilities = [float(p) for result in results for p in result.text_token_probs]
+        return results
+
+    def take(self, tokens: list[int]) -> list[float]:
+        """The probabilities of a segment's tokens. Segments that came to nothing are skipped over."""
+        for at in range(len(self._tokens) - len(tokens) + 1):
+            if self._tokens[at : at + len(tokens)] == tokens:
+                found = self._probabilities[at : at + len(tokens)]
+                self._tokens, self._probabilities = (
+                    self._tokens[at + len(tokens) :],
+                    self._probabilities[at + len(tokens) :],
+                )
+                return found
+        return []
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's vocabulary writes each byte as one printable character (its `bytes_to_unicode`)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    return table | {chr(256 + index): byte for index, byte in enumerate(others)}

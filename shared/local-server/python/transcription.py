@@ -1,0 +1,148 @@
+"""`POST /v1/audio/transcriptions` of the OpenAI dialect, with more in the stream: segments and progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from typing import Iterator
+
+from bodies import Form
+from decoding import Audio
+from errors import ApiError
+from speech import Speech
+
+MODEL = "whisper-tiny.en"
+PROMPT_CHARACTERS_MAX = 16_384
+# Contract D.3: what a second of audio counts as.
+TOKENS_A_SECOND = 10
+
+
+def read_job(form: Form) -> dict:
+    """Checks the fields of the form. Raises ApiError with `param`."""
+    if form.file is None:
+        raise ApiError("missing_required_parameter", "file is missing.", param="file")
+    if form.get("model") != MODEL:
+        message = f"There is no model {str(form.get('model'))[:100]!r} for speech here; there is {MODEL}."
+        raise ApiError("model_not_found", message, status=404, param="model")
+    _check_language(form.get("language"))
+    response_format = form.get("response_format") or "json"
+    if response_format not in ("json", "verbose_json"):
+        message = "response_format must be 'json' or 'verbose_json' here."
+        raise ApiError("unsupported_value", message, param="response_format")
+    granularities = form.list("timestamp_granularities")
+    return {
+        "kind": "transcribe",
+        "model": MODEL,
+        "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:],
+        "temperature": _number(form.get("temperature"), "temperature", 0, 1),
+        "words": "word" in granularities,
+        "segments": "segment" in granularities or not granularities,
+        "logprobs": "logprobs" in form.list("include"),
+        "vad": _read_vad(form.get("vad")),
+        "format": response_format,
+        "stream": form.get("stream") == "true",
+    }
+
+
+def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> Iterator[dict]:
+    """The events of a stream, each as soon as it is known; `transcript.text.done` is the last."""
+    text, logprobs = "", []
+    yield _progress(0.0, audio)
+    for message in speech.run(job, [audio], client):
+        if "progress" in message:
+            yield _progress(message["progress"], audio)
+        elif "segment" in message:
+            segment = message["segment"]
+            found = segment.pop("logprobs", None)
+            delta = segment["text"] if text else segment["text"].lstrip()
+            text += delta
+            logprobs += found or []
+            extra = {} if found is None else {"logprobs": found}
+            yield {"type": "transcript.text.delta", "delta": delta, **extra}
+            yield {"type": "sluice.segment", "segment": segment}
+        else:
+            yield _done(text, message["done"], job, audio, logprobs)
+
+
+def whole(speech: Speech, job: dict, audio: Audio, client: socket.socket | None) -> dict:
+    """The answer in one piece."""
+    segments, last = [], {}
+    for last in events(speech, job, audio, client):
+        if last["type"] == "sluice.segment":
+            segments.append(last["segment"])
+    if job["format"] == "json":
+        return {name: value for name, value in last.items() if name != "type"}
+    words = [
+        {"word": word["word"].strip(), "start": word["start"], "end": word["end"]}
+        for segment in segments
+        for word in segment.pop("words")
+    ]
+    return {
+        "task": "transcribe",
+        "language": "english",
+        "duration": audio.duration,
+        "text": last["text"],
+        **({"segments": segments} if job["segments"] else {}),
+        **({"words": words} if job["words"] else {}),
+        "usage": last["usage"],
+    }
+
+
+def _progress(seconds: float, audio: Audio) -> dict:
+    return {"type": "sluice.progress", "seconds": min(seconds, audio.duration), "duration": audio.duration}
+
+
+def _done(text: str, done: dict, job: dict, audio: Audio, logprobs: list[dict]) -> dict:
+    audio_tokens = TOKENS_A_SECOND * math.ceil(audio.duration)
+    input_tokens = audio_tokens + done["text_tokens"]
+    return {
+        "type": "transcript.text.done",
+        "text": text,
+        "language": "en",
+        "duration": audio.duration,
+        **({"logprobs": logprobs} if job["logprobs"] else {}),
+        "usage": {
+            "type": "tokens",
+            "input_tokens": input_tokens,
+            "output_tokens": done["output_tokens"],
+            "total_tokens": input_tokens + done["output_tokens"],
+            "input_token_details": {"audio_tokens": audio_tokens, "text_tokens": done["text_tokens"]},
+        },
+    }
+
+
+def _check_language(language: str | None) -> None:
+    if language and language.lower() not in ("en", "english"):
+        message = (
+            f"{MODEL} knows English only. For other languages, give models.yaml a model whose engine is a speech "
+            "server that knows them."
+        )
+        raise ApiError("unsupported_value", message, param="language")
+
+
+def _read_vad(text: str | None) -> dict | None:
+    if not text:
+        return None
+    try:
+        asked = json.loads(text)
+    except ValueError:
+        asked = None
+    if not isinstance(asked, dict):
+        raise ApiError("invalid_value", "vad must be a JSON object.", param="vad")
+    bounds = {"threshold": (0, 1), "silence_duration_ms": (0, 60_000), "prefix_padding_ms": (0, 10_000)}
+    return {
+        name: _number(asked[name], f"vad.{name}", *bounds[name]) for name in bounds if asked.get(name) is not None
+    }
+
+
+def _number(value: object, name: str, least: float, most: float) -> float | None:
+    if value in (None, ""):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not least <= number <= most:
+        raise ApiError("invalid_value", f"{name} must be a number from {least} to {most}.", param=name)
+    return number

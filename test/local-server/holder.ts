@@ -1,0 +1,15 @@
+/**
+ * A process that holds a local model server and works with it, to be killed: prints the pid of the server once a
+ * transcription runs.
+ */
+import { readFile } from 'node:fs/promises'
+import { form, openServer } from './running.ts'
+
+const local = openServer()
+const file = await readFile(process.argv[2] ?? '')
+for await (const event of local.events(
+  '/v1/audio/transcriptions',
+  form({ model: 'whisper-tiny.en', stream: 'true', file }),
+)) {
+  if (event.type === 'sluice.segment') process.stdout.write(`${local.server.pid}\n`)
+}

@@ -1,0 +1,25 @@
+/** One recording in every container and coding that the service takes, made once for each run of a test file. */
+import { execFile } from 'node:child_process'
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import type { Environment } from '#shared/local-server/environment.ts'
+
+const MAKE = fileURLToPath(new URL('./make_fixtures.py', import.meta.url))
+
+/** The files by name. @param source A WAV file */
+export async function makeKinds(environment: Environment, source: string): Promise<Record<string, Buffer>> {
+  const directory = await mkdtemp(join(tmpdir(), 'kinds-'))
+  try {
+    const site = join(environment.directory, 'site')
+    const options = { timeout: 120_000 }
+    await promisify(execFile)(environment.python.executable, ['-I', '-B', MAKE, site, source, directory], options)
+    const names = await readdir(directory)
+    const files = names.map(async (name) => [name, await readFile(join(directory, name))] as const)
+    return Object.fromEntries(await Promise.all(files))
+  } finally {
+    await rm(directory, { recursive: true, force: true })
+  }
+}

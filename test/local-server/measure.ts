@@ -1,0 +1,64 @@
+/** Figures of quality: how far a transcript or a list of turns is from the truth. */
+
+/** Words as they sound: transcripts write numbers, hyphens and titles in several ways. */
+function soundsOf(text: string): string[] {
+  const plain = text
+    .toLowerCase()
+    .replace(/\bmr\.?(?=\s)/g, 'mister')
+    .replace(/[^a-z' ]+/g, ' ')
+  return plain.split(' ').filter((word) => word !== '')
+}
+
+/** Substitutions, insertions and deletions that make one text of the other, and the words of the first. */
+export function wordErrors(said: string, heard: string): { errors: number; words: number } {
+  const [from, to] = [soundsOf(said), soundsOf(heard)]
+  let row = Array.from({ length: to.length + 1 }, (_, index) => index)
+  for (const [at, word] of from.entries()) {
+    const next = [at + 1]
+    for (const [index, other] of to.entries()) {
+      const changed = (row[index] ?? 0) + (word === other ? 0 : 1)
+      next.push(Math.min(changed, (row[index + 1] ?? 0) + 1, (next[index] ?? 0) + 1))
+    }
+    row = next
+  }
+  return { errors: row.at(-1) ?? 0, words: from.length }
+}
+
+/** A stretch of one speaker, in seconds. */
+export interface Turn {
+  readonly start: number
+  readonly end: number
+  readonly speaker: string
+}
+
+/**
+ * Part of the spoken time that is given to the wrong speaker, in steps of 10 ms, with the names matched as they fit best
+ * one to one. Time that only one of the two lists calls speech is not counted.
+ */
+export function speakerError(truth: readonly Turn[], found: readonly Turn[]): number {
+  const shared = new Map<string, number>()
+  let total = 0
+  for (let at = 0; at < (truth.at(-1)?.end ?? 0); at += 0.01) {
+    const [real, heard] = [truth, found].map(
+      (turns) => turns.find(({ start, end }) => start <= at && at < end)?.speaker,
+    )
+    if (real === undefined || heard === undefined) continue
+    total += 1
+    const pair = `${real}\n${heard}`
+    shared.set(pair, (shared.get(pair) ?? 0) + 1)
+  }
+  return 1 - matched(shared) / total
+}
+
+/** Greedy: the pair with the most time first. */
+function matched(shared: ReadonlyMap<string, number>): number {
+  const taken = new Set<string>()
+  let sum = 0
+  for (const [pair, count] of [...shared].sort(([, a], [, b]) => b - a)) {
+    const [real, heard] = pair.split('\n')
+    if (taken.has(`real ${real}`) || taken.has(`heard ${heard}`)) continue
+    taken.add(`real ${real}`).add(`heard ${heard}`)
+    sum += count
+  }
+  return sum
+}

@@ -1,0 +1,40 @@
+import { afterAll, beforeAll, describe } from 'vitest'
+import { type Stack, startStack } from '../stack.ts'
+import { type Embedder, embedderModel, startEmbedder } from './embeddings.ts'
+
+/** The service with an embedder behind it, for one file of tests. */
+export interface EmbeddingsService {
+  readonly stack: Stack
+  readonly embedder: Embedder
+}
+
+/** Id of the model of these tests. */
+export const MODEL = 'embed-1'
+
+/**
+ * Runs tests against the embedded service and, where there is a Kafka, through it.
+ *
+ * @param address What `inject('kafka')` gave.
+ */
+export function describeEmbeddings(
+  title: string,
+  address: string | null,
+  tests: (service: EmbeddingsService) => void,
+): void {
+  for (const mode of ['embedded', 'Kafka']) {
+    const kafka = mode === 'Kafka' ? (address ?? undefined) : undefined
+    describe.skipIf(mode === 'Kafka' && !kafka)(`${title}, ${mode}`, () => {
+      const service = {} as { -readonly [name in keyof EmbeddingsService]: EmbeddingsService[name] }
+      beforeAll(async () => {
+        service.embedder = await startEmbedder()
+        const model = embedderModel(service.embedder, { id: MODEL, embeddings: { can_shorten: true } })
+        service.stack = await startStack({ kafka, models: [model] })
+      })
+      afterAll(async () => {
+        await service.stack[Symbol.asyncDispose]()
+        await service.embedder[Symbol.asyncDispose]()
+      })
+      tests(service)
+    })
+  }
+}
