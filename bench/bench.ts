@@ -15,6 +15,7 @@ import { type Options, readOptions } from './options.ts'
 import { Processes } from './processes.ts'
 import { type Duration, type Results, renderDocument, renderResults } from './report.ts'
 import { startTarget, startUpstream, type Target } from './targets.ts'
+import { measureTranscription } from './transcription.ts'
 import { machineCpuMs } from './usage.ts'
 
 const DOCUMENT = new URL('../docs/benchmarks.md', import.meta.url)
@@ -50,13 +51,15 @@ function commandLine(): string {
 
 async function runAll(options: Options): Promise<Results> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
-  const needsKafka = options.targets.includes('kafka') || options.durable.length > 0 || options.embeddings
+  const needsKafka =
+    options.targets.includes('kafka') || options.durable.length > 0 || options.embeddings || options.transcription
   try {
     await using kafka = needsKafka ? await openBroker(dir) : undefined
     const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
     const durable = kafka && options.durable.length > 0 ? await timed(() => runDurable(options, dir, kafka)) : undefined
     const embeddings = kafka && options.embeddings ? await timed(() => runEmbeddings(options, dir, kafka)) : undefined
-    return { calls, durable, embeddings, kafkaVersion: kafka?.version }
+    const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
+    return { calls, durable, embeddings, transcription, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -87,6 +90,10 @@ async function runEmbeddings(options: Options, dir: string, kafka: Kafka) {
   const { rounds, durableSeconds: seconds, durableWarmUpSeconds: warmUpSeconds } = options
   const how = { rounds, seconds, warmUpSeconds, print, signal: interrupted.signal }
   return await measureEmbeddings(how, kafka, dir, options.profileDir)
+}
+
+async function runTranscription(options: Options, dir: string, kafka: Kafka | undefined) {
+  return await measureTranscription({ ...options.speech, print, signal: interrupted.signal }, kafka, dir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

@@ -8,6 +8,8 @@ import type { Footprint } from './footprint.ts'
 import { renderTable, show } from './markdown.ts'
 import type { Cell, Sample } from './measure.ts'
 import type { TargetName } from './targets.ts'
+import type { TranscriptionResults } from './transcription.ts'
+import { renderTranscription, TRANSCRIPTION_INTRODUCTION, TRANSCRIPTION_TITLE } from './transcription-report.ts'
 import { renderTargets } from './verdicts.ts'
 
 /** How long a measurement took, and the machine meanwhile. */
@@ -28,15 +30,17 @@ export interface Results {
   readonly calls: CallResults | undefined
   readonly durable: (DurableResults & Duration) | undefined
   readonly embeddings: (EmbedResults & Duration) | undefined
+  readonly transcription: (TranscriptionResults & Duration) | undefined
   readonly kafkaVersion: string | undefined
 }
 
 /** The tables of a run, in Markdown. */
-export function renderResults({ calls, durable, embeddings }: Results): string {
+export function renderResults({ calls, durable, embeddings, transcription }: Results): string {
   const parts = [
     ...(calls ? renderCalls(calls) : []),
     ...(durable ? renderDurable(durable) : []),
     ...(embeddings ? renderEmbeddings(embeddings) : []),
+    ...(transcription ? renderTranscription(transcription) : []),
   ]
   return `${parts.join('\n\n')}\n`
 }
@@ -162,35 +166,38 @@ function sumOf(values: readonly number[]): number {
  * @param existing The document so far, for what the run did not measure.
  */
 export function renderDocument(
-  { calls, durable, embeddings, kafkaVersion }: Results,
+  { calls, durable, embeddings, transcription, kafkaVersion }: Results,
   commandLine: string,
   existing: string,
 ): string {
-  const old = sectionsOf(existing.slice(existing.indexOf(FACTS)))
   const kafka = kafkaVersion ? [`Kafka ${kafkaVersion}`] : []
-  const parts = [calls ? `${factsOf(calls, commandLine, kafka)}\n\n${renderCalls(calls).join('\n\n')}` : old.calls]
-  if (durable) {
-    const facts = factsOf(durable, commandLine, [...kafka, ...durable.servers])
-    parts.push([DURABLE_TITLE, DURABLE_INTRODUCTION, facts, ...renderDurable(durable).slice(1)].join('\n\n'))
-  } else parts.push(old.durable)
-  if (embeddings) {
-    const facts = factsOf(embeddings, commandLine, kafka)
-    parts.push(
-      [EMBEDDINGS_TITLE, EMBEDDINGS_INTRODUCTION, facts, ...renderEmbeddings(embeddings).slice(1)].join('\n\n'),
-    )
-  } else parts.push(old.embeddings)
-  return `${[INTRODUCTION.trimEnd(), ...parts.filter((part) => part !== '')].join('\n\n')}\n`
+  const [oldCalls = '', ...old] = sectionsOf(existing.slice(existing.indexOf(FACTS)))
+  const facts = (duration: Duration, servers: readonly string[] = []) =>
+    factsOf(duration, commandLine, [...kafka, ...servers])
+  const sections = [
+    durable && [DURABLE_INTRODUCTION, facts(durable, durable.servers), ...renderDurable(durable).slice(1)],
+    embeddings && [EMBEDDINGS_INTRODUCTION, facts(embeddings), ...renderEmbeddings(embeddings).slice(1)],
+    transcription && [TRANSCRIPTION_INTRODUCTION, facts(transcription), ...renderTranscription(transcription).slice(1)],
+  ].map((section, at) => (section ? [TITLES_AFTER_CALLS[at], ...section].join('\n\n') : (old[at] ?? '')))
+  const first = calls ? `${facts(calls)}\n\n${renderCalls(calls).join('\n\n')}` : oldCalls
+  return `${[INTRODUCTION.trimEnd(), first, ...sections].filter((part) => part !== '').join('\n\n')}\n`
 }
 
-/** What a document says of each measurement; empty where it says nothing. */
-function sectionsOf(text: string): { calls: string; durable: string; embeddings: string } {
-  const [before = '', embeddings] = text.split(`\n${EMBEDDINGS_TITLE}\n`)
-  const [calls = '', durable] = before.split(`\n${DURABLE_TITLE}\n`)
-  return {
-    calls: calls.trim(),
-    durable: durable === undefined ? '' : `${DURABLE_TITLE}\n${durable.trimEnd()}`,
-    embeddings: embeddings === undefined ? '' : `${EMBEDDINGS_TITLE}\n${embeddings.trimEnd()}`,
-  }
+/** The sections after that of plain calls, in their order. */
+const TITLES_AFTER_CALLS = [DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE]
+
+/** What a document says of each measurement, plain calls first; empty where it says nothing. */
+function sectionsOf(text: string): string[] {
+  const places = TITLES_AFTER_CALLS.map((title) => text.indexOf(`\n${title}\n`))
+  const ends = [...places, text.length].filter((place) => place >= 0)
+  const from = (place: number) =>
+    text
+      .slice(
+        place,
+        ends.find((end) => end > place),
+      )
+      .trim()
+  return [from(0), ...places.map((place) => (place < 0 ? '' : from(place)))]
 }
 
 const FACTS = 'Measured on '
@@ -218,15 +225,17 @@ What Sluice adds to a call of the model server behind it, and its durable jobs b
 measures it on your machine, in about twelve minutes:
 
 \`\`\`sh
-npm run bench                       # prints the tables below
-npm run bench -- --quick            # one short round on code that is not warm: does it run? Two minutes
-npm run bench -- --only durable     # the durable jobs only
-npm run bench -- --only embeddings  # the embeddings only
+npm run bench                          # prints the tables below
+npm run bench -- --quick               # one short round on code that is not warm: does it run? Two minutes
+npm run bench -- --only durable        # the durable jobs only
+npm run bench -- --only embeddings     # the embeddings only
+npm run bench -- --only transcription  # transcription by the built-in model only
 npm run bench -- --help
 \`\`\`
 
 It needs Linux and, for Kafka, Java 17 (a local broker is started) or KAFKA_BROKERS; for durable jobs also PostgreSQL
-(Debian's package, Docker, or DATABASE_URL) and \`redis-server\`. What is missing is skipped, and says so.
+(Debian's package, Docker, or DATABASE_URL) and \`redis-server\`; for transcription Python 3.10 and, for synthetic voices,
+\`flite\`. What is missing is skipped, and says so.
 
 **How.** Every part is a process of its own on 127.0.0.1: a mock upstream that answers whole calls at once and streams 64
 tokens, the first after 50 ms, then 50 a second; the callers, in closed loops on connections they keep; and what lies

@@ -10,6 +10,12 @@ export function cpuMs(pid: number): number {
   return ((Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND) * 1_000
 }
 
+/** CPU time of the children of a process that have ended, and of theirs, in milliseconds. */
+export function endedChildrenCpuMs(pid: number): number {
+  const fields = statOf(pid)
+  return ((Number(fields[13]) + Number(fields[14])) / TICKS_PER_SECOND) * 1_000
+}
+
 /** Memory of a process that is resident now, in MiB. */
 export function residentMib(pid: number): number {
   return (Number(statOf(pid)[21]) * PAGE_BYTES) / 1024 / 1024

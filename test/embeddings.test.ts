@@ -71,12 +71,16 @@ for (const { mode, options } of MODES) {
       expect(embedder.calls).toHaveLength(7)
     })
 
-    it('carries the largest answer', async () => {
+    it.each([
+      ['to a caller who waits', {}],
+      ['of a durable job', { 'idempotency-key': 'largest' }],
+    ])('carries the largest answer %s', async (_, headers) => {
       await using embedder = await startEmbedder({ dimensions: 3_072 })
       const model = embedderModel(embedder, { embeddings: { dimensions: 3_072 } })
       await using stack = await startStack({ ...options(), models: [model] })
-      const texts = Array.from({ length: 2_048 }, (_, i) => `${i % 7}`)
-      const { data } = await embed(stack, texts, { encoding_format: 'base64' })
+      const input = Array.from({ length: 2_048 }, (_, i) => `${i % 7}`)
+      const body = { model: 'embed-1', input, encoding_format: 'base64' }
+      const { data } = (await (await stack.post('/v1/embeddings', body, { headers })).json()) as List
       expect(data).toHaveLength(2_048)
       expect(data[2_047]?.embedding).toBe(Buffer.from(vectorOf('3', 3_072).buffer).toString('base64'))
     })

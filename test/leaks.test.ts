@@ -4,6 +4,7 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { Agent, request } from 'undici'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { PoolName } from '#schemas/job.ts'
 import { type Stack, startStack, TEST_KEY, until } from './stack.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
 
@@ -140,7 +141,8 @@ const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_lag)\{.*
 async function jobsAndAttempts(): Promise<number> {
   const { body } = await request(`${stack.url}/metrics`, { reset: true })
   const samples = [...(await body.text()).matchAll(LEFT)]
-  expect(samples).toHaveLength(4)
+  // Those that wait and run, those on the worker and in the queue, of each pool.
+  expect(samples).toHaveLength(4 * PoolName.options.length)
   return samples.reduce((sum, [, value]) => sum + Number(value), 0)
 }
 

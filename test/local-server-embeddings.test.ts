@@ -2,6 +2,7 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { findEnvironment, openServer } from './local-server/running.ts'
 
 const environment = await findEnvironment()
+const model = 'all-minilm-l6-v2'
 
 /** Questions and the document that answers each, without a word in common. */
 const PAIRS: readonly [string, string][] = [
@@ -23,7 +24,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
   const local = openServer()
   afterAll(() => local[Symbol.asyncDispose]())
   const embed = async (input: string | string[]) => {
-    const { status, json } = await local.post('/v1/embeddings', { model: 'all-minilm-l6-v2', input })
+    const { status, json } = await local.post('/v1/embeddings', { model, input })
     expect(status).toBe(200)
     return (json.data as { embedding: number[] }[]).map(({ embedding }) => embedding)
   }
@@ -55,7 +56,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
   })
 
   test('base64 holds the same float32 values as the list of numbers', async () => {
-    const body = { model: 'all-minilm-l6-v2', input: 'the same' }
+    const body = { model, input: 'the same' }
     const [plain, packed] = await Promise.all([
       local.post('/v1/embeddings', body),
       local.post('/v1/embeddings', { ...body, encoding_format: 'base64' }),
@@ -66,14 +67,14 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
   })
 
   test('usage counts the tokens of its own tokenizer', async () => {
-    const { json } = await local.post('/v1/embeddings', { model: 'all-minilm-l6-v2', input: ['hello world', 'hello'] })
+    const { json } = await local.post('/v1/embeddings', { model, input: ['hello world', 'hello'] })
     // Each text has a start and an end token.
     expect(json.usage).toEqual({ prompt_tokens: 7, total_tokens: 7 })
   })
 
   test('512 tokens are taken, and one more is refused by naming the input', async () => {
     const words = (count: number) => 'word '.repeat(count - 2)
-    const body = (input: string[]) => ({ model: 'all-minilm-l6-v2', input })
+    const body = (input: string[]) => ({ model, input })
     expect((await local.post('/v1/embeddings', body([words(512)]))).json.usage.prompt_tokens).toBe(512)
     const { status, json } = await local.post('/v1/embeddings', body(['fine', words(513)]))
     expect(status).toBe(400)
@@ -81,16 +82,16 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
   })
 
   test.each([
-    [{ input: 'x' }, 404, 'model_not_found'],
-    [{ model: 'all-minilm-l6-v2' }, 400, 'invalid_type'],
-    [{ model: 'all-minilm-l6-v2', input: [] }, 400, 'invalid_type'],
-    [{ model: 'all-minilm-l6-v2', input: [1, 2] }, 400, 'invalid_type'],
-    [{ model: 'all-minilm-l6-v2', input: ['x', ''] }, 400, 'empty_string'],
-    [{ model: 'all-minilm-l6-v2', input: 'x', dimensions: 12 }, 400, 'unsupported_value'],
-    [{ model: 'all-minilm-l6-v2', input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
-    [{ model: 'all-minilm-l6-v2', input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
-    [{ model: 'all-minilm-l6-v2', input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
-  ])('%j is refused', async (body, status, code) => {
+    ['without a model', { input: 'x' }, 404, 'model_not_found'],
+    ['without input', { model }, 400, 'invalid_type'],
+    ['with no input', { model, input: [] }, 400, 'invalid_type'],
+    ['of tokens', { model, input: [1, 2] }, 400, 'invalid_type'],
+    ['with an empty text', { model, input: ['x', ''] }, 400, 'empty_string'],
+    ['for fewer dimensions', { model, input: 'x', dimensions: 12 }, 400, 'unsupported_value'],
+    ['in another encoding', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
+    ['of 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
+    ['of one endless text', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
+  ])('a call %s is refused', async (_, body, status, code) => {
     const answer = await local.post('/v1/embeddings', body)
     expect([answer.status, answer.json.error.code]).toEqual([status, code])
   })

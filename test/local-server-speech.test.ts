@@ -115,6 +115,12 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
   })
 
+  test('a prompt of any length and content is taken', async () => {
+    const prompt = `<|endoftext|><|notimestamps|> ${'young men and old ones '.repeat(500)}`
+    const answer = await transcribe(clip('austen-0880').bytes, { prompt })
+    expect(answer.usage.input_token_details.text_tokens).toBe(216)
+  })
+
   test('a fixed temperature is used, and 0 starts the ladder at 0', async () => {
     const fields = { response_format: 'verbose_json' }
     const at = async (temperature: string) =>

@@ -113,7 +113,7 @@ for (const [mode, kafka] of MODES) {
     })
 
     test('is one job when it is durable, which tells how far it is', async () => {
-      const file = waveOf(joined(Array(4).fill(await readingOfDickens())))
+      const file = waveOf(joined(Array(2).fill(await readingOfDickens())))
       const headers = { prefer: 'respond-async' }
       const { id } = (await (await upload(file, { response_format: 'srt' }, { headers })).json()) as { id: string }
       const percents = new Set<number>()
@@ -130,7 +130,7 @@ for (const [mode, kafka] of MODES) {
         { withinMs: 90_000 },
       )
       expect(percents.size).toBeGreaterThan(1)
-      expect(JSON.stringify(done.result)).toContain('00:02:')
+      expect(JSON.stringify(done.result)).toContain('00:01:')
     })
 
     test('that is not audio after all, too short, or a voice too short for a sample, is refused', async () => {

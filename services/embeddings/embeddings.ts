@@ -9,15 +9,17 @@ import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { encodeEmbeddings, mergeEmbedEvents } from '#shared/protocols/embeddings.ts'
 import { Batchers } from './batchers.ts'
+import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
 import { Vectors } from './vectors.ts'
 
 /** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const batchers = new Batchers(ports)
+  const room = new Room()
   const embed: Kind = {
     parse: (body) => EmbedRequest.parse(body),
-    run: (body, context) => embedAll(batchers, body as EmbedRequest, context),
+    run: (body, context) => embedInRoom(room, batchers, body as EmbedRequest, context),
     merge: mergeEmbedEvents,
     isOutput: () => true,
     answerBytesMax: answerBytesMax(INPUTS_MAX),
@@ -31,6 +33,21 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   })
 }
 
+/** Embeds when there is room for the vectors. */
+async function* embedInRoom(
+  room: Room,
+  batchers: Batchers,
+  request: EmbedRequest,
+  context: AttemptContext,
+): AsyncGenerator<EmbedEvent> {
+  const leave = await room.enter(request.inputs.length, context.signal)
+  try {
+    yield* embedAll(batchers, request, context)
+  } finally {
+    leave()
+  }
+}
+
 /** Yields vectors as they are there, in the order of the inputs, then the usage. */
 async function* embedAll(
   batchers: Batchers,
@@ -40,9 +57,13 @@ async function* embedAll(
   const { model, batcher } = batchers.get(name)
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
+  signal.throwIfAborted()
+  // Ends the work also when the consumer leaves. By hand: a composite signal, and an error for each good end, cost more.
   const left = new AbortController()
+  const leave = () => left.abort(signal.reason)
+  signal.addEventListener('abort', leave, { once: true })
   let wake = () => {}
-  const ended = batcher.embed(texts, AbortSignal.any([signal, left.signal]), (index, vector, tokens) => {
+  const ended = batcher.embed(texts, left.signal, (index, vector, tokens) => {
     vectors.put(index, vector, tokens)
     wake()
   })
@@ -58,7 +79,8 @@ async function* embedAll(
     await ended
     yield vectors.usage()
   } finally {
-    left.abort()
+    signal.removeEventListener('abort', leave)
+    if (vectors.count < texts.length) leave()
   }
 }
 

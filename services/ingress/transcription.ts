@@ -1,5 +1,5 @@
 import type { TranscribeEvent } from '#schemas/transcription.ts'
-import { isTranscribeOutput, mergeTranscribeEvents } from '#shared/engines/transcribe-events.ts'
+import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/engines/transcribe-events.ts'
 import { TranscriptStream } from '#shared/protocols/transcript-stream.ts'
 import { encodeTranscript } from '#shared/protocols/transcript-whole.ts'
 import type { JobEndpoint } from './endpoint.ts'
@@ -33,6 +33,7 @@ export const transcriptions: JobEndpoint = {
       ...(audio.blob !== undefined && { attachments: [audio.blob] }),
       stream,
       ...(!stream && TEXTS.has(form.format) && { isText: true as const }),
+      answerBytesMax: TRANSCRIPT_BYTES_MAX,
       timeoutMs: context.config.requestTimeoutMs,
       encode: { request_id: caller.requestId, model, include_usage: false, version: '', transcript: form },
       merge: mergeTranscribeEvents,

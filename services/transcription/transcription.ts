@@ -1,7 +1,7 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { TranscribeRequest } from '#schemas/transcription.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcribe.ts'
-import { isTranscribeOutput, mergeTranscribeEvents } from '#shared/engines/transcribe-events.ts'
+import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/engines/transcribe-events.ts'
 import type { Kind } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import { startPool } from '#shared/pool-service.ts'
@@ -18,6 +18,7 @@ export async function startTranscription(ports: Ports): Promise<Service> {
     run: (body, context) => transcribe(bench, body as TranscribeRequest, context),
     merge: mergeTranscribeEvents,
     isOutput: isTranscribeOutput,
+    answerBytesMax: TRANSCRIPT_BYTES_MAX,
     openRecorder: recordTranscript,
   }
   const { transcriptionSlots: slots } = ports.config

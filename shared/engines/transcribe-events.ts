@@ -5,6 +5,9 @@ const MERGED_TEXT_MAX = 16 * 1024
 /** Most tokens whose log probabilities a merged event holds. */
 const MERGED_LOGPROBS_MAX = 256
 
+/** Bytes of a whole transcript: four hours of talk with all words and the log probability of each token. */
+export const TRANSCRIPT_BYTES_MAX = 24 * 1024 * 1024
+
 /**
  * Joins an event to the one before it when both are text of the same segment; undefined otherwise. Joining changes
  * nothing a client can tell but the number of frames.

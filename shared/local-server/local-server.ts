@@ -11,7 +11,7 @@ import {
   prepareEnvironment,
 } from './environment.ts'
 import { describePython } from './python.ts'
-import { ServerProcess } from './server-process.ts'
+import { ORIGIN, ServerProcess } from './server-process.ts'
 
 /*
  * The local model server, seen from here: a Python process of ours that speaks the OpenAI dialect on a UNIX socket, for
@@ -103,7 +103,7 @@ export class LocalServer {
     this.#lastCallMs = performance.now()
     const server = this.#running ?? (await abortable(this.#start(), signal))
     this.#lastCallMs = performance.now()
-    return { origin: 'http://local', dispatcher: server.pool }
+    return { origin: ORIGIN, dispatcher: server.pool }
   }
 
   /** The process id of the running server; undefined when it does not run. */

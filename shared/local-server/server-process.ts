@@ -6,11 +6,14 @@ import { join } from 'node:path'
 import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import { Pool } from 'undici'
+import { Client, Pool } from 'undici'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
 import type { Environment } from './environment.ts'
 import { logOutput } from './output.ts'
+
+/** What calls name as the origin; the socket decides where they go. */
+export const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
 /** Longest time from the start to the first answer: the first start on a busy machine reads 100 MB of libraries. */
@@ -24,6 +27,19 @@ const HEADERS_MS = 2 * 3600_000
 /** Silence inside a stream, which otherwise tells its progress with every segment. */
 const BODY_MS = 300_000
 
+/**
+ * All of its variables. It reads hostile files: none of ours, which may be a key, shall be in its memory.
+ *
+ * glibc keeps what models free for each thread that ever ran one: 1.3 GB for two threads with long texts. Told to give
+ * large pieces back at once it is 0.5 GB.
+ */
+const VARIABLES = {
+  LANG: 'C.UTF-8',
+  MALLOC_ARENA_MAX: '2',
+  MALLOC_MMAP_THRESHOLD_: '4194304',
+  MALLOC_TRIM_THRESHOLD_: '33554432',
+}
+
 /** Caps of the server. */
 export interface Limits {
   /** Private memory of each of its processes. */
@@ -35,6 +51,7 @@ export interface Limits {
 export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
+  readonly #socketPath: string
   /** Speaks to its socket. */
   readonly pool: Pool
   /** Settles when it has ended, for whatever reason, with the code or signal. */
@@ -43,8 +60,9 @@ export class ServerProcess {
   private constructor(child: ChildProcessByStdio<Writable, null, Readable>, runDir: string) {
     this.#child = child
     this.#runDir = runDir
-    this.pool = new Pool('http://local', {
-      socketPath: join(runDir, 'http.sock'),
+    this.#socketPath = join(runDir, 'http.sock')
+    this.pool = new Pool(ORIGIN, {
+      socketPath: this.#socketPath,
       connections: CONNECTIONS,
       headersTimeout: HEADERS_MS,
       bodyTimeout: BODY_MS,
@@ -63,7 +81,7 @@ export class ServerProcess {
    * @throws ServiceError `model_loading` when it does not within a minute, or the abort reason; nothing is left then
    */
   static async start(environment: Environment, limits: Limits, log: Log, signal: AbortSignal): Promise<ServerProcess> {
-    const runDir = await mkdtemp(join(tmpdir(), 'sluice-'))
+    const runDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
     const { directory, python } = environment
     const child = spawn(
       python.executable,
@@ -73,8 +91,7 @@ export class ServerProcess {
         ...['--memory-bytes-max', String(limits.memoryBytesMax)],
         ...['--audio-seconds-max', String(limits.audioSecondsMax)],
       ],
-      // It reads hostile files: no variable of ours, which may be a key, is in its memory.
-      { stdio: ['pipe', 'ignore', 'pipe'], env: { LANG: 'C.UTF-8' } },
+      { stdio: ['pipe', 'ignore', 'pipe'], env: VARIABLES },
     )
     const server = new ServerProcess(child, runDir)
     logOutput(child.stderr, log)
@@ -113,18 +130,24 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    for (;;) {
-      const status = await this.pool.request({ path: '/health', method: 'GET', signal }).then(
-        async ({ statusCode, body }) => {
-          await body.dump()
-          return statusCode
-        },
-        // Not listening yet.
-        () => undefined,
-      )
-      signal.throwIfAborted()
-      if (status === 200) return
-      await sleep(POLL_MS, undefined, { signal })
+    // Not through the pool: after a failed connection it no longer counts all that it has in work.
+    const client = new Client(ORIGIN, { socketPath: this.#socketPath })
+    try {
+      while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })
+    } finally {
+      await client.destroy()
     }
+  }
+}
+
+async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> {
+  try {
+    const { statusCode, body } = await client.request({ path: '/health', method: 'GET', signal })
+    await body.dump()
+    return statusCode === 200
+  } catch {
+    // Not listening yet, or told to stop waiting.
+    signal.throwIfAborted()
+    return false
   }
 }

@@ -180,6 +180,13 @@ describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
     const { key } = newKey()
     await store.create(key)
     await server.down('SIGKILL')
+    // Postgres' processes end on their own when their parent is gone.
+    await until(() =>
+      store.list().then(
+        () => undefined,
+        () => true,
+      ),
+    )
     await expect(store.list()).rejects.toMatchObject({ code: 'overloaded' })
     await expect(store.createFirst(newKey().key)).rejects.toMatchObject({ code: 'overloaded' })
     await server.resume()

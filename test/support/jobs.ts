@@ -1,5 +1,5 @@
 import type { JobEvent } from '#schemas/event.ts'
-import type { AttachedEnvelope } from '#schemas/job.ts'
+import { type AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
@@ -10,7 +10,7 @@ export const silentLog = openLog('silent', 'test')
 
 /** An embedded broker with every topic of the inference pool. */
 export function openBroker(): Promise<Broker> {
-  return openMemoryBroker({ topics: topicsFor(['inference'], 60_000) })
+  return openMemoryBroker({ topics: topicsFor(PoolName.options, 60_000) })
 }
 
 /** A job as an ingress sends it. */

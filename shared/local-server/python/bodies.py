@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPMessage
-from typing import BinaryIO, Iterator
+from typing import BinaryIO
 
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 

@@ -99,7 +99,7 @@ def _fork(ask: dict, files: list[int]) -> Child:
         try:
             _run(limits, source, target, sock)
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             print(f"decoding failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(1)
@@ -144,4 +144,3 @@ def _close_all_but(kept: set[int]) -> None:
 
 def _answer(sock: socket.socket, message: dict) -> None:
     sock.sendall(json.dumps(message).encode() + b"\n")
-

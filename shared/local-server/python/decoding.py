@@ -101,4 +101,3 @@ class Decoder:
             process = subprocess.Popen([*self._command, "decode"], stdin=theirs.fileno())
         self._server = (process, Channel(ours))
         return self._server[1]
-

@@ -26,7 +26,7 @@ INPUTS_MAX = 2048
 CHARACTERS_MAX = 65_536
 # Most texts, and most tokens with padding, of one run of the model: more does not make it quicker (measured).
 BATCH_TEXTS_MAX = 16
-BATCH_TOKENS_MAX = 1024
+BATCH_TOKENS_MAX = 512
 THREADS_MAX = 4
 
 _CHECK = ("hello", "The cat sat on the mat.", "Rates rose again in the third quarter, to the surprise of most banks.")
@@ -45,7 +45,7 @@ class Embedder:
         self._tokenizer: Tokenizer | None = None
         self._batch_texts = BATCH_TEXTS_MAX
 
-    def embed(self, texts: list[str]) -> tuple[np.ndarray, list[int]]:
+    def embed(self, texts: list[str], client: socket.socket | None) -> tuple[np.ndarray, list[int]]:
         """
         One row of little-endian float32 and length 1 for each text, and how many tokens each has.
 

@@ -25,6 +25,8 @@ BACKLOG = 64
 def main() -> None:
     """Becomes the process that the first argument names."""
     options = _options()
+    # Ctrl-C in a terminal reaches every process of the group; the one that started this drains first, and then says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # -I keeps every other place off the path.
     sys.path[:0] = [HERE, options.site]
     # faster-whisper imports it to download models, which nothing here does; it is not installed.

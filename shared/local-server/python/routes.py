@@ -11,9 +11,9 @@ import socketserver
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
-from typing import Callable, Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import diarization
@@ -94,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are logged by whoever sends them."""
 
     def _handle(self, routes: dict[str, Callable[[], None]]) -> None:
-        self._has_answered = False
+        self._has_answered = self._is_streaming = False
         self._body: Body | None = None
         try:
             self._body = Body(self.rfile, self.headers, self.server.services.upload_bytes_max)
@@ -106,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             self._fail(error)
         except (ClientGone, ConnectionError, TimeoutError):
             self.close_connection = True
-        except Exception:  # noqa: BLE001 — the one place that turns a defect into an answer
+        except Exception:  # the one place that turns a defect into an answer
             traceback.print_exc(file=sys.stderr)
             self._fail(ApiError("internal_error", "The local model server failed.", status=500))
 
@@ -197,6 +197,7 @@ class Handler(BaseHTTPRequestHandler):
     def _stream(self, events: Iterator[dict]) -> None:
         # The first event may still fail; then the answer is an ordinary error.
         first = next(events)
+        self._is_streaming = True
         self._begin(200, "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
@@ -211,10 +212,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _fail(self, error: ApiError) -> None:
         if self._has_answered:
-            # The status is out: an event says it, and the connection ends without the end of the stream.
+            # The status is out: in a stream an event says it, and the connection ends without the end of the answer.
             self.close_connection = True
-            with contextlib.suppress(OSError):
-                self._event(error.body())
+            if self._is_streaming:
+                with contextlib.suppress(OSError):
+                    self._event(error.body())
             return
         try:
             if self._body is not None and not self._body.is_complete:

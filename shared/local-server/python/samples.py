@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Iterator
 
 import numpy as np
 from faster_whisper.vad import VadOptions, get_speech_timestamps

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Iterator
+from collections.abc import Iterator
 
 from channel import Channel
 from decoding import Audio

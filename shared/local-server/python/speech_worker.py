@@ -12,7 +12,7 @@ import queue
 import socket
 import sys
 import threading
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Models:
 
         if self._encoder is None:
             self._encoder = VoiceEncoder(os.path.join(self._directory, "voice", "voice.npz"))
-        known = {name: voice_of(sample, self._encoder) for name, sample in zip(names, audio[1:])}
+        known = {name: voice_of(sample, self._encoder) for name, sample in zip(names, audio[1:], strict=True)}
         return diarize(audio[0], known, self._encoder)
 
 
@@ -67,7 +67,7 @@ def main(directory: str, memory_bytes_max: int) -> None:
             channel.send({"error": "memory"})
         except BrokenPipeError:
             os._exit(0)
-        except Exception as error:  # noqa: BLE001 — whatever a model raises, the caller gets an answer
+        except Exception as error:  # whatever a model raises, the caller gets an answer
             print(f"speech job failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             channel.send({"error": "internal"})
 

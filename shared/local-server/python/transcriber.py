@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from faster_whisper import WhisperModel
@@ -15,6 +15,8 @@ from samples import RATE, Block, blocks, vad_options
 # Automatic: the next temperature is tried when a text repeats itself or the model is unsure of it.
 LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 FRAMES_A_SECOND = 100
+# What the model has room for, less a few: text does not always come back as the tokens it was made of. The end counts.
+PROMPT_TOKENS_MAX = 216
 
 
 class Transcriber:
@@ -33,22 +35,18 @@ class Transcriber:
         whole audio. Nothing is yielded for silence.
         """
         count, tokens_out = 0, 0
+        prompt = self._model.hf_tokenizer.encode(job.get("prompt") or "", add_special_tokens=False).ids
+        prompt = prompt[-PROMPT_TOKENS_MAX:]
         for block in blocks(samples, vad_options(job.get("vad"))):
-            for segment in self._transcribe_block(block, job):
+            for segment in self._transcribe_block(block, job, self._model.hf_tokenizer.decode(prompt)):
                 yield {"segment": self._describe(segment, block, count, job)}
                 yield {"progress": round(block.start / RATE + segment.end, 2)}
                 count += 1
                 tokens_out += len(self._text_tokens(segment))
             yield {"progress": round(block.end / RATE, 2)}
-        prompt = job.get("prompt")
-        yield {
-            "done": {
-                "text_tokens": len(self._model.hf_tokenizer.encode(prompt).ids) if prompt else 0,
-                "output_tokens": tokens_out,
-            }
-        }
+        yield {"done": {"text_tokens": len(prompt), "output_tokens": tokens_out}}
 
-    def _transcribe_block(self, block: Block, job: dict) -> Iterator[Segment]:
+    def _transcribe_block(self, block: Block, job: dict, prompt: str) -> Iterator[Segment]:
         if not block.speech:
             return
         pieces, _ = collect_chunks(block.samples, block.speech)
@@ -60,7 +58,7 @@ class Transcriber:
             # One window's mistake would be the next one's prompt: small models then repeat themselves for minutes.
             condition_on_previous_text=False,
             # Given to every window, not to the first only.
-            hotwords=job.get("prompt") or None,
+            hotwords=prompt or None,
             word_timestamps=bool(job.get("words") or job.get("logprobs")),
         )
         yield from restore_speech_timestamps(segments, block.speech, RATE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
-from typing import Iterator
+from collections.abc import Iterator
 
 from bodies import Form
 from decoding import Audio
@@ -34,7 +34,8 @@ def read_job(form: Form) -> dict:
     return {
         "kind": "transcribe",
         "model": MODEL,
-        "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:],
+        # A tokenizer takes <|endoftext|> in a text for the token.
+        "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:].replace("<|", "< |"),
         "temperature": _number(form.get("temperature"), "temperature", 0, 1),
         "words": "word" in granularities,
         "segments": "segment" in granularities or not granularities,
@@ -131,9 +132,7 @@ def _read_vad(text: str | None) -> dict | None:
     if not isinstance(asked, dict):
         raise ApiError("invalid_value", "vad must be a JSON object.", param="vad")
     bounds = {"threshold": (0, 1), "silence_duration_ms": (0, 60_000), "prefix_padding_ms": (0, 10_000)}
-    return {
-        name: _number(asked[name], f"vad.{name}", *bounds[name]) for name in bounds if asked.get(name) is not None
-    }
+    return {name: _number(asked[name], f"vad.{name}", *bounds[name]) for name in bounds if asked.get(name) is not None}
 
 
 def _number(value: object, name: str, least: float, most: float) -> float | None:

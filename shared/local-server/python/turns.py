@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import Iterator
+from collections.abc import Iterator
 
 from channel import has_left
 from errors import ApiError, ClientGone

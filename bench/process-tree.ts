@@ -1,0 +1,66 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { cpuMs, endedChildrenCpuMs, residentMib } from './usage.ts'
+
+/** How often memory is read: an allocation that lives shorter is missed. */
+const SAMPLE_MS = 50
+
+/** CPU that a process and all that it started have used so far, in seconds. */
+export function treeCpuSeconds(pid: number): number {
+  return treeOf(pid).reduce((sum, each) => sum + cpuMs(each) + endedChildrenCpuMs(each), 0) / 1_000
+}
+
+/** Memory of a process, and of what it started, read again and again until it is stopped. */
+export interface MemoryWatch {
+  /** Most MiB at once: of the process itself, and of all that it started together. */
+  stop(): { readonly own: number; readonly started: number }
+}
+
+/** Watches a process and its children. */
+export function watchMemory(pid: number): MemoryWatch {
+  const most = { own: 0, started: 0 }
+  const look = () => {
+    const [, ...started] = treeOf(pid)
+    most.own = Math.max(most.own, residentMib(pid))
+    most.started = Math.max(
+      most.started,
+      started.reduce((sum, each) => sum + residentMib(each), 0),
+    )
+  }
+  look()
+  const timer = setInterval(look, SAMPLE_MS)
+  return {
+    stop() {
+      clearInterval(timer)
+      return most
+    },
+  }
+}
+
+/** A process and all that it started, directly or not. */
+function treeOf(pid: number): number[] {
+  const children = childrenByParent()
+  const tree = [pid]
+  for (const parent of tree) tree.push(...(children.get(parent) ?? []))
+  return tree
+}
+
+function childrenByParent(): Map<number, number[]> {
+  const children = new Map<number, number[]>()
+  for (const name of readdirSync('/proc')) {
+    const pid = Number(name)
+    if (!Number.isInteger(pid)) continue
+    const parent = parentOf(pid)
+    if (parent !== undefined) children.set(parent, [...(children.get(parent) ?? []), pid])
+  }
+  return children
+}
+
+function parentOf(pid: number): number | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    return Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1])
+  } catch {
+    // It has ended meanwhile.
+    return undefined
+  }
+}
