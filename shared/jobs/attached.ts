@@ -82,7 +82,8 @@ export class AttachedJobs implements Arbiter {
   readonly #options: AttachedOptions
   readonly #jobs = new Map<string, AttachedJob>()
   readonly #timers = new Map<string, JobTimers>()
-  readonly #admission = new Admission()
+  /** By pool: a quick one says nothing of a slow one. */
+  readonly #admissions = new Map<PoolName, Admission>()
   /** By pool: what {@link Admission} said last. */
   readonly #waits = new Map<PoolName, { atMs: number; ms: number }>()
   readonly #withBlob = new Set<string>()
@@ -217,7 +218,7 @@ export class AttachedJobs implements Arbiter {
     // Counting walks all jobs: ten times a second is often enough.
     let wait = this.#waits.get(pool)
     if (!wait || now - wait.atMs > 100) {
-      wait = { atMs: now, ms: this.#admission.estimateMs(this.count(pool, 'queued'), now) }
+      wait = { atMs: now, ms: this.#admissionOf(pool).estimateMs(this.count(pool, 'queued'), now) }
       this.#waits.set(pool, wait)
     }
     const waitMs = wait.ms
@@ -225,6 +226,14 @@ export class AttachedJobs implements Arbiter {
     const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
     const seconds = Math.round(waitMs / 1_000)
     throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
+  }
+
+  #admissionOf(pool: PoolName): Admission {
+    const known = this.#admissions.get(pool)
+    if (known) return known
+    const admission = new Admission()
+    this.#admissions.set(pool, admission)
+    return admission
   }
 
   #envelopeOf(spec: NewJob): AttachedEnvelope {
@@ -348,7 +357,7 @@ export class AttachedJobs implements Arbiter {
     clearTimeout(timers?.retry)
     this.#timers.delete(job.id)
     this.#dropBlob(job)
-    if (end === 'completed') this.#admission.completed(Date.now())
+    if (end === 'completed') this.#admissionOf(job.envelope.pool).completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

@@ -324,6 +324,23 @@ describe('an ingress with attached jobs', () => {
     await expect(submit()).rejects.toBeInstanceOf(ServiceError)
   })
 
+  it('refuses what would wait too long, however quick another pool is', async () => {
+    await jobs.close()
+    jobs = await openJobs({ startTimeoutMs: 5_000 })
+    for (let i = 0; i < 20; i++) {
+      await submit()
+      await tell(await take(), 1, [STARTED, COMPLETED])
+      for (let quick = 0; quick < 5; quick++) {
+        const job = await submit({ pool: 'embeddings' })
+        await tell(job.envelope, 1, [STARTED, COMPLETED])
+      }
+    }
+    for (let i = 0; i < 8; i++) await submit()
+    await vi.advanceTimersByTimeAsync(200)
+    await expect(submit()).rejects.toMatchObject({ code: 'overloaded' })
+    expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
+  })
+
   it('passes over replies that it cannot understand', async () => {
     const job = await submit()
     const taken = await take()
