@@ -14,8 +14,10 @@ import { join, RATE, samplesOf, silence, waveOf } from '../test/local-server/wav
  */
 
 const FLITE_MS = 30_000
-/** Four people recorded for flite; its kal is kal16 again, by telephone. */
+/** Four people recorded for flite. */
 const FLITE_VOICES = ['kal16', 'awb', 'rms', 'slt'] as const
+/** The first of them again, at 8 kHz as by telephone: voices are much harder to tell apart there. */
+const TELEPHONE_VOICE = 'kal'
 const SENTENCES = [
   'the ferry to the island leaves at half past seven every morning',
   'please send the signed contract to our office before friday',
@@ -49,6 +51,8 @@ export interface Utterance {
 export interface Conversation {
   readonly file: Buffer
   readonly truth: readonly Turn[]
+  /** One of the people is heard at 8 kHz. */
+  readonly hasTelephone: boolean
   /** A sample of each speaker's voice, none of which is in the recording. */
   readonly samples: Readonly<Record<string, Buffer>>
 }
@@ -86,15 +90,23 @@ export async function makeSpeechSet(perCount: number): Promise<SpeechSet> {
   })
   const synthetic = await speakByFlite()
   const dickens = await decode(local, clips['two-cities']?.bytes)
-  const voices = [
-    await austen(local, human),
-    dickensVoice(dickens),
-    ...(await Promise.all(FLITE_VOICES.map((speaker) => fliteVoice(local, speaker, synthetic)))),
-  ].filter((voice) => voice !== undefined)
+  const recorded = [await austen(local, human), dickensVoice(dickens)]
+  const spoken: Voice[] = []
+  for (const speaker of [...FLITE_VOICES, TELEPHONE_VOICE]) {
+    const voice = await fliteVoice(local, speaker, synthetic)
+    if (voice) spoken.push(voice)
+  }
+  const telephone = spoken.find(({ speaker }) => speaker === TELEPHONE_VOICE)
+  const wide = [...recorded, ...spoken.filter((voice) => voice !== telephone)]
+  // In the place of the same person at full quality, so that the two can be compared.
+  const byTelephone = telephone ? wide.map((voice) => (voice.speaker === FLITE_VOICES[0] ? telephone : voice)) : []
   return {
     human,
     synthetic,
-    conversations: converse(voices, perCount),
+    conversations: [
+      ...converse(wide, perCount),
+      ...converse(byTelephone, perCount).filter((each) => each.hasTelephone),
+    ],
     long: waveOf(join(Array(5).fill(dickens))),
     skipped: synthetic.length > 0 ? [] : ['synthetic voices: flite is not installed (apt-get install flite)'],
   }
@@ -133,7 +145,7 @@ async function speakByFlite(): Promise<Utterance[]> {
   const run = promisify(execFile)
   try {
     const spoken: Utterance[] = []
-    for (const speaker of FLITE_VOICES) {
+    for (const speaker of [...FLITE_VOICES, TELEPHONE_VOICE]) {
       for (const [index, text] of SENTENCES.entries()) {
         const file = pathOf(dir, `${speaker}-${index}.wav`)
         await run('flite', ['-voice', speaker, '-t', text, '-o', file], { timeout: FLITE_MS })
@@ -173,5 +185,6 @@ function compose(present: readonly Voice[]): Conversation {
     at += part.length / RATE + BREATH_SECONDS
   }
   const samples = Object.fromEntries(present.map(({ speaker, sample }) => [speaker, waveOf(sample)]))
-  return { file: waveOf(join(pieces)), truth, samples }
+  const hasTelephone = present.some(({ speaker }) => speaker === TELEPHONE_VOICE)
+  return { file: waveOf(join(pieces)), truth, hasTelephone, samples }
 }

@@ -44,9 +44,10 @@ export interface TranscriptionResults {
   readonly skipped: readonly string[]
 }
 
-/** Conversations of so many people. */
+/** Conversations of one kind. */
 export interface SpeakerFigures {
-  readonly people: number
+  /** How many people talk, and how they are heard. */
+  readonly what: string
   readonly conversations: number
   readonly minutes: number
   /** Diarization error rate with a collar of 250 ms: missed, false alarm, and confused. */
@@ -136,8 +137,13 @@ async function speedOf(what: string, file: Buffer, fields: Fields, client: Clien
 
 async function speakersOf(conversations: readonly Conversation[], client: Client, print: (text: string) => void) {
   const figures: SpeakerFigures[] = []
-  for (const people of [2, 3, 4]) {
-    const own = conversations.filter(({ samples }) => Object.keys(samples).length === people)
+  const wide = conversations.filter(({ hasTelephone }) => !hasTelephone)
+  const groups: [string, readonly Conversation[]][] = [2, 3, 4].map((people) => [
+    String(people),
+    wide.filter(({ samples }) => Object.keys(samples).length === people),
+  ])
+  groups.push(['2 to 4, one of them at 8 kHz', conversations.filter(({ hasTelephone }) => hasTelephone)])
+  for (const [what, own] of groups) {
     if (own.length === 0) continue
     const [found, named]: [DiarizationCount[], DiarizationCount[]] = [[], []]
     for (const conversation of own) {
@@ -146,9 +152,9 @@ async function speakersOf(conversations: readonly Conversation[], client: Client
     }
     const seconds = own.reduce((sum, { truth }) => sum + (truth.at(-1)?.end ?? 0), 0)
     const rates = { error: errorRate(found), confusion: confusionRate(found), named: 1 - confusionRate(named) }
-    figures.push({ people, conversations: own.length, minutes: seconds / 60, ...rates })
+    figures.push({ what, conversations: own.length, minutes: seconds / 60, ...rates })
     print(
-      `${people} speakers: error ${(100 * rates.error).toFixed(1)} %, right names ${(100 * rates.named).toFixed(1)} %`,
+      `speakers, ${what}: error ${(100 * rates.error).toFixed(1)} %, right names ${(100 * rates.named).toFixed(1)} %`,
     )
   }
   return figures

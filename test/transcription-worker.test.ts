@@ -83,7 +83,7 @@ async function errorOf(response: Response): Promise<Record<string, unknown>> {
 describe.each([
   ['embedded', undefined],
   ['through Kafka', inject('kafka')],
-])('an upload, %s', (mode, kafka) => {
+])('an upload, %s', { timeout: 60_000 }, (mode, kafka) => {
   test.skipIf(mode !== 'embedded' && !kafka)('goes to its model byte for byte, and its answer comes back', async () => {
     await using service = await startOn({}, { kafka: kafka ?? undefined })
     const fields = { model: 's1', response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
