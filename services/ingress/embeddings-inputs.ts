@@ -41,6 +41,11 @@ function tokens(value: unknown, path: string): number[] {
       const message = `Invalid '${path}[${i}]': integer below minimum value. Expected a value >= 0, but got ${id} instead.`
       throw refuse('integer_below_min_value', `${path}[${i}]`, message)
     }
+    // A worker takes safe integers only; whether a smaller one is a token depends on the encoding, which it has.
+    if (!Number.isSafeInteger(id)) {
+      const message = `Invalid '${path}[${i}]': integer above maximum value. Expected a value <= ${Number.MAX_SAFE_INTEGER}, but got ${id} instead.`
+      throw refuse('integer_above_max_value', `${path}[${i}]`, message)
+    }
   }
   return value
 }

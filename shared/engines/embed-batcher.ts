@@ -15,6 +15,8 @@ const COMPANY_MIN = 8
 
 /** Refusals that are about a text: in a batch of many jobs only one of them is to blame. */
 const REFUSED = new Set([400, 413])
+/** A failure of any kind says by this that its texts may be why: models in half precision make no number of some. */
+const ABOUT_TEXT = /^input(\[|$)/
 
 /**
  * Puts the inputs of many jobs into shared calls of one engine.
@@ -27,9 +29,9 @@ const REFUSED = new Set([400, 413])
  * A batch takes at most half of many jobs, so that the engine works on the one half while the callers of the other read
  * their answers and come again. All in one call would go on like that: they would be answered, and so come, all at once.
  *
- * A batch that is refused is sent again, each job's part alone, so that nobody suffers from another's text. Inputs of jobs
- * that were cancelled are not sent, and a call that nobody waits for any more is aborted. Nothing else is tried again:
- * that is the arbiter's.
+ * A batch that is refused, or whose answer is no use, is sent again, each job's part alone, so that nobody suffers from
+ * another's text. Inputs of jobs that were cancelled are not sent, and a call that nobody waits for any more is aborted.
+ * Nothing else is tried again: that is the arbiter's.
  *
  * It holds what its jobs hold: their number is bounded by the slots of the worker.
  */
@@ -175,7 +177,8 @@ export class Batcher {
   }
 
   #onFailure(batch: Batch, error: ServiceError): void {
-    if (!REFUSED.has(error.status) || batch.jobs.size === 1) return batch.fail((indices) => renamed(error, indices))
+    const isAboutText = REFUSED.has(error.status) || ABOUT_TEXT.test(error.param ?? '')
+    if (!isAboutText || batch.jobs.size === 1) return batch.fail((indices) => renamed(error, indices))
     batch.putBack()
     for (const job of batch.jobs) if (job.waiting > 0) this.#ring.add(job)
   }

@@ -1,7 +1,7 @@
 import { z } from 'zod'
+import { ServiceError } from '#shared/error.ts'
 import { vectorFromBase64 } from '#shared/protocols/embeddings-vector.ts'
 import type { Embedded } from './embed.ts'
-import { answerError } from './upstream-error.ts'
 
 /** What is read of an answer; servers add much else, and some leave out `index` or `usage`. */
 const Answer = z.object({
@@ -22,16 +22,17 @@ type Entry = z.infer<typeof Answer>['data'][number]
 /**
  * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order.
  *
- * @throws ServiceError `upstream_error` when it is not one vector for each text
+ * @throws ServiceError `upstream_error` when it is not one vector for each text. Its `param` is `input`, or names the text
+ *   whose vector is bad: what one caller sent may have spoilt the answer to all.
  */
 export function decodeEmbeddings(model: string, body: Record<string, unknown>, count: number): Embedded {
   const { data: answer } = Answer.safeParse(body)
-  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
   const entries = inOrder(answer.data, count)
-  if (!entries) throw answerError(model, `did not give one vector for each of ${count} texts`)
-  const vectors = entries.map(({ embedding }) => vectorOf(model, embedding))
+  if (!entries) throw unusable(model, `did not give one vector for each of ${count} texts`)
+  const vectors = entries.map(({ embedding }, place) => vectorOf(model, embedding, `input[${place}]`))
   const size = vectors[0]?.length
-  if (vectors.some((vector) => vector.length !== size)) throw answerError(model, 'gave vectors of several lengths')
+  if (vectors.some((vector) => vector.length !== size)) throw unusable(model, 'gave vectors of several lengths')
   const each = entries.map(({ tokens }) => tokens).filter((tokens) => tokens !== undefined)
   return {
     vectors,
@@ -51,11 +52,11 @@ function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
   return data.length === count ? entries : undefined
 }
 
-function vectorOf(model: string, embedding: unknown): Float32Array {
+function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
   const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
-  if (!vector || vector.length === 0) throw answerError(model, 'gave a vector that cannot be read')
+  if (!vector || vector.length === 0) throw unusable(model, 'gave a vector that cannot be read', param)
   // They have no JSON form, and no distance to anything. Models in half precision overflow into them.
-  if (!vector.every(Number.isFinite)) throw answerError(model, 'gave a vector with numbers that are not finite')
+  if (!vector.every(Number.isFinite)) throw unusable(model, 'gave a vector with numbers that are not finite', param)
   return vector
 }
 
@@ -63,4 +64,8 @@ function vectorOf(model: string, embedding: unknown): Float32Array {
 function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
   if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
   return Float32Array.from(embedding)
+}
+
+function unusable(model: string, what: string, param = 'input'): ServiceError {
+  return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { param })
 }

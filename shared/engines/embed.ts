@@ -16,7 +16,8 @@ export interface Embedded {
  * - Which texts share a call changes no vector beyond the noise of float arithmetic.
  * - Aborting `signal` stops the work within a second: an upstream's socket is closed.
  * - A failure is thrown as a ServiceError whose code says whether another try can help. One that is about a text names
- *   its place among those of the call in `param`, as `input[3]`, or at the start of its message, as `Input 3 …`.
+ *   its place among those of the call in `param`, as `input[3]`, or at the start of its message, as `Input 3 …`. Where it
+ *   may be about any of them, `param` is `input`.
  */
 export interface EmbeddingEngine {
   /** @throws ServiceError, or the signal's reason */
