@@ -10,6 +10,8 @@ export default defineConfig({
     hookTimeout: 120_000,
     // Real brokers and models share two cores: more files at once only make them wait for each other.
     maxWorkers: 2,
+    // Other work on a shared machine stops processes for seconds. What passed only the second time is printed as such.
+    retry: process.env.CI === 'true' ? 1 : 0,
     reporters: results ? ['default', ['json', { outputFile: results }]] : ['default'],
   },
 })

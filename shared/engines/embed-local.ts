@@ -1,7 +1,7 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { EmbeddingEngine } from './embed.ts'
 import { OpenAiEmbeddings } from './embed-openai.ts'
-import { localConfig } from './transcribe-local.ts'
+import { localConfig } from './local-config.ts'
 import type { UpstreamOptions } from './upstream.ts'
 
 /**

@@ -1,9 +1,10 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeRequest } from '#schemas/transcription.ts'
+import { localConfig } from './local-config.ts'
 import type { TranscriptionEngine } from './transcribe.ts'
 import { encodeFields } from './transcribe-encode.ts'
 import { callTranscription, LINE_MS_MAX } from './transcribe-openai.ts'
-import { Upstream, type UpstreamConfig, type UpstreamOptions } from './upstream.ts'
+import { Upstream, type UpstreamOptions } from './upstream.ts'
 
 /**
  * A transcription engine on the local model server, which speaks OpenAI's dialect with more in its streams: segments,
@@ -26,24 +27,6 @@ export function openLocalTranscription(
       return callTranscription(upstream, model, request, audio, options, call)
     },
     close: () => upstream.close(),
-  }
-}
-
-/** How the local model server is called: it keeps its own clocks, and a call's deadline is the caller's. */
-export function localConfig(path: string, concurrency: number): UpstreamConfig {
-  return {
-    type: 'openai',
-    base_url: `http://local-model-server${path}`,
-    headers: {},
-    timeouts: {
-      connect_ms: 5_000,
-      first_token_ms: LINE_MS_MAX,
-      between_tokens_ms: LINE_MS_MAX,
-      total_ms: LINE_MS_MAX,
-    },
-    concurrency,
-    breaker: { failures: 5, reset_ms: 1_000 },
-    force_usage: false,
   }
 }
 

@@ -137,6 +137,8 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: STEP_MS_MAX,
     killSignal: 'SIGKILL',
+    // Ctrl-C reaches the whole group of the terminal: pip would write a traceback before the service ends it.
+    detached: true,
     ...(signal ? { signal } : {}),
   })
   const errors = collectErrors(child)
