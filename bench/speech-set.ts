@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join as pathOf } from 'node:path'
 import { promisify } from 'node:util'
+import { openRandom, type Random } from '../test/chaos/random.ts'
 import type { Turn } from '../test/local-server/measure.ts'
 import { openServer, type TestServer } from '../test/local-server/running.ts'
 import { findSpeech } from '../test/local-server/speech.ts'
@@ -37,8 +38,15 @@ const DICKENS_STRETCHES = [
   [29, 34],
   [36, 41],
 ] as const
+/** Of the reading of Beckett: all but the last two sentences, and those. */
+const BECKETT_STRETCHES = [
+  [0, 6.2],
+  [6.2, 9.4],
+] as const
 const BREATH_SECONDS = 0.3
 const TURNS = 10
+/** Decides who talks at random: the same conversations in every run. */
+const SEED = 7
 
 /** Something that was said, and by whom. */
 export interface Utterance {
@@ -49,10 +57,10 @@ export interface Utterance {
 
 /** A recording of several people in turn. */
 export interface Conversation {
+  /** How many people talk, and how they take turns. */
+  readonly what: string
   readonly file: Buffer
   readonly truth: readonly Turn[]
-  /** One of the people is heard at 8 kHz. */
-  readonly hasTelephone: boolean
   /** A sample of each speaker's voice, none of which is in the recording. */
   readonly samples: Readonly<Record<string, Buffer>>
 }
@@ -78,7 +86,7 @@ interface Voice {
 /**
  * Makes the set.
  *
- * @param perCount Conversations of two, of three and of four people each.
+ * @param perCount Conversations of two, of three and of four people each, by turns and again at random.
  * @throws Error without the recordings, or without Python
  */
 export async function makeSpeechSet(perCount: number): Promise<SpeechSet> {
@@ -90,7 +98,8 @@ export async function makeSpeechSet(perCount: number): Promise<SpeechSet> {
   })
   const synthetic = await speakByFlite()
   const dickens = await decode(local, clips['two-cities']?.bytes)
-  const recorded = [await austen(local, human), dickensVoice(dickens)]
+  const recorded = [await austen(local, human), stretches('dickens', dickens, DICKENS_STRETCHES)]
+  const beckett = stretches('beckett', await decode(local, clips.beckett?.bytes), BECKETT_STRETCHES)
   const spoken: Voice[] = []
   for (const speaker of [...FLITE_VOICES, TELEPHONE_VOICE]) {
     const voice = await fliteVoice(local, speaker, synthetic)
@@ -104,8 +113,11 @@ export async function makeSpeechSet(perCount: number): Promise<SpeechSet> {
     human,
     synthetic,
     conversations: [
-      ...converse(wide, perCount),
-      ...converse(byTelephone, perCount).filter((each) => each.hasTelephone),
+      ...inTurn(wide, perCount),
+      ...atRandom([...wide, beckett], perCount, openRandom(SEED)),
+      ...inTurn(byTelephone, perCount)
+        .filter(({ samples }) => TELEPHONE_VOICE in samples)
+        .map((each) => ({ ...each, what: '2 to 4, in turn, one of them at 8 kHz' })),
     ],
     long: waveOf(join(Array(5).fill(dickens))),
     skipped: synthetic.length > 0 ? [] : ['synthetic voices: flite is not installed (apt-get install flite)'],
@@ -120,9 +132,10 @@ async function austen(local: TestServer, human: readonly Utterance[]): Promise<V
   return { speaker: 'austen', parts: [a, c, d], sample: join([b, e]).slice(0, REFERENCE_SECONDS * RATE) }
 }
 
-function dickensVoice(reading: Int16Array): Voice {
-  const parts = DICKENS_STRETCHES.map(([from, to]) => reading.slice(from * RATE, to * RATE))
-  return { speaker: 'dickens', parts: parts.slice(0, -1), sample: parts.at(-1) ?? silence(1) }
+/** A voice by parts of one reading, from and to so many seconds; the last one is the sample. */
+function stretches(speaker: string, reading: Int16Array, times: readonly (readonly [number, number])[]): Voice {
+  const parts = times.map(([from, to]) => reading.slice(from * RATE, to * RATE))
+  return { speaker, parts: parts.slice(0, -1), sample: parts.at(-1) ?? silence(1) }
 }
 
 async function fliteVoice(
@@ -161,30 +174,73 @@ async function speakByFlite(): Promise<Utterance[]> {
   }
 }
 
-/** Conversations of two to four of the voices, each with the same ones in every run. */
-function converse(voices: readonly Voice[], perCount: number): Conversation[] {
-  const counts = [2, 3, 4].filter((count) => count <= voices.length)
-  return counts.flatMap((count) =>
-    Array.from({ length: perCount }, (_, turn) => {
+/** Conversations of two to four of the voices, who talk one after the other with a breath between. */
+function inTurn(voices: readonly Voice[], perCount: number): Conversation[] {
+  return counts(voices).flatMap((count) =>
+    Array.from({ length: perCount }, (_, nth) => {
       // Another group each time: neighbours on a circle.
-      const present = Array.from({ length: count }, (_, at) => voices[(turn * 2 + at) % voices.length] as Voice)
-      return compose(present)
+      const present = Array.from({ length: count }, (_, at) => voices[(nth * 2 + at) % voices.length] as Voice)
+      const said = Array.from({ length: TURNS }, (_, turn): Said => {
+        const voice = present[turn % count] as Voice
+        return { voice, part: voice.parts[Math.floor(turn / count) % voice.parts.length] as Int16Array }
+      })
+      return compose(`${count}, in turn`, said, BREATH_SECONDS)
     }),
   )
 }
 
-function compose(present: readonly Voice[]): Conversation {
-  const truth: Turn[] = []
-  const pieces: Int16Array[] = []
-  let at = 0
-  for (let turn = 0; turn < TURNS; turn++) {
-    const { speaker, parts } = present[turn % present.length] as Voice
-    const part = parts[Math.floor(turn / present.length) % parts.length] as Int16Array
-    truth.push({ speaker, start: at, end: at + part.length / RATE })
-    pieces.push(part, silence(BREATH_SECONDS))
-    at += part.length / RATE + BREATH_SECONDS
+/** Conversations of any of the voices, who say anything, talk in any order, and at once when another one has ended. */
+function atRandom(voices: readonly Voice[], perCount: number, random: Random): Conversation[] {
+  return counts(voices).flatMap((count) =>
+    Array.from({ length: perCount }, () => {
+      const present = draw(voices, count, random)
+      const said: Said[] = []
+      while (said.length < TURNS) {
+        // Everybody says something; nobody answers himself.
+        const others = present.filter((voice) => voice !== said.at(-1)?.voice)
+        const voice = present[said.length] ?? pick(others, random)
+        said.push({ voice, part: pick(voice.parts, random) })
+      }
+      return compose(`${count}, at random`, said, 0)
+    }),
+  )
+}
+
+function counts(voices: readonly Voice[]): number[] {
+  return [2, 3, 4].filter((count) => count <= voices.length)
+}
+
+function draw(voices: readonly Voice[], count: number, random: Random): Voice[] {
+  const drawn: Voice[] = []
+  while (drawn.length < count) {
+    drawn.push(
+      pick(
+        voices.filter((voice) => !drawn.includes(voice)),
+        random,
+      ),
+    )
   }
-  const samples = Object.fromEntries(present.map(({ speaker, sample }) => [speaker, waveOf(sample)]))
-  const hasTelephone = present.some(({ speaker }) => speaker === TELEPHONE_VOICE)
-  return { file: waveOf(join(pieces)), truth, hasTelephone, samples }
+  return drawn
+}
+
+function pick<T>(items: readonly T[], random: Random): T {
+  return items[random.between(0, items.length - 1)] as T
+}
+
+/** One turn of a conversation. */
+interface Said {
+  readonly voice: Voice
+  readonly part: Int16Array
+}
+
+function compose(what: string, said: readonly Said[], pauseSeconds: number): Conversation {
+  const pause = silence(pauseSeconds)
+  const truth: Turn[] = []
+  let at = 0
+  for (const { voice, part } of said) {
+    truth.push({ speaker: voice.speaker, start: at, end: at + part.length / RATE })
+    at += (part.length + pause.length) / RATE
+  }
+  const samples = Object.fromEntries(said.map(({ voice: { speaker, sample } }) => [speaker, waveOf(sample)]))
+  return { what, file: waveOf(join(said.flatMap(({ part }) => [part, pause]))), truth, samples }
 }

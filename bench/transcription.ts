@@ -1,7 +1,7 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { request } from 'undici'
-import { type Turn, wordErrors } from '../test/local-server/measure.ts'
+import { speakerError, type Turn, wordErrors } from '../test/local-server/measure.ts'
 import { MODELS_DIR } from '../test/local-server/running.ts'
 import { confusionRate, countDiarization, type DiarizationCount, errorRate } from './diarization-error.ts'
 import type { Kafka } from './kafka.ts'
@@ -46,7 +46,7 @@ export interface TranscriptionResults {
 
 /** Conversations of one kind. */
 export interface SpeakerFigures {
-  /** How many people talk, and how they are heard. */
+  /** How many people talk, and how they take turns. */
   readonly what: string
   readonly conversations: number
   readonly minutes: number
@@ -54,6 +54,8 @@ export interface SpeakerFigures {
   readonly error: number
   /** The part of it that is confused. */
   readonly confusion: number
+  /** Part of the time that both call speech and that is somebody else's, without a collar: the mean of the recordings. */
+  readonly speakerError: number
   /** Part of the speech that has the right name when all voices are known by samples. */
   readonly named: number
 }
@@ -137,38 +139,41 @@ async function speedOf(what: string, file: Buffer, fields: Fields, client: Clien
 
 async function speakersOf(conversations: readonly Conversation[], client: Client, print: (text: string) => void) {
   const figures: SpeakerFigures[] = []
-  const wide = conversations.filter(({ hasTelephone }) => !hasTelephone)
-  const groups: [string, readonly Conversation[]][] = [2, 3, 4].map((people) => [
-    String(people),
-    wide.filter(({ samples }) => Object.keys(samples).length === people),
-  ])
-  groups.push(['2 to 4, one of them at 8 kHz', conversations.filter(({ hasTelephone }) => hasTelephone)])
-  for (const [what, own] of groups) {
-    if (own.length === 0) continue
+  for (const [what, own] of Map.groupBy(conversations, (conversation) => conversation.what)) {
     const [found, named]: [DiarizationCount[], DiarizationCount[]] = [[], []]
+    const errors: number[] = []
     for (const conversation of own) {
-      found.push(await compare(conversation, false, client))
-      named.push(await compare(conversation, true, client))
+      const { truth, samples } = conversation
+      const turns = await diarize(conversation, {}, client)
+      found.push(countDiarization(truth, turns, false))
+      errors.push(speakerError(truth, turns))
+      named.push(countDiarization(truth, await diarize(conversation, samples, client), true))
     }
     const seconds = own.reduce((sum, { truth }) => sum + (truth.at(-1)?.end ?? 0), 0)
-    const rates = { error: errorRate(found), confusion: confusionRate(found), named: 1 - confusionRate(named) }
+    const rates = {
+      error: errorRate(found),
+      confusion: confusionRate(found),
+      speakerError: errors.reduce((sum, error) => sum + error, 0) / errors.length,
+      named: 1 - confusionRate(named),
+    }
     figures.push({ what, conversations: own.length, minutes: seconds / 60, ...rates })
     print(
-      `speakers, ${what}: error ${(100 * rates.error).toFixed(1)} %, right names ${(100 * rates.named).toFixed(1)} %`,
+      `speakers, ${what}: error ${(100 * rates.speakerError).toFixed(1)} %, right names ${(100 * rates.named).toFixed(1)} %`,
     )
   }
   return figures
 }
 
-async function compare({ file, truth, samples }: Conversation, isNamed: boolean, client: Client) {
-  const known: Fields = {
+/** Who speaks when, by the answer of the API. @param samples Voices that are known, by name */
+async function diarize({ file }: Conversation, samples: Conversation['samples'], client: Client): Promise<Turn[]> {
+  const { segments } = await client.transcribe(file, {
+    response_format: 'diarized_json',
     'known_speaker_names[]': Object.keys(samples),
     'known_speaker_references[]': Object.values(samples).map(
       (sample) => `data:audio/wav;base64,${sample.toString('base64')}`,
     ),
-  }
-  const { segments } = await client.transcribe(file, { response_format: 'diarized_json', ...(isNamed ? known : {}) })
-  return countDiarization(truth, segments, isNamed)
+  })
+  return segments
 }
 
 type Fields = Readonly<Record<string, string | readonly string[]>>

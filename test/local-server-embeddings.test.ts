@@ -91,7 +91,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     ['in another encoding', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
     ['of 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
     ['of one endless text', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
-  ])('a call %s is refused', async (_, body, status, code) => {
+  ])('a call $0 is refused', async (_, body, status, code) => {
     const answer = await local.post('/v1/embeddings', body)
     expect([answer.status, answer.json.error.code]).toEqual([status, code])
   })

@@ -43,6 +43,27 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
     expect(error).toBeLessThan(0.1)
   })
 
+  test('three speakers who answer each other without a pause are told apart', async () => {
+    const cities = await samples('two-cities')
+    const beckett = (await samples('beckett')).slice(0, 6 * RATE)
+    const parts: [string, Int16Array][] = [
+      ['austen', await samples('austen-0870')],
+      ['beckett', beckett],
+      ['dickens', cities.slice(RATE, 8 * RATE)],
+      ['austen', await samples('austen-0880')],
+      ['dickens', cities.slice(9 * RATE, 15 * RATE)],
+      ['beckett', beckett],
+      ['austen', await samples('austen-0920')],
+      ['dickens', cities.slice(21 * RATE, 28 * RATE)],
+    ]
+    const { truth, file } = compose(parts, 0)
+    const turns = (await local.post('/diarize', form({ file }))).json.turns as Turn[]
+    expect(new Set(turns.map(({ speaker }) => speaker))).toEqual(new Set(['A', 'B', 'C']))
+    const error = speakerError(truth, turns)
+    process.stdout.write(`speaker error of three ${(100 * error).toFixed(1)} %\n`)
+    expect(error).toBeLessThan(0.05)
+  })
+
   test('a speaker who is known by a sample has that name, and the other a letter', async () => {
     const { truth, file } = await conversation()
     const sample = waveOf(join([await samples('austen-0880'), await samples('austen-0930')]))
@@ -110,8 +131,11 @@ describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000
 })
 
 /** The parts one after the other with a breath between them, and who speaks when. */
-function compose(parts: readonly (readonly [string, Int16Array])[]): { truth: Turn[]; file: Buffer } {
-  const pause = silence(0.3)
+function compose(
+  parts: readonly (readonly [string, Int16Array])[],
+  breathSeconds = 0.3,
+): { truth: Turn[]; file: Buffer } {
+  const pause = silence(breathSeconds)
   const truth: Turn[] = []
   let at = 0
   for (const [speaker, samples] of parts) {

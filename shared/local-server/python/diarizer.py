@@ -1,27 +1,21 @@
 """
 Who spoke when: the voice of every 1.6 s of speech as a vector, and vectors that lie close are one speaker.
 
-Thresholds are from shared/reference/engines.md, measured on conversations of two to four voices. Speech of two people
-at once is given to one of them.
+Speech of two people at once is given to one of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from faster_whisper.vad import VadOptions
 
+from clustering import Group, merge_block, tell_apart
 from samples import RATE, SPEECH_SECONDS_MAX, Block, blocks
 from voice_encoder import BANDS, FRAMES_A_SECOND, HOP, WINDOW, VoiceEncoder, gain_for, mel_frames
 
 STEP = 40
 # A window counts when this many of its 160 frames are speech.
 SPEECH_FRAMES_MIN = 60
-# Cosine distance at which groups of windows are different speakers; 0.35 splits too much, 0.45 merges.
-DISTANCE_MAX = 0.40
-# A group of fewer windows is noise, and goes to the nearest.
-WINDOWS_MIN = 3
 # Cosine similarity from which a group is a known speaker.
 KNOWN_MIN = 0.75
 # Shorter changes of speaker are the uncertainty of the windows' edges; shorter pauses do not end a turn.
@@ -30,36 +24,25 @@ PAUSE_SECONDS_MAX = 0.5
 VAD = VadOptions(min_silence_duration_ms=300, speech_pad_ms=60, max_speech_duration_s=SPEECH_SECONDS_MAX)
 
 
-@dataclass
-class Group:
-    """Windows taken for one speaker: their sum says all that average linkage needs of them."""
-
-    total: np.ndarray
-    windows: list[int]
-
-    @property
-    def mean(self) -> np.ndarray:
-        return self.total / max(1e-6, float(np.linalg.norm(self.total)))
-
-
 def diarize(samples: np.ndarray, known: dict[str, np.ndarray], encoder: VoiceEncoder) -> list[dict]:
     """Turns in order, `{"start", "end", "speaker"}`. known: a vector of `voice_of` for each name."""
     gain = gain_for(samples)
     groups: list[Group] = []
     centres: list[float] = []
+    vectors: list[np.ndarray] = []
     speech: list[tuple[float, float]] = []
     for block in blocks(samples, VAD):
         offset = block.start / RATE
-        starts, vectors = _block_vectors(block, gain, encoder)
-        first = len(centres)
+        starts, found = _block_vectors(block, gain, encoder)
+        groups += merge_block(found, len(centres))
+        vectors.append(found)
         centres += [offset + (start + WINDOW / 2) / FRAMES_A_SECOND for start in starts]
         speech += [(offset + part["start"] / RATE, offset + part["end"] / RATE) for part in block.speech]
-        groups += merge([Group(vector, [first + at]) for at, vector in enumerate(vectors)])
-    groups = fold(merge(groups))
-    labels = np.zeros(len(centres), int)
-    for index, group in enumerate(groups):
-        labels[group.windows] = index
-    names = [_known_name(group.mean, known) for group in groups]
+    if not groups:
+        return []
+    voices = np.concatenate(vectors)
+    labels = tell_apart(groups, voices, lambda voice: _known_name(voice, known))
+    names = [_known_name(_mean(voices[labels == label]), known) for label in range(labels.max() + 1)]
     return _name(_turns(speech, np.array(centres), labels), names)
 
 
@@ -67,50 +50,12 @@ def voice_of(samples: np.ndarray, encoder: VoiceEncoder) -> np.ndarray:
     """The voice of a sample of one speaker: the mean over its windows, of length 1."""
     audio = samples.astype(np.float32) / 32_768
     frames = mel_frames(audio, gain_for(samples))
-    vectors = encoder.embed(_cut(frames, range(0, max(1, len(frames) - WINDOW + 1), STEP)))
+    return _mean(encoder.embed(_cut(frames, range(0, max(1, len(frames) - WINDOW + 1), STEP))))
+
+
+def _mean(vectors: np.ndarray) -> np.ndarray:
     total = vectors.sum(axis=0)
     return total / max(1e-6, float(np.linalg.norm(total)))
-
-
-def merge(groups: list[Group]) -> list[Group]:
-    """
-    Joins the two closest groups until none are closer than DISTANCE_MAX.
-
-    The distance is average linkage on cosine distance: for unit vectors it is 1 - sum·sum / (count × count), so
-    groups of groups are joined exactly as if all their windows were compared.
-    """
-    groups = list(groups)
-    if len(groups) < 2:
-        return groups
-    sums = np.stack([group.total for group in groups]).astype(np.float64)
-    counts = np.array([len(group.windows) for group in groups], np.float64)
-    distance = 1 - sums @ sums.T / np.outer(counts, counts)
-    np.fill_diagonal(distance, np.inf)
-    alive = [True] * len(groups)
-    while True:
-        left, right = np.unravel_index(np.argmin(distance), distance.shape)
-        if distance[left, right] > DISTANCE_MAX:
-            return [group for group, lives in zip(groups, alive) if lives]
-        groups[left] = Group(groups[left].total + groups[right].total, groups[left].windows + groups[right].windows)
-        alive[right] = False
-        sums[left] += sums[right]
-        counts[left] += counts[right]
-        row = 1 - sums @ sums[left] / (counts * counts[left])
-        row[[index for index, lives in enumerate(alive) if not lives] + [left]] = np.inf
-        distance[left], distance[:, left] = row, row
-        distance[right], distance[:, right] = np.inf, np.inf
-
-
-def fold(groups: list[Group]) -> list[Group]:
-    """Gives the windows of very small groups to the nearest larger one."""
-    large = [group for group in groups if len(group.windows) >= WINDOWS_MIN]
-    if not large:
-        return groups
-    means = np.stack([group.mean for group in large])
-    for group in groups:
-        if len(group.windows) < WINDOWS_MIN:
-            large[int(np.argmax(means @ group.mean))].windows.extend(group.windows)
-    return large
 
 
 def _block_vectors(block: Block, gain: float, encoder: VoiceEncoder) -> tuple[list[int], np.ndarray]:
@@ -135,8 +80,6 @@ def _cut(frames: np.ndarray, starts: list[int] | range) -> np.ndarray:
 def _turns(speech: list[tuple[float, float]], centres: np.ndarray, labels: np.ndarray) -> list[list]:
     """[start, end, label] of one speaker each: every moment of speech belongs to the window whose centre is nearest."""
     turns: list[list] = []
-    if len(centres) == 0:
-        return turns
     edges = (centres[1:] + centres[:-1]) / 2
     for start, end in speech:
         at = int(np.searchsorted(edges, start))
