@@ -88,6 +88,10 @@ export const TranscribeEvent = z.discriminatedUnion('type', [
     type: z.literal('usage'),
     usage: z.strictObject({
       input_tokens: z.int().min(0).describe('Ten a second of audio where the engine does not count'),
+      input_token_details: z
+        .strictObject({ audio_tokens: z.int().min(0), text_tokens: z.int().min(0) })
+        .optional()
+        .describe('Where some are of the prompt'),
       output_tokens: z.int().min(0),
     }),
   }),

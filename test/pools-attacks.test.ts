@@ -1,10 +1,33 @@
 /** Attacks on the embeddings and transcription pools that once worked. */
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
 import { afterEach, describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
+import type { TranscribeEvent } from '#schemas/transcription.ts'
+import type { EmbedText } from '#shared/engines/embed-batch.ts'
 import { Batcher } from '#shared/engines/embed-batcher.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/embed-openai.ts'
+import { openLocalTranscription } from '#shared/engines/transcribe-local.ts'
+import { openOpenAiTranscription } from '#shared/engines/transcribe-openai.ts'
+import type { Environment } from '#shared/local-server/environment.ts'
+import { loadModels } from '#shared/models.ts'
+import { TranscriptStream } from '#shared/protocols/transcript-stream.ts'
+import { encodeTranscript } from '#shared/protocols/transcript-whole.ts'
+import { findEnvironment } from './local-server/running.ts'
+import { silence, waveOf } from './local-server/wave.ts'
 import { startStack } from './stack.ts'
+import { embedderModel, startEmbedder } from './support/embeddings.ts'
+import { startSpeechServer } from './support/speech-server.ts'
+import { askTranscript, collectTranscript, eventsOf, localModel, speechModel } from './support/transcribe-calls.ts'
 import { startUpstream } from './support/upstream.ts'
+
+const environment = await findEnvironment()
+const pathOf = (path: string) => fileURLToPath(new URL(path, import.meta.url))
 
 interface Entry {
   readonly index: number
@@ -82,4 +105,92 @@ describe('a token that is no safe integer', () => {
       error: { code: 'integer_above_max_value', param: 'input[1][1]', type: 'invalid_request_error' },
     })
   })
+})
+
+describe('a tiny text beside many long ones', () => {
+  it('shares its call with few of them on the local model, whose calls take as long as their tokens are many', async () => {
+    open = new AsyncDisposableStack()
+    const embedder = open.use(await startEmbedder())
+    const catalogue = loadModels(pathOf('../models.yaml'))
+    const { embeddings } = catalogue.find('all-minilm-l6-v2') as ModelConfig
+    const { batch_inputs_max: inputsMax, batch_tokens_max: tokensMax } = embeddings
+    const engine = openOpenAiEmbeddings(ModelConfig.parse(embedderModel(embedder)), {})
+    const batcher = new Batcher(engine, { inputsMax, tokensMax, waitMs: 1, callsMax: 4 })
+    open.defer(() => batcher.close())
+    const embed = (texts: EmbedText[]) => batcher.embed(texts, new AbortController().signal, () => {})
+    const long = Array.from({ length: 200 }, (_, index) => ({ text: `long ${index}`, tokens: 200 }))
+    await Promise.all([embed(long), embed([{ text: 'tiny', tokens: 2 }])])
+    const shared = embedder.calls.find((call) => call.includes('tiny')) ?? []
+    expect(shared.length).toBeGreaterThan(1)
+    expect(shared.length).toBeLessThanOrEqual(11)
+  })
+})
+
+describe('the tokens of a prompt', () => {
+  const usage = { input_tokens: 33, output_tokens: 4, total_tokens: 37 }
+  const input_token_details = { audio_tokens: 30, text_tokens: 3 }
+  const frames = [
+    { type: 'transcript.text.delta', delta: 'Hello.' },
+    {
+      type: 'transcript.text.done',
+      text: 'Hello.',
+      usage: { type: 'tokens', ...usage, input_token_details },
+    },
+  ]
+
+  it.each(['json', 'stream'])('are not said to be of the audio: %s', async (form) => {
+    open = new AsyncDisposableStack()
+    const server = open.use(
+      await startSpeechServer({
+        '/v1/audio/transcriptions': (_, answer) => {
+          answer.open()
+          for (const frame of frames) answer.frame(frame)
+          answer.end()
+        },
+      }),
+    )
+    const engine = openLocalTranscription(localModel(), () => server.connect())
+    open.defer(() => engine.close())
+    const events = await collectTranscript(engine, askTranscript({ prompt: 'Say hello.' }), { duration: 3 })
+    expect(usageSaid(events, form)).toMatchObject({ ...usage, input_token_details })
+  })
+
+  /** What the caller reads in the answer, whole or at the end of the stream. */
+  function usageSaid(events: TranscribeEvent[], form: string): unknown {
+    const transcript = { format: 'json', words: false, segments: false, logprobs: false } as const
+    const ids = { request_id: 'req_1', call_id: '1', created_at: 1, model: 's1' }
+    const encode = { ...ids, include_usage: false, version: '', transcript }
+    if (form === 'json') return (encodeTranscript(events, encode) as { usage: unknown }).usage
+    const stream = new TranscriptStream(encode)
+    for (const event of events) stream.event(event)
+    return JSON.parse(stream.end().split('\n')[0]?.slice('data: '.length) ?? '').usage
+  }
+})
+
+describe('an upstream that says nonsense of the duration', () => {
+  it.each([-1, 1e308, 'NaN'])('%j: its transcript counts as audio of no length', async (duration) => {
+    open = new AsyncDisposableStack()
+    const answer = { text: 'Hello.', duration }
+    const server = open.use(await startSpeechServer({ '/v1/audio/transcriptions': (_, to) => to.json(answer) }))
+    const engine = openOpenAiTranscription(speechModel(server.url), {})
+    open.defer(() => engine.close())
+    const events = await collectTranscript(engine)
+    expect(eventsOf(events, 'start')).toMatchObject([{ duration: 0, input_tokens: 0 }])
+    expect(eventsOf(events, 'usage')).toMatchObject([{ usage: { input_tokens: 0 } }])
+  })
+})
+
+describe.skipIf(!environment || !existsSync('/dev/full'))('a disk without room for decoded audio', () => {
+  it('is no fault of the file', async () => {
+    open = new AsyncDisposableStack()
+    const directory = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
+    open.defer(() => rm(directory, { recursive: true, force: true }))
+    const file = join(directory, 'good.wav')
+    await writeFile(file, waveOf(silence(30)))
+    const { python, directory: prepared } = environment as Environment
+    const script = [pathOf('./local-server/full_disk.py'), pathOf('../shared/local-server/python')]
+    const args = ['-I', '-B', ...script, join(prepared, 'site'), file]
+    const { stdout } = await promisify(execFile)(python.executable, args)
+    expect(JSON.parse(stdout)).toEqual({ status: 500, code: 'internal_error' })
+  }, 60_000)
 })

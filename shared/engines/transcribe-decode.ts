@@ -8,10 +8,14 @@ import { WholeCharacters } from './upstream-text.ts'
 const TEXT_CHARS_MAX = 8 * 1024
 /** Log probabilities of one text event. */
 const LOGPROBS_MAX = 256
+/** Seconds above which what a server says is no duration: tokens are counted by it. */
+const SECONDS_MAX = 7 * 24 * 3_600
 
 /** What the upstream counted. */
 export interface CountedTokens {
   readonly input: number
+  /** Those of the prompt among them; 0 when nobody says. */
+  readonly text: number
   readonly output: number
 }
 
@@ -180,7 +184,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     if (this.#language === '' && typeof data.language === 'string') this.#language = data.language
     // vLLM sends it as a string.
     const duration = Number(data.duration ?? Number.NaN)
-    if (this.#duration === undefined && Number.isFinite(duration)) this.#duration = duration
+    if (this.#duration === undefined && isDuration(duration)) this.#duration = duration
     this.#readUsage(data.usage)
   }
 
@@ -189,8 +193,10 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     const { input_tokens, prompt_tokens, output_tokens, completion_tokens, seconds } = usage as Record<string, unknown>
     const input = input_tokens ?? prompt_tokens
     const output = output_tokens ?? completion_tokens
-    if (isCount(input) && isCount(output)) this.counted = { input, output }
-    if (this.#duration === undefined && Number(seconds) > 0) this.#duration = Number(seconds)
+    if (isCount(input) && isCount(output)) this.counted = { input, text: Math.min(textTokensOf(usage), input), output }
+    if (this.#duration === undefined && Number(seconds) > 0 && isDuration(Number(seconds))) {
+      this.#duration = Number(seconds)
+    }
   }
 
   #start(out: TranscribeEvent[]): void {
@@ -226,6 +232,15 @@ function wholeCharacterBefore(text: string, at: number): number {
 
 function stringOf(value: unknown): string {
   return typeof value === 'string' ? value : ''
+}
+
+function textTokensOf(usage: object): number {
+  const { input_token_details: details } = usage as { input_token_details?: { text_tokens?: unknown } | null }
+  return isCount(details?.text_tokens) ? details.text_tokens : 0
+}
+
+function isDuration(seconds: number): boolean {
+  return seconds >= 0 && seconds <= SECONDS_MAX
 }
 
 function isCount(value: unknown): value is number {

@@ -95,6 +95,10 @@ function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
 
 /** As the upstream counted; else ten tokens a second of audio, and those of the segments or of the text. */
 async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
-  if (counted) return { input_tokens: counted.input, output_tokens: counted.output }
+  if (counted) {
+    const { input, text: ofPrompt, output } = counted
+    const details = { input_token_details: { audio_tokens: input - ofPrompt, text_tokens: ofPrompt } }
+    return { input_tokens: input, output_tokens: output, ...(ofPrompt > 0 && details) }
+  }
   return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
 }

@@ -61,7 +61,7 @@ export function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage
     input_tokens,
     output_tokens,
     total_tokens: input_tokens + output_tokens,
-    input_token_details: { audio_tokens: input_tokens, text_tokens: 0 },
+    input_token_details: usage?.input_token_details ?? { audio_tokens: input_tokens, text_tokens: 0 },
   }
 }
 

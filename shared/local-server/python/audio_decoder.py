@@ -7,9 +7,11 @@ demuxers and decoders below are allowed, none of which follow references, and th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -41,7 +43,7 @@ NOT_AUDIO = "The file is not audio in one of the supported formats, or it is dam
 
 
 class Refused(Exception):
-    """The file is not taken. code is one of the API's."""
+    """The file is not taken. code is one of the API's; `internal_error` when that is no fault of the file."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -108,6 +110,9 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
     }
     declared = _declared_seconds(container, stream)
     samples = _copy_samples(container, stream, target, limits)
+    if target is not None:
+        with _full_disk_told():
+            target.flush()
     duration = samples / limits.rate
     if samples == 0:
         raise Refused("invalid_audio", NOT_AUDIO)
@@ -161,7 +166,17 @@ def _copy_samples(
 
 def _write(frames: list[av.AudioFrame], target: BinaryIO | None) -> int:
     """Frames of one channel of 16-bit samples; the planes are longer than what they hold."""
-    for frame in frames:
-        if target is not None:
-            target.write(memoryview(frame.planes[0])[: 2 * frame.samples])
+    if target is not None:
+        with _full_disk_told():
+            for frame in frames:
+                target.write(memoryview(frame.planes[0])[: 2 * frame.samples])
     return sum(frame.samples for frame in frames)
+
+
+@contextlib.contextmanager
+def _full_disk_told() -> Iterator[None]:
+    """Tells a disk without room from a file that cannot be read: either is an OSError."""
+    try:
+        yield
+    except OSError:
+        raise Refused("internal_error", "There is no room for the decoded audio.") from None

@@ -122,11 +122,12 @@ def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         confinement.lower_limit(name, value)
-    with os.fdopen(source, "rb") as audio, os.fdopen(target, "wb", buffering=1 << 18) as samples:
+    # Not closed: the process ends soon, and what a full disk did not take would be written again.
+    samples = os.fdopen(target, "wb", buffering=1 << 18)
+    with os.fdopen(source, "rb") as audio:
         seccomp.allow_only_computing()
         try:
             facts = audio_decoder.decode(audio, samples, limits)
-            samples.flush()
         except Refused as refused:
             facts = {"code": refused.code, "message": str(refused)}
     os.write(answer, json.dumps(facts).encode() + b"\n")

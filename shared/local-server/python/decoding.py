@@ -56,7 +56,8 @@ class Decoder:
         """
         Decodes a file from its start.
 
-        Raises ApiError `invalid_audio`, `audio_too_short`, `audio_too_long`; ClientGone, and then the work has ended.
+        Raises ApiError `invalid_audio`, `audio_too_short`, `audio_too_long`; `internal_error` when it is no fault of the
+        file; ClientGone, and then the work has ended.
         """
         limits = Limits(rate, self._seconds_max, CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES)
         with self._turns.take(client):
@@ -64,7 +65,7 @@ class Decoder:
             try:
                 facts = self._ask(limits, file, samples, client)
                 if "code" in facts:
-                    raise ApiError(facts["code"], facts["message"], param="file")
+                    raise _refusal(facts["code"], facts["message"])
                 samples.seek(0)
                 return Audio(samples, rate, **facts)
             except BaseException:
@@ -101,3 +102,9 @@ class Decoder:
             process = subprocess.Popen([*self._command, "decode"], stdin=theirs.fileno())
         self._server = (process, Channel(ours))
         return self._server[1]
+
+
+def _refusal(code: str, message: str) -> ApiError:
+    if code == "internal_error":
+        return ApiError(code, message, status=500)
+    return ApiError(code, message, param="file")
