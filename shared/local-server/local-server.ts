@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Dispatcher } from 'undici'
+import { abortable } from '#shared/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
@@ -224,17 +225,5 @@ export class LocalServer {
       this.#stopping = server.stop()
     }, idleMs / 4)
     this.#idleTimer.unref()
-  }
-}
-
-/** Waits for what others wait for as well: leaving it does not end it. */
-async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  const { promise, reject } = Promise.withResolvers<never>()
-  const leave = () => reject(signal.reason)
-  signal.addEventListener('abort', leave, { once: true })
-  try {
-    return await Promise.race([work, promise])
-  } finally {
-    signal.removeEventListener('abort', leave)
   }
 }

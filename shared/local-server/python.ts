@@ -31,13 +31,14 @@ export async function describePython(command: string, signal: AbortSignal | unde
   return python
 }
 
-/** Runs a short program and gives what it prints. */
+/** Runs a program, a short one unless `timeoutMs` says otherwise, and gives what it prints. */
 export async function runPython(
   command: string,
   args: readonly string[],
   signal: AbortSignal | undefined,
+  timeoutMs = STEP_MS,
 ): Promise<string> {
-  const options = { timeout: STEP_MS, killSignal: 'SIGKILL', ...(signal ? { signal } : {}) } as const
+  const options = { timeout: timeoutMs, killSignal: 'SIGKILL', ...(signal ? { signal } : {}) } as const
   const { stdout } = await execute(command, args, options)
   return stdout
 }
