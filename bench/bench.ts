@@ -14,6 +14,7 @@ import { type Cell, measure, type Sample } from './measure.ts'
 import { type Options, readOptions } from './options.ts'
 import { Processes } from './processes.ts'
 import { type Duration, type Results, renderDocument, renderResults } from './report.ts'
+import { measureSandbox } from './sandbox.ts'
 import { startTarget, startUpstream, type Target } from './targets.ts'
 import { measureTranscription } from './transcription.ts'
 import { machineCpuMs } from './usage.ts'
@@ -59,7 +60,8 @@ async function runAll(options: Options): Promise<Results> {
     const durable = kafka && options.durable.length > 0 ? await timed(() => runDurable(options, dir, kafka)) : undefined
     const embeddings = kafka && options.embeddings ? await timed(() => runEmbeddings(options, dir, kafka)) : undefined
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
-    return { calls, durable, embeddings, transcription, kafkaVersion: kafka?.version }
+    const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
+    return { calls, durable, embeddings, transcription, sandbox, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -94,6 +96,10 @@ async function runEmbeddings(options: Options, dir: string, kafka: Kafka) {
 
 async function runTranscription(options: Options, dir: string, kafka: Kafka | undefined) {
   return await measureTranscription({ ...options.speech, print, signal: interrupted.signal }, kafka, dir)
+}
+
+async function runSandbox(options: Options) {
+  return await measureSandbox({ ...options.code, print, signal: interrupted.signal })
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

@@ -19,7 +19,7 @@ export async function measureFootprint(processes: Processes): Promise<Footprint>
     name: 'idle',
     script: '../services/main.ts',
     args: [],
-    env: { PORT: '0', DATA_DIR: `${processes.dir}/idle`, MODELS_FILE: modelsFile },
+    env: { PORT: '0', DATA_DIR: `${processes.dir}/idle`, MODELS_FILE: modelsFile, SANDBOX: 'auto' },
     addressOn: 'stderr',
   })
   await sleep(SETTLE_MS)

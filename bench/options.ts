@@ -7,8 +7,8 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
-completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, and transcription by the built-in model. Everything runs on
-this machine, on 127.0.0.1:
+completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the built-in model, and Python in each sandbox. Everything
+runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
 local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
 only.
@@ -17,7 +17,7 @@ Options:
       --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
-                       embeddings, transcription: those only
+                       embeddings, transcription, sandbox: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams
@@ -34,6 +34,9 @@ export interface Options {
   readonly durable: readonly DurableName[]
   readonly embeddings: boolean
   readonly transcription: boolean
+  readonly sandbox: boolean
+  /** How often each sandbox is opened, how many programs it runs, and for how long it runs as many as it can. */
+  readonly code: { readonly opens: number; readonly runs: number; readonly seconds: number }
   /** Conversations of two, three and four people each, and files that arrive at once. */
   readonly speech: { readonly conversations: number; readonly uploads: number }
   readonly durableSeconds: number
@@ -70,6 +73,7 @@ export function readOptions(): Options {
   const { quick } = values
   return {
     ...readTargets(values.only),
+    code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 3, runs: 100, seconds: 8 },
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
     durableWarmUpSeconds: quick ? 0.5 : 2,
@@ -86,9 +90,12 @@ export function readOptions(): Options {
   }
 }
 
-function readTargets(only: string | undefined): Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription'> {
+/** What is measured. */
+type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox'>
+
+function readTargets(only: string | undefined): Measured {
   if (only === undefined) {
-    return { targets: TARGET_NAMES, durable: DURABLE_NAMES, embeddings: true, transcription: true }
+    return { targets: TARGET_NAMES, durable: DURABLE_NAMES, embeddings: true, transcription: true, sandbox: true }
   }
   const wanted = new Set(only.split(','))
   const durable = DURABLE_NAMES.filter((name) => wanted.has('durable') || wanted.has(`durable-${name}`))
@@ -97,6 +104,7 @@ function readTargets(only: string | undefined): Pick<Options, 'targets' | 'durab
     ...TARGET_NAMES,
     'embeddings',
     'transcription',
+    'sandbox',
     'durable',
     ...DURABLE_NAMES.map((name) => `durable-${name}`),
   ]
@@ -107,6 +115,7 @@ function readTargets(only: string | undefined): Pick<Options, 'targets' | 'durab
     durable,
     embeddings: wanted.has('embeddings'),
     transcription: wanted.has('transcription'),
+    sandbox: wanted.has('sandbox'),
   }
 }
 

@@ -15,16 +15,18 @@ export interface MemoryWatch {
   stop(): { readonly own: number; readonly started: number }
 }
 
+/** Resident memory of all that a process started, in MiB. */
+export function startedMib(pid: number): number {
+  const [, ...started] = treeOf(pid)
+  return started.reduce((sum, each) => sum + residentMib(each), 0)
+}
+
 /** Watches a process and its children. */
 export function watchMemory(pid: number): MemoryWatch {
   const most = { own: 0, started: 0 }
   const look = () => {
-    const [, ...started] = treeOf(pid)
     most.own = Math.max(most.own, residentMib(pid))
-    most.started = Math.max(
-      most.started,
-      started.reduce((sum, each) => sum + residentMib(each), 0),
-    )
+    most.started = Math.max(most.started, startedMib(pid))
   }
   look()
   const timer = setInterval(look, SAMPLE_MS)

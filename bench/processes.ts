@@ -56,7 +56,7 @@ export class Processes implements AsyncDisposable {
     const script = fileURLToPath(new URL(start.script, import.meta.url))
     const child = spawn(process.execPath, [...this.#nodeFlags(start), script, ...start.args], {
       cwd: this.dir,
-      env: { PATH: process.env.PATH, HOME: process.env.HOME, ...start.env },
+      env: { PATH: process.env.PATH, HOME: process.env.HOME, SANDBOX: 'off', ...start.env },
       stdio: ['ignore', outputs('stdout'), outputs('stderr')],
     })
     closeSync(log)

@@ -7,6 +7,8 @@ import { added, Figures, ratio } from './figures.ts'
 import type { Footprint } from './footprint.ts'
 import { renderTable, show } from './markdown.ts'
 import type { Cell, Sample } from './measure.ts'
+import type { SandboxResults } from './sandbox.ts'
+import { renderSandbox, SANDBOX_INTRODUCTION, SANDBOX_TITLE } from './sandbox-report.ts'
 import type { TargetName } from './targets.ts'
 import type { TranscriptionResults } from './transcription.ts'
 import { renderTranscription, TRANSCRIPTION_INTRODUCTION, TRANSCRIPTION_TITLE } from './transcription-report.ts'
@@ -31,16 +33,18 @@ export interface Results {
   readonly durable: (DurableResults & Duration) | undefined
   readonly embeddings: (EmbedResults & Duration) | undefined
   readonly transcription: (TranscriptionResults & Duration) | undefined
+  readonly sandbox: (SandboxResults & Duration) | undefined
   readonly kafkaVersion: string | undefined
 }
 
 /** The tables of a run, in Markdown. */
-export function renderResults({ calls, durable, embeddings, transcription }: Results): string {
+export function renderResults({ calls, durable, embeddings, transcription, sandbox }: Results): string {
   const parts = [
     ...(calls ? renderCalls(calls) : []),
     ...(durable ? renderDurable(durable) : []),
     ...(embeddings ? renderEmbeddings(embeddings) : []),
     ...(transcription ? renderTranscription(transcription) : []),
+    ...(sandbox ? renderSandbox(sandbox) : []),
   ]
   return `${parts.join('\n\n')}\n`
 }
@@ -166,7 +170,7 @@ function sumOf(values: readonly number[]): number {
  * @param existing The document so far, for what the run did not measure.
  */
 export function renderDocument(
-  { calls, durable, embeddings, transcription, kafkaVersion }: Results,
+  { calls, durable, embeddings, transcription, sandbox, kafkaVersion }: Results,
   commandLine: string,
   existing: string,
 ): string {
@@ -178,13 +182,14 @@ export function renderDocument(
     durable && [DURABLE_INTRODUCTION, facts(durable, durable.servers), ...renderDurable(durable).slice(1)],
     embeddings && [EMBEDDINGS_INTRODUCTION, facts(embeddings), ...renderEmbeddings(embeddings).slice(1)],
     transcription && [TRANSCRIPTION_INTRODUCTION, facts(transcription), ...renderTranscription(transcription).slice(1)],
+    sandbox && [SANDBOX_INTRODUCTION, facts(sandbox), ...renderSandbox(sandbox).slice(1)],
   ].map((section, at) => (section ? [TITLES_AFTER_CALLS[at], ...section].join('\n\n') : (old[at] ?? '')))
   const first = calls ? `${facts(calls)}\n\n${renderCalls(calls).join('\n\n')}` : oldCalls
   return `${[INTRODUCTION.trimEnd(), first, ...sections].filter((part) => part !== '').join('\n\n')}\n`
 }
 
 /** The sections after that of plain calls, in their order. */
-const TITLES_AFTER_CALLS = [DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE]
+const TITLES_AFTER_CALLS = [DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE, SANDBOX_TITLE]
 
 /** What a document says of each measurement, plain calls first; empty where it says nothing. */
 function sectionsOf(text: string): string[] {
@@ -230,6 +235,7 @@ npm run bench -- --quick               # one short round on code that is not war
 npm run bench -- --only durable        # the durable jobs only
 npm run bench -- --only embeddings     # the embeddings only
 npm run bench -- --only transcription  # transcription by the built-in model only
+npm run bench -- --only sandbox        # Python in each sandbox only
 npm run bench -- --help
 \`\`\`
 

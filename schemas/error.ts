@@ -4,7 +4,8 @@ import { z } from 'zod'
  * Every failure the service names: code → HTTP status and whether trying again can help.
  *
  * `status` is that of the OpenAI format (contract A.3); the messages format differs only for overload (529).
- * `retry` says whether the job may run again on its own; it says nothing about what the caller should do.
+ * `retry` says whether the job may run again on its own, `triesMax` how often at most where that is less than for others;
+ * neither says what the caller should do.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },
@@ -51,8 +52,10 @@ export const ERRORS = {
   upstream_error: { status: 502, retry: true },
   upstream_refused: { status: 502, retry: false },
   worker_lost: { status: 500, retry: true },
+  sandbox_lost: { status: 500, retry: true, triesMax: 2 },
   overloaded: { status: 503, retry: true },
   model_loading: { status: 503, retry: true },
+  sandbox_unavailable: { status: 503, retry: true },
   jobs_unavailable: { status: 503, retry: false },
   timeout: { status: 504, retry: false },
   job_expired: { status: 504, retry: false },

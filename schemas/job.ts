@@ -3,7 +3,7 @@ import { EncodingFormat } from './embeddings.ts'
 import { TranscriptForm } from './transcription.ts'
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
-export const PoolName = z.enum(['inference', 'embeddings', 'transcription'])
+export const PoolName = z.enum(['inference', 'embeddings', 'transcription', 'code'])
 export type PoolName = z.infer<typeof PoolName>
 
 /** What it takes to say the output of a job in the words of its caller's endpoint. */

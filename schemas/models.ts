@@ -53,6 +53,7 @@ const RUNS: Readonly<Record<PoolName, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
   transcription: ['openai', 'whisper-tiny.en'],
+  code: [],
 }
 
 /** One model of the catalogue. */

@@ -19,6 +19,7 @@ Roles:
   inference      worker: text generation
   embeddings     worker: texts to vectors
   transcription  worker: speech to text
+  code           worker: Python in a sandbox
   scheduler      due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own
 
 Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the

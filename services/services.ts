@@ -1,5 +1,6 @@
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
+import { startCode } from './code/code.ts'
 import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'
 import { startIngress } from './ingress/ingress.ts'
@@ -14,6 +15,7 @@ export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service
   inference: startInference,
   embeddings: startEmbeddings,
   transcription: startTranscription,
+  code: startCode,
   scheduler: startScheduler,
   ingress: startIngress,
 }

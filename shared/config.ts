@@ -1,6 +1,8 @@
 import { existsSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
 import { resolve } from 'node:path'
 import { z } from 'zod'
+import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 
 /** `true`/`false`, `1`/`0`, `yes`/`no`, as people write switches in an environment. */
 const Switch = z.stringbool()
@@ -98,6 +100,27 @@ const Settings = z.object({
     .max(1_000)
     .default(2)
     .describe('Jobs one transcription worker runs at once'),
+  CODE_SLOTS: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(1_000)
+    .default(() => 2 * availableParallelism())
+    .describe('Runs of code one code worker has at once; default: twice the cores'),
+  CODE_SECONDS_MAX: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(RUN_SECONDS_MAX)
+    .default(RUN_SECONDS_MAX)
+    .describe('Longest timeout a run of code may ask for'),
+  CODE_RUNS_PER_USER: Count.default(0).describe('Runs of code per minute and x-service-userid of a key; 0: no limit'),
+  SANDBOX: z
+    .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
+    .default('auto')
+    .describe('Where code runs: docker, zygote or wasm; auto: the first of them that works here; off: nowhere'),
+  SANDBOX_RUNTIME: z.string().optional().describe("Docker's runtime for the sandbox, such as runsc; default: its own"),
+  SANDBOX_IMAGE: z.string().optional().describe("Docker's image for the sandbox; default: the service makes it"),
   AUDIO_BYTES_MAX: Count.default(25 * 1024 * 1024).describe('Largest audio file'),
   AUDIO_SECONDS_MAX: z.coerce
     .number()
@@ -189,6 +212,13 @@ export function parseConfig(env: Record<string, string | undefined>) {
     inferenceSlots: s.INFERENCE_SLOTS,
     embeddingsSlots: s.EMBEDDINGS_SLOTS,
     transcriptionSlots: s.TRANSCRIPTION_SLOTS,
+    codeSlots: s.CODE_SLOTS,
+    codeSecondsMax: s.CODE_SECONDS_MAX,
+    codeRunsPerUser: s.CODE_RUNS_PER_USER,
+    sandbox: s.SANDBOX,
+    sandboxRuntime: s.SANDBOX_RUNTIME,
+    sandboxImage: s.SANDBOX_IMAGE,
+    sandboxDir: resolve(dataDir, 'sandbox'),
     audioBytesMax: s.AUDIO_BYTES_MAX,
     audioSecondsMax: s.AUDIO_SECONDS_MAX,
     requestTimeoutMs: s.REQUEST_TIMEOUT_MS,

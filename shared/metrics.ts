@@ -66,6 +66,19 @@ export class Metrics {
     labelNames: ['model', 'direction'] as const,
     registers: [this.registry],
   })
+  readonly sandboxRuns = new Counter({
+    name: 'sluice_sandbox_runs_total',
+    help: 'Runs of code by how they ended (ok, error, violations, timeout, killed, cancelled, failed)',
+    labelNames: ['sandbox', 'end'] as const,
+    registers: [this.registry],
+  })
+  readonly sandboxSeconds = new Histogram({
+    name: 'sluice_sandbox_run_duration_seconds',
+    help: 'Run time of code in the sandbox, without the queue',
+    labelNames: ['sandbox'] as const,
+    buckets: SECONDS,
+    registers: [this.registry],
+  })
   readonly reaped = new Counter({
     name: 'sluice_jobs_reaped_total',
     help: 'Durable jobs taken from lost or silent workers, by what became of them',

@@ -9,11 +9,13 @@ const IDLE_MS_MAX = 10_000
  * Starts one worker of a pool as a service: its loop, its metrics, its health.
  *
  * @param close Closes what the kinds work with; after the last attempt has ended.
+ * @param problems Sentences that say why the kinds cannot work now.
  */
 export async function startPool(
   ports: Ports,
   definition: PoolDefinition,
   close: () => Promise<void> = async () => {},
+  problems: () => string[] = () => [],
 ): Promise<Service> {
   const { config, log, metrics, broker, blobs, store, version, onFatal } = ports
   const { name, slots } = definition
@@ -33,7 +35,7 @@ export async function startPool(
   return {
     name,
     drain: (signal) => pool.drain(signal),
-    problems: () => (pool.idleMs > IDLE_MS_MAX ? [`The ${name} worker takes no jobs.`] : []),
+    problems: () => [...(pool.idleMs > IDLE_MS_MAX ? [`The ${name} worker takes no jobs.`] : []), ...problems()],
     async close() {
       await pool.close()
       await close()

@@ -33,6 +33,8 @@ import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import { requireDockerSocket } from './sandbox/docker-socket.ts'
+import { ChosenSandbox, type LoadAdapter } from './sandbox/open-sandbox.ts'
 import type { Store } from './store/store.ts'
 
 /** Age at which a blob belongs to no job any more: a durable one may start, run and be kept for days each. */
@@ -74,9 +76,11 @@ export interface Ports {
   openAudioTools(): AudioTools
   /** The local model server of this process, which starts with its first call. */
   readonly localServer: LocalServer
+  /** Where this process runs code. */
+  readonly sandbox: ChosenSandbox
   /**
-   * Prepares what the models of a pool need and this machine lacks. Gives the progress of each. One pool after another;
-   * tolerates being asked twice.
+   * Prepares what a pool needs and this machine lacks: the models, the sandbox. Gives the progress of each. One pool after
+   * another; tolerates being asked twice.
    */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   /** A part broke for good: the process must end. */
@@ -88,6 +92,7 @@ export interface Ports {
  * two minutes, so that an outage does not end the processes that start in it.
  *
  * @param isWhole Every role runs in this process, so a store that is open in one process will do.
+ * @param sandboxes In the order in which they are tried; default: as the settings say.
  * @throws ConfigError, or the broker's list of everything that is wrong with it
  */
 export async function openPorts(
@@ -96,6 +101,7 @@ export async function openPorts(
   version: string,
   isWhole: boolean,
   onFatal: (error: unknown) => void,
+  sandboxes: readonly LoadAdapter[] = sandboxAdapters(config, log),
 ): Promise<Ports> {
   const models = loadModels(config.modelsFile)
   const metrics = new Metrics()
@@ -116,14 +122,16 @@ export async function openPorts(
   const openTranscriptionEngine = (model: ModelConfig) =>
     model.engine.type === 'local' ? openLocalTranscription(model, connect) : openOpenAiTranscription(model, config.env)
   const openAudioTools = () => new AudioTools(connect, config.transcriptionSlots)
-  const prepareModels = openPreparation(models, config.weightsDir, localServer)
-  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
+  // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
+  const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
+  const prepareModels = openPreparation(models, config.weightsDir, localServer, sandbox)
+  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer, sandbox }
   const adapters = { broker, blobs, store, openKeys, models, contentFilter, ...engines, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store, localServer }: Ports): Service {
+export function portsService({ broker, store, localServer, sandbox }: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
@@ -132,6 +140,7 @@ export function portsService({ broker, store, localServer }: Ports): Service {
       await broker.close()
       await store?.close()
       await localServer.close()
+      await sandbox.close()
     },
   }
 }
@@ -140,11 +149,19 @@ export function portsService({ broker, store, localServer }: Ports): Service {
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
 /** Preparations that take turns: each has the network, and the terminal's line, to itself. */
-function openPreparation(models: ModelCatalogue, directory: string, localServer: LocalServer): Ports['prepareModels'] {
+function openPreparation(
+  models: ModelCatalogue,
+  directory: string,
+  localServer: LocalServer,
+  sandbox: ChosenSandbox,
+): Ports['prepareModels'] {
   let last: Promise<void> = Promise.resolve()
   return (pool, onProgress, signal) => {
     const own = models.models.filter((model) => model.pool === pool)
-    const next = last.then(() => prepareAll(own, directory, localServer, onProgress, signal))
+    const tell = (fraction: number, message: string) => onProgress('the sandbox', fraction, message)
+    const prepare = () =>
+      pool === 'code' ? sandbox.prepare(tell, signal) : prepareAll(own, directory, localServer, onProgress, signal)
+    const next = last.then(prepare)
     // Whoever asked hears what went wrong; the next one has its turn all the same.
     last = next.catch(() => {})
     return next
@@ -185,6 +202,27 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
     case 'local':
       throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`)
   }
+}
+
+/** The sandboxes that the settings allow, in the order in which they are tried. */
+export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
+  const { sandbox, sandboxDir: directory, sandboxRuntime: runtime, sandboxImage: image, env } = config
+  const all: LoadAdapter[] = [
+    {
+      name: 'docker',
+      load: async () => {
+        await requireDockerSocket(env.DOCKER_HOST)
+        const { dockerAdapter } = await import('./sandbox/docker.ts')
+        return dockerAdapter({ directory, runtime, image, log })
+      },
+    },
+    {
+      name: 'zygote',
+      load: async () => (await import('./sandbox/zygote.ts')).zygoteAdapter({ directory, log }),
+    },
+    { name: 'wasm', load: async () => (await import('./sandbox/wasm.ts')).wasmAdapter({ directory, log }) },
+  ]
+  return all.filter(({ name }) => sandbox === 'auto' || sandbox === name)
 }
 
 /** Opens where API keys are kept: all that the command line needs. The caller closes it. */

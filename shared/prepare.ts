@@ -8,14 +8,14 @@ const BAR_WIDTH = 20
 const COLUMNS_DEFAULT = 80
 
 /**
- * Prepares what the models of a pool need while the worker serves already: a bar on a terminal, log lines elsewhere. A model that
- * still waits answers 503 with how far it is; one that cannot be prepared says why.
+ * Prepares what a pool needs, its models or its sandbox, while the worker serves already: a bar on a terminal, log lines
+ * elsewhere. What still waits answers 503 with how far it is; what cannot be prepared says why.
  */
 export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Promise<void> } {
   const abort = new AbortController()
   const show = process.stderr.isTTY ? showBar() : logSteps(ports)
   const done = ports.prepareModels(pool, show, abort.signal).catch((error: unknown) => {
-    if (!abort.signal.aborted) ports.log.error({ err: error }, 'model not prepared')
+    if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'not prepared')
   })
   return {
     async stop() {

@@ -253,6 +253,7 @@ describe('a followed job on a terminal', () => {
       },
     },
     { endpoint: 'transcriptions', result: { text: 'An answer.' } },
+    { endpoint: 'code', result: { success: true, stdout: 'An ', stderr: 'answer.', plots: [] } },
   ])('prints the text of a result that was not streamed, of $endpoint', async ({ result }) => {
     const { written, view, event } = terminal()
     await event({ type: 'job.started', attempt: 1 })
@@ -269,7 +270,7 @@ describe('a followed job on a terminal', () => {
   it.each([
     { chunk: { type: 'content_block_delta', delta: { type: 'text_delta', text: 'x' } } },
     { chunk: { type: 'transcript.text.delta', delta: 'x' } },
-    { chunk: { stream: 'stdout', text: 'x' } },
+    { chunk: { type: 'code.output.delta', stream: 'stdout', text: 'x' } },
     {
       chunk: {
         choices: [

@@ -1,11 +1,12 @@
 /** The `sluice` command as people and scripts run it: a process of its own, against a running service. */
 import { spawn } from 'node:child_process'
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
+import { SANDBOX_DIR, SANDBOX_MISSING } from './support/sandbox.ts'
 import { openPostgresDatabase } from './support/stores.ts'
 
 const LAUNCHER = resolve('services/cli/sluice.js')
@@ -432,10 +433,10 @@ describe('keys from the command line', () => {
 describe('sluice doctor', () => {
   const MODELS = JSON.stringify({ models: [ECHO_MODEL] })
 
-  async function place(models = MODELS): Promise<Record<string, string>> {
+  async function place(models = MODELS) {
     const directory = await emptyDirectory()
     await writeFile(join(directory, 'models.yaml'), models)
-    return { DATA_DIR: join(directory, 'data'), MODELS_FILE: join(directory, 'models.yaml') }
+    return { DATA_DIR: join(directory, 'data'), MODELS_FILE: join(directory, 'models.yaml'), SANDBOX: 'off' }
   }
 
   const of = (ran: Ran, check: string) => ran.lines.filter((line) => line.check === check)
@@ -446,7 +447,9 @@ describe('sluice doctor', () => {
     const ran = await sluice(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
-      ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'service', 'key'].map((check) => `${check} ok`),
+      ['node', 'settings', 'data', 'models', 'sandbox', 'postgres', 'kafka', 'service', 'key'].map(
+        (check) => `${check} ok`,
+      ),
     )
     const people = await sluice(['doctor'], { env })
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
@@ -456,7 +459,7 @@ describe('sluice doctor', () => {
     const models = { ...ECHO_MODEL, id: 'far', engine: { type: 'openai', base_url: 'http://x/v1', api_key_env: 'FAR' } }
     const llama = { ...ECHO_MODEL, id: 'own', engine: { type: 'llama', file: 'missing.gguf' } }
     const env = await place(JSON.stringify({ models: [models, llama] }))
-    await writeFile(env.DATA_DIR as string, 'in the way')
+    await writeFile(env.DATA_DIR, 'in the way')
     const ran = await sluice(['doctor', '--json'], {
       env: {
         ...env,
@@ -474,11 +477,13 @@ describe('sluice doctor', () => {
       'models ok',
       'models warn',
       'weights fail',
+      'sandbox ok',
       'postgres fail',
       'kafka fail',
       'service fail',
     ])
     for (const { status, fix } of ran.lines) expect(typeof fix).toBe(status === 'ok' ? 'undefined' : 'string')
+    expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
   it('does not fail for a service that nobody said is there, nor for a key that nobody gave', async () => {
@@ -504,11 +509,27 @@ describe('sluice doctor', () => {
     expect([ran.code, of(ran, 'models')]).toMatchObject([1, [{ status: 'fail', fix: expect.any(String) }]])
   })
 
+  it.skipIf(SANDBOX_MISSING !== undefined)('opens the sandbox and says what it guarantees', async () => {
+    const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'zygote' }
+    const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
+    expect(found).toMatchObject({
+      status: 'ok',
+      message: expect.stringMatching(/^zygote: works, chosen: .*numpy/),
+      details: expect.arrayContaining([expect.stringContaining('namespaces')]),
+    })
+  })
+
+  it('says why there is no sandbox, and fetches nothing', async () => {
+    const env = { ...(await place()), SANDBOX: 'wasm' }
+    const [found] = of(await sluice(['doctor', '--json'], { env }), 'sandbox')
+    expect(found).toMatchObject({ status: 'fail', message: expect.stringMatching(/^wasm: not available/) })
+  })
+
   it('leaves no trace in the data directory', async () => {
-    const env = await place()
-    await mkdir(env.DATA_DIR as string)
+    const env = { ...(await place()), SANDBOX: 'auto' }
+    await mkdir(env.DATA_DIR)
     expect(of(await sluice(['doctor', '--json'], { env }), 'data')).toMatchObject([{ status: 'ok' }])
-    await rm(env.DATA_DIR as string, { recursive: false }).catch(() => undefined)
+    expect(await readdir(env.DATA_DIR)).toEqual([])
   })
 
   it.skipIf(!postgres)('says whether the schema is that of this version, and changes nothing', async () => {

@@ -188,7 +188,8 @@ async function startMain(roles: string[], settings: Record<string, string>, dire
   const dataDir = directory ?? (await emptyDirectory())
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
-  const env = { PATH: process.env.PATH, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, ...settings }
+  const own = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SANDBOX: 'off' }
+  const env = { PATH: process.env.PATH, ...own, ...settings }
   const child = spawn(process.execPath, ['services/main.ts', ...roles], { env })
   let text = ''
   for (const stream of [child.stdout, child.stderr]) {

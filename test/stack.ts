@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
+import { startCode } from '#services/code/code.ts'
 import { startEmbeddings } from '#services/embeddings/embeddings.ts'
 import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
@@ -13,6 +14,7 @@ import { newId } from '#shared/id.ts'
 import { stopAll } from '#shared/lifecycle.ts'
 import { openLog } from '#shared/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
+import type { LoadAdapter } from '#shared/sandbox/open-sandbox.ts'
 
 /** The key every test stack accepts. */
 export const TEST_KEY = 'sk-test-0123456789'
@@ -37,6 +39,8 @@ export interface StackOptions {
   readonly settings?: Readonly<Record<string, string>>
   /** Of WebSockets; default: those of the contract. */
   readonly sockets?: Partial<SocketBounds>
+  /** Where code runs; default: nowhere. */
+  readonly sandboxes?: readonly LoadAdapter[]
 }
 
 /** The scripted engine, with everything allowed. */
@@ -63,12 +67,14 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     ...options.settings,
   })
   const log = openLog(config.logLevel, 'test')
-  const ports = await openPorts(config, log, 'test', true, (error) => {
+  const onFatal = (error: unknown) => {
     throw error
-  })
+  }
+  const ports = await openPorts(config, log, 'test', true, onFatal, options.sandboxes ?? [])
   const inference = await startInference(ports)
   const embeddings = await startEmbeddings(ports)
   const transcription = await startTranscription(ports)
+  const code = await startCode(ports)
   const scheduler = await startScheduler(ports)
   const ingress = await startIngress(ports, options.sockets)
   const url = `http://127.0.0.1:${ingress.port}`
@@ -84,7 +90,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     post: (path, body, init) => request('POST', path, init, body),
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
-      await stopAll([portsService(ports), inference, embeddings, transcription, scheduler, ingress], 1_000, log)
+      await stopAll([portsService(ports), inference, embeddings, transcription, code, scheduler, ingress], 1_000, log)
       await rm(dataDir, { recursive: true, force: true })
     },
   }

@@ -17,6 +17,7 @@ const TranscriptDelta = z.looseObject({ type: z.literal('transcript.text.delta')
 const OutputText = z.looseObject({ stream: z.enum(['stdout', 'stderr']), text: z.string() })
 const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string(), text: z.string().optional() })) })
 const Transcript = z.looseObject({ text: z.string() })
+const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 
 /** The text in one chunk of streamed output; empty where there is none. Of several choices the first. */
 export function textOf(chunk: unknown): string {
@@ -28,6 +29,8 @@ export function textOf(chunk: unknown): string {
 export function resultText({ result }: JobView): string {
   if (result === null || result === undefined) return ''
   const blocks = Blocks.safeParse(result).data?.content.map(({ text }) => text ?? '')
+  const printed = Printed.safeParse(result).data
+  if (printed) return printed.stdout + printed.stderr
   return choiceText(result, 'message') ?? blocks?.join('') ?? Transcript.safeParse(result).data?.text ?? pretty(result)
 }
 

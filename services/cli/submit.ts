@@ -15,6 +15,7 @@ import { coloured } from './output.ts'
 import { secondsOf, timeOf } from './time.ts'
 
 const CHAT = '/v1/chat/completions'
+const CODE = '/v1/tools/code'
 const MESSAGES = '/v1/messages'
 /** The messages format demands a limit. */
 const MESSAGES_TOKENS = 1_024
@@ -46,6 +47,7 @@ Options:
 Examples:
   sluice submit --model smollm2-135m-instruct --prompt 'Tell me a story.' --follow
   sluice submit --endpoint ${MESSAGES} --file request.json --priority low
+  sluice submit --endpoint ${CODE} --body '{"lang":"python","code":"print(6 * 7)","stream":true}' --follow
   id=$(sluice submit --file request.json | jq -r .id)`,
   options: {
     endpoint: { type: 'string' },

@@ -23,6 +23,8 @@ export async function answerCall(
   const { key, requestId } = call
   const prepared = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
   call.facts.model = prepared.model
+  call.facts.user_id = prepared.userId
+  await context.limits.countUser(key.id, prepared.userId)
   if (wishes.isDurable) await answerDurable(context, call, endpoint, prepared, body, wishes)
   else await answerAttached(context, call, prepared)
 }

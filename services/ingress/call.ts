@@ -46,6 +46,7 @@ export interface Call {
 export interface CallFacts {
   key_id?: string
   model?: string
+  user_id?: string | undefined
   job_id?: string
   attempts?: number
   queue_ms?: number

@@ -19,6 +19,8 @@ export interface PreparedCall {
   readonly model: string
   /** In the internal form of its kind. */
   readonly body: unknown
+  /** The caller's own name for the end user whose calls count against a limit of their own. */
+  readonly userId?: string | undefined
   /** Blobs the body names; a durable job keeps them. */
   readonly attachments?: readonly string[]
   /** The caller wants deltas as they come. */

@@ -1,4 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
+import { code } from './code.ts'
 import { countTokens } from './count-tokens.ts'
 import { embeddings } from './embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
@@ -12,6 +13,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   countTokens,
   embeddings,
   transcriptions,
+  code,
 ]
 
 /** The endpoint of a path that a caller names. @throws ServiceError `invalid_value` */

@@ -94,7 +94,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   const { id, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
-  getModel(context, call, model, pool)
+  if (pool !== 'code') getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.req.headers['idempotency-key'])
   const asked = idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))

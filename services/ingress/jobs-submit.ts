@@ -29,6 +29,8 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
     return inner
   })
   call.facts.model = prepared.model
+  call.facts.user_id = prepared.userId
+  await context.limits.countUser(key.id, prepared.userId)
   const wishes = {
     idempotencyKey: readIdempotencyKey(call.req.headers['idempotency-key']),
     isAsync: true,

@@ -4,8 +4,11 @@ import { ServiceError } from '#shared/error.ts'
 import type { IngressContext } from './call.ts'
 import type { Caller } from './endpoint.ts'
 
+/** Pools whose work is that of models; code runs in a sandbox. */
+type ModelPool = Exclude<PoolName, 'code'>
+
 /** What models of a pool do, for people. */
-const WORK: Readonly<Record<PoolName, string>> = {
+const WORK: Readonly<Record<ModelPool, string>> = {
   inference: 'generate text',
   embeddings: 'make embeddings',
   transcription: 'transcribe audio',
@@ -20,7 +23,7 @@ export function getModel(
   context: IngressContext,
   { key }: Pick<Caller, 'key'>,
   id: string,
-  pool: PoolName,
+  pool: ModelPool,
 ): ModelConfig {
   const model = context.models.find(id)
   if (!model) {

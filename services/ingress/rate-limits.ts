@@ -10,6 +10,8 @@ export interface RateLimitConfig {
   readonly requestsPerMinute: number
   readonly tokensPerMinute: number
   readonly runningMaxPerKey: number
+  /** Of one end user of a key, as its caller names them. */
+  readonly codeRunsPerUser: number
 }
 
 type Kind = 'requests' | 'tokens'
@@ -25,6 +27,7 @@ interface Headed {
  */
 export class RateLimits {
   readonly #limiters: Partial<Record<Kind, RateLimiterMemory>>
+  readonly #users: RateLimiterMemory | undefined
   readonly #running = new Map<string, number>()
   readonly #runningMax: number
 
@@ -33,6 +36,7 @@ export class RateLimits {
       ...(config.requestsPerMinute > 0 && { requests: limiter(config.requestsPerMinute) }),
       ...(config.tokensPerMinute > 0 && { tokens: limiter(config.tokensPerMinute) }),
     }
+    this.#users = config.codeRunsPerUser > 0 ? limiter(config.codeRunsPerUser) : undefined
     this.#runningMax = config.runningMaxPerKey
   }
 
@@ -79,6 +83,19 @@ export class RateLimits {
       tell('requests', requests.points, state)
       if (isRefused) throw exceeded('requests', requests.points, state)
     }
+  }
+
+  /**
+   * Counts one call of an end user of a key, or refuses it. Calls that name no user are not counted.
+   *
+   * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
+   */
+  async countUser(keyId: string, userId: string | undefined): Promise<void> {
+    if (!this.#users || userId === undefined) return
+    const { points } = this.#users
+    await this.#users.consume(`${keyId} ${userId}`).catch((refused: RateLimiterRes) => {
+      throw refusal(`Rate limit reached: ${points} runs per minute of one user.`, refused.msBeforeNext)
+    })
   }
 
   /** Counts the tokens a call used, after it. */

@@ -34,6 +34,8 @@ export async function runRequest(context: IngressContext, exchange: Exchange, fr
     const wishes = readWishes({ 'idempotency-key': frame.idempotency_key ?? undefined }, body)
     const prepared = endpoint.prepare(context, { key, requestId, headers }, body)
     exchange.facts.model = prepared.model
+    exchange.facts.user_id = prepared.userId
+    await context.limits.countUser(key.id, prepared.userId)
     if (exchange.isStopped) return CANCELLED
     if (wishes.isDurable) return await runDurable(context, exchange, endpoint, prepared, body, wishes)
     return await runAttached(context, exchange, prepared)

@@ -76,7 +76,9 @@ function decideFailed(
   canSpend: boolean,
   random: number,
 ): Decision {
-  const mayRetry = ERRORS[error.code].retry && !history.hasOutput && history.tries < policy.triesMax && canSpend
+  const row: { readonly retry: boolean; readonly triesMax?: number } = ERRORS[error.code]
+  const triesMax = Math.min(row.triesMax ?? policy.triesMax, policy.triesMax)
+  const mayRetry = row.retry && !history.hasOutput && history.tries < triesMax && canSpend
   if (!mayRetry) return { do: 'fail', error }
   const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
   if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }

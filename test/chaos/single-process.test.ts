@@ -54,6 +54,7 @@ async function startSingle() {
         PORT: String(port),
         DATA_DIR: dataDir,
         MODELS_FILE: modelsFile,
+        SANDBOX: 'off',
         SLUICE_API_KEY: TEST_KEY,
       },
       logFile,

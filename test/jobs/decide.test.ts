@@ -38,6 +38,8 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
   ['failed, try again', failed('upstream_error'), {}, true, 'retry'],
   ['failed a second time', failed('upstream_error'), { tries: 2 }, true, 'retry'],
   ['failed a third time', failed('upstream_error'), { tries: 3 }, true, 'fail upstream_error'],
+  ['failed in a lost sandbox', failed('sandbox_lost'), {}, true, 'retry'],
+  ['failed in a lost sandbox again', failed('sandbox_lost'), { tries: 2 }, true, 'fail sandbox_lost'],
   ['failed for good', failed('upstream_refused'), {}, true, 'fail upstream_refused'],
   ['failed after output', failed('upstream_error'), { hasOutput: true }, true, 'fail upstream_error'],
   ['failed without retry budget', failed('upstream_error'), {}, false, 'fail upstream_error'],

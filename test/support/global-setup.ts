@@ -1,6 +1,7 @@
 /** Runs once before all tests: starts the Kafka and the Postgres they share, and stops them at the end. */
 import { readFile } from 'node:fs/promises'
 import type { TestProject } from 'vitest/node'
+import { findDocker } from './docker.ts'
 import { findKafka } from './kafka.ts'
 import { findPostgres } from './postgres.ts'
 
@@ -10,6 +11,8 @@ declare module 'vitest' {
     kafka: string | null
     /** URL of a real Postgres; null where there is none, and then the tests that need it are skipped. */
     postgres: string | null
+    /** Socket of a Docker daemon; null where there is none, and then the tests that need it are skipped, in CI too. */
+    docker: string | null
   }
 }
 
@@ -19,10 +22,14 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
   const kafka = needs('kafka') ? found('Kafka', await findKafka()) : undefined
   const postgres = needs('postgres') ? found('Postgres', await findPostgres()) : undefined
+  const docker = needs('docker') ? await findDocker() : undefined
+  if (typeof docker === 'string') process.stderr.write(`Tests on Docker are skipped: ${docker}\n`)
+  const dockerHere = typeof docker === 'string' ? undefined : docker
   project.provide('kafka', kafka?.address ?? null)
   project.provide('postgres', postgres?.url ?? null)
+  project.provide('docker', dockerHere?.socketPath ?? null)
   return async () => {
-    await Promise.all([kafka?.stop(), postgres?.stop()])
+    await Promise.all([kafka?.stop(), postgres?.stop(), dockerHere?.stop()])
   }
 }
 

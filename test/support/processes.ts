@@ -21,8 +21,9 @@ export interface RoleProcess {
 
 /** Several processes that meet in one Kafka, under a prefix of their own. */
 export interface Fleet extends AsyncDisposable {
+  readonly dataDir: string
   start(
-    role: 'ingress' | 'inference' | 'embeddings' | 'transcription' | 'scheduler',
+    role: 'ingress' | 'inference' | 'embeddings' | 'transcription' | 'code' | 'scheduler',
     settings?: Record<string, string>,
   ): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
@@ -43,9 +44,11 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
     KAFKA_BROKERS: kafka,
     KAFKA_PREFIX: `${newId('t', 8)}.`,
     LOG_LEVEL: 'info',
+    SANDBOX: 'off',
   }
   const processes: { child: ChildProcess; exited: Promise<unknown> }[] = []
   return {
+    dataDir,
     async start(role, settings = {}) {
       const started = startRole(role, { ...env, ...settings })
       processes.push(started)

@@ -10,6 +10,8 @@ export interface Finding {
   readonly message: string
   /** How to mend it; undefined where nothing is wrong. */
   readonly fix?: string
+  /** Sentences that say more. */
+  readonly details?: readonly string[]
 }
 
 /** Looks at one thing and changes nothing. What it throws is a failure. */
@@ -17,20 +19,23 @@ export interface Check {
   readonly name: string
   /** What to do when it throws. */
   readonly fix: string
+  /** Longest time it may take; default: 20 s. */
+  readonly msMax?: number
   run(config: Config): Promise<readonly Finding[]>
 }
 
-/** No check takes longer: connections give up after 5 s. */
+/** Long enough for most checks: connections give up after 5 s. */
 const CHECK_MS_MAX = 20_000
 
 /** Runs a check to its end, whatever happens to it. */
-export async function runCheck({ name, fix, run }: Check, config: Config): Promise<readonly Finding[]> {
+export async function runCheck(check: Check, config: Config): Promise<readonly Finding[]> {
+  const { name, fix, msMax = CHECK_MS_MAX } = check
   const stop = new AbortController()
-  const late = delay(CHECK_MS_MAX, undefined, { signal: stop.signal }).then(() => {
-    throw new Error(`no answer within ${CHECK_MS_MAX / 1_000} s`)
+  const late = delay(msMax, undefined, { signal: stop.signal }).then(() => {
+    throw new Error(`no answer within ${msMax / 1_000} s`)
   })
   try {
-    return await Promise.race([run(config), late])
+    return await Promise.race([check.run(config), late])
   } catch (error) {
     return [failed(name, reasonOf(error), fix)]
   } finally {
@@ -63,9 +68,10 @@ export function reasonOf(error: unknown): string {
 const LABELS = { ok: ['OK  ', 'green'], warn: ['WARN', 'yellow'], fail: ['FAIL', 'red'] } as const
 const NAME_WIDTH = 9
 
-/** One finding on a line, its fix on the next. */
-export async function printFinding(out: Output, { check, status, message, fix }: Finding): Promise<void> {
+/** One finding on a line, its details and its fix on the next ones. */
+export async function printFinding(out: Output, { check, status, message, fix, details = [] }: Finding): Promise<void> {
   const [label, colour] = LABELS[status]
   const line = `${coloured(colour, label)}  ${check.padEnd(NAME_WIDTH)}  ${plain(message)}\n`
-  await out.write(fix ? `${line}${' '.repeat(NAME_WIDTH + 8)}→ ${fix}\n` : line)
+  const more = [...details.map((detail) => `- ${plain(detail)}`), ...(fix ? [`→ ${fix}`] : [])]
+  await out.write(line + more.map((text) => `${' '.repeat(NAME_WIDTH + 8)}${text}\n`).join(''))
 }

@@ -12,8 +12,9 @@ export const doctor: Command = {
   help: `Usage: sluice doctor [--json]
 
 Checks what the service depends on, with the settings of this directory and environment, and changes nothing: Node, the
-settings, the data directory, the models and their weights, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service
-itself and the key. Each line is OK, WARN or FAIL, and says how to mend what is wrong. Exits 1 when anything is FAIL.
+settings, the data directory, the models and their weights, the sandboxes that can run code here and what each guarantees,
+Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key. Each line is OK, WARN or FAIL, and says how to
+mend what is wrong. Exits 1 when anything is FAIL.
 
 Examples:
   sluice doctor
@@ -49,7 +50,9 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
   const { postgresCheck } = await import('./postgres.ts')
   const { kafkaCheck } = await import('./kafka.ts')
+  const { sandboxCheck } = await import('./sandbox.ts')
   const isTold = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
   const hasKey = values.text('key') !== undefined || config.apiKey !== undefined
-  return [dataCheck, modelsCheck, weightsCheck, postgresCheck, kafkaCheck, serviceCheck(api, { isTold, hasKey })]
+  const service = serviceCheck(api, { isTold, hasKey })
+  return [dataCheck, modelsCheck, weightsCheck, sandboxCheck, postgresCheck, kafkaCheck, service]
 }

@@ -1,0 +1,84 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root.ts'
+import { repeat } from './repeat.ts'
+import type { Latency, SandboxBenchOptions, SandboxFigures, SandboxResults } from './sandbox.ts'
+import { percentile } from './stats.ts'
+import { endedChildrenCpuMs } from './usage.ts'
+
+const run = promisify(execFile)
+const TIMEOUT_MS = 60_000
+/** The image that the docker sandbox has made. */
+const IMAGES = ['image', 'ls', 'sluice-sandbox', '--format', '{{.Repository}}:{{.Tag}}']
+
+const PRINT = 'print(1)'
+/** Without a sandbox nobody takes the figure that is shown: it is saved. */
+const PLOT =
+  "import matplotlib; matplotlib.use('Agg'); import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.title('squares'); plt.savefig('/tmp/bench.png')"
+const NOT_MEASURED: Latency = { p50: Number.NaN, p95: Number.NaN, cpu: Number.NaN }
+
+/** A program that is started anew for each run: what sandboxes are compared with. */
+interface Command {
+  readonly name: string
+  readonly file: string
+  readonly args: (code: string) => string[]
+  /** Its CPU is that of its own process. */
+  readonly isWhole: boolean
+}
+
+/** Measures processes that are started for each run and know no sandbox of ours. */
+export async function measureProcesses(options: SandboxBenchOptions): Promise<SandboxResults> {
+  const figures: SandboxFigures[] = []
+  const skipped: string[] = []
+  for (const find of [findPython, findDockerRun]) {
+    options.signal.throwIfAborted()
+    try {
+      figures.push(await measureCommand(await find(), options))
+    } catch (error) {
+      options.signal.throwIfAborted()
+      skipped.push(reasonOf(error))
+    }
+  }
+  return { figures, skipped }
+}
+
+/** The interpreter itself: a launcher before it would be measured too. */
+async function findPython(): Promise<Command> {
+  const { stdout } = await run('python3', ['-c', 'import sys; print(sys.executable)'], { timeout: TIMEOUT_MS })
+  return { name: 'bare python3, no sandbox', file: stdout.trim(), args: (code) => ['-c', code], isWhole: true }
+}
+
+async function findDockerRun(): Promise<Command> {
+  const { stdout } = await run('docker', IMAGES, { timeout: TIMEOUT_MS }).catch((error: unknown) => {
+    throw new Error(`docker run: ${reasonOf(error)}`)
+  })
+  const [image] = stdout.split('\n')
+  if (!image) throw new Error('docker run: there is no image for it')
+  const variables = Object.entries(INSIDE_VARIABLES).flatMap(([name, value]) => ['-e', `${name}=${value}`])
+  const options = ['--rm', '--network=none', '--tmpfs=/tmp', ...variables, `--entrypoint=${INSIDE_PYTHON}`]
+  const args = (code: string) => ['run', ...options, image, '-s', '-c', code]
+  return { name: '`docker run`, the same image', file: 'docker', args, isWhole: false }
+}
+
+async function measureCommand(command: Command, options: SandboxBenchOptions): Promise<SandboxFigures> {
+  const print = await timesOf(command, PRINT, options)
+  // Its libraries may be those of the machine: plots are measured where it has them.
+  const plot = await timesOf(command, PLOT, options).catch(() => NOT_MEASURED)
+  const none = { coldMs: Number.NaN, perSecond: Number.NaN, idleMib: Number.NaN }
+  return { name: command.name, programs: { print, plot }, ...none }
+}
+
+async function timesOf(command: Command, code: string, { runs, signal }: SandboxBenchOptions): Promise<Latency> {
+  const work = async () => void (await run(command.file, command.args(code), { timeout: TIMEOUT_MS }))
+  await work()
+  const cpuBefore = endedChildrenCpuMs(process.pid)
+  const times = await repeat(work, runs, signal)
+  const cpu = command.isWhole ? (endedChildrenCpuMs(process.pid) - cpuBefore) / times.length : Number.NaN
+  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95), cpu }
+}
+
+/** The first line of what went wrong. */
+function reasonOf(error: unknown): string {
+  const { stderr, message } = error as Error & { stderr?: string }
+  return (stderr?.trim() || message).split('\n')[0] ?? message
+}

@@ -1,0 +1,62 @@
+import { renderTable, show } from './markdown.ts'
+import type { Program, SandboxFigures, SandboxResults } from './sandbox.ts'
+
+/** The heading that the section of sandboxes begins with. */
+export const SANDBOX_TITLE = '## Sandboxed Python'
+
+/** What the section says before its figures. */
+export const SANDBOX_INTRODUCTION = `Each sandbox that works on the machine, at its port: without HTTP and the queue, which cost what the first tables say. The programs
+are \`print(1)\` and a line plot with a title by matplotlib, one after another by a lone caller, each when an interpreter is ready. **Cold** is from nothing to the first
+result, all libraries loaded; it is paid once. **CPU** is that of a whole run, the service's side and every process included: wall
+time is noise on a crowded machine, CPU hardly. **Runs/s** are of \`print(1)\`, with two callers a core. **Idle** is what stays resident
+while nobody asks. Beside them a process that is started for each run: without any sandbox, and in a container by \`docker run\`.`
+
+/** What the design asks (DESIGN section 11). */
+const GOALS: readonly { name: string; program: Program; figure: 'cpu' | 'p50'; most: number; words: string }[] = [
+  { name: 'zygote', program: 'print', figure: 'cpu', most: 40, words: 'CPU of print(1)' },
+  { name: 'zygote', program: 'print', figure: 'p50', most: 25, words: 'p50 of print(1), on an idle machine' },
+  { name: 'zygote', program: 'plot', figure: 'p50', most: 130, words: 'p50 of a plot, on an idle machine' },
+  { name: 'docker', program: 'print', figure: 'p50', most: 30, words: 'p50 of print(1), on an idle machine' },
+  { name: 'wasm', program: 'print', figure: 'cpu', most: 250, words: 'CPU of print(1)' },
+]
+
+const HEAD = [
+  ...[
+    'through',
+    'cold ms',
+    'print p50 ms',
+    'p95 ms',
+    'CPU ms',
+    'plot p50 ms',
+    'p95 ms',
+    'CPU ms',
+    'runs/s',
+    'idle MiB',
+  ],
+]
+
+/** The section's tables, in Markdown. */
+export function renderSandbox({ figures, skipped }: SandboxResults): string[] {
+  const rows = figures.map(({ name, coldMs, programs, perSecond, idleMib }) => {
+    const timesOf = (program: Program) => {
+      const { p50, p95, cpu } = programs[program]
+      return [show(p50, 1), show(p95, 1), show(cpu, 1)]
+    }
+    return [name, show(coldMs, 0), ...timesOf('print'), ...timesOf('plot'), show(perSecond, 1), show(idleMib, 0)]
+  })
+  return [
+    SANDBOX_TITLE,
+    renderGoals(figures),
+    renderTable(HEAD, rows),
+    ...skipped.map((reason) => `Not measured, ${reason}`),
+  ]
+}
+
+function renderGoals(figures: readonly SandboxFigures[]): string {
+  const rows = GOALS.map(({ name, program, figure, most, words }) => {
+    const value = figures.find((one) => one.name === name)?.programs[program][figure] ?? Number.NaN
+    const verdict = Number.isNaN(value) ? 'not measured' : value <= most ? 'reached' : '**missed**'
+    return [`${name}: ${words}`, `≤ ${most} ms`, `${show(value, 1)} ms`, verdict]
+  })
+  return renderTable(['what', 'target', 'measured', ''], rows)
+}

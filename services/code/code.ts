@@ -1,0 +1,41 @@
+import { CodeRequest } from '#schemas/code.ts'
+import type { Kind } from '#shared/jobs/pool.ts'
+import type { Service } from '#shared/lifecycle.ts'
+import { startPool } from '#shared/pool-service.ts'
+import type { Ports } from '#shared/ports.ts'
+import { prepareInBackground } from '#shared/prepare.ts'
+import { CODE_ANSWER_BYTES_MAX, isCodeOutput, mergeCodeEvents, recordCode } from '#shared/protocols/code.ts'
+import { runCode, type Workbench } from './run.ts'
+
+/** Starts one worker of the code pool: Python that nobody trusts, in the sandbox of this process. */
+export async function startCode(ports: Ports): Promise<Service> {
+  const { sandbox, config } = ports
+  const bench = openWorkbench(ports)
+  const execute: Kind = {
+    parse: (body) => CodeRequest.parse(body),
+    run: (body, context) => runCode(bench, body as CodeRequest, context),
+    merge: mergeCodeEvents,
+    isOutput: isCodeOutput,
+    answerBytesMax: CODE_ANSWER_BYTES_MAX,
+    openRecorder: recordCode,
+  }
+  const definition = { name: 'code', slots: config.codeSlots, kinds: { execute } } as const
+  const preparing = prepareInBackground(ports, 'code')
+  const stop = () => preparing.stop()
+  return await startPool(ports, definition, stop, () => sandbox.problems())
+}
+
+function openWorkbench({ sandbox, metrics, log }: Ports): Workbench {
+  const help = 'Interpreters of the sandbox, by whether they wait for a run or run'
+  metrics.gauge('sluice_sandbox_interpreters', help, { state: 'idle' }, () => sandbox.stats().idle)
+  metrics.gauge('sluice_sandbox_interpreters', help, { state: 'busy' }, () => sandbox.stats().busy)
+  return {
+    sandbox,
+    onRun({ user_id }, { idempotencyKey }, { sandbox, end, seconds }) {
+      metrics.sandboxRuns.inc({ sandbox, end })
+      metrics.sandboxSeconds.observe({ sandbox }, seconds)
+      const [job_id] = idempotencyKey.split(':')
+      log.info({ job_id, sandbox, end, duration_ms: Math.round(seconds * 1_000), user_id }, 'code run ended')
+    },
+  }
+}

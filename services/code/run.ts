@@ -1,0 +1,124 @@
+import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
+import { ServiceError } from '#shared/error.ts'
+import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import type { AttemptContext } from '#shared/jobs/pool.ts'
+import { mergeCodeEvents } from '#shared/protocols/code.ts'
+import type { ChosenSandbox } from '#shared/sandbox/open-sandbox.ts'
+import type { Sandbox, SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
+import { endOf, piecesOf } from './events.ts'
+
+/** How a run ended, for metrics and the log. */
+export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
+
+/** What a run tells about itself when it is over. Never its code or its output. */
+export interface RunFacts {
+  readonly sandbox: Sandbox['name']
+  readonly end: RunEnd
+  readonly seconds: number
+}
+
+/** What runs work with. */
+export interface Workbench {
+  readonly sandbox: ChosenSandbox
+  onRun(request: CodeRequest, context: AttemptContext, facts: RunFacts): void
+}
+
+/**
+ * Runs code in the sandbox. Yields its output while it goes on, in order, then how it ended.
+ *
+ * Leaving early ends the run: this resolves when its processes have ended.
+ *
+ * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; the signal's reason
+ */
+export async function* runCode(
+  bench: Workbench,
+  request: CodeRequest,
+  context: AttemptContext,
+): AsyncGenerator<CodeEvent> {
+  const sandbox = await bench.sandbox.get(context.signal)
+  const run = new Run(bench, sandbox, request, context)
+  try {
+    yield* run.events()
+  } finally {
+    await run.close()
+  }
+}
+
+/** One run: takes what the sandbox gives as it comes, and hands it on as it is asked for. */
+class Run {
+  readonly #bench: Workbench
+  readonly #sandbox: Sandbox
+  readonly #request: CodeRequest
+  readonly #context: AttemptContext
+  #startedAt = performance.now()
+  /** How long it took; a slow reader hears of its end later. */
+  #seconds = 0
+  /** Bounded by what a sandbox lets out of a run (limits.ts): 2 MiB of text and 20 MiB of plots. */
+  readonly #pieces = new DeltaBuffer(mergeCodeEvents)
+  #isLineOpen = false
+  #end: SandboxEnd | undefined
+  #error: unknown
+  #wake = () => {}
+  readonly #left = new AbortController()
+  readonly #over: Promise<void>
+
+  constructor(bench: Workbench, sandbox: Sandbox, request: CodeRequest, context: AttemptContext) {
+    this.#bench = bench
+    this.#sandbox = sandbox
+    this.#request = request
+    this.#context = context
+    context.signal.throwIfAborted()
+    context.signal.addEventListener('abort', this.#leave, { once: true })
+    this.#over = this.#run().finally(() => this.#wake())
+  }
+
+  async *events(): AsyncGenerator<CodeEvent> {
+    for (;;) {
+      yield* this.#pieces.takeAll() as CodeEvent[]
+      if (!this.#pieces.isEmpty) continue
+      if (this.#end || this.#error !== undefined) break
+      await new Promise<void>((resolve) => (this.#wake = resolve))
+    }
+    if (!this.#end) throw this.#error
+    yield* endOf(this.#end, this.#request.timeout_seconds, this.#seconds, this.#isLineOpen)
+  }
+
+  /** Ends it, if it still goes on. */
+  async close(): Promise<void> {
+    this.#context.signal.removeEventListener('abort', this.#leave)
+    this.#left.abort()
+    await this.#over
+  }
+
+  readonly #leave = () => this.#left.abort(this.#context.signal.reason)
+
+  async #run(): Promise<void> {
+    const { code, timeout_seconds } = this.#request
+    const job = { code, timeoutMs: timeout_seconds * 1_000, scan: true }
+    try {
+      const onEvent = (event: SandboxEvent) => this.#onEvent(event)
+      this.#end = await this.#sandbox.run(job, onEvent, this.#left.signal, () => {
+        this.#startedAt = performance.now()
+      })
+    } catch (error) {
+      this.#error = error ?? new ServiceError('sandbox_lost', 'The sandbox broke.')
+      // It cannot start runs any more: the next one looks for one that can.
+      if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
+    }
+    this.#seconds = (performance.now() - this.#startedAt) / 1_000
+    const facts = { sandbox: this.#sandbox.name, end: this.#endName(), seconds: this.#seconds }
+    this.#bench.onRun(this.#request, this.#context, facts)
+  }
+
+  #onEvent(event: SandboxEvent): void {
+    if (this.#left.signal.aborted) return
+    if (event.type === 'output' && event.stream === 'stderr') this.#isLineOpen = !event.text.endsWith('\n')
+    for (const piece of piecesOf(event)) this.#pieces.push(piece)
+    this.#wake()
+  }
+
+  #endName(): RunEnd {
+    if (this.#end?.type === 'exit') return this.#end.exitCode === 0 ? 'ok' : 'error'
+    return this.#end?.type ?? (this.#left.signal.aborted ? 'cancelled' : 'failed')
+  }
+}

@@ -1,0 +1,83 @@
+import { CodeBody, type CodeEvent, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { ServiceError } from '#shared/error.ts'
+import { CODE_ANSWER_BYTES_MAX, CodeStream, encodeCode, isCodeOutput, mergeCodeEvents } from '#shared/protocols/code.ts'
+import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { isInstalled, LIBRARIES } from './code-libraries.ts'
+import type { Caller, JobEndpoint } from './endpoint.ts'
+import { excerpt, parseBody } from './validate.ts'
+
+/** Names the caller's own end user, for attribution and their limit (contract I). */
+const USER_HEADER = 'x-service-userid'
+const USER_ID_CHARS_MAX = 256
+
+/** POST /v1/tools/code (contract I): Python in a sandbox. Whatever becomes of the code is an answer, also a violation. */
+export const code: JobEndpoint = {
+  path: '/v1/tools/code',
+  format: 'openai',
+  canStream: () => true,
+  prepare(context, caller, body) {
+    const asked = parseBody(CodeBody, body, 'openai')
+    requireCode(asked.code)
+    requireLibraries(asked.libraries ?? [])
+    const userId = userIdOf(caller)
+    const request: CodeRequest = {
+      code: asked.code,
+      timeout_seconds: timeoutOf(asked.timeout ?? undefined, context.config.codeSecondsMax),
+      ...(userId !== undefined && { user_id: userId }),
+    }
+    return {
+      pool: 'code',
+      kind: 'execute',
+      // Jobs, logs and metrics name what ran.
+      model: asked.lang,
+      userId,
+      body: request,
+      stream: asked.stream ?? false,
+      timeoutMs: context.config.requestTimeoutMs,
+      answerBytesMax: CODE_ANSWER_BYTES_MAX,
+      encode: { request_id: caller.requestId, model: asked.lang, include_usage: false, version: '' },
+      merge: mergeCodeEvents,
+      isOutput: isCodeOutput,
+      encodeWhole: (events) => encodeCode(events as CodeEvent[]),
+      openStream: () => new CodeStream(),
+    }
+  },
+}
+
+/** Whether it is valid Python is found out where it runs: a syntax error is an answer (spec 4.5). */
+function requireCode(source: string): void {
+  const points = source.length > CODE_POINTS_MAX ? [...source].length : 0
+  if (points > CODE_POINTS_MAX) {
+    const message = `Invalid 'code': string too long. Expected a string with maximum length ${CODE_POINTS_MAX}, but got a string with length ${points} instead.`
+    throw refuse('string_above_max_length', 'code', message)
+  }
+  if (source.trim() === '') throw refuse('invalid_value', 'code', "Invalid 'code': it is blank.")
+  if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': it holds a NUL character.")
+}
+
+function requireLibraries(names: readonly string[]): void {
+  const unknown = names.find((name) => !isInstalled(name))
+  if (unknown === undefined) return
+  const message = `The library '${excerpt(unknown)}' is not installed. Installed are ${LIBRARIES.join(', ')} and the Python standard library.`
+  throw refuse('invalid_value', 'libraries', message)
+}
+
+/** @param most What the operator allows. */
+function timeoutOf(asked: number | undefined, most: number): number {
+  if (asked === undefined) return Math.min(RUN_SECONDS_DEFAULT, most)
+  if (asked <= most) return asked
+  const message = `Invalid 'timeout': integer above maximum value. Expected a value <= ${most}, but got ${asked} instead.`
+  throw refuse('integer_above_max_value', 'timeout', message)
+}
+
+function userIdOf({ headers }: Caller): string | undefined {
+  const userId = headers[USER_HEADER]?.toString().trim()
+  if (!userId) return undefined
+  if (userId.length <= USER_ID_CHARS_MAX) return userId
+  const message = `Invalid '${USER_HEADER}': expected at most ${USER_ID_CHARS_MAX} characters.`
+  throw refuse('string_above_max_length', USER_HEADER, message)
+}
+
+function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: string, message: string): ServiceError {
+  return new ServiceError(code, message, { param })
+}

@@ -1,0 +1,147 @@
+import { StringDecoder } from 'node:string_decoder'
+import { z } from 'zod'
+import { ServiceError } from '#shared/error.ts'
+import {
+  FILE_BYTES_MAX,
+  MEMORY_BYTES_MAX,
+  OPEN_FILES_MAX,
+  OUTPUT_BYTES_MAX,
+  PLOT_BYTES_MAX,
+  PLOTS_BYTES_MAX,
+  PLOTS_MAX,
+  PROCESSES_MAX,
+  SCRATCH_BYTES_MAX,
+} from './limits.ts'
+import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
+import { FrameReader } from './wasm/frames.ts'
+
+/*
+ * The service's end of a supervisor's channel (python/frames.py has the grammar). The supervisor is our code and keeps
+ * the caps; it works next to hostile code, so nothing beyond them is believed here either: what it would never send
+ * says that it is not itself any more.
+ */
+
+/** Precedes a job: whatever comes before it is skipped. */
+const MAGIC = Buffer.from('\0SANDBOX', 'latin1')
+/** The line that says that output was cut. */
+const LAST_LINE_BYTES_MAX = 128
+const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
+
+/** The limits of a run as the supervisor is told them. */
+const LIMITS = {
+  output_bytes: OUTPUT_BYTES_MAX,
+  plots: PLOTS_MAX,
+  plot_bytes: PLOT_BYTES_MAX,
+  plots_bytes: PLOTS_BYTES_MAX,
+  memory_bytes: MEMORY_BYTES_MAX,
+  scratch_bytes: SCRATCH_BYTES_MAX,
+  file_bytes: FILE_BYTES_MAX,
+  open_files: OPEN_FILES_MAX,
+  processes: PROCESSES_MAX,
+}
+
+const Versions = z.record(z.string(), z.string())
+const End = z.discriminatedUnion('type', [
+  z.strictObject({ type: z.literal('exit'), exit_code: z.int().min(0).max(255) }),
+  z.strictObject({ type: z.literal('violations'), violations: z.array(z.string()).min(1).max(50) }),
+  z.strictObject({ type: z.literal('timeout') }),
+  z.strictObject({ type: z.literal('killed'), message: z.string() }),
+])
+
+/** A job as a supervisor reads it. */
+export function encodeJob({ code, timeoutMs, scan }: SandboxJob): Buffer {
+  const body = Buffer.from(JSON.stringify({ code, scan, timeout_ms: timeoutMs, limits: LIMITS }))
+  const length = Buffer.alloc(4)
+  length.writeUInt32BE(body.length)
+  return Buffer.concat([MAGIC, length, body])
+}
+
+/** What hears of a run. */
+export interface ChannelListener {
+  /** The libraries' versions, from a supervisor that warms its own interpreter. */
+  readonly onReady?: (versions: Readonly<Record<string, string>>) => void
+  readonly onEvent: (event: SandboxEvent) => void
+  /** The last that is heard. */
+  readonly onEnd: (end: SandboxEnd) => void
+}
+
+/** Decodes what one supervisor says of one run. */
+export class Channel {
+  readonly #listener: ChannelListener
+  readonly #frames = new FrameReader(PLOT_BYTES_MAX)
+  readonly #streams = { stdout: new Text(), stderr: new Text() }
+  #plots = 0
+  #plotsBytes = 0
+  #isEnded = false
+
+  constructor(listener: ChannelListener) {
+    this.#listener = listener
+  }
+
+  /** Takes the next bytes; after the end nothing. @throws ServiceError `sandbox_lost` for what no supervisor says: an end as well */
+  take(chunk: Buffer): void {
+    if (this.#isEnded) return
+    try {
+      for (const { type, payload } of this.#frames.push(chunk)) {
+        this.#handle(type, payload)
+        if (this.#isEnded) return
+      }
+    } catch (cause) {
+      this.#isEnded = true
+      throw new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause })
+    }
+  }
+
+  #handle(type: string, payload: Buffer): void {
+    switch (type) {
+      case 'R':
+        return this.#listener.onReady?.(Versions.parse(JSON.parse(payload.toString())))
+      case 'O':
+        return this.#output('stdout', this.#streams.stdout.take(payload))
+      case 'E':
+        return this.#output('stderr', this.#streams.stderr.take(payload))
+      case 'P':
+        return this.#plot(payload)
+      case 'X':
+        return this.#end(payload)
+      default:
+        throw new RangeError(`no frame of a supervisor: ${type}`)
+    }
+  }
+
+  #output(stream: 'stdout' | 'stderr', text: string): void {
+    if (text) this.#listener.onEvent({ type: 'output', stream, text })
+  }
+
+  #plot(png: Buffer): void {
+    this.#plots += 1
+    this.#plotsBytes += png.length
+    if (this.#plots > PLOTS_MAX || this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError('too many plots')
+    if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot that is no PNG')
+    // A copy: the buffer around it may be a hundred times larger.
+    this.#listener.onEvent({ type: 'plot', png: new Uint8Array(png) })
+  }
+
+  #end(payload: Buffer): void {
+    const end = End.parse(JSON.parse(payload.toString()))
+    this.#isEnded = true
+    for (const stream of ['stdout', 'stderr'] as const) this.#output(stream, this.#streams[stream].end())
+    this.#listener.onEnd(end.type === 'exit' ? { type: 'exit', exitCode: end.exit_code } : end)
+  }
+}
+
+/** One stream's bytes as text, up to the cap; what is not UTF-8 becomes U+FFFD. */
+class Text {
+  readonly #decoder = new StringDecoder('utf8')
+  #bytes = 0
+
+  take(bytes: Buffer): string {
+    this.#bytes += bytes.length
+    if (this.#bytes > OUTPUT_BYTES_MAX + LAST_LINE_BYTES_MAX) throw new RangeError('too much output')
+    return this.#decoder.write(bytes)
+  }
+
+  end(): string {
+    return this.#decoder.end()
+  }
+}

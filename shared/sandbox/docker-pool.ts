@@ -1,0 +1,197 @@
+import { backoffMs } from '#shared/backoff.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/*
+ * Interpreters that are started before they are asked for. Each serves once. How many wait is learned from the load: one at
+ * first, one more each time somebody found none, one fewer when the longest-waiting has waited for a minute.
+ *
+ *   starting → idle → taken
+ *      ↓         ↓
+ *      failed    lost (it ended by itself) → another starts
+ */
+
+/** Starts that fail one after the other until those who wait are told. */
+const FAILURES_MAX = 3
+const FAILED_START = { baseMs: 500, maxMs: 30_000 }
+/** A start that takes longer counts as failed. */
+const START_MS_MAX = 60_000
+/** An interpreter that waited so long shows that there are too many. */
+const SURPLUS_MS = 60_000
+
+/** Something that serves one run. */
+export interface PoolMember {
+  /** Settles when it ended, whoever ended it. */
+  readonly ended: Promise<void>
+  /** Ends it. A second call does nothing more. */
+  dispose(): Promise<void>
+}
+
+/** What a pool takes. */
+export interface WarmPoolOptions<Member extends PoolMember> {
+  /** Starts one, ready to serve. Aborting `signal` leaves nothing behind. */
+  readonly start: (signal: AbortSignal) => Promise<Member>
+  /** Members that wait, at most. */
+  readonly idleMax: number
+  /** Starts under way at once. */
+  readonly startsMax: number
+  /** Hears why a start failed. */
+  readonly onFailure: (error: unknown) => void
+}
+
+type Waiter<Member> = PromiseWithResolvers<Member>
+
+/** Started members in reserve. Its owner closes it. */
+export class WarmPool<Member extends PoolMember> {
+  readonly #options: WarmPoolOptions<Member>
+  readonly #closing = new AbortController()
+  #idle: { readonly member: Member; readonly sinceMs: number }[] = []
+  readonly #waiters = new Set<Waiter<Member>>()
+  readonly #starts = new Set<Promise<void>>()
+  readonly #ends = new Set<Promise<void>>()
+  #wanted = 1
+  #failures = 0
+  /** Why starts keep failing; who comes meanwhile is told at once. */
+  #refusal: ServiceError | undefined
+  #retry: NodeJS.Timeout | undefined
+  readonly #surplus: NodeJS.Timeout
+
+  constructor(options: WarmPoolOptions<Member>) {
+    this.#options = options
+    this.#surplus = setInterval(() => this.#shrink(), SURPLUS_MS / 2).unref()
+    this.#fill()
+  }
+
+  /** Members that wait. */
+  get idle(): number {
+    return this.#idle.length
+  }
+
+  /**
+   * One that is ready; the caller disposes it.
+   *
+   * @throws ServiceError `sandbox_unavailable` when starts keep failing; the signal's reason
+   */
+  async take(signal: AbortSignal): Promise<Member> {
+    signal.throwIfAborted()
+    this.#closing.signal.throwIfAborted()
+    const ready = this.#idle.shift()
+    if (ready === undefined && this.#refusal !== undefined) throw this.#refusal
+    if (ready === undefined) this.#wanted = Math.min(this.#wanted + 1, this.#options.idleMax)
+    const waiter = ready === undefined ? this.#wait() : undefined
+    this.#fill()
+    return ready?.member ?? (await this.#until(waiter as Waiter<Member>, signal))
+  }
+
+  /** Ends every member that was not taken, and every start. A second call does nothing more. */
+  async close(): Promise<void> {
+    const reason = new ServiceError('sandbox_unavailable', 'The sandbox is closed.')
+    this.#closing.abort(reason)
+    clearTimeout(this.#retry)
+    clearInterval(this.#surplus)
+    this.#refuseAll(reason)
+    await Promise.allSettled(this.#starts)
+    for (const { member } of this.#idle.splice(0)) this.#end(member)
+    await Promise.allSettled(this.#ends)
+  }
+
+  #wait(): Waiter<Member> {
+    const waiter = Promise.withResolvers<Member>()
+    this.#waiters.add(waiter)
+    return waiter
+  }
+
+  async #until(waiter: Waiter<Member>, signal: AbortSignal): Promise<Member> {
+    const leave = () => {
+      // Served at the same moment: the member is its, and the caller disposes it.
+      if (this.#waiters.delete(waiter)) waiter.reject(signal.reason)
+    }
+    signal.addEventListener('abort', leave, { once: true })
+    try {
+      return await waiter.promise
+    } finally {
+      signal.removeEventListener('abort', leave)
+    }
+  }
+
+  /** Starts what is missing. After a failure the retry does. */
+  #fill(): void {
+    const { startsMax } = this.#options
+    if (this.#closing.signal.aborted || this.#retry !== undefined) return
+    const missing = this.#waiters.size + this.#wanted - this.#idle.length - this.#starts.size
+    for (let left = Math.min(missing, startsMax - this.#starts.size); left > 0; left--) {
+      const start = this.#startOne().finally(() => {
+        this.#starts.delete(start)
+        this.#fill()
+      })
+      this.#starts.add(start)
+    }
+  }
+
+  async #startOne(): Promise<void> {
+    const signal = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(START_MS_MAX)])
+    try {
+      const member = await this.#options.start(signal)
+      this.#failures = 0
+      this.#refusal = undefined
+      this.#welcome(member)
+    } catch (error) {
+      if (!this.#closing.signal.aborted) this.#failed(error)
+    }
+  }
+
+  #welcome(member: Member): void {
+    const [waiter] = this.#waiters
+    if (waiter !== undefined) {
+      this.#waiters.delete(waiter)
+      waiter.resolve(member)
+      return
+    }
+    this.#idle.push({ member, sinceMs: performance.now() })
+    void member.ended.then(() => this.#lost(member))
+  }
+
+  /** It ended while it waited. That counts as a failed start: an image that dies after a second must not be started forever. */
+  #lost(member: Member): void {
+    const kept = this.#idle.filter((idle) => idle.member !== member)
+    if (kept.length === this.#idle.length) return
+    this.#idle = kept
+    this.#failed(new Error('An interpreter ended while it waited for a run.'))
+    this.#fill()
+  }
+
+  #failed(error: unknown): void {
+    this.#failures += 1
+    this.#options.onFailure(error)
+    if (this.#failures >= FAILURES_MAX) {
+      this.#refusal = ServiceError.from(error)
+      this.#refuseAll(this.#refusal)
+    }
+    this.#retry ??= setTimeout(
+      () => {
+        this.#retry = undefined
+        this.#fill()
+      },
+      backoffMs(this.#failures, FAILED_START, Math.random()),
+    ).unref()
+  }
+
+  #refuseAll(error: ServiceError): void {
+    for (const waiter of this.#waiters) waiter.reject(error)
+    this.#waiters.clear()
+  }
+
+  #shrink(): void {
+    const [oldest] = this.#idle
+    if (oldest === undefined || this.#wanted === 1 || performance.now() - oldest.sinceMs < SURPLUS_MS) return
+    this.#wanted -= 1
+    if (this.#idle.length > this.#wanted) {
+      this.#idle.shift()
+      this.#end(oldest.member)
+    }
+  }
+
+  #end(member: Member): void {
+    const end = member.dispose().finally(() => this.#ends.delete(end))
+    this.#ends.add(end)
+  }
+}

@@ -1,0 +1,17 @@
+import { stat } from 'node:fs/promises'
+import { ServiceError } from '#shared/error.ts'
+
+/** Where a daemon listens unless DOCKER_HOST says otherwise. */
+const SOCKET = '/var/run/docker.sock'
+
+/**
+ * Looks whether there may be a Docker daemon, before its client is loaded: that alone takes 50 MB.
+ *
+ * @param host DOCKER_HOST
+ * @throws ServiceError `sandbox_unavailable` when there is none
+ */
+export async function requireDockerSocket(host: string | undefined): Promise<void> {
+  const isThere = Boolean(host) || (await stat(SOCKET).catch(() => undefined))?.isSocket()
+  if (isThere) return
+  throw new ServiceError('sandbox_unavailable', 'No Docker daemon answers: start one, or set DOCKER_HOST.')
+}

@@ -1,0 +1,227 @@
+"""
+Runs the caller's program: inside every sandbox, whatever its walls are made of.
+
+Nothing here keeps anybody in, and nothing asks for an operating system: files, pipes and clocks of the standard
+library are all it takes, so that it runs the same under WebAssembly. What is hostile is the program, and after it has
+started everything in this process is its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import builtins
+import gc
+import importlib
+import io
+import json
+import linecache
+import random
+import site
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+
+import plots
+import scan as policy
+
+FILE = "main.py"
+# Imported by name, and what most programs reach for below that name.
+LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn")
+WARM = (
+    "scipy.stats", "scipy.optimize", "matplotlib.pyplot", "asyncio", "collections", "csv", "dataclasses", "datetime",
+    "decimal", "fractions", "functools", "itertools", "math", "queue", "re", "statistics", "string", "typing",
+)  # fmt: skip
+# Held while the program runs and let go to report a MemoryError: printing a traceback takes memory too.
+RESERVE_BYTES = 4 << 20
+OURS = frozenset((__file__, plots.__file__))
+TOO_DEEP = "line 1: the code nests too deeply to be checked"
+
+Emit = Callable[[bytes, bytes], None]
+
+_reserve: bytearray | None = None
+
+
+def warm() -> dict[str, str]:
+    """
+    Imports the libraries and draws a figure, so that no run pays for it. Call it once, before any program.
+
+    Gives the version of each library by the name it is imported by, and of `python`.
+    """
+    plots.seed_font_cache()
+    modules = [importlib.import_module(name) for name in LIBRARIES]
+    for name in WARM:
+        importlib.import_module(name)
+    plots.capture_on_show()
+    plots.draw_one()
+    # exit() and quit(), which an interpreter that is started without its site packages does not have.
+    site.setquit()
+    # What is here now is never garbage: a collection in a fork would only copy the pages it looks at.
+    gc.collect()
+    gc.freeze()
+    versions = {module.__name__: str(module.__version__) for module in modules}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
+
+
+def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None]) -> int:
+    """
+    Checks a program and runs it as `__main__` on descriptors 0, 1 and 2; gives its exit status, 0..255.
+
+    `emit(b"V", json)` tells the verdict, `{"violations": [...]}`, before anything runs; with a violation nothing does.
+    `emit(b"P", png)` gives each figure that the program shows. `lock_down` is called between verdict and program. With
+    `scan` off the program is not looked at, and its imports are not either.
+    """
+    _open_streams()
+    linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
+    failure, tree = None, None
+    try:
+        tree = ast.parse(code, FILE)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        failure = error
+    # The tree that is scanned is the one that is compiled: no other parser can read it differently.
+    violations = _violations(tree) if scan and tree is not None else []
+    emit(b"V", json.dumps({"violations": violations}).encode())
+    if violations:
+        return 0
+    lock_down()
+    plots.send_to(emit)
+    try:
+        status = _report(failure, None) if tree is None else _run(tree, is_guarded=scan)
+        return _finish(status)
+    except BaseException:
+        # Even printing an exception runs code of the program.
+        return 1
+
+
+def _open_streams() -> None:
+    """As Python opens them, but always UTF-8 and by lines, so that output leaves while the program runs."""
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = open(descriptor, "wb", closefd=False)
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _violations(tree: ast.AST) -> list[str]:
+    try:
+        return policy.scan(tree)
+    except RecursionError:
+        return [TOO_DEEP]
+
+
+def _run(tree: ast.AST, *, is_guarded: bool) -> int:
+    try:
+        program = compile(tree, FILE, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        if isinstance(error, SyntaxError):
+            # A tree does not know its text.
+            error.text = linecache.getline(FILE, error.lineno or 1)
+        return _report(error, None)
+    global _reserve
+    _reserve = bytearray(RESERVE_BYTES)
+    main = _main_module(is_guarded)
+    _forget_random_state()
+    try:
+        exec(program, main.__dict__)
+        return 0
+    except SystemExit as error:
+        return _exit_status(error.code)
+    except BaseException as error:
+        return _report(error, error.__traceback__)
+
+
+def _main_module(is_guarded: bool) -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__file__ = FILE
+    main.__builtins__ = _guarded_builtins() if is_guarded else builtins
+    sys.modules["__main__"] = main
+    sys.argv = [FILE]
+    return main
+
+
+def _guarded_builtins() -> types.ModuleType:
+    """
+    The builtins with an import that knows the scan's list, for what a scan cannot see: names that are computed.
+
+    Libraries keep the real one. It is a clear message, not a wall: the walls are outside this process.
+    """
+    guarded = types.ModuleType("builtins")
+    guarded.__dict__.update(builtins.__dict__)
+    guarded.__dict__["__import__"] = _import
+    return guarded
+
+
+def _import(name, globals=None, locals=None, fromlist=(), level=0):
+    if level == 0 and name.partition(".")[0] not in policy.ALLOWED_MODULES:
+        raise ImportError(f"import of '{name}' is not allowed")
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def _forget_random_state() -> None:
+    """Runs that share one warm interpreter would otherwise draw the same numbers."""
+    random.seed()
+    sys.modules["numpy"].random.seed(None)
+
+
+def _exit_status(code: object) -> int:
+    """Of `SystemExit`, as Python takes it."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _report(error: BaseException, trace: types.TracebackType | None) -> int:
+    """Prints an exception as Python does, without the frames of our files."""
+    global _reserve
+    _reserve = None
+    error = error.with_traceback(trace)
+    _hide_our_frames(error)
+    hook = sys.excepthook
+    # The built-in one looks for the source in a file.
+    show = traceback.print_exception if hook is sys.__excepthook__ else hook
+    show(type(error), error, error.__traceback__)
+    return 1
+
+
+def _hide_our_frames(error: BaseException) -> None:
+    """In the exception and in those that led to it."""
+    seen, pending = set(), [error]
+    while pending:
+        error = pending.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        error.__traceback__ = _without_ours(error.__traceback__)
+        pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+
+
+def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
+    kept = [part for part in _parts(trace) if part.tb_frame.f_code.co_filename not in OURS]
+    for part, following in zip(kept, [*kept[1:], None]):
+        part.tb_next = following
+    return kept[0] if kept else None
+
+
+def _parts(trace: types.TracebackType | None) -> list[types.TracebackType]:
+    parts = []
+    while trace is not None:
+        parts.append(trace)
+        trace = trace.tb_next
+    return parts
+
+
+def _finish(status: int) -> int:
+    """What Python does at its end: threads, handlers of `atexit`, buffers. The process may then be ended at once."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        # A program may have closed them, or put something else in their place.
+        if not getattr(stream, "closed", True):
+            stream.flush()
+    return status

@@ -1,0 +1,89 @@
+"""
+What a run sees of the machine: namespaces of its own, made without privileges, through the C library.
+
+A supervisor calls `enter` and then forks; its child calls `drop_privileges`. Both have all capabilities inside the new
+namespaces until then and none outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+NOBODY = 65_534
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x0002_0000, 0x0400_0000, 0x0800_0000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x1000_0000, 0x2000_0000, 0x4000_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x4_0000
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+CAPABILITIES_MAX, CAPABILITY_VERSION = 64, 0x2008_0522
+SCRATCH_FILES_MAX = 8_192
+# Seen by the zygote, not by a run: its socket, and files that tell of the machine.
+HIDDEN = ("/run", "/proc")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(scratch_bytes: int) -> None:
+    """
+    Moves this process into fresh namespaces, with an empty /tmp; the next process it forks is the first of its own.
+
+    @raises OSError naming the step
+    """
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # The maps below belong to root otherwise.
+    spaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET
+    _check(_libc.unshare(spaces), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {NOBODY} 1"), ("gid_map", f"{NOBODY} {NOBODY} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    # Before all others this run is to die when memory is short.
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    plain = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    _check(_libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
+    options = f"size={scratch_bytes},nr_inodes={SCRATCH_FILES_MAX},mode=1777".encode()
+    _check(_libc.mount(b"tmpfs", b"/tmp", b"tmpfs", plain, options), "/tmp")
+    for path in HIDDEN:
+        _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", plain | MS_RDONLY, b"size=4k,mode=555"), path)
+
+
+def become_nobody() -> None:
+    """Leaves the rights of root for good, if this is root. The rest of the code never runs with them."""
+    if os.getuid() != 0:
+        return
+    _drop_bounding_set()
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def drop_privileges() -> None:
+    """Takes all capabilities from this process, for good. @raises OSError"""
+    _drop_bounding_set()
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the one that started it ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def hide_from_equals() -> None:
+    """Processes of the same user can neither trace this one and its forks nor open what they hold."""
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _drop_bounding_set() -> None:
+    for capability in range(CAPABILITIES_MAX):
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # The kernel knows no more of them.
+
+
+def _check(result: int, step: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{step}: {os.strerror(code)}")

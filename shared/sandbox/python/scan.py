@@ -1,0 +1,185 @@
+"""
+Looks for imports and calls that are not allowed in a program that is about to run: on the very tree that is compiled.
+
+It is policy with line numbers, not a wall. Known holes, all met by the sandbox around it: names computed at run time
+(`getattr(obj, input())`), builtins under another name (`f = open`), objects carried through containers and calls, a
+builtin whose name the program binds on a path that is never taken, files that hold code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import scan_paths
+from scan_fold import candidates
+from scan_names import FUNCTIONS, Names, own_names
+from scan_policy import ALLOWED_MODULES, DENIED_ATTRIBUTES, DENIED_BUILTINS, DENIED_NAMES, is_denied
+
+__all__ = ["ALLOWED_MODULES", "scan"]
+
+FINDINGS_MAX = 50
+NAME_CHARS_MAX = 80
+BY_NAME = ("getattr", "setattr", "delattr")
+STRING_RUNNERS = ("timeit.timeit", "timeit.repeat", "timeit.Timer")
+# `df.eval` and `df.query` take expressions of their own; these words in one lead out of the frame.
+OUTSIDE_A_FRAME = DENIED_ATTRIBUTES | DENIED_NAMES
+
+Own = frozenset[str]
+
+
+def scan(tree: ast.AST) -> list[str]:
+    """What is not allowed in a program, by line: `line 3: import of 'os' is not allowed`; at most FINDINGS_MAX."""
+    found = sorted(_Scan(tree).findings(), key=lambda finding: finding[0])
+    return list(dict.fromkeys(f"line {line}: {text}" for line, text in found))[:FINDINGS_MAX]
+
+
+class _Scan:
+    """One walk. The stack is a list: a tree can be deeper than Python's own."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._tree = tree
+        self._names = Names(ast.walk(tree))
+
+    def findings(self) -> Iterator[tuple[int, str]]:
+        pending: list[tuple[ast.AST, Own]] = [(self._tree, frozenset())]
+        while pending:
+            node, own = pending.pop()
+            look = getattr(self, f"_in_{type(node).__name__}", None)
+            if look is not None:
+                yield from ((getattr(node, "lineno", 1), text) for text in look(node, own))
+            pending += _children(node, own)
+
+    def _in_Import(self, node: ast.Import, own: Own) -> Iterator[str]:
+        for alias in node.names:
+            if is_denied(alias.name):
+                yield f"import of {_quoted(alias.name)} is not allowed"
+
+    def _in_ImportFrom(self, node: ast.ImportFrom, own: Own) -> Iterator[str]:
+        module = node.module or ""
+        if node.level:
+            yield f"import relative to a package ({_quoted('.' * node.level + module)}) is not allowed"
+        elif is_denied(module):
+            yield f"import of {_quoted(module)} is not allowed"
+        else:
+            for alias in node.names:
+                if is_denied(f"{module}.{alias.name}") or alias.name in DENIED_ATTRIBUTES:
+                    yield f"import of {_quoted(alias.name)} from {_quoted(module)} is not allowed"
+
+    def _in_Name(self, node: ast.Name, own: Own) -> Iterator[str]:
+        is_builtin = node.id in DENIED_BUILTINS and isinstance(node.ctx, ast.Load) and node.id not in own
+        if is_builtin or node.id in DENIED_NAMES:
+            yield f"use of '{node.id}' is not allowed"
+        elif node.id in self._names.starred:
+            yield f"use of '{self._names.starred[node.id]}' is not allowed"
+
+    def _in_Attribute(self, node: ast.Attribute, own: Own) -> Iterator[str]:
+        if node.attr in DENIED_ATTRIBUTES:
+            yield f"access to attribute '{node.attr}' is not allowed"
+        else:
+            yield from self._member(self._names.path(node.value), node.attr)
+
+    def _in_MatchClass(self, node: ast.MatchClass, own: Own) -> Iterator[str]:
+        for name in node.kwd_attrs:
+            if name in DENIED_ATTRIBUTES:
+                yield f"access to attribute '{name}' is not allowed"
+
+    def _in_Subscript(self, node: ast.Subscript, own: Own) -> Iterator[str]:
+        yield from self._item(node.slice)
+
+    def _in_Call(self, node: ast.Call, own: Own) -> Iterator[str]:
+        path = self._names.path(node.func)
+        if path in STRING_RUNNERS:
+            yield from self._strings_that_run(node)
+        elif path in ("operator.attrgetter", "operator.methodcaller"):
+            for argument in node.args:
+                yield from self._by_name(None, argument)
+        if isinstance(node.func, ast.Name) and node.func.id not in own:
+            if node.func.id in BY_NAME and len(node.args) > 1:
+                yield from self._by_name(node.args[0], node.args[1])
+            elif node.func.id == "vars" and node.args and self._names.path(node.args[0]):
+                yield f"access to every member of module '{self._names.path(node.args[0])}' is not allowed"
+        elif isinstance(node.func, ast.Attribute):
+            yield from self._method(node, node.func)
+        yield from scan_paths.forbidden_paths(node, path, "open" in own, self._names.constants)
+
+    def _method(self, node: ast.Call, function: ast.Attribute) -> Iterator[str]:
+        if function.attr in ("__getattribute__", "__getattr__", "__setattr__"):
+            for argument in node.args:
+                yield from self._by_name(None, argument)
+        elif function.attr in ("get", "pop", "setdefault", "__getitem__") and node.args:
+            yield from self._item(node.args[0])
+        elif function.attr in ("query", "eval") and node.args:
+            for text in self._strings(node.args[0]):
+                if OUTSIDE_A_FRAME.intersection(re.findall(r"\w+", text)) or self._leaves_by_variable(text):
+                    yield f"an expression of {function.attr}() that reaches outside its frame is not allowed"
+        elif function.attr in ("format", "format_map"):
+            for text in self._strings(function.value):
+                if DENIED_ATTRIBUTES.intersection(re.findall(r"[.\[](\w+)", text)):
+                    yield "a format string that reads a forbidden attribute is not allowed"
+        if any(word.arg == "allow_pickle" and _is_true(word.value) for word in node.keywords):
+            yield "unpickling (allow_pickle) is not allowed"
+
+    def _member(self, module: str | None, name: str) -> Iterator[str]:
+        """Of a module. What lies below a denied one was reported there."""
+        if module is None or is_denied(module):
+            return
+        if is_denied(f"{module}.{name}"):
+            yield f"use of {_quoted(f'{module}.{name}')} is not allowed"
+        elif name == "__dict__":
+            yield f"access to every member of module {_quoted(module)} is not allowed"
+
+    def _by_name(self, owner: ast.expr | None, name: ast.expr) -> Iterator[str]:
+        module = None if owner is None else self._names.path(owner)
+        texts = self._strings(name)
+        if module is not None and not texts:
+            yield f"access to a computed member of module {_quoted(module)} is not allowed"
+        for text in texts:
+            denied = OUTSIDE_A_FRAME.intersection(text.split("."))
+            if denied:
+                yield f"access to attribute '{min(denied)}' is not allowed"
+            else:
+                yield from self._member(module, text)
+
+    def _item(self, key: ast.expr) -> Iterator[str]:
+        for text in self._strings(key):
+            if text in ("__builtins__", "__import__", "__globals__"):
+                yield f"access to item '{text}' is not allowed"
+
+    def _leaves_by_variable(self, expression: str) -> bool:
+        """`@np.os.system(...)`: variables of the program are there with their attributes."""
+        words = re.findall(r"@\s*([\w.]+)", expression)
+        tops = [(self._names.paths.get(word.partition(".")[0]), word.partition(".")[2]) for word in words]
+        return any(module and is_denied(f"{module}.{rest}") for module, rest in tops)
+
+    def _strings_that_run(self, node: ast.Call) -> Iterator[str]:
+        code = [*node.args[:2], *(word.value for word in node.keywords if word.arg in ("stmt", "setup"))]
+        for text in (text for argument in code for text in self._strings(argument)):
+            try:
+                nested = ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                # Then timeit cannot run it either.
+                continue
+            yield from (f"in a string that is run: {finding}" for _, finding in _Scan(nested).findings())
+
+    def _strings(self, node: ast.expr) -> list[str]:
+        return [value for value in candidates(node, self._names.constants) if isinstance(value, str)]
+
+
+def _children(node: ast.AST, own: Own) -> Iterator[tuple[ast.AST, Own]]:
+    """Decorators, defaults and annotations belong to the scope around a function."""
+    inside = own | own_names(node) if isinstance(node, (ast.Module, *FUNCTIONS)) else own
+    for field, value in ast.iter_fields(node):
+        scope = inside if field == "body" else own
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield child, scope
+
+
+def _is_true(node: ast.expr) -> bool:
+    return not (isinstance(node, ast.Constant) and not node.value)
+
+
+def _quoted(name: str) -> str:
+    return repr(name if len(name) <= NAME_CHARS_MAX else f"{name[:NAME_CHARS_MAX]}…")

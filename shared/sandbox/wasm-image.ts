@@ -1,0 +1,56 @@
+import { once } from 'node:events'
+import { type FileHandle, mkdir, open } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { FrameReader } from './wasm/frames.ts'
+import { IMAGE_MEMORY } from './wasm/prepared-files.ts'
+import type { ImageFacts } from './wasm/warm-up.ts'
+import { type ConfinedChild, collectErrors, spawnConfined } from './wasm-child.ts'
+
+const SOURCES = fileURLToPath(new URL('./python/', import.meta.url))
+const FRAME_BYTES_MAX = 1 << 20
+/** Warming takes 6 seconds of processor time. */
+const WARM_MS_MAX = 5 * 60_000
+
+/**
+ * Warms an interpreter in a confined process, and writes its memory into `built`.
+ *
+ * @returns what is to be known with it
+ * @throws Error with what it complained about, or the abort reason
+ */
+export async function buildImage(
+  built: string,
+  libraryDir: string,
+  signal: AbortSignal | undefined,
+): Promise<ImageFacts> {
+  await mkdir(built, { recursive: true })
+  await using file = await open(join(built, IMAGE_MEMORY), 'w')
+  const child = spawnConfined(['warm-up', libraryDir, SOURCES], [libraryDir, SOURCES])
+  const errors = collectErrors(child)
+  const closed = once(child, 'close')
+  const limit = AbortSignal.any([AbortSignal.timeout(WARM_MS_MAX), ...(signal ? [signal] : [])])
+  const kill = () => child.kill('SIGKILL')
+  limit.addEventListener('abort', kill, { once: true })
+  try {
+    const facts = await writeImage(child, file)
+    const [code, killedBy] = await closed
+    if (facts) return facts
+    signal?.throwIfAborted()
+    throw new Error(`the interpreter was not warmed (${code ?? killedBy}): ${errors()}`)
+  } finally {
+    limit.removeEventListener('abort', kill)
+    child.kill('SIGKILL')
+    await closed
+  }
+}
+
+async function writeImage(child: ConfinedChild, file: FileHandle): Promise<ImageFacts | undefined> {
+  const reader = new FrameReader(FRAME_BYTES_MAX)
+  for await (const chunk of child.stdout) {
+    for (const { type, payload } of reader.push(chunk)) {
+      if (type === 'L') return JSON.parse(payload.toString()) as ImageFacts
+      await file.write(payload)
+    }
+  }
+  return undefined
+}

@@ -1,0 +1,79 @@
+/*
+ * Frames, as between any sandbox and its supervisor: 1 byte type, 4 bytes big-endian length, payload. Between the
+ * service and the process of the WebAssembly sandbox a payload may begin with the number of its run, 4 bytes big-endian.
+ */
+
+const HEADER_BYTES = 5
+
+/** One message. */
+export interface Frame {
+  /** One letter. */
+  readonly type: string
+  readonly payload: Buffer
+}
+
+/** Puts frames together from a stream's chunks. */
+export class FrameReader {
+  readonly #payloadMax: number
+  #pending: Buffer[] = []
+  #pendingBytes = 0
+
+  /** @param payloadMax Longest payload: more is never kept. */
+  constructor(payloadMax: number) {
+    this.#payloadMax = payloadMax
+  }
+
+  /**
+   * The frames that are whole with this chunk.
+   *
+   * @throws RangeError for a longer frame than is allowed; the stream makes no sense from there on
+   */
+  *push(chunk: Buffer): Iterable<Frame> {
+    if (chunk.length > 0) this.#pending.push(chunk)
+    this.#pendingBytes += chunk.length
+    for (;;) {
+      const bytes = this.#nextBytes()
+      if (bytes === undefined || this.#pendingBytes < bytes) return
+      const all = this.#join()
+      this.#pending = all.length > bytes ? [all.subarray(bytes)] : []
+      this.#pendingBytes = all.length - bytes
+      yield { type: String.fromCharCode(all[0] as number), payload: all.subarray(HEADER_BYTES, bytes) }
+    }
+  }
+
+  #nextBytes(): number | undefined {
+    if (this.#pendingBytes < HEADER_BYTES) return undefined
+    if ((this.#pending[0]?.length ?? 0) < HEADER_BYTES) this.#join()
+    const length = (this.#pending[0] as Buffer).readUInt32BE(1)
+    if (length > this.#payloadMax) throw new RangeError('a frame is too long')
+    return HEADER_BYTES + length
+  }
+
+  #join(): Buffer {
+    const [first] = this.#pending
+    if (this.#pending.length === 1 && first) return first
+    const all = Buffer.concat(this.#pending)
+    this.#pending = [all]
+    return all
+  }
+}
+
+/** One frame's bytes. */
+export function encodeFrame(type: string, payload: Uint8Array): Buffer {
+  const header = Buffer.alloc(HEADER_BYTES)
+  header.write(type, 'latin1')
+  header.writeUInt32BE(payload.length, 1)
+  return Buffer.concat([header, payload])
+}
+
+/** One frame of a run. */
+export function encodeRunFrame(type: string, run: number, payload: Uint8Array = Buffer.alloc(0)): Buffer {
+  const number = Buffer.alloc(4)
+  number.writeUInt32BE(run)
+  return encodeFrame(type, Buffer.concat([number, payload]))
+}
+
+/** The run of a frame and the rest of its payload. @throws RangeError when it is too short */
+export function splitRun({ payload }: Frame): { run: number; rest: Buffer } {
+  return { run: payload.readUInt32BE(0), rest: payload.subarray(4) }
+}

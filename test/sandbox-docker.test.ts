@@ -1,0 +1,109 @@
+/** What only the docker adapter has. Its promises as a sandbox are in `ports/sandbox-docker.test.ts`. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import Docker from 'dockerode'
+import { beforeAll, describe, expect, inject, it } from 'vitest'
+import { openLog } from '#shared/log.ts'
+import { dockerAdapter } from '#shared/sandbox/docker.ts'
+import { LABEL } from '#shared/sandbox/docker-container.ts'
+import { removeLeftovers } from '#shared/sandbox/docker-leftovers.ts'
+import { until } from './stack.ts'
+import { PREPARE_MS, SANDBOX_DIRECTORY } from './support/sandbox-adapters.ts'
+import { runCode } from './support/sandbox-runs.ts'
+
+const socketPath = inject('docker') ?? undefined
+const log = openLog('silent', 'test')
+const WITHIN_MS = 120_000
+
+const adapter = (options: { runtime?: string; image?: string; socketPath?: string } = {}) =>
+  dockerAdapter({ directory: SANDBOX_DIRECTORY, log, ...(socketPath === undefined ? {} : { socketPath }), ...options })
+
+describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
+  const docker = new Docker(socketPath === undefined ? {} : { socketPath })
+  /** Of one service: other tests have theirs. */
+  const containersOf = async (pid = 0) => {
+    const all = await docker.listContainers({ all: true, filters: { label: [`${LABEL}=${pid}`] } })
+    return all.map(({ Id }) => Id)
+  }
+
+  beforeAll(async () => {
+    await adapter().prepare(() => {}, AbortSignal.timeout(PREPARE_MS))
+  }, PREPARE_MS)
+
+  it('leaves no container when its service is killed in the middle of runs', { timeout: WITHIN_MS }, async () => {
+    await using service = await startService(socketPath as string)
+    await until(async () => (await containersOf(service.pid)).length > 1, { withinMs: 60_000 })
+    service.kill()
+    await until(async () => (await containersOf(service.pid)).length === 0, { withinMs: 30_000 })
+  })
+
+  it('removes what a killed service made and never started', { timeout: WITHIN_MS }, async () => {
+    const [{ RepoTags } = { RepoTags: undefined }] = await docker.listImages({
+      filters: { reference: ['sluice-sandbox'] },
+    })
+    const left = await docker.createContainer({ Image: RepoTags?.[0] ?? '', Labels: { [LABEL]: '0' }, Cmd: ['x'] })
+    await removeLeftovers(docker, log)
+    expect(await containersOf()).toContain(left.id)
+    await removeLeftovers(docker, log, 0)
+    expect(await containersOf()).not.toContain(left.id)
+  })
+
+  it('shows a run nothing of its machine', { timeout: WITHIN_MS }, async () => {
+    const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
+    const code = [
+      'import os',
+      "print(os.listdir('/sys'), open('/etc/resolv.conf').read(), open('/etc/hosts').read(), os.uname().nodename)",
+      "print(open('/proc/self/status').read())",
+    ].join('\n')
+    const { stdout } = await runCode(sandbox, code)
+    await sandbox.close()
+    expect(stdout.split('\n')[0]).toBe('[]   sandbox')
+    expect(stdout).toMatch(/CapBnd:\s+0+\n/)
+    expect(stdout).toMatch(/NoNewPrivs:\s+1\n/)
+    expect(stdout).toMatch(/Uid:\s+65534\s+65534/)
+  })
+
+  it('refuses a runtime that the daemon does not have, and names those that it has', async () => {
+    const refused = adapter({ runtime: 'nothing' }).prepare(() => {}, AbortSignal.timeout(10_000))
+    await expect(refused).rejects.toMatchObject({
+      code: 'sandbox_unavailable',
+      message: expect.stringMatching(/no runtime nothing \(it has .*runc.*\)/),
+    })
+  })
+})
+
+it('says that no daemon answers', async () => {
+  const refused = adapter({ socketPath: '/nonexistent/docker.sock' }).prepare(() => {}, AbortSignal.timeout(10_000))
+  await expect(refused).rejects.toMatchObject({
+    code: 'sandbox_unavailable',
+    message: 'No Docker daemon answers: start one, or set DOCKER_HOST.',
+  })
+})
+
+/** A process that has a sandbox open and runs programs in it without end. */
+async function startService(socket: string) {
+  const script = `
+    import { dockerAdapter } from '#shared/sandbox/docker.ts'
+    import { openLog } from '#shared/log.ts'
+    const [directory, socketPath] = process.argv.slice(1)
+    const adapter = dockerAdapter({ directory, socketPath, log: openLog('silent', 'test') })
+    const sandbox = await adapter.open(AbortSignal.timeout(60_000))
+    const job = { code: 'import time; time.sleep(60)', timeoutMs: 60_000, scan: false }
+    for (let i = 0; i < 2; i++) void sandbox.run(job, () => {}, AbortSignal.timeout(60_000))
+    setInterval(() => {}, 1_000)
+    console.log('running')
+  `
+  const child = spawn(process.execPath, ['--input-type=module', '-e', script, SANDBOX_DIRECTORY, socket], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  await once(child.stdout, 'data')
+  const kill = () => child.kill('SIGKILL')
+  return {
+    pid: child.pid,
+    kill,
+    [Symbol.asyncDispose]: async () => {
+      kill()
+      if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+    },
+  }
+}

@@ -1,0 +1,80 @@
+/**
+ * A Docker daemon for tests, in this order: one that answers already; a private one, where its programs are installed and
+ * we are root. A private one has its own data root, socket and runtime directory, and no network.
+ */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import Docker from 'dockerode'
+import { until } from '../stack.ts'
+
+const DOCKERD = ['/usr/sbin/dockerd', '/usr/bin/dockerd', '/usr/local/bin/dockerd'].find((path) => existsSync(path))
+const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+const START_MS = 60_000
+const STOP_MS = 20_000
+const PING_MS = 2_000
+
+/** A daemon that tests may use. */
+export interface TestDocker {
+  /** Path of its unix socket. */
+  readonly socketPath: string
+  stop(): Promise<void>
+}
+
+/** Finds or starts a daemon. @returns the daemon, or why there is none */
+export async function findDocker(): Promise<TestDocker | string> {
+  const running = new Docker({ timeout: PING_MS })
+  if (await answers(running)) return { socketPath: socketOf(running), stop: async () => undefined }
+  if (DOCKERD === undefined) return 'no Docker daemon answers, and dockerd is not installed (apt-get install docker.io)'
+  if (process.getuid?.() !== 0) return 'no Docker daemon answers, and only root can start one'
+  return await startDockerd(DOCKERD)
+}
+
+/** Images are kept from one run of the tests to the next: an import copies 400 MB. */
+async function startDockerd(program: string): Promise<TestDocker | string> {
+  const data = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'dockerd')
+  await mkdir(data, { recursive: true })
+  const runDir = await mkdtemp(join(tmpdir(), 'sluice-dockerd-'))
+  const socketPath = join(runDir, 'docker.sock')
+  const places = ['--data-root', data, '--exec-root', join(runDir, 'exec'), '-p', join(runDir, 'docker.pid')]
+  const alone = ['--bridge=none', '--iptables=false', '--ip6tables=false', '--userland-proxy=false']
+  const options = ['--exec-opt', 'native.cgroupdriver=cgroupfs', '--log-driver', 'none', '--log-level', 'error']
+  // Killed tests stop nothing: then it has to end by itself.
+  const withUs = ['--pdeathsig', 'TERM', program, '-H', `unix://${socketPath}`]
+  const daemon = spawn('setpriv', [...withUs, ...places, ...alone, ...options], {
+    env: { PATH },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  let problems = ''
+  daemon.stderr.on('data', (chunk) => {
+    problems = (problems + chunk).slice(-2000)
+  })
+  const exited = once(daemon, 'exit')
+  const stop = async () => {
+    daemon.kill('SIGTERM')
+    const kill = setTimeout(() => daemon.kill('SIGKILL'), STOP_MS)
+    if (daemon.exitCode === null && daemon.signalCode === null) await exited
+    clearTimeout(kill)
+    await rm(runDir, { recursive: true, force: true })
+  }
+  const docker = new Docker({ socketPath, timeout: PING_MS })
+  const isUp = async () => daemon.exitCode !== null || (await answers(docker))
+  await until(isUp, { withinMs: START_MS }).catch(() => undefined)
+  if (await answers(docker)) return { socketPath, stop }
+  await stop()
+  return `dockerd did not start: ${problems.trim().split('\n').at(-1)}`
+}
+
+async function answers(docker: Docker): Promise<boolean> {
+  return await docker.ping().then(
+    () => true,
+    () => false,
+  )
+}
+
+function socketOf(docker: Docker): string {
+  return (docker.modem as { socketPath?: string }).socketPath ?? '/var/run/docker.sock'
+}

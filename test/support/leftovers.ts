@@ -1,0 +1,118 @@
+/** What a service may leave behind on a Linux machine: looked at before and after, to compare. */
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { join } from 'node:path'
+
+/** What there is at one moment. */
+export interface Holdings {
+  /** Every process that this one started, and those they started: their numbers. */
+  readonly processes: readonly number[]
+  /** Mount points that this process sees, but for those of Docker daemons, which have containers of others. */
+  readonly mounts: readonly string[]
+  /** Control groups with our name. */
+  readonly cgroups: readonly string[]
+  /** Pipes, sockets and files that this process has open, by kind. */
+  readonly descriptors: Readonly<Record<string, number>>
+}
+
+const OF_DOCKER = /docker|overlay2|containerd|netns/
+
+/** Counts now. */
+export function holdings(): Holdings {
+  return {
+    processes: descendants(),
+    mounts: lines('/proc/self/mountinfo')
+      .map((line) => line.split(' ').slice(3, 5).join(' '))
+      .filter((mount) => !OF_DOCKER.test(mount)),
+    cgroups: cgroups('/sys/fs/cgroup', 4),
+    descriptors: descriptors(),
+  }
+}
+
+/** What `now` has and `before` had not. */
+export function leftSince(before: Holdings, now = holdings()): string[] {
+  const isNew = (known: readonly (number | string)[]) => (item: number | string) => !known.includes(item)
+  return [
+    ...now.processes.filter(isNew(before.processes)).map((pid) => `process ${pid}: ${commandOf(Number(pid))}`),
+    ...now.mounts.filter(isNew(before.mounts)).map((mount) => `mount ${mount}`),
+    ...now.cgroups.filter(isNew(before.cgroups)).map((cgroup) => `cgroup ${cgroup}`),
+    ...Object.entries(now.descriptors)
+      .filter(([kind, count]) => count > (before.descriptors[kind] ?? 0))
+      .map(([kind, count]) => `${count} descriptors of kind ${kind}, ${before.descriptors[kind] ?? 0} before`),
+  ]
+}
+
+function descendants(): number[] {
+  const parents = new Map<number, number[]>()
+  for (const name of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    const parent = parentOf(name)
+    if (parent !== undefined) parents.set(parent, [...(parents.get(parent) ?? []), Number(name)])
+  }
+  const found: number[] = []
+  for (const pending = [process.pid]; pending.length > 0; ) {
+    const children = parents.get(pending.pop() ?? 0) ?? []
+    found.push(...children)
+    pending.push(...children)
+  }
+  return found
+}
+
+/** Undefined for a process that ended meanwhile, and for one that only waits to be reaped. */
+function parentOf(pid: string): number | undefined {
+  const [state, parent] = stat(Number(pid))
+  return state === undefined || state === 'Z' ? undefined : Number(parent)
+}
+
+/** The fields after the name, which may hold spaces: state, parent, … */
+function stat(pid: number): string[] {
+  const [line] = lines(`/proc/${pid}/stat`)
+  return line?.slice(line.lastIndexOf(')') + 2).split(' ') ?? []
+}
+
+function commandOf(pid: number): string {
+  return lines(`/proc/${pid}/cmdline`).join(' ').replaceAll('\0', ' ').slice(0, 200)
+}
+
+function cgroups(directory: string, depth: number): string[] {
+  if (depth === 0) return []
+  const inside = entries(directory).map((name) => join(directory, name))
+  return inside.flatMap((path) => [...(path.includes('sluice') ? [path] : []), ...cgroups(path, depth - 1)])
+}
+
+function entries(directory: string): string[] {
+  try {
+    return readdirSync(directory, { withFileTypes: true })
+      .filter((entry) => entry.isDirectory())
+      .map(({ name }) => name)
+  } catch {
+    return []
+  }
+}
+
+function descriptors(): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const name of readdirSync('/proc/self/fd')) {
+    const kind = kindOf(`/proc/self/fd/${name}`)
+    if (kind !== undefined) counts[kind] = (counts[kind] ?? 0) + 1
+  }
+  return counts
+}
+
+/** `socket`, `pipe`, `anon_inode`, or `file`; undefined when it is closed again. */
+function kindOf(path: string): string | undefined {
+  try {
+    const target = readlinkSync(path)
+    return target.startsWith('/') ? 'file' : target.split(':')[0]
+  } catch {
+    return undefined
+  }
+}
+
+function lines(path: string): string[] {
+  try {
+    return readFileSync(path, 'utf8')
+      .split('\n')
+      .filter((line) => line !== '')
+  } catch {
+    return []
+  }
+}

@@ -1,0 +1,160 @@
+/** The conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
+import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
+import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
+import { until } from '../stack.ts'
+import { type Holdings, holdings, leftSince } from './leftovers.ts'
+import { openSandbox, PREPARE_MS } from './sandbox-adapters.ts'
+import { type Snippet, snippets } from './sandbox-corpus.ts'
+import { expectationOf } from './sandbox-differences.ts'
+import { brokenBy, runCode } from './sandbox-runs.ts'
+
+/** A start of a container on a busy machine, on top of a snippet's own time. */
+const WAIT_MS = 90_000
+const CLOSED_MS = 10_000
+/** What the corpora leave on disk would be seen by the next run. */
+const LEAVE_FILES = "open('/tmp/left', 'w').write('x'); open('left-too', 'w').write('x')"
+const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') if name.startswith('left')))"
+
+/** What a file may change. */
+export interface ConformanceOptions {
+  /** Snippets to run; default all. */
+  readonly corpus?: (snippet: Snippet) => boolean
+  /** Runs one more program after each attack; default true. Not where each run has all new processes: it would only cost. */
+  readonly isAliveAsked?: boolean
+}
+
+/** Runs the suite on one adapter, or skips it where it cannot run. */
+export function describeSandbox(name: SandboxName, options: ConformanceOptions = {}): void {
+  const { corpus = () => true, isAliveAsked = true } = options
+  const attacks = snippets('attacks').filter(corpus)
+  const legit = snippets('legit').filter(corpus)
+
+  describe(`the sandbox ${name}`, () => {
+    let opened: Sandbox | string = 'not opened'
+    let before: Holdings
+    const sandbox = (context: TestContext): Sandbox => {
+      if (typeof opened === 'string') context.skip(opened)
+      return opened as Sandbox
+    }
+
+    beforeAll(async () => {
+      before = holdings()
+      opened = await openSandbox(name)
+    }, PREPARE_MS)
+    afterAll(async () => {
+      if (typeof opened !== 'string') await opened.close()
+    }, WAIT_MS)
+
+    describe('promises', () => {
+      describePromises(sandbox)
+    })
+
+    describe.each([
+      ['on', true],
+      ['off', false],
+    ] as const)('with the scan %s', (_word, scan) => {
+      it.concurrent.for(attacks)('holds against $id', { timeout: WAIT_MS }, async (snippet, context) => {
+        const expectation = expectationOf(snippet, name, scan)
+        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+        if (!isAliveAsked) return
+        expect(await runCode(sandbox(context), "print('alive')")).toMatchObject({ exit_code: 0, stdout: 'alive\n' })
+      })
+      it.concurrent.for(legit)('runs $id', { timeout: WAIT_MS }, async (snippet, context) => {
+        const expectation = expectationOf(snippet, name, scan)
+        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+      })
+    })
+
+    it('ends what runs when it is closed, and leaves nothing behind', { timeout: WAIT_MS }, async (context) => {
+      const closing = sandbox(context)
+      const lost = expect(runCode(closing, 'while True: pass', { timeoutMs: 60_000 })).rejects.toMatchObject({
+        code: 'sandbox_lost',
+      })
+      await until(() => closing.stats().busy === 1, { withinMs: WAIT_MS })
+      await closing.close()
+      await closing.close()
+      await lost
+      await until(() => leftSince(before).length === 0, { withinMs: CLOSED_MS }).catch(() => undefined)
+      expect(leftSince(before)).toEqual([])
+    })
+  })
+}
+
+function describePromises(sandbox: (context: TestContext) => Sandbox): void {
+  it('tells the version of the interpreter and of each library', (context) => {
+    const { libraries } = sandbox(context)
+    const names = ['python', 'numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn']
+    expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
+  })
+
+  it('gives output while the program runs, and ends it when the caller leaves', {
+    timeout: WAIT_MS,
+  }, async (context) => {
+    const leaving = new AbortController()
+    const texts: string[] = []
+    const run = sandbox(context).run(
+      { code: "print('first')\nimport time; time.sleep(60)", timeoutMs: 60_000, scan: false },
+      (event) => {
+        if (event.type === 'output') texts.push(event.text)
+        leaving.abort(new Error('the caller left'))
+      },
+      leaving.signal,
+    )
+    await expect(run).rejects.toThrow('the caller left')
+    expect(texts.join('')).toBe('first\n')
+    expect(sandbox(context).stats().busy).toBe(0)
+  })
+
+  it('starts nothing for a caller who left before', { timeout: WAIT_MS }, async (context) => {
+    const signal = AbortSignal.abort(new Error('left before'))
+    await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('left before')
+  })
+
+  it('runs nothing of a program with violations', { timeout: WAIT_MS }, async (context) => {
+    const result = await runCode(sandbox(context), "print('ran')\nimport os", { scan: true })
+    expect(result).toEqual({
+      success: false,
+      exit_code: -1,
+      stdout: '',
+      stderr: '',
+      violations: ["line 2: import of 'os' is not allowed"],
+      plots: [],
+    })
+  })
+
+  it('keeps what was printed and drawn before the time was over', { timeout: WAIT_MS }, async (context) => {
+    const code = "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show(); print('drawn')\nwhile True: pass"
+    const result = await runCode(sandbox(context), code, { timeoutMs: 4_000 })
+    expect(result).toMatchObject({ success: false, exit_code: -1, stdout: 'drawn\n', plots: [expect.anything()] })
+  })
+
+  it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {
+    expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
+    expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
+  })
+
+  it('draws other random numbers in each run', { timeout: WAIT_MS }, async (context) => {
+    const code = 'import random, numpy; print(random.random(), numpy.random.rand())'
+    const both = await Promise.all([runCode(sandbox(context), code), runCode(sandbox(context), code)])
+    expect(both[0]?.stdout).toMatch(/^0\.\d+ 0\.\d+\n$/)
+    const [first, second] = both.map(({ stdout }) => stdout.trim().split(' '))
+    expect(first?.filter((number) => second?.includes(number))).toEqual([])
+  })
+
+  it('gives each of several runs at once its own output', { timeout: WAIT_MS }, async (context) => {
+    const outputs = await Promise.all(
+      Array.from({ length: 6 }, (_, i) => runCode(sandbox(context), `print('run', ${i})`)),
+    )
+    expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
+  })
+
+  it('cuts each stream at 1 MiB, and its last line says so', { timeout: WAIT_MS }, async (context) => {
+    const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"
+    const { stdout, stderr } = await runCode(sandbox(context), code)
+    for (const text of [stdout, stderr]) {
+      const lines = text.split('\n')
+      expect(lines.at(-2)).toMatch(/truncated/)
+      expect(lines[0]).toMatch(/^é{524288}$/)
+    }
+  })
+}
