@@ -9,9 +9,12 @@ or signalled by it (process 1 is deaf to signals from inside that it ignores).
 
 from __future__ import annotations
 
+import os
 import resource
+import select
 import signal
 import sys
+import threading
 import traceback
 
 import execution
@@ -21,6 +24,7 @@ import namespaces
 from supervisor import Host, supervise
 
 SOURCE, SINK = 0, 1
+WATCH_MS = 100
 
 
 def main() -> None:
@@ -28,7 +32,7 @@ def main() -> None:
     namespaces.hide_from_equals()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
-    versions = execution.warm()
+    versions = _warm()
     frames.write_json(SINK, b"R", versions)
     try:
         job = frames.read_job(SOURCE)
@@ -37,6 +41,28 @@ def main() -> None:
     # Processes are counted by the container: a limit of the user would count those of all containers together.
     job["limits"]["processes"] = resource.RLIM_INFINITY
     supervise(job, Host(SOURCE, SINK, namespaces.drop_privileges, limits.address_space()))
+
+
+def _warm() -> dict[str, str]:
+    """Loads the libraries, and ends this process when the service is gone before that is done."""
+    done = threading.Event()
+    watch = threading.Thread(target=_end_with_service, args=(done,))
+    watch.start()
+    try:
+        return execution.warm()
+    finally:
+        # No thread may be left when the program's process is forked.
+        done.set()
+        watch.join()
+
+
+def _end_with_service(done: threading.Event) -> None:
+    poll = select.poll()
+    # Only its end: nothing is asked for, and that is always told.
+    poll.register(SOURCE, 0)
+    while not done.is_set():
+        if poll.poll(WATCH_MS):
+            os._exit(0)
 
 
 if __name__ == "__main__":
