@@ -15,7 +15,7 @@ const GLOBAL_OPTIONS = {
 } as const
 
 const GLOBAL_HELP = `Everywhere, before or after the command:
-  --url URL   where the service is (default SLUICE_URL, or http://127.0.0.1:8080)
+  --url URL   where the service is (default SLUICE_URL, or this machine at PORT, 8080)
   --key KEY   the API key (default SLUICE_API_KEY, which other users of the machine cannot see)
   --json      JSON lines also on a terminal
   -h, --help  show this help

@@ -1,6 +1,6 @@
 import { createServer } from 'node:http'
 import { parseArgs } from 'node:util'
-import { type Config, ConfigError, loadConfig } from '#shared/config.ts'
+import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config.ts'
 import { answerHealth } from '#shared/health.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/lifecycle.ts'
 import { type Log, openLog } from '#shared/log.ts'
@@ -8,7 +8,7 @@ import type { ModelCatalogue } from '#shared/models.ts'
 import { openPorts, type Ports, portsService } from '#shared/ports.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import type { Ingress } from './ingress/ingress.ts'
-import { SERVICES } from './services.ts'
+import { NEEDS, SERVICES } from './services.ts'
 
 const HELP = `Usage: node services/main.ts [role ...]
 
@@ -42,6 +42,7 @@ async function main(): Promise<void> {
   }
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
+  for (const role of roles) await NEEDS[role]?.(config).catch(exitWithProblems)
   const ports = await openPorts(config, log, packageJson.version, isWhole(roles), fail).catch((error: unknown) =>
     exitWithProblems(error),
   )
@@ -124,8 +125,7 @@ function serveHealth(port: number, services: readonly Service[], ports: Ports, l
 
 /** Says where to go, once, to people at a terminal and in logs alike. */
 function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue): void {
-  const host = config.host === '0.0.0.0' ? '127.0.0.1' : config.host
-  const url = `http://${host}:${ingress.port}`
+  const url = urlOf(config.host, ingress.port)
   const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
   const model = models.find(({ pool }) => pool === 'inference')?.id ?? 'MODEL'
   lines.push(

@@ -1,9 +1,10 @@
+import type { Config } from '#shared/config.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
 import { startCode } from './code/code.ts'
 import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'
-import { startIngress } from './ingress/ingress.ts'
+import { requirePort, startIngress } from './ingress/ingress.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { startTranscription } from './transcription/transcription.ts'
 
@@ -19,3 +20,6 @@ export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service
   scheduler: startScheduler,
   ingress: startIngress,
 }
+
+/** What must hold before anything of a role is made, by role. They throw what the role would throw later. */
+export const NEEDS: Readonly<Record<string, (config: Config) => Promise<void>>> = { ingress: requirePort }

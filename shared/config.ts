@@ -78,7 +78,10 @@ const Settings = z.object({
     .optional()
     .describe('Signs webhooks; default: one is made and kept in DATA_DIR/webhook-secret'),
   WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe('Webhooks may go to http and to private addresses'),
-  SLUICE_URL: z.url().default('http://127.0.0.1:8080').describe('Where the command line tool finds the service'),
+  SLUICE_URL: z
+    .url()
+    .optional()
+    .describe('Where the command line tool finds the service; default: on this machine, at PORT'),
   INFERENCE_SLOTS: z.coerce
     .number()
     .int()
@@ -208,7 +211,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     durableJobsMax: s.DURABLE_JOBS_MAX,
     webhookSecret: s.WEBHOOK_SECRET,
     webhookAllowPrivate: s.WEBHOOK_ALLOW_PRIVATE,
-    url: s.SLUICE_URL,
+    url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
     inferenceSlots: s.INFERENCE_SLOTS,
     embeddingsSlots: s.EMBEDDINGS_SLOTS,
     transcriptionSlots: s.TRANSCRIPTION_SLOTS,
@@ -237,6 +240,12 @@ export function parseConfig(env: Record<string, string | undefined>) {
     contentFilter: s.CONTENT_FILTER,
     logLevel: s.LOG_LEVEL,
   })
+}
+
+/** Where a service that listens there is reached from this machine. */
+export function urlOf(host: string, port: number): string {
+  const reached = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+  return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
 /** Settings that are not shown, not even where they are wrong. */

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
@@ -144,6 +145,18 @@ describe('a process of all roles', () => {
     await until(() => second.told().includes('What is the capital'), { withinMs: 20_000 })
     expect(second.told()).not.toContain('sk-')
     expect(second.told()).toContain('sluice keys create')
+  })
+
+  it('makes nothing, no key either, while its port is taken', async () => {
+    const taken = createServer().listen(0, '127.0.0.1')
+    onTestFinished(() => void taken.close())
+    await once(taken, 'listening')
+    const port = String((taken.address() as AddressInfo).port)
+    const directory = await emptyDirectory()
+    const { child, told } = await startMain([], { PORT: port }, directory)
+    expect(await once(child, 'exit')).toEqual([2, null])
+    expect(told()).toContain(`PORT: ${port} is in use`)
+    expect(await readdir(directory)).not.toContain('keys.json')
   })
 
   it.each([

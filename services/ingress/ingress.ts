@@ -1,6 +1,8 @@
+import { once } from 'node:events'
 import type { Server } from 'node:http'
+import { createServer } from 'node:net'
 import { PoolName } from '#schemas/job.ts'
-import { ConfigError } from '#shared/config.ts'
+import { type Config, ConfigError } from '#shared/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { answerHealth } from '#shared/health.ts'
 import { AttachedJobs } from '#shared/jobs/attached.ts'
@@ -66,11 +68,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     config.port,
     SERVER_BOUNDS,
     { accepts: isSocketRequest, upgrade: (req, socket, head) => sockets.upgrade(req, socket, head) },
-  ).catch((error: NodeJS.ErrnoException) => {
-    if (error.code !== 'EADDRINUSE') throw error
-    throw new ConfigError([
-      `PORT: ${config.port} is in use on ${config.host}. Stop what listens there, or choose another.`,
-    ])
+  ).catch((error: unknown) => {
+    throw portError(error, config)
   })
   for (const pool of PoolName.options) {
     for (const state of ['queued', 'running'] as const) {
@@ -95,6 +94,27 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+/**
+ * Takes the port and gives it back. Before anything is made: the ingress starts last, and a process that cannot listen should
+ * not have made a key that nobody was shown, nor fetched models.
+ *
+ * @throws ConfigError when the port is taken
+ */
+export async function requirePort(config: Config): Promise<void> {
+  const server = createServer()
+  server.listen(config.port, config.host)
+  await once(server, 'listening').catch((error: unknown) => {
+    throw portError(error, config)
+  })
+  server.close()
+  await once(server, 'close')
+}
+
+function portError(error: unknown, { host, port }: Config): unknown {
+  if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') return error
+  return new ConfigError([`PORT: ${port} is in use on ${host}. Stop what listens there, or choose another.`])
 }
 
 async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {

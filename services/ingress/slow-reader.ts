@@ -16,26 +16,39 @@ export async function writePieces(
   pieces: Iterable<string | Uint8Array>,
   slowReaderMs: number,
 ): Promise<void> {
+  let slow: unknown
   for (const piece of pieces) {
     if (res.destroyed) return
-    if (!res.write(piece)) await untilDrained(res, slowReaderMs)
+    const isTaken = res.write(piece)
+    if (!isTaken && !slow) slow = await untilDrained(res, slowReaderMs).catch((error: unknown) => error)
+    // The rest of a frame goes along: last words may follow it.
+    if (slow && (typeof piece !== 'string' || piece.endsWith(FRAME_END))) break
   }
+  if (slow) throw slow
 }
 
-/** Text of a stream cut into pieces of whole frames, so that an error frame may follow each. */
+/**
+ * Text of a stream cut into pieces of whole frames, so that an error frame may follow each. Only a frame that is longer than
+ * a piece is cut itself: the plots of a run have megabytes.
+ */
 export function* framePieces(text: string): Generator<string> {
   let start = 0
   while (text.length - start > PIECE) {
     const last = text.lastIndexOf(FRAME_END, start + PIECE)
-    const end = last > start ? last : text.indexOf(FRAME_END, start + PIECE)
-    if (end === -1) break
-    yield text.slice(start, end + FRAME_END.length)
-    start = end + FRAME_END.length
+    const end = last > start ? last + FRAME_END.length : characterEnd(text, start + PIECE)
+    yield text.slice(start, end)
+    start = end
   }
   if (start < text.length) yield text.slice(start)
 }
 
 const FRAME_END = '\n\n'
+
+/** Half a character is none: it goes along with its other half. */
+function characterEnd(text: string, end: number): number {
+  const last = text.charCodeAt(end - 1)
+  return last >= 0xd800 && last <= 0xdbff ? end - 1 : end
+}
 
 /** Bytes cut into pieces. */
 export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {

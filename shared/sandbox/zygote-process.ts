@@ -57,12 +57,12 @@ export class ZygoteProcess {
     })
     // Its end is also heard of as EPIPE, in which nobody is interested.
     child.stdin.on('error', () => {})
-    this.exited = once(child, 'close').then(
-      () => {},
-      (error: Error) => {
-        this.#errors = error.message
-      },
-    )
+    const removed = () => rm(runDir, { recursive: true, force: true }).catch(() => {})
+    // Also of one that was killed: nobody stops it.
+    this.exited = once(child, 'close').then(removed, (error: Error) => {
+      this.#errors = error.message
+      return removed()
+    })
   }
 
   /**
@@ -148,7 +148,6 @@ export class ZygoteProcess {
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS_MAX)
     await this.exited
     clearTimeout(timer)
-    await rm(this.#runDir, { recursive: true, force: true })
   }
 
   #stopWhenDone(): void {

@@ -123,9 +123,11 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
   })
 
   it('keeps what was printed and drawn before the time was over', { timeout: WAIT_MS }, async (context) => {
-    const code = "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show(); print('drawn')\nwhile True: pass"
-    const result = await runCode(sandbox(context), code, { timeoutMs: 4_000 })
-    expect(result).toMatchObject({ success: false, exit_code: -1, stdout: 'drawn\n', plots: [expect.anything()] })
+    const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
+    const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
+    const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
+    const kept = { stdout: 'drawn\nhalf', stderr: 'a line', plots: [expect.anything()] }
+    expect(result).toMatchObject({ success: false, exit_code: -1, ...kept })
   })
 
   it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {

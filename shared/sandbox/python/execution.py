@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import atexit
 import builtins
+import functools
 import gc
 import importlib
 import io
@@ -37,7 +38,12 @@ WARM = (
 # Held while the program runs and let go to report a MemoryError: printing a traceback takes memory too.
 RESERVE_BYTES = 4 << 20
 OURS = frozenset((__file__, plots.__file__))
+# Python 3.10 has none.
+GROUP = getattr(builtins, "BaseExceptionGroup", ())
+# The program may have put something else in the place of the first two.
+OUTPUTS = ("stdout", "stderr", "__stdout__", "__stderr__")
 TOO_DEEP = "line 1: the code nests too deeply to be checked"
+UNCHECKED = "line 1: the code cannot be checked"
 
 Emit = Callable[[bytes, bytes], None]
 
@@ -74,7 +80,10 @@ def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None])
     `scan` off the program is not looked at, and its imports are not either.
     """
     _open_streams()
-    linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
+    # Editors put one at the start of a file; Python reads over it there.
+    code = code.removeprefix("\ufeff")
+    # Lines as Python counts them: form feeds and U+2028 end none.
+    linecache.cache[FILE] = (len(code), None, io.StringIO(code, newline=None).readlines(), FILE)
     failure, tree = None, None
     try:
         tree = ast.parse(code, FILE)
@@ -89,18 +98,27 @@ def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None])
     plots.send_to(emit)
     try:
         status = _report(failure, None) if tree is None else _run(tree, is_guarded=scan)
-        return _finish(status)
     except BaseException:
         # Even printing an exception runs code of the program.
-        return 1
+        status = 1
+    return _finish(status)
+
+
+class _AtOnce(io.BufferedWriter):
+    """Keeps nothing back: what a program printed before it is ended from outside, half a line too, must have left."""
+
+    def write(self, data) -> int:
+        count = super().write(data)
+        self.flush()
+        return count
 
 
 def _open_streams() -> None:
-    """As Python opens them, but always UTF-8 and by lines, so that output leaves while the program runs."""
+    """As `python -u` opens them, but always UTF-8, so that output leaves while the program runs."""
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False), encoding="utf-8")
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        raw = open(descriptor, "wb", closefd=False)
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        raw = _AtOnce(io.FileIO(descriptor, "w", closefd=False))
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -110,6 +128,9 @@ def _violations(tree: ast.AST) -> list[str]:
         return policy.scan(tree)
     except RecursionError:
         return [TOO_DEEP]
+    except Exception:
+        # A flaw of the scan lets nothing through.
+        return [UNCHECKED]
 
 
 def _run(tree: ast.AST, *, is_guarded: bool) -> int:
@@ -180,12 +201,19 @@ def _report(error: BaseException, trace: types.TracebackType | None) -> int:
     """Prints an exception as Python does, without the frames of our files."""
     global _reserve
     _reserve = None
-    error = error.with_traceback(trace)
+    BaseException.with_traceback(error, trace)
     _hide_our_frames(error)
     hook = sys.excepthook
     # The built-in one looks for the source in a file.
     show = traceback.print_exception if hook is sys.__excepthook__ else hook
-    show(type(error), error, error.__traceback__)
+    try:
+        show(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return _exit_status(leaving.code)
+    except BaseException as broken:
+        # The hook is the program's. What it was called for is the context of this one, and printed with it.
+        _hide_our_frames(broken)
+        traceback.print_exception(broken)
     return 1
 
 
@@ -197,8 +225,9 @@ def _hide_our_frames(error: BaseException) -> None:
         if error is None or id(error) in seen:
             continue
         seen.add(id(error))
-        error.__traceback__ = _without_ours(error.__traceback__)
-        pending += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+        # A class of the program may have methods and attributes of these names.
+        BaseException.with_traceback(error, _without_ours(error.__traceback__))
+        pending += [error.__cause__, error.__context__, *(error.exceptions if isinstance(error, GROUP) else ())]
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
@@ -218,10 +247,17 @@ def _parts(trace: types.TracebackType | None) -> list[types.TracebackType]:
 
 def _finish(status: int) -> int:
     """What Python does at its end: threads, handlers of `atexit`, buffers. The process may then be ended at once."""
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        # A program may have closed them, or put something else in their place.
-        if not getattr(stream, "closed", True):
-            stream.flush()
+    for step in (threading._shutdown, atexit._run_exitfuncs, *(functools.partial(_flush, name) for name in OUTPUTS)):
+        try:
+            step()
+        except BaseException:
+            # Each of them runs code of the program, and none may keep the others from their part.
+            status = status or 1
     return status
+
+
+def _flush(name: str) -> None:
+    stream = getattr(sys, name, None)
+    # A program may have closed it, or put something without buffers there.
+    if not getattr(stream, "closed", True):
+        stream.flush()

@@ -17,21 +17,25 @@ class Capped:
         self._left = bytes_max
         self._bytes = 0
         self._is_cut = False
+        self._pending = b""
         self._send = send
 
     def take(self, data: bytes) -> None:
         """The next piece, empty at the end."""
         self._bytes += len(data)
-        kept = data
-        if len(data) > self._left:
-            kept = data[: _whole_characters(data, self._left)]
-            self._is_cut = True
-        self._left = 0 if self._is_cut else self._left - len(kept)
-        if kept:
-            self._send(kept)
+        pending = self._pending + data
+        fits = min(len(pending), self._left)
+        self._is_cut = self._is_cut or fits < len(pending)
+        # Pipes give pieces that end within a character: the rest of it may be beyond the cap.
+        count = _whole_characters(pending, fits) if data or self._is_cut else fits
+        self._pending = b"" if self._is_cut else pending[count:]
+        self._left = 0 if self._is_cut else self._left - count
+        if count:
+            self._send(pending[:count])
 
     def finish(self) -> None:
-        """Says the last line."""
+        """Gives what is left, and says the last line."""
+        self.take(b"")
         if self._is_cut:
             self._send(f"\n[output truncated: {self._bytes} bytes in all]\n".encode())
 
@@ -83,7 +87,10 @@ class Control:
 
 
 def _whole_characters(data: bytes, count: int) -> int:
-    """As many bytes, or a few less, so that no UTF-8 character is cut."""
-    while count > 0 and data[count] & 0xC0 == 0x80:
-        count -= 1
+    """As many bytes, or up to three less, so that no UTF-8 character is cut."""
+    for back in range(1, min(count, 3) + 1):
+        byte = data[count - back]
+        if byte & 0xC0 != 0x80:
+            length = 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+            return count - back if length > back else count
     return count

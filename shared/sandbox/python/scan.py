@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 
 import scan_paths
@@ -54,14 +55,14 @@ class _Scan:
     def _in_Import(self, node: ast.Import, own: Own) -> Iterator[str]:
         for alias in node.names:
             if is_denied(alias.name):
-                yield f"import of {_quoted(alias.name)} is not allowed"
+                yield _refused(alias.name)
 
     def _in_ImportFrom(self, node: ast.ImportFrom, own: Own) -> Iterator[str]:
         module = node.module or ""
         if node.level:
             yield f"import relative to a package ({_quoted('.' * node.level + module)}) is not allowed"
         elif is_denied(module):
-            yield f"import of {_quoted(module)} is not allowed"
+            yield _refused(module)
         else:
             for alias in node.names:
                 if is_denied(f"{module}.{alias.name}") or alias.name in DENIED_ATTRIBUTES:
@@ -179,6 +180,13 @@ def _children(node: ast.AST, own: Own) -> Iterator[tuple[ast.AST, Own]]:
 
 def _is_true(node: ast.expr) -> bool:
     return not (isinstance(node, ast.Constant) and not node.value)
+
+
+def _refused(module: str) -> str:
+    """A library that is merely not there is told from one that is forbidden."""
+    root = module.partition(".")[0]
+    is_known = root in sys.stdlib_module_names or root in ALLOWED_MODULES
+    return f"import of {_quoted(module)} is not allowed{'' if is_known else ': it is not installed here'}"
 
 
 def _quoted(name: str) -> str:

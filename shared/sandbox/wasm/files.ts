@@ -90,7 +90,8 @@ export class ScratchFile extends Inode {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
     if (size > this.#bytes.length) this.#grow(size)
-    if (size < this.#size) this.#bytes.fill(0, size, this.#size)
+    // A copy: room that the quota gets back must not stay in memory.
+    if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
     this.#size = size
     this.modifiedNs = now()
   }

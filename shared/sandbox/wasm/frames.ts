@@ -4,6 +4,8 @@
  */
 
 const HEADER_BYTES = 5
+/** Chunks that are shorter are joined as they come: hostile code writes byte by byte, and each would be an object. */
+const CHUNK_BYTES_MIN = 4_096
 
 /** One message. */
 export interface Frame {
@@ -29,7 +31,7 @@ export class FrameReader {
    * @throws RangeError for a longer frame than is allowed; the stream makes no sense from there on
    */
   *push(chunk: Buffer): Iterable<Frame> {
-    if (chunk.length > 0) this.#pending.push(chunk)
+    if (chunk.length > 0) this.#add(chunk)
     this.#pendingBytes += chunk.length
     for (;;) {
       const bytes = this.#nextBytes()
@@ -39,6 +41,18 @@ export class FrameReader {
       this.#pendingBytes = all.length - bytes
       yield { type: String.fromCharCode(all[0] as number), payload: all.subarray(HEADER_BYTES, bytes) }
     }
+  }
+
+  /** Joins it with those before that are no longer: each byte is copied a few times, and few chunks are left. */
+  #add(chunk: Buffer): void {
+    let joined = chunk
+    while (joined.length < CHUNK_BYTES_MIN) {
+      const last = this.#pending.at(-1)
+      if (!last || last.length > joined.length) break
+      this.#pending.pop()
+      joined = Buffer.concat([last, joined])
+    }
+    this.#pending.push(joined)
   }
 
   #nextBytes(): number | undefined {

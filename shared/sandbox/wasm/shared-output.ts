@@ -28,7 +28,9 @@ export class SharedOutput {
   /** Adds what there is room for; true when the reader must be told, which has not been since it last took. */
   write(bytes: Uint8Array): boolean {
     const written = this.#state[WRITTEN] as number
-    const part = bytes.subarray(0, this.#bytes.length - written)
+    // Once something was dropped nothing follows it, whatever would still fit.
+    const room = this.total > this.#bytes.length ? 0 : this.#bytes.length - written
+    const part = bytes.subarray(0, wholeCharacters(bytes, room))
     this.#bytes.set(part, written)
     Atomics.add(this.#total, 0, BigInt(bytes.length))
     Atomics.store(this.#state, WRITTEN, written + part.length)
@@ -48,6 +50,13 @@ export class SharedOutput {
   get total(): number {
     return Number(Atomics.load(this.#total, 0))
   }
+}
+
+/** As many bytes, or a few less, so that no character of UTF-8 is cut. */
+function wholeCharacters(bytes: Uint8Array, count: number): number {
+  let whole = Math.min(count, bytes.length)
+  while (whole > 0 && ((bytes[whole] ?? 0) & 0xc0) === 0x80) whole--
+  return whole
 }
 
 /** Room for so many bytes. */
