@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
-import { promisify } from 'node:util'
+import { isDeepStrictEqual, promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox, SandboxEvent } from '#shared/sandbox/sandbox.ts'
 import { until } from './stack.ts'
@@ -78,20 +78,18 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
   })
 
   test('output comes while the code runs, each stream in its order', async () => {
-    const seen: string[] = []
-    const gate = Promise.withResolvers<void>()
+    const seen = { stdout: '', stderr: '' }
     const onEvent = (event: SandboxEvent) => {
-      if (event.type === 'output') seen.push(`${event.stream} ${event.text.trim()}`)
-      gate.resolve()
+      if (event.type === 'output') seen[event.stream] += event.text
     }
     const abort = new AbortController()
-    const code = "import sys, time\nprint('a')\nprint('b', file=sys.stderr)\ntime.sleep(60)"
+    const code = "import sys, time\nprint('a')\nprint('b', file=sys.stderr)\nprint('half', end='')\ntime.sleep(60)"
     const end = sandbox.run({ code, timeoutMs: 60_000, scan: false }, onEvent, abort.signal)
-    await gate.promise
-    await until(() => seen.length === 2)
+    const wanted = { stdout: 'a\nhalf', stderr: 'b\n' }
+    await until(() => isDeepStrictEqual(seen, wanted)).catch(() => undefined)
     abort.abort(new Error('enough'))
     await expect(end).rejects.toThrow('enough')
-    expect(seen.sort()).toEqual(['stderr b', 'stdout a'])
+    expect(seen).toEqual(wanted)
   })
 
   test('a cancelled run leaves no process behind', async () => {
