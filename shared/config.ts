@@ -133,6 +133,9 @@ const Settings = z.object({
     .describe('Longest audio, as it is decoded'),
   REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
   START_TIMEOUT_MS: Milliseconds.default(60_000).describe('Longest wait of a call for a worker'),
+  WORKER_SILENT_MS: Milliseconds.min(2_000)
+    .default(2_000)
+    .describe('Silence after which calls of a worker that have no output are run by another'),
   WORKER_LOST_MS: Milliseconds.default(5_000).describe('Silence after which a worker is taken for dead'),
   DRAIN_MS: Milliseconds.default(30_000).describe('How long work under way may take to end after SIGTERM'),
   JOBS_MAX: Count.default(10_000).describe('Calls one ingress holds at once'),
@@ -226,6 +229,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     audioSecondsMax: s.AUDIO_SECONDS_MAX,
     requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
     startTimeoutMs: s.START_TIMEOUT_MS,
+    workerSilentMs: s.WORKER_SILENT_MS,
     workerLostMs: s.WORKER_LOST_MS,
     drainMs: s.DRAIN_MS,
     jobsMax: s.JOBS_MAX,

@@ -44,6 +44,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     blobs: ports.blobs,
     log,
     version: ports.version,
+    workerSilentMs: config.workerSilentMs,
     workerLostMs: config.workerLostMs,
     startTimeoutMs: config.startTimeoutMs,
     jobsMax: config.jobsMax,

@@ -46,6 +46,9 @@ export interface AttachedOptions {
   readonly log: Log
   readonly observer: AttachedObserver
   readonly version: string
+  /** Silence of a worker after which its calls without output are run by another. */
+  readonly workerSilentMs: number
+  /** Silence of a worker after which streams it has begun are failed. */
   readonly workerLostMs: number
   /** How long a job may wait for a worker before it is refused. */
   readonly startTimeoutMs: number
@@ -106,6 +109,7 @@ export class AttachedJobs implements Arbiter {
     jobs.presence = await Presence.open({
       broker: options.broker,
       log: options.log,
+      silentMs: options.workerSilentMs,
       lostMs: options.workerLostMs,
       self: {
         boot: jobs.boot,
@@ -115,7 +119,10 @@ export class AttachedJobs implements Arbiter {
         running: () => jobs.#jobs.size,
         isDraining: () => jobs.isDraining,
       },
-      listener: { onLost: (peer) => jobs.#onWorkerLost(peer.boot) },
+      listener: {
+        onSilent: (peer) => jobs.#onWorkerSilent(peer.boot),
+        onLost: (peer) => jobs.#onWorkerLost(peer.boot),
+      },
     })
     return jobs
   }
@@ -315,10 +322,26 @@ export class AttachedJobs implements Arbiter {
     }
   }
 
+  /**
+   * A second run costs a caller who has seen no output nothing, and waiting does: the worker need not be dead for that. Once
+   * a job: workers that are often slow must not use up its attempts.
+   */
+  #onWorkerSilent(boot: string): void {
+    const waiting = this.#runBy(boot).filter((job) => !job.hasOutput && job.crashes === 0)
+    this.#lose(waiting, boot, 'worker silent')
+  }
+
   #onWorkerLost(boot: string): void {
-    const lost = [...this.#jobs.values()].filter((job) => job.worker === boot)
-    if (lost.length > 0) this.#options.log.warn({ worker: boot, jobs: lost.length }, 'worker lost')
-    for (const job of lost) this.onOutcome(job, { type: 'lost' })
+    this.#lose(this.#runBy(boot), boot, 'worker lost')
+  }
+
+  #runBy(boot: string): AttachedJob[] {
+    return [...this.#jobs.values()].filter((job) => job.worker === boot)
+  }
+
+  #lose(jobs: readonly AttachedJob[], worker: string, message: string): void {
+    if (jobs.length > 0) this.#options.log.warn({ worker, jobs: jobs.length }, message)
+    for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
   #onStartTimeout(job: AttachedJob): void {

@@ -5,10 +5,15 @@ import type { Log } from '#shared/log.ts'
 import { CONTROL } from './topics.ts'
 
 /** How often every process says that it lives. */
-const HEARTBEAT_MS = 1_000
+const HEARTBEAT_MS = 500
 /** How often silence is looked at. */
 const CHECK_MS = 100
-/** Silence of our own heartbeat after which the channel, not the others, is taken to be broken. */
+/**
+ * Silence of our own heartbeat from which that of the others says nothing of them. Less than the shortest `silentMs` by more
+ * than a heartbeat, or a late channel would be seen in the others first.
+ */
+const CHANNEL_LATE_MS = 1_250
+/** Silence of our own heartbeat after which the channel is taken to be broken. */
 const CHANNEL_SILENCE_MS = 2_500
 
 /** What a process is: a worker of a pool, or one that takes no jobs. */
@@ -22,6 +27,8 @@ export interface Peer {
   running: number
   draining: boolean
   lastSeenMs: number
+  /** Silent for `silentMs`; until it is heard again. */
+  isSilent: boolean
 }
 
 /** What this process tells about itself with every heartbeat. */
@@ -36,7 +43,9 @@ export interface Self {
 
 /** Who hears what the control channel says. */
 export interface PresenceListener {
-  /** A peer fell silent for `lostMs`, or said goodbye. */
+  /** A peer was not heard for `silentMs`. It may be dead, or slow. */
+  onSilent?(peer: Peer): void
+  /** A peer was not heard for `lostMs`, or said goodbye. */
   onLost?(peer: Peer): void
   /** Everything but heartbeats and goodbyes. */
   onControl?(record: ControlRecord): void
@@ -46,13 +55,14 @@ export interface PresenceListener {
  * One process on the control channel: tells that it lives, and knows who else does.
  *
  * A peer is lost after `lostMs` without a heartbeat. Silence counts only while our own heartbeats come back to us: when
- * the channel was down, everybody gets a whole lease again, since nobody could be heard.
+ * the channel was down or late, everybody gets a whole lease again, since nobody could be heard.
  */
 export class Presence {
   readonly peers = new Map<string, Peer>()
   readonly #broker: Broker
   readonly #self: Self
   readonly #listener: PresenceListener
+  readonly #silentMs: number
   readonly #lostMs: number
   readonly #log: Log
   readonly #timers: NodeJS.Timeout[] = []
@@ -65,6 +75,7 @@ export class Presence {
     this.#broker = options.broker
     this.#self = options.self
     this.#listener = options.listener
+    this.#silentMs = options.silentMs ?? options.lostMs
     this.#lostMs = options.lostMs
     this.#log = options.log
   }
@@ -97,7 +108,7 @@ export class Presence {
   /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
   expect(boot: string, role: PoolName): void {
     if (this.peers.has(boot)) return
-    this.peers.set(boot, { boot, role, slots: 0, running: 0, draining: false, lastSeenMs: Date.now() })
+    this.peers.set(boot, { boot, role, slots: 0, running: 0, draining: false, lastSeenMs: Date.now(), isSilent: false })
   }
 
   /** Workers of a pool that are alive. */
@@ -146,28 +157,32 @@ export class Presence {
     const now = Date.now()
     if (beat.boot === this.#self.boot) this.#onEcho(now)
     const peer = this.peers.get(beat.boot)
-    const seen = { slots: beat.slots, running: beat.running, draining: beat.draining, lastSeenMs: now }
+    const seen = { slots: beat.slots, running: beat.running, draining: beat.draining, lastSeenMs: now, isSilent: false }
     if (peer) Object.assign(peer, seen)
     else this.peers.set(beat.boot, { boot: beat.boot, role: beat.role, ...seen })
   }
 
   #onEcho(now: number): void {
+    const wasLate = now - this.#lastEchoMs > CHANNEL_LATE_MS
     this.#lastEchoMs = now
+    if (wasLate) for (const peer of this.peers.values()) peer.lastSeenMs = now
     if (!this.#isChannelDown) return
     this.#isChannelDown = false
     this.#log.info({}, 'control channel is back')
-    for (const peer of this.peers.values()) peer.lastSeenMs = now
   }
 
   #check(): void {
-    if (this.silenceMs > CHANNEL_SILENCE_MS) {
-      if (!this.#isChannelDown) this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
+    if (this.silenceMs > CHANNEL_SILENCE_MS && !this.#isChannelDown) {
+      this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
       this.#isChannelDown = true
-      return
     }
-    const oldest = Date.now() - this.#lostMs
+    if (this.silenceMs > CHANNEL_LATE_MS) return
+    const now = Date.now()
     for (const peer of this.peers.values()) {
-      if (peer.lastSeenMs < oldest && peer.boot !== this.#self.boot) this.#lose(peer.boot)
+      if (peer.boot === this.#self.boot) continue
+      const silenceMs = now - peer.lastSeenMs
+      if (silenceMs > this.#lostMs) this.#lose(peer.boot)
+      else if (silenceMs > this.#silentMs && !peer.isSilent) this.#suspect(peer)
     }
   }
 
@@ -176,6 +191,11 @@ export class Presence {
     const peer = this.peers.get(boot)
     if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#lose(boot)
     if (peer) Object.assign(peer, { slots: 0, draining: true, lastSeenMs: Date.now() })
+  }
+
+  #suspect(peer: Peer): void {
+    peer.isSilent = true
+    this.#listener.onSilent?.(peer)
   }
 
   #lose(boot: string): void {
@@ -191,6 +211,8 @@ export interface PresenceOptions {
   readonly broker: Broker
   readonly self: Self
   readonly listener: PresenceListener
+  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more. Default: never. */
+  readonly silentMs?: number | undefined
   /** Silence after which a peer is lost, in milliseconds. */
   readonly lostMs: number
   readonly log: Log

@@ -48,6 +48,7 @@ function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
     log: silentLog,
     observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
     version: 'test',
+    workerSilentMs: 2_000,
     workerLostMs: 5_000,
     startTimeoutMs: START_MS,
     jobsMax: 100,
@@ -155,6 +156,46 @@ describe('an ingress with attached jobs', () => {
     await tell(again, 1, [STARTED, { text: 'second' }, COMPLETED], 'wrk_2')
     expect(textOf((await job.next()) ?? [])).toBe('second')
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
+  })
+
+  it('does not wait for the death of a silent worker, before any output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(3_000)
+    const again = await take()
+    expect(again.attempt).toBe(2)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
+    await beat('wrk_1')
+    await tell({ ...again, attempt: 1 }, 2, [{ text: 'too late' }, COMPLETED])
+    await tell(again, 1, [STARTED, { text: 'second' }, COMPLETED], 'wrk_2')
+    expect(textOf((await job.next()) ?? [])).toBe('second')
+  })
+
+  it('waits for the death of the second silent worker: slow ones must not use up the attempts', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(3_000)
+    const again = await take()
+    await beat('wrk_2')
+    await tell(again, 1, [STARTED], 'wrk_2')
+    await vi.advanceTimersByTimeAsync(4_500)
+    expect([job.state, job.attempt]).toEqual(['running', 2])
+    await vi.advanceTimersByTimeAsync(1_000)
+    expect(job.attempt).toBe(3)
+  })
+
+  it('goes on with what a silent worker had begun to say, when that is heard again', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { text: 'a' }])
+    await vi.advanceTimersByTimeAsync(4_000)
+    await beat('wrk_1')
+    await tell(taken, 3, [{ text: 'b' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('ab')
+    expect(await job.next()).toBeUndefined()
   })
 
   it('ends what its worker died over, after output', async () => {

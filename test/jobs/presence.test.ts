@@ -5,6 +5,7 @@ import { type Peer, Presence, type PresenceListener } from '#shared/jobs/presenc
 import { CONTROL } from '#shared/jobs/topics.ts'
 import { openBroker, silentLog } from '../support/jobs.ts'
 
+const SILENT_MS = 2_000
 const LOST_MS = 5_000
 
 let broker: Broker
@@ -18,10 +19,12 @@ afterEach(async () => {
 })
 
 async function join(boot: string, more: { listener?: PresenceListener; broker?: Broker; running?: () => number } = {}) {
+  const silent: string[] = []
   const lost: string[] = []
   const presence = await Presence.open({
     broker: more.broker ?? broker,
     log: silentLog,
+    silentMs: SILENT_MS,
     lostMs: LOST_MS,
     self: {
       boot,
@@ -31,9 +34,12 @@ async function join(boot: string, more: { listener?: PresenceListener; broker?: 
       running: more.running ?? (() => 3),
       isDraining: () => false,
     },
-    listener: more.listener ?? { onLost: (peer: Peer) => lost.push(peer.boot) },
+    listener: more.listener ?? {
+      onSilent: (peer: Peer) => silent.push(peer.boot),
+      onLost: (peer: Peer) => lost.push(peer.boot),
+    },
   })
-  return { presence, lost }
+  return { presence, silent, lost }
 }
 
 function say(record: ControlRecord | string): Promise<void> {
@@ -82,11 +88,25 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('never loses a worker that beats, nor itself', async () => {
-    const { lost } = await join('ing_1')
+  it('suspects a silent worker before that, once until it is heard again', async () => {
+    const { silent, lost } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
+    expect(silent).toEqual([])
+    await vi.advanceTimersByTimeAsync(1_500)
+    expect([silent, lost]).toEqual([['wrk_1'], []])
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
+    expect(silent).toEqual(['wrk_1'])
+    await vi.advanceTimersByTimeAsync(300)
+    expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
+  })
+
+  it('never suspects nor loses a worker that beats, nor itself', async () => {
+    const { silent, lost } = await join('ing_1')
     await join('wrk_1')
     await vi.advanceTimersByTimeAsync(120_000)
-    expect(lost).toEqual([])
+    expect([silent, lost]).toEqual([[], []])
   })
 
   it('knows a lost worker again when it beats again', async () => {
@@ -111,13 +131,13 @@ describe('presence', () => {
 
   it('loses nobody while the channel is down, and then gives everyone a whole lease', async () => {
     const channel = fragile()
-    const { presence, lost } = await join('ing_1', { broker: channel.broker })
+    const { presence, silent, lost } = await join('ing_1', { broker: channel.broker })
     await join('wrk_alive', { broker: channel.broker })
-    await say(beatOf('wrk_dead'))
     await vi.advanceTimersByTimeAsync(1_000)
+    await say(beatOf('wrk_dead'))
     channel.isDown = true
     await vi.advanceTimersByTimeAsync(60_000)
-    expect(lost).toEqual([])
+    expect([silent, lost]).toEqual([[], []])
     expect(presence.silenceMs).toBeGreaterThan(55_000)
     channel.isDown = false
     await vi.advanceTimersByTimeAsync(LOST_MS - 1_000)
@@ -127,12 +147,27 @@ describe('presence', () => {
     expect(lost).toEqual(['wrk_dead'])
   })
 
+  it('suspects nobody because the channel is late', async () => {
+    const channel = fragile()
+    const { silent } = await join('ing_1', { broker: channel.broker })
+    await join('wrk_1', { broker: channel.broker })
+    for (let lateMs = 100; lateMs < 3_000; lateMs += 100) {
+      channel.isDown = true
+      await vi.advanceTimersByTimeAsync(lateMs)
+      channel.isDown = false
+      await vi.advanceTimersByTimeAsync(3_000)
+    }
+    expect(silent).toEqual([])
+  })
+
   it('loses nobody because this process stood still', async () => {
-    const { lost } = await join('ing_1')
+    const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     // Suspended, or a clock that was set: the time is over, but no timer ran.
     vi.setSystemTime(Date.now() + 3_600_000)
-    await vi.advanceTimersByTimeAsync(LOST_MS - 1_000)
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 1_000)
+    expect([silent, lost]).toEqual([[], []])
+    await vi.advanceTimersByTimeAsync(LOST_MS - SILENT_MS)
     expect(lost).toEqual([])
   })
 

@@ -153,6 +153,7 @@ export class Fleet {
   #portsOf(broker: Broker, store: Store): Ports {
     const config = {
       jobLeaseMs: this.#options.leaseMs,
+      workerSilentMs: 2_000,
       workerLostMs: WORKER_LOST_MS,
       webhookSecret: `whsec_${'a'.repeat(32)}`,
       webhookAllowPrivate: false,
