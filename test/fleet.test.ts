@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { logText } from '#shared/log-text.ts'
 import { ECHO_MODEL, TEST_KEY, until } from './stack.ts'
-import { type Fleet, openFleet, type RoleProcess } from './support/processes.ts'
+import { type Fleet, jobsHeld, openFleet, type RoleProcess } from './support/processes.ts'
 
 const kafka = inject('kafka')
 
@@ -31,10 +31,10 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     const silent: Promise<Ending>[] = []
     const talking: Promise<Ending>[] = []
     for (let i = 0; i < 25; i++) {
-      silent.push(callOnce(fleet, ingress, '!echo first_ms=3000\nanswer', false))
-      talking.push(callOnce(fleet, ingress, '!echo tokens=40 delay_ms=100', true))
+      silent.push(callOnce(fleet, ingress, '!echo first_ms=6000\nanswer', false))
+      talking.push(callOnce(fleet, ingress, '!echo tokens=60 delay_ms=100', true))
     }
-    await new Promise((resolve) => setTimeout(resolve, 1_500))
+    await untilRunning(ingress, 50)
     doomed.kill('SIGKILL')
     const [whole, streams] = [await Promise.all(silent), await Promise.all(talking)]
     for (const ending of whole) expect(ending).toMatchObject({ status: 200, isWhole: true })
@@ -55,7 +55,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
       ...callMany(fleet, ingress, 40, '!echo first_ms=800\nanswer', false),
       ...callMany(fleet, ingress, 20, '!echo tokens=30 delay_ms=50', true),
     ]
-    await new Promise((resolve) => setTimeout(resolve, 300))
+    await until(async () => (await jobsHeld(ingress, 'running')) > 0)
     leaving.kill('SIGTERM')
     calls.push(...callMany(fleet, ingress, 20, 'late', false))
     for (const ending of await Promise.all(calls)) expect(ending).toMatchObject({ status: 200, isWhole: true })
@@ -70,11 +70,9 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
       ...callMany(fleet, ingress, 20, '!echo first_ms=1500\nanswer', false),
       ...callMany(fleet, ingress, 20, '!echo tokens=30 delay_ms=50', true),
     ]
-    await new Promise((resolve) => setTimeout(resolve, 500))
+    await until(async () => (await jobsHeld(ingress, 'running')) + (await jobsHeld(ingress, 'queued')) === 40)
     ingress.kill('SIGTERM')
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    const refused = await callOnce(fleet, ingress, 'new', false)
-    expect(refused.status).toBe(503)
+    await until(async () => (await callOnce(fleet, ingress, 'new', false)).status === 503)
     for (const ending of await Promise.all(calls)) expect(ending).toMatchObject({ status: 200, isWhole: true })
     expect(await ingress.exited).toBe(0)
   })
@@ -84,7 +82,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     const ingress = await fleet.start('ingress')
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
     const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
-    await new Promise((resolve) => setTimeout(resolve, 500))
+    await untilRunning(ingress, 5)
     await fleet.start('inference')
     leaving.kill('SIGTERM')
     for (const ending of await Promise.all(calls)) expect(ending).toMatchObject({ status: 200, isWhole: true })
@@ -97,7 +95,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     const worker = await fleet.start('inference')
     const call = callOnce(fleet, ingress, '!echo first_ms=60000\nanswer', false)
     call.catch(() => {})
-    await new Promise((resolve) => setTimeout(resolve, 500))
+    await untilRunning(ingress, 1)
     worker.kill('SIGTERM')
     await new Promise((resolve) => setTimeout(resolve, 1_200))
     worker.kill('SIGTERM')
@@ -217,6 +215,10 @@ async function startMain(roles: string[], settings: Record<string, string>, dire
     await exited
   })
   return { child, told: () => text }
+}
+
+async function untilRunning(ingress: RoleProcess, count: number): Promise<void> {
+  await until(async () => (await jobsHeld(ingress, 'running')) === count, { withinMs: 20_000 })
 }
 
 function callMany(

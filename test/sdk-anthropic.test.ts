@@ -16,6 +16,7 @@ import {
   SLASHED,
   UNICODE,
   untilRunning,
+  useUp,
   WEATHER,
   WEATHER_ARGUMENTS,
 } from './support/sdk.ts'
@@ -176,6 +177,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
     })
 
     it('throws RateLimitError when the key has used up its requests', async () => {
+      await useUp(stacks.limited)
       const error = await failureOf(open(stacks.limited).messages.create(say('x')))
       expect(error).toBeInstanceOf(Client.RateLimitError)
       expect(error.error).toMatchObject({ error: { type: 'rate_limit_error' } })

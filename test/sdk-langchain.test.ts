@@ -14,6 +14,7 @@ import {
   SLASHED,
   UNICODE,
   untilRunning,
+  useUp,
   WEATHER,
 } from './support/sdk.ts'
 
@@ -100,6 +101,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
   }
 
   it('throws an error with the status when a limit is reached', async () => {
+    await useUp(stacks.limited)
     expect(await failureOf(open(stacks.limited).invoke('x'))).toMatchObject({ status: 429 })
     await using _occupants = await occupy(stacks.full)
     expect(await failureOf(open(stacks.full).invoke('x'))).toMatchObject({ status: 503 })

@@ -17,6 +17,7 @@ import {
   SLASHED,
   UNICODE,
   untilRunning,
+  useUp,
   WEATHER,
   WEATHER_ARGUMENTS,
 } from './support/sdk.ts'
@@ -251,6 +252,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
     })
 
     it('throws RateLimitError when the key has used up its requests', async () => {
+      await useUp(stacks.limited)
       const error = await failureOf(open(stacks.limited).chat.completions.create(say('x')))
       expect(error).toBeInstanceOf(Client.RateLimitError)
       expect(error).toMatchObject({ status: 429, code: 'rate_limit_exceeded' })

@@ -17,6 +17,7 @@ import {
   SLASHED,
   UNICODE,
   untilRunning,
+  useUp,
   WEATHER,
 } from './support/sdk.ts'
 
@@ -195,6 +196,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
     })
 
     it('tells of a used up rate limit by a retryable APICallError', async () => {
+      await useUp(stacks.limited)
       const error = causeOf(ai, await failureOf(ai.generateText(ask('x', stacks.limited))))
       expect(error).toMatchObject({ statusCode: 429, isRetryable: true })
     })

@@ -23,6 +23,7 @@ from cases import (
     on_full,
     until,
     until_running,
+    use_up_limited,
 )
 
 TOOL: Any = {"name": "get_weather", "input_schema": WEATHER}
@@ -132,6 +133,7 @@ def case_raises_an_error_of_the_right_class() -> None:
     too_hot = say("x", extra_body={"temperature": 5})
     bad = fails(anthropic.BadRequestError, lambda: client().messages.create(**too_hot))
     assert bad.body["error"]["message"].startswith("temperature: ")
+    use_up_limited()
     limited = fails(anthropic.RateLimitError, lambda: client("limited").messages.create(**say("x")))
     assert limited.body["error"]["type"] == "rate_limit_error"
 

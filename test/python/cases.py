@@ -4,20 +4,22 @@ A script defines functions named ``case_…`` and calls :func:`main`. It is star
 
     {"key": "sk-…", "free": "http://…", "full": "http://…", "limited": "http://…"}
 
-``free`` has no limits, ``full`` holds a few calls at once, ``limited`` has used up its requests. What is printed is one
+``free`` has no limits, ``full`` holds a few calls at once, ``limited`` allows one a minute. What is printed is one
 JSON object: the name of each case, and null or why it failed.
 """
 
 import asyncio
+import faulthandler
 import inspect
 import json
 import sys
 import time
 import traceback
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 SLASHED = "org/echo-2"
@@ -34,12 +36,15 @@ WEATHER_ARGUMENTS = {"city": "city", "days": 1}
 # Calls that the full service holds at once: as in test/support/sdk.ts.
 PLACES = 6
 WAIT_SECONDS = 10
+HANG_SECONDS = 200
 
 GIVEN: dict[str, str] = json.loads(sys.argv[1])
 
 
 def main(module: dict[str, Any]) -> None:
     """Runs every ``case_…`` of a module's globals, those on the full service next to the others, and reports."""
+    # Whoever is this late hangs: where, goes to standard error.
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     cases = {name: case for name, case in module.items() if name.startswith("case_")}
     full = [name for name, case in cases.items() if hasattr(case, "is_on_full")]
     with ThreadPoolExecutor(1) as apart:
@@ -72,11 +77,21 @@ def fails(kind: type[BaseException], call: Callable[[], Any]) -> Any:
     raise AssertionError(f"no {kind.__name__}")
 
 
+def get(service: str, path: str) -> str:
+    request = urllib.request.Request(GIVEN[service] + path, headers={"Authorization": f"Bearer {GIVEN['key']}"})
+    with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+        return response.read().decode()
+
+
+def use_up_limited() -> None:
+    """Uses up the only request of the minute: call it just before the one that is to be refused."""
+    with suppress(urllib.error.HTTPError):
+        get("limited", "/v1/models")
+
+
 def metric(service: str, name: str, label: str = "") -> float:
     """The sum of the samples of a metric that have a label."""
-    request = urllib.request.Request(GIVEN[service] + "/metrics", headers={"Authorization": f"Bearer {GIVEN['key']}"})
-    with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
-        lines = response.read().decode().splitlines()
+    lines = get(service, "/metrics").splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{") and label in line)
 
 

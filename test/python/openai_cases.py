@@ -24,6 +24,7 @@ from cases import (
     on_full,
     until,
     until_running,
+    use_up_limited,
 )
 
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
@@ -128,6 +129,7 @@ def case_raises_an_error_of_the_right_class() -> None:
     bad = fails(openai.BadRequestError, lambda: client().chat.completions.create(**say("x", temperature=5)))
     assert bad.param == "temperature" and bad.code == "decimal_above_max_value"
     assert bad.type == "invalid_request_error"
+    use_up_limited()
     limited = fails(openai.RateLimitError, lambda: client("limited").chat.completions.create(**say("x")))
     assert limited.code == "rate_limit_exceeded"
 

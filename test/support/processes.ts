@@ -19,6 +19,14 @@ export interface RoleProcess {
   kill(signal: NodeJS.Signals): void
 }
 
+/** Attached jobs that an ingress holds. */
+export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'): Promise<number> {
+  const headers = { authorization: `Bearer ${TEST_KEY}` }
+  const text = await (await fetch(`${ingress.url}/metrics`, { headers })).text()
+  const samples = text.matchAll(/^sluice_attached_jobs\{.*state="(\w+)".*\} (\d+)$/gm)
+  return [...samples].reduce((sum, [, of, count]) => sum + (of === state ? Number(count) : 0), 0)
+}
+
 /** Several processes that meet in one Kafka, under a prefix of their own. */
 export interface Fleet extends AsyncDisposable {
   readonly dataDir: string

@@ -34,7 +34,7 @@ export interface SdkStacks {
   readonly free: Stack
   /** Holds a few calls at once and refuses the next with 503: see {@link occupy}. */
   readonly full: Stack
-  /** Has used up its one request a minute: every further one is a 429. */
+  /** Allows one request a minute: see {@link useUp}. */
   readonly limited: Stack
 }
 
@@ -52,7 +52,6 @@ export function describeBothModes(title: string, address: string | null, tests: 
         stacks.free = await startEchoes(kafka, {})
         stacks.full = await startEchoes(kafka, { JOBS_MAX: String(PLACES) })
         stacks.limited = await startEchoes(kafka, { RATE_LIMIT_REQUESTS: '1' })
-        await (await stacks.limited.get('/v1/models')).text()
       })
       afterAll(async () => {
         await Promise.all(Object.values(stacks).map((stack) => stack[Symbol.asyncDispose]()))
@@ -94,6 +93,11 @@ export async function countAnswers(stack: Stack, ...statuses: number[]): Promise
   }
   const before = await count()
   return async () => (await count()) - before
+}
+
+/** Uses up the one request of {@link SdkStacks.limited}: the next is a 429. Call it just before: a minute later it is not. */
+export async function useUp(stack: Stack): Promise<void> {
+  await (await stack.get('/v1/models')).text()
 }
 
 /** Takes every place of {@link SdkStacks.full} until it is disposed. */

@@ -1,0 +1,38 @@
+import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+const run = promisify(execFile)
+const SCRIPTS = join(import.meta.dirname, '..', 'python')
+/** A script ends itself before, and says where it hung. */
+const SCRIPT_MS = 230_000
+
+/** Time for a hook that runs {@link runCases}: some seconds on an idle machine. */
+export const CASES_MS = SCRIPT_MS + 10_000
+
+/** The pinned packages of an environment of test/python. */
+export function pinsOf(env: string): string[] {
+  const lines = readFileSync(join(SCRIPTS, `requirements-${env}.txt`), 'utf8').split('\n')
+  return lines.filter((line) => line !== '' && !line.startsWith('#'))
+}
+
+/** The cases of a script of test/python, in their order. */
+export function casesOf(script: string): string[] {
+  const text = readFileSync(join(SCRIPTS, script), 'utf8')
+  return [...text.matchAll(/^(?:async )?def (case_\w+)/gm)].map(([, name]) => String(name))
+}
+
+/**
+ * Runs all cases of a script of test/python.
+ *
+ * @param bin Of the environment.
+ * @param given What the script is told.
+ * @returns By case null, or why it failed
+ * @throws Error when the script itself breaks or hangs
+ */
+export async function runCases(bin: string, script: string, given: object): Promise<Record<string, string | null>> {
+  const options = { env: { ...process.env, PYTHONDONTWRITEBYTECODE: '1' }, timeout: SCRIPT_MS }
+  const { stdout } = await run(join(bin, 'python'), [join(SCRIPTS, script), JSON.stringify(given)], options)
+  return JSON.parse(stdout)
+}
