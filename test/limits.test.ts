@@ -3,14 +3,14 @@ import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { ApiKeys } from '#services/ingress/keys.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
 import { silentLog } from './support/jobs.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
 
-/** Who may call, and how much: keys, their rights, and the limits of each. */
+/** Who may call, how much and when: keys, their rights, the limits and the turns of each. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -245,5 +245,26 @@ describe('calls at once', () => {
     const left = AbortSignal.timeout(50)
     await stack.post(CHAT, say('!echo first_ms=60000'), { signal: left }).catch(() => {})
     await until(async () => (await stack.post(CHAT, say('hi'))).status === 200)
+  })
+})
+
+describe.each(['embedded', 'Kafka'])('turns of keys, %s', (mode) => {
+  const kafka = mode === 'Kafka' ? (inject('kafka') ?? undefined) : undefined
+
+  it.skipIf(mode === 'Kafka' && !kafka)('let a call of one key pass those that another key has waiting', async () => {
+    await using stack = await startStack({ kafka, settings: { INFERENCE_SLOTS: '2' } })
+    writeKeys(stack.dataDir, storedKey('sk-other-key'))
+    await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
+    let answered = 0
+    const many = Array.from({ length: 40 }, async () => {
+      const response = await stack.post(CHAT, say('!echo first_ms=100\nhi'))
+      answered++
+      return response.status
+    })
+    await until(() => answered > 0)
+    expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
+    // Behind those that are in the queue already, and one in turn.
+    expect(answered).toBeLessThan(20)
+    expect(await Promise.all(many)).toEqual(Array(40).fill(200))
   })
 })

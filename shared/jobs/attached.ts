@@ -14,6 +14,7 @@ import type { MergeDeltas } from './delta-buffer.ts'
 import { Presence } from './presence.ts'
 import { RetryBudget } from './retry-budget.ts'
 import { jobsTopic, REPLIES, replyShard } from './topics.ts'
+import { Turns } from './turns.ts'
 
 /** A job as its caller asks for it. */
 export interface NewJob {
@@ -63,6 +64,11 @@ interface JobTimers {
   retry?: NodeJS.Timeout
 }
 
+/** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
+const ROOM_MIN = 4
+/** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
+const TURN_MS = 1_000
+
 /** Retries of attached jobs: few and quick, since somebody waits. */
 const POLICY: RetryPolicy = {
   triesMax: 3,
@@ -74,7 +80,7 @@ const POLICY: RetryPolicy = {
 /**
  * The arbiter of attached jobs: the ingress process that holds their connections (DESIGN section 1).
  *
- * It submits each job, binds it to the worker whose `started` comes first, passes its output on, and decides alone what
+ * It submits each job in its tenant's turn, binds it to the worker whose `started` comes first, passes its output on, and decides alone what
  * follows a failure, a lost worker, a timeout or a cancel. Nothing of it is stored: when this process ends, so do its
  * jobs, and workers notice by its heartbeats.
  */
@@ -87,16 +93,19 @@ export class AttachedJobs implements Arbiter {
   readonly #timers = new Map<string, JobTimers>()
   /** By pool: a quick one says nothing of a slow one. */
   readonly #admissions = new Map<PoolName, Admission>()
-  /** By pool: what {@link Admission} said last. */
-  readonly #waits = new Map<PoolName, { atMs: number; ms: number }>()
+  readonly #turns = new Map<PoolName, Turns<AttachedJob>>()
   readonly #withBlob = new Set<string>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
+  readonly #turnTimer: NodeJS.Timeout
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
     this.#options = options
     this.#shard = replyShard(this.boot)
+    this.#turnTimer = setInterval(() => {
+      for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
+    }, TURN_MS)
   }
 
   /** Starts to receive replies and heartbeats. */
@@ -140,7 +149,7 @@ export class AttachedJobs implements Arbiter {
   }
 
   /**
-   * Accepts a job and sends it to its pool. Resolves once the broker has it.
+   * Accepts a job and sends it to its pool. Resolves once the broker has it, or while it waits for the turn of its tenant.
    *
    * @throws ServiceError `overloaded` when too many jobs are held, or the broker cannot be reached
    */
@@ -151,7 +160,7 @@ export class AttachedJobs implements Arbiter {
         retryAfterMs: 2_000,
       })
     }
-    this.#refuseLongWait(spec.pool)
+    this.#refuseLongWait(spec.pool, spec.tenant)
     const job = new AttachedJob(this.#envelopeOf(spec), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
@@ -159,8 +168,9 @@ export class AttachedJobs implements Arbiter {
       deadline: setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs),
       start: this.#startTimer(job),
     })
+    this.#turnsOf(spec.pool).enter(job)
     try {
-      await this.#publish(job)
+      await this.#sendNext(spec.pool, job)
     } catch (error) {
       // A record whose acknowledgement was lost may be in the queue all the same.
       this.#stopWorker(job)
@@ -177,7 +187,10 @@ export class AttachedJobs implements Arbiter {
 
   /** Ends every job that is still held. @param error What their readers get. */
   failAll(error: ErrorBody): void {
-    for (const job of [...this.#jobs.values()]) {
+    const held = [...this.#jobs.values()]
+    // Or the end of each would send the next.
+    for (const job of held) this.#turnsOf(job.envelope.pool).leave(job)
+    for (const job of held) {
       this.#stopWorker(job)
       this.#end(job, 'failed', error)
     }
@@ -185,6 +198,7 @@ export class AttachedJobs implements Arbiter {
 
   /** Leaves the channels. Jobs still held are failed. */
   async close(): Promise<void> {
+    clearInterval(this.#turnTimer)
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -220,15 +234,9 @@ export class AttachedJobs implements Arbiter {
   }
 
   /** What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once). */
-  #refuseLongWait(pool: PoolName): void {
-    const now = Date.now()
-    // Counting walks all jobs: ten times a second is often enough.
-    let wait = this.#waits.get(pool)
-    if (!wait || now - wait.atMs > 100) {
-      wait = { atMs: now, ms: this.#admissionOf(pool).estimateMs(this.count(pool, 'queued'), now) }
-      this.#waits.set(pool, wait)
-    }
-    const waitMs = wait.ms
+  #refuseLongWait(pool: PoolName, tenant: string): void {
+    const ahead = this.#turnsOf(pool).ahead(tenant)
+    const waitMs = this.#admissionOf(pool).estimateMs(ahead, Date.now())
     if (waitMs <= this.#options.startTimeoutMs) return
     const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
     const seconds = Math.round(waitMs / 1_000)
@@ -241,6 +249,51 @@ export class AttachedJobs implements Arbiter {
     const admission = new Admission()
     this.#admissions.set(pool, admission)
     return admission
+  }
+
+  #turnsOf(pool: PoolName): Turns<AttachedJob> {
+    const known = this.#turns.get(pool)
+    if (known) return known
+    const workers = () => this.presence.workers(pool).filter(({ draining }) => !draining)
+    const turns = new Turns<AttachedJob>({
+      room: () =>
+        Math.max(
+          ROOM_MIN,
+          workers().reduce((sum, { slots }) => sum + slots, 0),
+        ),
+      isIdle: () => workers().some(({ slots, running }) => running < slots),
+    })
+    this.#turns.set(pool, turns)
+    return turns
+  }
+
+  /** Publishes every job whose turn it is. @returns Settles when the broker has `own`, or at once if it still waits */
+  #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
+    const turns = this.#turnsOf(pool)
+    let sending: Promise<void> | undefined
+    for (let job = turns.next(); job; job = turns.next()) {
+      if (job === own) sending = this.#publish(job)
+      else this.#publishLater(job)
+    }
+    return sending
+  }
+
+  /** Publishes a job whose caller waits for its output already: it hears there of a failure. */
+  #publishLater(job: AttachedJob): void {
+    const { attempt } = job
+    this.#publish(job).catch((error: unknown) => {
+      // Not acknowledged in time, yet it arrived: the attempt runs.
+      if (job.state !== 'queued' || job.attempt !== attempt) return
+      this.presence.send({ type: 'cancel', job_id: job.id, attempt })
+      this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
+    })
+  }
+
+  /** A job waits for no worker any more: the next may. */
+  #leaveTurn(job: AttachedJob): void {
+    const { pool } = job.envelope
+    this.#turnsOf(pool).leave(job)
+    void this.#sendNext(pool)
   }
 
   #envelopeOf(spec: NewJob): AttachedEnvelope {
@@ -278,19 +331,15 @@ export class AttachedJobs implements Arbiter {
       'job tried again',
     )
     job.requeue()
+    this.#leaveTurn(job)
     const timers = this.#timers.get(job.id)
     if (!timers) return
     timers.retry = setTimeout(() => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
       clearTimeout(timers.start)
       timers.start = this.#startTimer(job)
-      const { attempt } = job
-      this.#publish(job).catch((error: unknown) => {
-        // Not acknowledged in time, yet it arrived: the attempt runs.
-        if (job.state !== 'queued' || job.attempt !== attempt) return
-        this.presence.send({ type: 'cancel', job_id: job.id, attempt })
-        this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
-      })
+      this.#turnsOf(job.envelope.pool).enter(job)
+      void this.#sendNext(job.envelope.pool)
     }, delayMs)
   }
 
@@ -314,6 +363,7 @@ export class AttachedJobs implements Arbiter {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         this.#clearStartTimer(job)
+        this.#leaveTurn(job)
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
@@ -380,6 +430,7 @@ export class AttachedJobs implements Arbiter {
     clearTimeout(timers?.retry)
     this.#timers.delete(job.id)
     this.#dropBlob(job)
+    this.#leaveTurn(job)
     if (end === 'completed') this.#admissionOf(job.envelope.pool).completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
