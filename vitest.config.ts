@@ -6,7 +6,8 @@ export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
     globalSetup: ['test/support/global-setup.ts'],
-    testTimeout: 30_000,
+    // Behaviour is asserted, never speed: a timeout only ends what hangs.
+    testTimeout: 60_000,
     hookTimeout: 120_000,
     // Real brokers and models share two cores: more files at once only make them wait for each other.
     maxWorkers: 2,

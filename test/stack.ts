@@ -101,7 +101,7 @@ export async function until<T>(
   condition: () => T | Promise<T>,
   options: { withinMs?: number } = {},
 ): Promise<NonNullable<T>> {
-  const deadline = Date.now() + (options.withinMs ?? 10_000)
+  const deadline = Date.now() + (options.withinMs ?? 20_000)
   for (;;) {
     const value = await condition()
     if (value) return value

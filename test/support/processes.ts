@@ -60,7 +60,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
     async start(role, settings = {}) {
       const started = startRole(role, { ...env, ...settings })
       processes.push(started)
-      await until(() => started.hasExited() || started.isReady(), { withinMs: 30_000 })
+      await until(() => started.hasExited() || started.isReady(), { withinMs: 90_000 })
       if (started.hasExited()) throw new Error(`${role} did not start: ${started.stderr()}`)
       return { ...started, url: started.url() }
     },
