@@ -302,23 +302,40 @@ describe('the scheduler', () => {
 
 describe('publishing again', () => {
   it.each([
-    ['an empty queue: everything soon', { lag: 0, missing: 0, idleTurns: 0 }, { olderThanMs: 5_000, limit: 500 }],
-    ['idle workers', { lag: 10, missing: 0, idleTurns: 3 }, { olderThanMs: 30_000, limit: 500 }],
+    [
+      'an empty queue: everything soon',
+      { lag: 0, missing: 0, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 5_000, limit: 500 },
+    ],
+    ['idle workers', { lag: 10, missing: 0, idleTurns: 3, hasTwice: false }, { olderThanMs: 30_000, limit: 500 }],
     [
       'idle workers and a lag nobody knows',
-      { lag: undefined, missing: 0, idleTurns: 3 },
+      { lag: undefined, missing: 0, idleTurns: 3, hasTwice: false },
       { olderThanMs: 30_000, limit: 500 },
     ],
-    ['a queue too short for what waits', { lag: 10, missing: 90, idleTurns: 0 }, { olderThanMs: 30_000, limit: 90 }],
-    ['one far too short', { lag: 10, missing: 9_000, idleTurns: 0 }, { olderThanMs: 30_000, limit: 500 }],
+    [
+      'a queue too short for what waits',
+      { lag: 10, missing: 90, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 30_000, limit: 90 },
+    ],
+    [
+      'one far too short',
+      { lag: 10, missing: 9_000, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 30_000, limit: 500 },
+    ],
     [
       'a long queue behind busy workers: a search',
-      { lag: 9_000, missing: 0, idleTurns: 2 },
+      { lag: 9_000, missing: 0, idleTurns: 2, hasTwice: false },
       { olderThanMs: 300_000, limit: 5 },
     ],
     [
       'a lag nobody knows behind busy workers',
-      { lag: undefined, missing: 0, idleTurns: 0 },
+      { lag: undefined, missing: 0, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 300_000, limit: 5 },
+    ],
+    [
+      'idle workers beside a queue that holds everything twice: a search',
+      { lag: 20, missing: 0, idleTurns: 9, hasTwice: true },
       { olderThanMs: 300_000, limit: 5 },
     ],
   ])('%s', (_what, view, plan) => {
@@ -370,6 +387,15 @@ describe('publishing again', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(200)
   })
 
+  it('leaves jobs of low priority alone that wait although a quarter of the slots is kept free of them', async () => {
+    await createMany(20, true)
+    const { turn } = await openTurns({ slots: 4, running: 3 })
+    for (let i = 0; i < 5; i++) {
+      await database.advance(40_000)
+      expect(await turn()).toBe(0)
+    }
+  })
+
   it('fills a queue that lost some of its records, although its workers are busy', async () => {
     await createMany(30, true)
     await createMany(70, false)
@@ -389,7 +415,11 @@ describe('publishing again', () => {
     expect(await turn()).toBe(0)
     expect(await turn()).toBe(0)
     expect(await turn()).toBe(10)
-    expect(await turn()).toBe(10)
+    for (let i = 0; i < 5; i++) {
+      await database.advance(31_000)
+      expect(await turn()).toBe(10)
+    }
+    expect(await broker.lag(jobsTopic('inference'))).toBe(20)
   })
 
   it('finds one lost record behind a queue that is never short', async () => {

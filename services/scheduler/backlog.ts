@@ -13,6 +13,7 @@ const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress']).opti
 export class Backlog {
   readonly #store: Store
   readonly #broker: Broker
+  readonly #waiting = new Map<PoolName, number>()
   readonly #missing = new Map<PoolName, number>()
   #depth: readonly Depth[] = []
   #readAtMs = 0
@@ -30,6 +31,7 @@ export class Backlog {
       const queued = this.#depth.filter((row) => row.pool === pool && row.state === 'queued')
       const lag = await this.lag(pool)
       const waiting = queued.reduce((sum, { count }) => sum + count, 0)
+      this.#waiting.set(pool, waiting)
       this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
     }
   }
@@ -45,6 +47,11 @@ export class Backlog {
   /** So many of the missing ones were published again. */
   counted(pool: PoolName, published: number): void {
     this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
+  }
+
+  /** Whether the queue holds two records of each job that waited at the last reading: a third would only fill it. */
+  hasTwice(pool: PoolName, lag: number): boolean {
+    return lag >= 2 * (this.#waiting.get(pool) ?? 0)
   }
 
   /** Records in both lanes of a pool; undefined where the broker cannot tell. */

@@ -1,5 +1,6 @@
 import { PoolName } from '#schemas/job.ts'
-import type { Presence } from '#shared/jobs/presence.ts'
+import { slotsKept } from '#shared/jobs/lanes.ts'
+import type { Peer, Presence } from '#shared/jobs/presence.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './sweeps.ts'
 
@@ -24,15 +25,21 @@ export interface QueueView {
   readonly missing: number
   /** For how many turns workers have lacked work. */
   readonly idleTurns: number
+  /** The queue holds each waiting job twice. */
+  readonly hasTwice: boolean
 }
 
 /**
  * Which queued jobs to publish again: so many that a broker which lost everything is full again soon, and next to none
  * while their records wait behind busy workers.
  */
-export function republishPlan({ lag, missing, idleTurns }: QueueView): { olderThanMs: number; limit: number } {
+export function republishPlan({ lag, missing, idleTurns, hasTwice }: QueueView): {
+  olderThanMs: number
+  limit: number
+} {
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
-  if (idleTurns >= IDLE_TURNS) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
+  // Low priority waits beside free slots while the other lane has a little work.
+  if (idleTurns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
   return SEARCH
 }
@@ -60,7 +67,8 @@ export class Republisher {
     const idleTurns = this.#isIdle(pool) ? (this.#idleTurns.get(pool) ?? 0) + 1 : 0
     this.#idleTurns.set(pool, idleTurns)
     const lag = await this.#backlog.lag(pool)
-    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns })
+    const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
+    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice })
     const taken = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     if (taken.length === 0) return
     log.info({ pool, count: taken.length, lag }, 'queued jobs published again')
@@ -73,7 +81,9 @@ export class Republisher {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
     const slots = workers.reduce((sum, worker) => sum + worker.slots, 0)
-    const free = workers.reduce((sum, worker) => sum + Math.max(0, worker.slots - worker.running), 0)
+    // Those kept from the batch lane say nothing: they are free although it is long.
+    const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - slotsKept(slots) - running)
+    const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= slots * IDLE_SHARE
   }
 }

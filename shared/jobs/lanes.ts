@@ -19,7 +19,15 @@ export interface SlotUse {
 export function laneRoom(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
   const free = slots - running
   if (lane === 'normal') return free
-  const quarter = Math.ceil(slots / 4)
-  const most = isInteractiveBusy ? quarter : Math.max(quarter, slots - quarter)
+  const most = isInteractiveBusy ? quarterOf(slots) : slots - slotsKept(slots)
   return Math.min(free, most - batch)
+}
+
+/** Slots of a worker that the batch lane leaves free, however long it is. */
+export function slotsKept(slots: number): number {
+  return Math.min(quarterOf(slots), slots - quarterOf(slots))
+}
+
+function quarterOf(slots: number): number {
+  return Math.ceil(slots / 4)
 }
