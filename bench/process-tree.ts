@@ -17,8 +17,17 @@ export interface MemoryWatch {
 
 /** Resident memory of all that a process started, in MiB. */
 export function startedMib(pid: number): number {
-  const [, ...started] = treeOf(pid)
-  return started.reduce((sum, each) => sum + residentMib(each), 0)
+  return sumMib(startedPids(pid))
+}
+
+/** All processes that a process started, directly or not, and that run now. */
+export function startedPids(pid: number): number[] {
+  return treeOf(pid).slice(1)
+}
+
+/** Resident memory of processes together, in MiB: a page that several of them have counts for each. */
+export function sumMib(pids: readonly number[]): number {
+  return pids.reduce((sum, each) => sum + residentMib(each), 0)
 }
 
 /** Watches a process and its children. */
@@ -57,7 +66,8 @@ function childrenByParent(): Map<number, number[]> {
   return children
 }
 
-function parentOf(pid: number): number | undefined {
+/** The process that started this one, or took it over from there. Undefined when it is gone. */
+export function parentOf(pid: number): number | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
     return Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1])

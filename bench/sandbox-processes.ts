@@ -3,6 +3,7 @@ import { promisify } from 'node:util'
 import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root.ts'
 import { repeat } from './repeat.ts'
 import type { Latency, SandboxBenchOptions, SandboxFigures, SandboxResults } from './sandbox.ts'
+import type { SandboxMeter } from './sandbox-meter.ts'
 import { percentile } from './stats.ts'
 import { endedChildrenCpuMs } from './usage.ts'
 
@@ -22,15 +23,17 @@ interface Command {
   readonly name: string
   readonly file: string
   readonly args: (code: string) => string[]
-  /** Its CPU is that of its own process. */
-  readonly isWhole: boolean
+  /** CPU that was used for it so far, in milliseconds. */
+  readonly usedMs: () => number
+  /** Waits until what it left to others is done. */
+  readonly untilRest: () => Promise<void>
 }
 
 /** Measures processes that are started for each run and know no sandbox of ours. */
-export async function measureProcesses(options: SandboxBenchOptions): Promise<SandboxResults> {
+export async function measureProcesses(meter: SandboxMeter, options: SandboxBenchOptions): Promise<SandboxResults> {
   const figures: SandboxFigures[] = []
   const skipped: string[] = []
-  for (const find of [findPython, findDockerRun]) {
+  for (const find of [findPython, () => findDockerRun(meter, options.signal)]) {
     options.signal.throwIfAborted()
     try {
       figures.push(await measureCommand(await find(), options))
@@ -45,10 +48,12 @@ export async function measureProcesses(options: SandboxBenchOptions): Promise<Sa
 /** The interpreter itself: a launcher before it would be measured too. */
 async function findPython(): Promise<Command> {
   const { stdout } = await run('python3', ['-c', 'import sys; print(sys.executable)'], { timeout: TIMEOUT_MS })
-  return { name: 'bare python3, no sandbox', file: stdout.trim(), args: (code) => ['-c', code], isWhole: true }
+  const args = (code: string) => ['-c', code]
+  const usedMs = () => endedChildrenCpuMs(process.pid)
+  return { name: 'bare python3, no sandbox', file: stdout.trim(), args, usedMs, untilRest: async () => {} }
 }
 
-async function findDockerRun(): Promise<Command> {
+async function findDockerRun(meter: SandboxMeter, signal: AbortSignal): Promise<Command> {
   const { stdout } = await run('docker', IMAGES, { timeout: TIMEOUT_MS }).catch((error: unknown) => {
     throw new Error(`docker run: ${reasonOf(error)}`)
   })
@@ -57,7 +62,9 @@ async function findDockerRun(): Promise<Command> {
   const variables = Object.entries(INSIDE_VARIABLES).flatMap(([name, value]) => ['-e', `${name}=${value}`])
   const options = ['--rm', '--network=none', '--tmpfs=/tmp', ...variables, `--entrypoint=${INSIDE_PYTHON}`]
   const args = (code: string) => ['run', ...options, image, '-s', '-c', code]
-  return { name: '`docker run`, the same image', file: 'docker', args, isWhole: false }
+  const usedMs = () => meter.cpuMs('docker')
+  const untilRest = () => meter.untilRest('docker', signal)
+  return { name: '`docker run`, the same image', file: 'docker', args, usedMs, untilRest }
 }
 
 async function measureCommand(command: Command, options: SandboxBenchOptions): Promise<SandboxFigures> {
@@ -71,10 +78,11 @@ async function measureCommand(command: Command, options: SandboxBenchOptions): P
 async function timesOf(command: Command, code: string, { runs, signal }: SandboxBenchOptions): Promise<Latency> {
   const work = async () => void (await run(command.file, command.args(code), { timeout: TIMEOUT_MS }))
   await work()
-  const cpuBefore = endedChildrenCpuMs(process.pid)
-  const times = await repeat(work, runs, signal)
-  const cpu = command.isWhole ? (endedChildrenCpuMs(process.pid) - cpuBefore) / times.length : Number.NaN
-  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95), cpu }
+  await command.untilRest()
+  const before = command.usedMs()
+  const times = await repeat(work, runs, signal, command.untilRest)
+  await command.untilRest()
+  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95), cpu: (command.usedMs() - before) / times.length }
 }
 
 /** The first line of what went wrong. */

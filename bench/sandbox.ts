@@ -5,10 +5,8 @@ import { openLog } from '#shared/log.ts'
 import { sandboxAdapters } from '#shared/ports.ts'
 import type { LoadAdapter } from '#shared/sandbox/open-sandbox.ts'
 import type { Sandbox } from '#shared/sandbox/sandbox.ts'
-import { findDocker } from '../test/support/docker.ts'
-import { CpuGroup } from './cpu-group.ts'
-import { startedMib } from './process-tree.ts'
 import { repeat } from './repeat.ts'
+import { SandboxMeter, type Side } from './sandbox-meter.ts'
 import { measureProcesses } from './sandbox-processes.ts'
 import { percentile } from './stats.ts'
 
@@ -23,7 +21,7 @@ export type Program = keyof typeof PROGRAMS
 export interface Latency {
   readonly p50: number
   readonly p95: number
-  /** CPU of one run, in milliseconds: of the service's side and of all processes it started; NaN where nobody may tell. */
+  /** CPU of one run, in milliseconds: of the service's side and of all processes that work for it; NaN where nobody may tell. */
   readonly cpu: number
 }
 
@@ -35,7 +33,7 @@ export interface SandboxFigures {
   readonly programs: Readonly<Record<Program, Latency>>
   /** Runs of print(1) a second, with two callers a core. */
   readonly perSecond: number
-  /** Resident memory of what runs while nothing is asked, in MiB. */
+  /** Resident memory of an interpreter that waits for a run, in MiB: of all that runs for those that wait, by their number. */
   readonly idleMib: number
 }
 
@@ -61,29 +59,28 @@ const TIMEOUT_MS = 60_000
 
 /** Measures each sandbox that works on this machine at its port, one after another, then processes that are none. */
 export async function measureSandbox(options: SandboxBenchOptions): Promise<SandboxResults> {
-  const docker = await findDocker()
+  await using meter = await SandboxMeter.open()
   // The adapter and the docker command both look there.
-  if (typeof docker !== 'string') process.env.DOCKER_HOST = `unix://${docker.socketPath}`
-  try {
-    const sandboxes = await measureAdapters(options)
-    const processes = await measureProcesses(options)
-    return {
-      figures: [...sandboxes.figures, ...processes.figures],
-      skipped: [...sandboxes.skipped, ...processes.skipped],
-    }
-  } finally {
-    if (typeof docker !== 'string') await docker.stop()
-  }
+  if (meter.dockerHost !== undefined) process.env.DOCKER_HOST = meter.dockerHost
+  const sandboxes = await measureAdapters(meter, options)
+  const processes = await measureProcesses(meter, options)
+  const figures = [...sandboxes.figures, ...processes.figures]
+  return { figures, skipped: [...sandboxes.skipped, ...processes.skipped, ...withoutCpu(meter, figures)] }
 }
 
-async function measureAdapters(options: SandboxBenchOptions): Promise<SandboxResults> {
+function withoutCpu(meter: SandboxMeter, figures: readonly SandboxFigures[]): string[] {
+  const without = figures.filter(({ programs }) => Number.isNaN(programs.print.cpu))
+  return without.map(({ name }) => `CPU of ${name}: ${meter.whyNoCpu('docker')}`)
+}
+
+async function measureAdapters(meter: SandboxMeter, options: SandboxBenchOptions): Promise<SandboxResults> {
   const figures: SandboxFigures[] = []
   const skipped: string[] = []
   const config = parseConfig({ DATA_DIR, DOCKER_HOST: process.env.DOCKER_HOST })
   for (const adapter of sandboxAdapters(config, openLog('silent', 'bench'))) {
     options.signal.throwIfAborted()
     try {
-      figures.push(await measureAdapter(adapter, options))
+      figures.push(await measureAdapter(adapter, meter, options))
     } catch (error) {
       options.signal.throwIfAborted()
       skipped.push(`${adapter.name}: ${error instanceof Error ? error.message : String(error)}`)
@@ -93,7 +90,11 @@ async function measureAdapters(options: SandboxBenchOptions): Promise<SandboxRes
   return { figures, skipped }
 }
 
-async function measureAdapter({ name, load }: LoadAdapter, options: SandboxBenchOptions): Promise<SandboxFigures> {
+async function measureAdapter(
+  { name, load }: LoadAdapter,
+  meter: SandboxMeter,
+  options: SandboxBenchOptions,
+): Promise<SandboxFigures> {
   const adapter = await load()
   options.print(`sandbox ${name}: preparing`)
   await adapter.prepare(() => {}, options.signal)
@@ -105,20 +106,19 @@ async function measureAdapter({ name, load }: LoadAdapter, options: SandboxBench
     cold.push(performance.now() - startedAt)
     await sandbox.close()
   }
-  const before = startedMib(process.pid)
-  // Containers are the daemon's children: their CPU and memory cannot be told from what else it does.
-  const isOurs = name !== 'docker'
-  using group = isOurs ? CpuGroup.open() : undefined
+  const side = name === 'docker' ? 'docker' : 'started'
   const sandbox = await adapter.open(options.signal)
+  const untilReady = () => untilWarm(sandbox, side, meter, options.signal)
+  const usedMs = () => meter.cpuMs(side)
   try {
     await runOnce(sandbox, PROGRAMS.plot)
-    const idleMib = startedMib(process.pid) - before
-    const print = await timesOf(sandbox, 'print', group, options)
-    const plot = await timesOf(sandbox, 'plot', group, options)
+    await untilReady()
+    const idleMib = await meter.idleMib(side, sandbox.stats().idle)
+    const print = await timesOf(sandbox, 'print', untilReady, usedMs, options)
+    const plot = await timesOf(sandbox, 'plot', untilReady, usedMs, options)
     const perSecond = await rateOf(sandbox, options)
     options.print(`sandbox ${name}: print p50 ${print.p50.toFixed(1)} ms, ${perSecond.toFixed(1)} runs/s`)
-    const programs = { print, plot }
-    return { name, coldMs: percentile(cold, 0.5), programs, perSecond, idleMib: isOurs ? idleMib : Number.NaN }
+    return { name, coldMs: percentile(cold, 0.5), programs: { print, plot }, perSecond, idleMib }
   } finally {
     await sandbox.close()
   }
@@ -127,26 +127,29 @@ async function measureAdapter({ name, load }: LoadAdapter, options: SandboxBench
 async function timesOf(
   sandbox: Sandbox,
   program: Program,
-  group: CpuGroup | undefined,
+  untilReady: () => Promise<void>,
+  usedMs: () => number,
   { runs, signal }: SandboxBenchOptions,
 ): Promise<Latency> {
+  const work = () => runOnce(sandbox, PROGRAMS[program])
   // The first runs pay for what is loaded once.
-  for (let i = 0; i < 3; i++) await runOnce(sandbox, PROGRAMS[program])
-  const cpuBefore = group?.ms ?? Number.NaN
-  const times = await repeat(
-    () => runOnce(sandbox, PROGRAMS[program]),
-    runs,
-    signal,
-    () => untilWarm(sandbox, signal),
-  )
-  const cpu = ((group?.ms ?? Number.NaN) - cpuBefore) / times.length
-  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95), cpu }
+  for (let i = 0; i < 3; i++) await work()
+  await untilReady()
+  const before = usedMs()
+  const times = await repeat(work, runs, signal, untilReady)
+  // What follows a run is part of its cost: its container's removal, and the start of the one that takes its place.
+  await untilReady()
+  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95), cpu: (usedMs() - before) / times.length }
 }
 
-/** Where interpreters serve once, the next one is made ready first: how fast that goes tells the rate. */
-async function untilWarm(sandbox: Sandbox, signal: AbortSignal): Promise<void> {
+/**
+ * Where interpreters serve once, the next is made ready first, and nothing else goes on: removing the last one and starting
+ * others would take turns with the run on the same cores. How fast that goes tells the rate.
+ */
+async function untilWarm(sandbox: Sandbox, side: Side, meter: SandboxMeter, signal: AbortSignal): Promise<void> {
   const giveUpAt = performance.now() + TIMEOUT_MS
   while (sandbox.stats().idle === 0 && performance.now() < giveUpAt) await sleep(20, undefined, { signal })
+  await meter.untilRest(side, signal)
 }
 
 async function rateOf(sandbox: Sandbox, { seconds, signal }: SandboxBenchOptions): Promise<number> {

@@ -21,20 +21,28 @@ const PING_MS = 2_000
 export interface TestDocker {
   /** Path of its unix socket. */
   readonly socketPath: string
+  /** It was started here, and nobody else uses it. */
+  readonly isPrivate: boolean
   stop(): Promise<void>
 }
 
+/** How a private daemon is started. */
+export interface PrivateDocker {
+  /** The control group, from the top, below which its containers have theirs; default its own choice. */
+  readonly cgroupParent?: string | undefined
+}
+
 /** Finds or starts a daemon. @returns the daemon, or why there is none */
-export async function findDocker(): Promise<TestDocker | string> {
+export async function findDocker(options: PrivateDocker = {}): Promise<TestDocker | string> {
   const running = new Docker({ timeout: PING_MS })
-  if (await answers(running)) return { socketPath: socketOf(running), stop: async () => undefined }
+  if (await answers(running)) return { socketPath: socketOf(running), isPrivate: false, stop: async () => undefined }
   if (DOCKERD === undefined) return 'no Docker daemon answers, and dockerd is not installed (apt-get install docker.io)'
   if (process.getuid?.() !== 0) return 'no Docker daemon answers, and only root can start one'
-  return await startDockerd(DOCKERD)
+  return await startDockerd(DOCKERD, options)
 }
 
 /** Images are kept from one run of the tests to the next: an import copies 400 MB. */
-async function startDockerd(program: string): Promise<TestDocker | string> {
+async function startDockerd(program: string, { cgroupParent }: PrivateDocker): Promise<TestDocker | string> {
   const data = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'dockerd')
   await mkdir(data, { recursive: true })
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-dockerd-'))
@@ -42,6 +50,7 @@ async function startDockerd(program: string): Promise<TestDocker | string> {
   const places = ['--data-root', data, '--exec-root', join(runDir, 'exec'), '-p', join(runDir, 'docker.pid')]
   const alone = ['--bridge=none', '--iptables=false', '--ip6tables=false', '--userland-proxy=false']
   const options = ['--exec-opt', 'native.cgroupdriver=cgroupfs', '--log-driver', 'none', '--log-level', 'error']
+  if (cgroupParent !== undefined) options.push('--cgroup-parent', cgroupParent)
   // Killed tests stop nothing: then it has to end by itself.
   const withUs = ['--pdeathsig', 'TERM', program, '-H', `unix://${socketPath}`]
   const daemon = spawn('setpriv', [...withUs, ...places, ...alone, ...options], {
@@ -63,7 +72,7 @@ async function startDockerd(program: string): Promise<TestDocker | string> {
   const docker = new Docker({ socketPath, timeout: PING_MS })
   const isUp = async () => daemon.exitCode !== null || (await answers(docker))
   await until(isUp, { withinMs: START_MS }).catch(() => undefined)
-  if (await answers(docker)) return { socketPath, stop }
+  if (await answers(docker)) return { socketPath, isPrivate: true, stop }
   await stop()
   return `dockerd did not start: ${problems.trim().split('\n').at(-1)}`
 }
