@@ -1,8 +1,15 @@
 import { execFile } from 'node:child_process'
+import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root.ts'
+import { INSIDE_PYTHON, INSIDE_VARIABLES, prepareRoot } from '#shared/sandbox/root.ts'
 import { repeat } from './repeat.ts'
-import type { Latency, SandboxBenchOptions, SandboxFigures, SandboxResults } from './sandbox.ts'
+import {
+  DATA_DIR,
+  type Latency,
+  type SandboxBenchOptions,
+  type SandboxFigures,
+  type SandboxResults,
+} from './sandbox.ts'
 import type { SandboxMeter } from './sandbox-meter.ts'
 import { percentile } from './stats.ts'
 import { endedChildrenCpuMs } from './usage.ts'
@@ -16,13 +23,14 @@ const PRINT = 'print(1)'
 /** Without a sandbox nobody takes the figure that is shown: it is saved. */
 const PLOT =
   "import matplotlib; matplotlib.use('Agg'); import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.title('squares'); plt.savefig('/tmp/bench.png')"
-const NOT_MEASURED: Latency = { p50: Number.NaN, p95: Number.NaN, cpu: Number.NaN }
 
 /** A program that is started anew for each run: what sandboxes are compared with. */
 interface Command {
   readonly name: string
   readonly file: string
   readonly args: (code: string) => string[]
+  /** Default: this process's own. */
+  readonly env?: NodeJS.ProcessEnv
   /** CPU that was used for it so far, in milliseconds. */
   readonly usedMs: () => number
   /** Waits until what it left to others is done. */
@@ -45,12 +53,19 @@ export async function measureProcesses(meter: SandboxMeter, options: SandboxBenc
   return { figures, skipped }
 }
 
-/** The interpreter itself: a launcher before it would be measured too. */
+/** The interpreter and the libraries that zygote has inside, as a plain process. */
 async function findPython(): Promise<Command> {
-  const { stdout } = await run('python3', ['-c', 'import sys; print(sys.executable)'], { timeout: TIMEOUT_MS })
-  const args = (code: string) => ['-c', code]
+  const { directory } = await prepareRoot(join(DATA_DIR, 'sandbox'))
+  const isPath = (value: string) => value.startsWith('/opt/')
+  const outside = Object.entries(INSIDE_VARIABLES).map(([name, value]) => [
+    name,
+    isPath(value) ? directory + value : value,
+  ])
+  const env: NodeJS.ProcessEnv = Object.fromEntries(outside)
+  const args = (code: string) => ['-s', '-c', code]
   const usedMs = () => endedChildrenCpuMs(process.pid)
-  return { name: 'bare python3, no sandbox', file: stdout.trim(), args, usedMs, untilRest: async () => {} }
+  const file = directory + INSIDE_PYTHON
+  return { name: 'bare python3, no sandbox', file, args, env, usedMs, untilRest: async () => {} }
 }
 
 async function findDockerRun(meter: SandboxMeter, signal: AbortSignal): Promise<Command> {
@@ -69,14 +84,14 @@ async function findDockerRun(meter: SandboxMeter, signal: AbortSignal): Promise<
 
 async function measureCommand(command: Command, options: SandboxBenchOptions): Promise<SandboxFigures> {
   const print = await timesOf(command, PRINT, options)
-  // Its libraries may be those of the machine: plots are measured where it has them.
-  const plot = await timesOf(command, PLOT, options).catch(() => NOT_MEASURED)
+  const plot = await timesOf(command, PLOT, options)
   const none = { coldMs: Number.NaN, perSecond: Number.NaN, idleMib: Number.NaN }
   return { name: command.name, programs: { print, plot }, ...none }
 }
 
 async function timesOf(command: Command, code: string, { runs, signal }: SandboxBenchOptions): Promise<Latency> {
-  const work = async () => void (await run(command.file, command.args(code), { timeout: TIMEOUT_MS }))
+  const { file, args, env } = command
+  const work = async () => void (await run(file, args(code), { timeout: TIMEOUT_MS, env }))
   await work()
   await command.untilRest()
   const before = command.usedMs()

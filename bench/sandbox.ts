@@ -54,7 +54,7 @@ export interface SandboxBenchOptions {
 }
 
 /** What is prepared for the service is used here as well. */
-const DATA_DIR = '.data'
+export const DATA_DIR = '.data'
 const TIMEOUT_MS = 60_000
 
 /** Measures each sandbox that works on this machine at its port, one after another, then processes that are none. */
