@@ -87,6 +87,18 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   })
 
   test.each([
+    ['{"model":"echo-1",}', ' Expected double-quoted property name at line 1 column 19.'],
+    ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
+    ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
+    ['{"model":"echo-1","messages":[{"role":', ' It ends too early.'],
+    // What V8 quotes here is the body.
+    ['my secret', ''],
+  ])('JSON that breaks off (%j) is refused with the place, and without its text', async (body, place) => {
+    const message = `We could not parse the JSON body of your request.${place}`
+    expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
+  })
+
+  test.each([
     ['a lone continuation byte', [0x80]],
     ['an overlong slash', [0xc0, 0xaf]],
     ['a UTF-8 surrogate', [0xed, 0xa0, 0x80]],

@@ -52,6 +52,14 @@ function parse(text: string): unknown {
   try {
     return JSON.parse(text)
   } catch (error) {
-    throw new ServiceError('invalid_request', 'We could not parse the JSON body of your request.', { cause: error })
+    const message = `We could not parse the JSON body of your request. ${placeOf((error as Error).message)}`
+    throw new ServiceError('invalid_request', message.trim(), { cause: error })
   }
+}
+
+/** Where JSON breaks off, by what V8 says of it, without what it quotes; empty where it does not tell. */
+function placeOf(message: string): string {
+  const place = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
+  if (place) return `${message.slice(0, place.index)} at ${place[1]}.`
+  return message === 'Unexpected end of JSON input' ? 'It ends too early.' : ''
 }
