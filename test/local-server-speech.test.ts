@@ -55,6 +55,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
   test('without granularities a verbose answer has segments and no words', async () => {
     const answer = await transcribe(clip('austen-0880').bytes, { response_format: 'verbose_json' })
     expect(answer.segments).toHaveLength(1)
+    expect(answer.segments[0].end).toBeLessThanOrEqual(answer.duration)
     expect(answer).not.toHaveProperty('words')
   })
 

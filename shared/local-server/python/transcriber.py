@@ -40,7 +40,7 @@ class Transcriber:
         for block in blocks(samples, vad_options(job.get("vad"))):
             for segment in self._transcribe_block(block, job, self._model.hf_tokenizer.decode(prompt)):
                 yield {"segment": self._describe(segment, block, count, job)}
-                yield {"progress": round(block.start / RATE + segment.end, 2)}
+                yield {"progress": _seconds(block, segment.end)}
                 count += 1
                 tokens_out += len(self._text_tokens(segment))
             yield {"progress": round(block.end / RATE, 2)}
@@ -64,12 +64,11 @@ class Transcriber:
         yield from restore_speech_timestamps(segments, block.speech, RATE)
 
     def _describe(self, segment: Segment, block: Block, index: int, job: dict) -> dict:
-        offset = block.start / RATE
         described = {
             "id": index,
-            "seek": round(offset * FRAMES_A_SECOND) + segment.seek,
-            "start": round(offset + segment.start, 2),
-            "end": round(offset + segment.end, 2),
+            "seek": round(block.start / RATE * FRAMES_A_SECOND) + segment.seek,
+            "start": _seconds(block, segment.start),
+            "end": _seconds(block, segment.end),
             "text": segment.text.rstrip(),
             "tokens": list(segment.tokens),
             "temperature": segment.temperature,
@@ -82,8 +81,8 @@ class Transcriber:
             described["words"] = [
                 {
                     "word": word.word,
-                    "start": round(offset + word.start, 2),
-                    "end": round(offset + word.end, 2),
+                    "start": _seconds(block, word.start),
+                    "end": _seconds(block, word.end),
                     "probability": float(word.probability),
                 }
                 for word in segment.words or []
@@ -106,6 +105,11 @@ class Transcriber:
 
     def _token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes[character] for character in self._model.hf_tokenizer.id_to_token(token))
+
+
+def _seconds(block: Block, seconds: float) -> float:
+    """A time in a block as one of the whole audio. The model rounds up to what it was trained on, beyond the audio's end."""
+    return round(min(block.start / RATE + seconds, block.end / RATE), 2)
 
 
 class _Recorder:
