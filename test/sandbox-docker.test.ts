@@ -65,6 +65,25 @@ describe.skipIf(socketPath === undefined)('the docker sandbox', () => {
     expect(stdout).toMatch(/Uid:\s+65534\s+65534/)
   })
 
+  it('takes figures whether its libraries were loaded before the job, for the job, or by the program', {
+    timeout: WITHIN_MS,
+  }, async () => {
+    const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
+    const draw = (name: string) =>
+      `import importlib
+plt = importlib.import_module(${name})
+plt.plot([1]); plt.show(); plt.figure().show()
+print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing'))`
+    // The second one is not found in the text. More at once than can wait for a job, so that some come to early ones.
+    const names = ["'matplotlib.pyplot'", "'matplot' + 'lib.pyplot'"]
+    const results = await Promise.all(
+      [...names, ...names, ...names].map((name) => runCode(sandbox, draw(name), { timeoutMs: 60_000 })),
+    )
+    await sandbox.close()
+    for (const result of results) expect(result).toMatchObject({ exit_code: 0, stderr: '', stdout: 'agg None\n' })
+    expect(results.map(({ plots }) => plots.length)).toEqual(results.map(() => 2))
+  })
+
   it('refuses a runtime that the daemon does not have, and names those that it has', async () => {
     const refused = adapter({ runtime: 'nothing' }).prepare(() => {}, AbortSignal.timeout(10_000))
     await expect(refused).rejects.toMatchObject({

@@ -57,6 +57,8 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const opened = sandbox
     await runCode(opened, 'print(1)')
+    // The interpreter that served may be about to be replaced.
+    await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
     const before = holdings()
     const stats = opened.stats()
 

@@ -4,7 +4,7 @@ import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
 import { until } from '../stack.ts'
 import { type Holdings, holdings, leftSince } from './leftovers.ts'
 import { openSandbox, PREPARE_MS } from './sandbox-adapters.ts'
-import { type Snippet, snippets } from './sandbox-corpus.ts'
+import { snippets } from './sandbox-corpus.ts'
 import { expectationOf } from './sandbox-differences.ts'
 import { brokenBy, runCode } from './sandbox-runs.ts'
 
@@ -17,17 +17,15 @@ const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') 
 
 /** What a file may change. */
 export interface ConformanceOptions {
-  /** Snippets to run; default all. */
-  readonly corpus?: (snippet: Snippet) => boolean
   /** Runs one more program after each attack; default true. Not where each run has all new processes: it would only cost. */
   readonly isAliveAsked?: boolean
 }
 
 /** Runs the suite on one adapter, or skips it where it cannot run. */
 export function describeSandbox(name: SandboxName, options: ConformanceOptions = {}): void {
-  const { corpus = () => true, isAliveAsked = true } = options
-  const attacks = snippets('attacks').filter(corpus)
-  const legit = snippets('legit').filter(corpus)
+  const { isAliveAsked = true } = options
+  const attacks = snippets('attacks')
+  const legit = snippets('legit')
 
   describe(`the sandbox ${name}`, () => {
     let opened: Sandbox | string = 'not opened'

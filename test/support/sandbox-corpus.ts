@@ -45,15 +45,6 @@ export function snippets(corpus: Corpus): Snippet[] {
   return [...byId.values()]
 }
 
-/** Whether a snippet is ours. */
-export function isOwn({ id }: Snippet): boolean {
-  return ownIds.has(id)
-}
-
-const ownIds = new Set(
-  (['attacks', 'legit'] as const).flatMap((name) => read(OURS, `${name}.json`).map(({ id }) => id)),
-)
-
 function read(folder: URL, name: string): Snippet[] {
   if (folder === REFERENCE && !isThere(folder)) return []
   return JSON.parse(readFileSync(new URL(name, folder), 'utf8'))

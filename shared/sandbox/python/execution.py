@@ -29,14 +29,17 @@ import plots
 import scan as policy
 
 FILE = "main.py"
-# Imported by name, and what most programs reach for below that name.
+# What a program may expect to find, and to be told the version of.
 LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn")
-WARM = (
-    "scipy.stats", "scipy.optimize", "matplotlib.pyplot", "asyncio", "collections", "csv", "dataclasses", "datetime",
-    "decimal", "fractions", "functools", "itertools", "math", "queue", "re", "statistics", "string", "typing",
+# Loaded before a program asks, in this order: parts of the standard library, at no price, then what takes its time.
+STANDARD = (
+    "collections", "csv", "dataclasses", "datetime", "decimal", "fractions", "functools", "itertools", "math", "queue",
+    "re", "statistics", "string", "typing",
 )  # fmt: skip
+STEPS = ("asyncio", "numpy", "matplotlib.pyplot", "pandas", "scipy.optimize", "scipy.stats", "seaborn")
 # Held while the program runs and let go to report a MemoryError: printing a traceback takes memory too.
 RESERVE_BYTES = 4 << 20
+PYTHON_VERSION = {"python": ".".join(map(str, sys.version_info[:3]))}
 OURS = frozenset((__file__, plots.__file__))
 # Python 3.10 has none.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
@@ -47,28 +50,39 @@ UNCHECKED = "line 1: the code cannot be checked"
 
 Emit = Callable[[bytes, bytes], None]
 
-_reserve: bytearray | None = None
+_reserve: bytes | None = None
 
 
 def warm() -> dict[str, str]:
     """
-    Imports the libraries and draws a figure, so that no run pays for it. Call it once, before any program.
+    Loads everything, so that no run pays for it. Call it once, before any program.
 
     Gives the version of each library by the name it is imported by, and of `python`.
     """
+    prepare()
+    for name in STEPS:
+        load(name)
+    return {**PYTHON_VERSION, **{name: str(sys.modules[name].__version__) for name in LIBRARIES}}
+
+
+def prepare() -> None:
+    """Makes this interpreter able to run any program: what a program imports from here on works as if it was loaded."""
     plots.seed_font_cache()
-    modules = [importlib.import_module(name) for name in LIBRARIES]
-    for name in WARM:
+    plots.capture_when_imported()
+    for name in STANDARD:
         importlib.import_module(name)
-    plots.capture_on_show()
-    plots.draw_one()
     # exit() and quit(), which an interpreter that is started without its site packages does not have.
     site.setquit()
-    # What is here now is never garbage: a collection in a fork would only copy the pages it looks at.
-    gc.collect()
     gc.freeze()
-    versions = {module.__name__: str(module.__version__) for module in modules}
-    return {"python": ".".join(map(str, sys.version_info[:3])), **versions}
+
+
+def load(name: str) -> None:
+    """Takes one of STEPS, each at most once."""
+    importlib.import_module(name)
+    if name == plots.PYPLOT:
+        plots.draw_one()
+    # What is here now is never garbage: a collection would only look at it again, and in a fork copy its pages.
+    gc.freeze()
 
 
 def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None]) -> int:
@@ -142,7 +156,7 @@ def _run(tree: ast.AST, *, is_guarded: bool) -> int:
             error.text = linecache.getline(FILE, error.lineno or 1)
         return _report(error, None)
     global _reserve
-    _reserve = bytearray(RESERVE_BYTES)
+    _reserve = bytes(RESERVE_BYTES)
     main = _main_module(is_guarded)
     _forget_random_state()
     try:
@@ -184,7 +198,8 @@ def _import(name, globals=None, locals=None, fromlist=(), level=0):
 def _forget_random_state() -> None:
     """Runs that share one warm interpreter would otherwise draw the same numbers."""
     random.seed()
-    sys.modules["numpy"].random.seed(None)
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed(None)
 
 
 def _exit_status(code: object) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import struct
 
 MAGIC = b"\x00SANDBOX"
@@ -27,9 +28,7 @@ class Closed(Exception):
 
 def write(descriptor: int, kind: bytes, payload: bytes) -> None:
     """Writes a whole frame, however many calls it takes."""
-    rest = memoryview(HEAD.pack(kind, len(payload)) + payload)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    _write_all(descriptor, HEAD.pack(kind, len(payload)) + payload)
 
 
 def write_json(descriptor: int, kind: bytes, value: object) -> None:
@@ -37,15 +36,47 @@ def write_json(descriptor: int, kind: bytes, value: object) -> None:
     write(descriptor, kind, json.dumps(value).encode())
 
 
-def read_job(descriptor: int) -> dict:
-    """Waits for a job. @raises Closed"""
-    seen = b""
-    while not seen.endswith(MAGIC):
-        seen = (seen + _read_exactly(descriptor, 1))[-len(MAGIC) :]
-    (length,) = LENGTH.unpack(_read_exactly(descriptor, LENGTH.size))
-    if length > JOB_BYTES_MAX:
-        raise Closed(f"a job of {length} bytes")
-    return json.loads(_read_exactly(descriptor, length))
+def write_job(descriptor: int, job: dict) -> None:
+    """Writes a job as JobReader reads it."""
+    body = json.dumps(job).encode()
+    _write_all(descriptor, MAGIC + LENGTH.pack(len(body)) + body)
+
+
+class JobReader:
+    """Reads one job."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._seen = b""
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def has_come(self, wait_ms: int = 0) -> bool:
+        """Whether one begins to come, or the other side is gone; waits no longer than that for the next byte."""
+        while self._seen != MAGIC and self._poll.poll(wait_ms):
+            try:
+                self._skip()
+            except Closed:
+                return True
+        return self._seen == MAGIC
+
+    def read(self) -> dict:
+        """Waits for it. @raises Closed"""
+        while self._seen != MAGIC:
+            self._skip()
+        (length,) = LENGTH.unpack(_read_exactly(self._descriptor, LENGTH.size))
+        if length > JOB_BYTES_MAX:
+            raise Closed(f"a job of {length} bytes")
+        return json.loads(_read_exactly(self._descriptor, length))
+
+    def _skip(self) -> None:
+        self._seen = (self._seen + _read_exactly(self._descriptor, 1))[-len(MAGIC) :]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _read_exactly(descriptor: int, count: int) -> bytes:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import io
 import os
 import sys
+import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
 
+PYPLOT = "matplotlib.pyplot"
 PLOTS_MAX = 20
 PLOT_BYTES_MAX = 5 << 20
 PLOTS_BYTES_MAX = 20 << 20
@@ -24,18 +27,9 @@ _shown = 0
 _shown_bytes = 0
 
 
-def capture_on_show() -> None:
-    """Puts the capture in the place of everything that shows a figure or picks another way to show it."""
-    import matplotlib
-    from matplotlib import pyplot
-    from matplotlib.figure import Figure
-
-    # It is chosen at the first figure otherwise, by what is replaced below.
-    pyplot.switch_backend("agg")
-    pyplot.show = _show
-    Figure.show = _show_figure
-    # 'TkAgg' needs a screen, and 'Agg' would make show() do nothing.
-    matplotlib.use = pyplot.switch_backend = lambda *_, **__: None
+def capture_when_imported() -> None:
+    """From the first import of pyplot on, whoever does it, figures are taken."""
+    sys.meta_path.insert(0, _PyplotFinder())
 
 
 def draw_one() -> None:
@@ -66,6 +60,42 @@ def send_to(emit: Callable[[bytes, bytes], None]) -> None:
     """Figures go to `emit(b"P", png)` from now on."""
     global _emit
     _emit = emit
+
+
+class _PyplotFinder:
+    """Finds pyplot where it is, and has the capture put into it as soon as it is loaded."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == PYPLOT else None
+        if spec is not None:
+            spec.loader = _PyplotLoader(spec.loader)
+        return spec
+
+
+class _PyplotLoader:
+    def __init__(self, loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__loader__ = module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _capture(module)
+
+
+def _capture(pyplot: types.ModuleType) -> None:
+    """Puts the capture in the place of everything that shows a figure or picks another way to show it."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # It is chosen at the first figure otherwise, by what is replaced below.
+    pyplot.switch_backend("agg")
+    pyplot.show = _show
+    Figure.show = _show_figure
+    # 'TkAgg' needs a screen, and 'Agg' would make show() do nothing.
+    matplotlib.use = pyplot.switch_backend = lambda *_, **__: None
 
 
 def _show(*_args: object, **_options: object) -> None:

@@ -49,26 +49,43 @@ class Host:
     warm_bytes: int
 
 
+@dataclass(frozen=True)
+class Child:
+    """A process that is, or will be, the program's, and what comes out of it."""
+
+    pid: int
+    pipes: list[int]
+
+
 def supervise(job: dict, host: Host) -> None:
     """
     Runs a job and tells the service how it goes, its end last. Says no end when the service is gone or the sandbox broke.
 
     Call it in a process of its own, which ends after it.
     """
+    watch(fork(lambda: job, host), job, host)
+
+
+def fork(wait_for_job: Callable[[], dict], host: Host) -> Child:
+    """Starts the process of a program, which is confined first and then waits for its job."""
     pipes = [os.pipe() for _ in range(3)]
-    started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        _become_child(job, [write for _, write in pipes], host)
+        _become_child(wait_for_job, [write for _, write in pipes], host)
     for _, write in pipes:
         os.close(write)
-    run = _Run(pid, job, host, [read for read, _ in pipes])
-    end = run.watch(started + job["timeout_ms"] / 1000)
+    return Child(pid, [read for read, _ in pipes])
+
+
+def watch(child: Child, job: dict, host: Host) -> None:
+    """The rest of `supervise`. The job's time begins."""
+    deadline = time.monotonic() + job["timeout_ms"] / 1000
+    end = _Run(child, job, host).watch(deadline)
     if end is not None:
         frames.write_json(host.sink, b"X", end)
 
 
-def _become_child(job: dict, pipes: list[int], host: Host) -> None:
+def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host) -> None:
     try:
         for number in signal.valid_signals() - IGNORED - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -76,8 +93,9 @@ def _become_child(job: dict, pipes: list[int], host: Host) -> None:
         os.chdir("/tmp")
         os.nice(NICE)
         host.confine()
-        limits.apply(job, host.warm_bytes)
         seccomp.allow_known()
+        job = wait_for_job()
+        limits.apply(job, host.warm_bytes)
         # Last: what goes wrong before is said to the operator, not to the caller.
         _take_descriptors(pipes)
     except BaseException:
@@ -104,8 +122,8 @@ def _take_descriptors(pipes: list[int]) -> None:
 class _Run:
     """The supervisor's side of one child."""
 
-    def __init__(self, pid: int, job: dict, host: Host, pipes: list[int]) -> None:
-        self._pid = pid
+    def __init__(self, child: Child, job: dict, host: Host) -> None:
+        self._pid = child.pid
         self._job = job
         self._host = host
         self._status: int | None = None
@@ -114,9 +132,9 @@ class _Run:
         self._control = Control(job["limits"], lambda png: self._send(b"P", png))
         caps = job["limits"]["output_bytes"]
         self._output = [Capped(caps, lambda data, kind=kind: self._send(kind, data)) for kind in (b"O", b"E")]
-        self._takers = dict(zip(pipes, [*(stream.take for stream in self._output), self._control.take]))
+        self._takers = dict(zip(child.pipes, [*(stream.take for stream in self._output), self._control.take]))
         self._poll = select.poll()
-        for pipe in pipes:
+        for pipe in child.pipes:
             self._poll.register(pipe, select.POLLIN)
         self._poll.register(host.source, POLLRDHUP)
         self._exit = self._register_exit()

@@ -82,7 +82,7 @@ def _serve(connection: int, warm_bytes: int) -> None:
         namespaces.die_with_parent()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.alarm(JOB_SECONDS)
-        job = frames.read_job(connection)
+        job = frames.JobReader(connection).read()
         signal.alarm(0)
         namespaces.enter(job["limits"]["scratch_bytes"])
         supervise(job, Host(connection, connection, namespaces.drop_privileges, warm_bytes))
