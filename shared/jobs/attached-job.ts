@@ -41,6 +41,8 @@ export class AttachedJob {
   readonly envelope: AttachedEnvelope
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
+  /** Some attempt was sent, so that a worker may have it. */
+  isPublished = false
   tries = 0
   crashes = 0
   /** Boot id of the worker that runs the current attempt. */

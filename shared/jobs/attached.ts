@@ -66,6 +66,8 @@ interface JobTimers {
 
 /** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
 const ROOM_MIN = 4
+/** Before that nobody should ask again whom a pool had no slot for. */
+const RETRY_MS_MIN = 5_000
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
 const TURN_MS = 1_000
 
@@ -97,15 +99,12 @@ export class AttachedJobs implements Arbiter {
   readonly #withBlob = new Set<string>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
-  readonly #turnTimer: NodeJS.Timeout
+  #turnTimer: NodeJS.Timeout | undefined
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
     this.#options = options
     this.#shard = replyShard(this.boot)
-    this.#turnTimer = setInterval(() => {
-      for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
-    }, TURN_MS)
   }
 
   /** Starts to receive replies and heartbeats. */
@@ -133,6 +132,9 @@ export class AttachedJobs implements Arbiter {
         onLost: (peer) => jobs.#onWorkerLost(peer.boot),
       },
     })
+    jobs.#turnTimer = setInterval(() => {
+      for (const [pool, turns] of jobs.#turns) if (turns.hasWaiting) void jobs.#sendNext(pool)
+    }, TURN_MS)
     return jobs
   }
 
@@ -168,9 +170,8 @@ export class AttachedJobs implements Arbiter {
       deadline: setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs),
       start: this.#startTimer(job),
     })
-    this.#turnsOf(spec.pool).enter(job)
     try {
-      await this.#sendNext(spec.pool, job)
+      await this.#sendInTurn(job)
     } catch (error) {
       // A record whose acknowledgement was lost may be in the queue all the same.
       this.#stopWorker(job)
@@ -256,15 +257,22 @@ export class AttachedJobs implements Arbiter {
     if (known) return known
     const workers = () => this.presence.workers(pool).filter(({ draining }) => !draining)
     const turns = new Turns<AttachedJob>({
-      room: () =>
-        Math.max(
-          ROOM_MIN,
-          workers().reduce((sum, { slots }) => sum + slots, 0),
-        ),
+      slots: () => {
+        const slots = workers().reduce((sum, { slots }) => sum + slots, 0)
+        return this.#options.broker.isReachable ? Math.max(ROOM_MIN, slots) : undefined
+      },
       isIdle: () => workers().some(({ slots, running }) => running < slots),
     })
     this.#turns.set(pool, turns)
     return turns
+  }
+
+  /** While the broker is away nobody gets a turn: a new job is refused then, at once. */
+  #sendInTurn(job: AttachedJob): Promise<void> | undefined {
+    if (!this.#options.broker.isReachable) return this.#publish(job)
+    const { pool } = job.envelope
+    this.#turnsOf(pool).enter(job)
+    return this.#sendNext(pool, job)
   }
 
   /** Publishes every job whose turn it is. @returns Settles when the broker has `own`, or at once if it still waits */
@@ -284,9 +292,18 @@ export class AttachedJobs implements Arbiter {
     this.#publish(job).catch((error: unknown) => {
       // Not acknowledged in time, yet it arrived: the attempt runs.
       if (job.state !== 'queued' || job.attempt !== attempt) return
+      // It waits for the broker as those do that are in its queue.
+      if (!this.#options.broker.isReachable) return this.#askAgain(job)
       this.presence.send({ type: 'cancel', job_id: job.id, attempt })
       this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
     })
+  }
+
+  #askAgain(job: AttachedJob): void {
+    const { pool } = job.envelope
+    this.#turnsOf(pool).leave(job)
+    this.#turnsOf(pool).enterFirst(job)
+    void this.#sendNext(pool)
   }
 
   /** A job waits for no worker any more: the next may. */
@@ -320,6 +337,7 @@ export class AttachedJobs implements Arbiter {
     const { value, hasBlob } = await packJob(envelope, this.#options.blobs)
     if (hasBlob) this.#withBlob.add(job.id)
     if (job.state === 'done') return this.#dropBlob(job)
+    job.isPublished = true
     await this.#options.broker.submit(jobsTopic(envelope.pool), value)
   }
 
@@ -338,8 +356,7 @@ export class AttachedJobs implements Arbiter {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
       clearTimeout(timers.start)
       timers.start = this.#startTimer(job)
-      this.#turnsOf(job.envelope.pool).enter(job)
-      void this.#sendNext(job.envelope.pool)
+      this.#askAgain(job)
     }, delayMs)
   }
 
@@ -373,12 +390,21 @@ export class AttachedJobs implements Arbiter {
   }
 
   /**
-   * A second run costs a caller who has seen no output nothing, and waiting does: the worker need not be dead for that. Once
-   * a job: workers that are often slow must not use up its attempts.
+   * The worker need not be dead: its calls that wait on it run a second time where that costs them nothing. They have seen
+   * no output; they lose less work than certainty takes; and a slot is free for them.
+   * Once a job: workers that are often slow must not use up its attempts.
    */
   #onWorkerSilent(boot: string): void {
-    const waiting = this.#runBy(boot).filter((job) => !job.hasOutput && job.crashes === 0)
-    this.#lose(waiting, boot, 'worker silent')
+    const running = this.#runBy(boot)
+    const pool = running[0]?.envelope.pool
+    if (pool === undefined) return
+    const others = this.presence.workers(pool).filter(({ isSilent, draining }) => !isSilent && !draining)
+    const free = others.reduce((sum, { slots, running }) => sum + Math.max(0, slots - running), 0)
+    const startedAfterMs = Date.now() - this.#options.workerLostMs
+    const cheap = running.filter(
+      (job) => !job.hasOutput && job.crashes === 0 && (job.startedAtMs ?? 0) > startedAfterMs,
+    )
+    this.#lose(cheap.slice(0, free), boot, 'worker silent')
   }
 
   #onWorkerLost(boot: string): void {
@@ -396,19 +422,21 @@ export class AttachedJobs implements Arbiter {
 
   #onStartTimeout(job: AttachedJob): void {
     if (job.state !== 'queued') return
-    const workers = this.presence.workers(job.envelope.pool).length
-    const why = workers === 0 ? `No ${job.envelope.pool} worker is running.` : 'All workers are busy.'
+    const { pool, tenant } = job.envelope
+    const why = this.presence.workers(pool).length === 0 ? `No ${pool} worker is running.` : 'All workers are busy.'
+    const waitMs = this.#admissionOf(pool).estimateMs(this.#turnsOf(pool).ahead(tenant), Date.now())
     this.#stopWorker(job)
     this.#end(job, 'failed', {
       code: 'overloaded',
       message: `${why} Try again later.`,
       param: null,
-      retry_after_ms: 5_000,
+      retry_after_ms: Math.max(RETRY_MS_MIN, waitMs),
     })
   }
 
   #stopWorker(job: AttachedJob): void {
-    this.presence.send({ type: 'cancel', job_id: job.id })
+    // Workers remember the cancels of jobs they have not seen, and not without end.
+    if (job.isPublished) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 
   #dropBlob(job: AttachedJob): void {

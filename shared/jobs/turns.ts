@@ -1,10 +1,12 @@
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
+/** How long it may take until a free slot has the next job: what starts in that time must be in the queue already. */
+const WAY_MS = 100
 
 /** What the turns need to know of a pool. */
 export interface TurnsView {
-  /** Jobs that may wait in the pool's queue at once. */
-  room(): number
+  /** Slots of the pool's workers; undefined while nothing can be sent. */
+  slots(): number | undefined
   /** Whether workers of the pool wait for work. */
   isIdle(): boolean
 }
@@ -24,7 +26,8 @@ export class Turns<Job extends TurnTaker> {
   /** What was let go and has not left, with the time of its turn; oldest first. */
   readonly #sent = new Map<Job, number>()
   /** By tenant; whose turn is next comes first. */
-  readonly #waiting = new Map<string, Set<Job>>()
+  #waiting = new Map<string, Set<Job>>()
+  readonly #starts = new RecentCount(WAY_MS)
 
   constructor(view: TurnsView) {
     this.#view = view
@@ -43,9 +46,17 @@ export class Turns<Job extends TurnTaker> {
     else this.#waiting.set(tenant, new Set([job]))
   }
 
+  /** A job that had its turn asks again: before all others. */
+  enterFirst(job: Job): void {
+    const { tenant } = job.envelope
+    const own = this.#waiting.get(tenant) ?? []
+    this.#waiting.delete(tenant)
+    this.#waiting = new Map([[tenant, new Set([job, ...own])], ...this.#waiting])
+  }
+
   /** A job waits no more: a worker has it, or it ended. Room for the next. */
   leave(job: Job): void {
-    if (this.#sent.delete(job)) return
+    if (this.#sent.delete(job)) return this.#starts.add()
     const { tenant } = job.envelope
     const own = this.#waiting.get(tenant)
     if (own?.delete(job) && own.size === 0) this.#waiting.delete(tenant)
@@ -76,7 +87,9 @@ export class Turns<Job extends TurnTaker> {
   }
 
   #hasRoom(): boolean {
-    const room = this.#view.room()
+    const slots = this.#view.slots()
+    if (slots === undefined) return false
+    const room = slots + this.#starts.count
     if (this.#sent.size < room) return true
     // The broker may lose everything: what was sent then fails in its time, but must not keep the others waiting.
     for (const [job, sentAtMs] of this.#sent) {
@@ -84,5 +97,35 @@ export class Turns<Job extends TurnTaker> {
       this.#sent.delete(job)
     }
     return this.#sent.size < room
+  }
+}
+
+/** How often something happened in the last `spanMs`, or in the fullest span of the last two. */
+class RecentCount {
+  readonly #spanMs: number
+  #fromMs = 0
+  #before = 0
+  #now = 0
+
+  constructor(spanMs: number) {
+    this.#spanMs = spanMs
+  }
+
+  add(): void {
+    this.#roll()
+    this.#now++
+  }
+
+  get count(): number {
+    this.#roll()
+    return Math.max(this.#before, this.#now)
+  }
+
+  #roll(): void {
+    const sinceMs = Date.now() - this.#fromMs
+    if (sinceMs < this.#spanMs) return
+    this.#before = sinceMs < 2 * this.#spanMs ? this.#now : 0
+    this.#now = 0
+    this.#fromMs = Date.now()
   }
 }

@@ -103,14 +103,14 @@ async function tell(
 }
 
 /** Lets time pass while a worker lives. */
-async function passWith(worker: string, ms: number): Promise<void> {
+async function passWith(worker: string, ms: number, more: { slots?: number; running?: number } = {}): Promise<void> {
   for (let passed = 0; passed < ms; passed += 1_000) {
-    await beat(worker)
+    await beat(worker, more)
     await vi.advanceTimersByTimeAsync(Math.min(1_000, ms - passed))
   }
 }
 
-async function beat(worker: string, more: { slots?: number } = {}): Promise<void> {
+async function beat(worker: string, more: { slots?: number; running?: number } = {}): Promise<void> {
   const record = {
     type: 'heartbeat',
     boot: worker,
@@ -124,6 +124,7 @@ async function beat(worker: string, more: { slots?: number } = {}): Promise<void
   await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
 }
 
+const FREE = { slots: 1, running: 0 }
 const STARTED = { type: 'started' } as const
 const COMPLETED = { type: 'completed' } as const
 
@@ -163,7 +164,7 @@ describe('an ingress with attached jobs', () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
-    await vi.advanceTimersByTimeAsync(3_000)
+    await passWith('wrk_2', 3_000, FREE)
     const again = await take()
     expect(again.attempt).toBe(2)
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
@@ -177,14 +178,45 @@ describe('an ingress with attached jobs', () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
-    await vi.advanceTimersByTimeAsync(3_000)
+    await passWith('wrk_3', 3_000, FREE)
     const again = await take()
     await beat('wrk_2')
     await tell(again, 1, [STARTED], 'wrk_2')
-    await vi.advanceTimersByTimeAsync(4_500)
+    await passWith('wrk_3', 4_500, FREE)
     expect([job.state, job.attempt]).toEqual(['running', 2])
-    await vi.advanceTimersByTimeAsync(1_000)
+    await passWith('wrk_3', 1_000, FREE)
     expect(job.attempt).toBe(3)
+  })
+
+  it.each([
+    ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
+    ['it has run for longer than certainty takes', FREE, 6_000],
+  ])('waits for the death of a silent worker when %s', async (_why, other, ranMs) => {
+    const job = await submit({ stream: false })
+    const taken = await take()
+    await beat('wrk_1')
+    await tell(taken, 1, [STARTED])
+    for (let passed = 0; passed < ranMs; passed += 1_000) {
+      await beat('wrk_1')
+      await passWith('wrk_2', 1_000, other)
+    }
+    await beat('wrk_1')
+    await passWith('wrk_2', 4_000, other)
+    expect([job.state, job.attempt]).toEqual(['running', 1])
+    await passWith('wrk_2', 2_000, other)
+    expect(job.attempt).toBe(2)
+  })
+
+  it('runs a job of a lost worker before those that wait for their turn', async () => {
+    for (let i = 0; i < 8; i++) await submit({ body: i })
+    const first = await take()
+    await beat('wrk_1')
+    await tell(first, 1, [STARTED])
+    for (let i = 1; i < 5; i++) await tell(await take(), 1, [STARTED, COMPLETED], 'wrk_2')
+    await passWith('wrk_2', 6_000)
+    const order: unknown[] = []
+    for (let i = 0; i < 4; i++) order.push((await take()).body)
+    expect(order).toEqual([5, 6, 7, 0])
   })
 
   it('goes on with what a silent worker had begun to say, when that is heard again', async () => {
@@ -411,6 +443,35 @@ describe('an ingress with attached jobs', () => {
     const order: unknown[] = []
     for (let i = 0; i < 5; i++) order.push((await take()).body)
     expect(order).toEqual([0, 1, 2, 3, 5])
+  })
+
+  it('gives no turns while the broker is away, and refuses new jobs', async () => {
+    let isReachable = true
+    const away = new Proxy(broker, {
+      get(target, name) {
+        if (name === 'isReachable') return isReachable
+        if (name === 'submit' && !isReachable) return () => Promise.reject(new ServiceError('overloaded', 'Away.'))
+        const value = Reflect.get(target, name) as unknown
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    await jobs.close()
+    jobs = await openJobs({ broker: away })
+    const held = []
+    for (let i = 0; i < 8; i++) held.push(await submit({ body: i }))
+    isReachable = false
+    jobs.cancel(held[0] as AttachedJob)
+    await expect(submit()).rejects.toMatchObject({ code: 'overloaded', message: 'Away.' })
+    await vi.advanceTimersByTimeAsync(4_000)
+    expect(held.slice(1).map(({ state }) => state)).toEqual(Array(7).fill('queued'))
+    isReachable = true
+    const order: unknown[] = []
+    for (let i = 0; i < 8; i++) {
+      const taken = await take()
+      order.push(taken.body)
+      await tell(taken, 1, [STARTED, COMPLETED])
+    }
+    expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   })
 
   it('tells the reader of a job that the broker did not take in its turn', async () => {

@@ -7,13 +7,13 @@ interface Waiter {
 }
 
 let turns: Turns<Waiter>
-let room: number
+let room: number | undefined
 let isIdle: boolean
 beforeEach(() => {
   vi.useFakeTimers()
   room = 2
   isIdle = false
-  turns = new Turns<Waiter>({ room: () => room, isIdle: () => isIdle })
+  turns = new Turns<Waiter>({ slots: () => room, isIdle: () => isIdle })
 })
 afterEach(() => {
   vi.useRealTimers()
@@ -34,13 +34,14 @@ function sent(): Waiter[] {
   return jobs
 }
 
-/** Names in the order of their turns, when each job leaves before the next. */
+/** Names in the order of their turns, when each job leaves before the next, after a while. */
 function order(): string[] {
   const names: string[] = []
   for (let jobs = sent(); jobs.length > 0; jobs = sent()) {
     for (const job of jobs) {
       names.push(job.name)
       turns.leave(job)
+      vi.advanceTimersByTime(1_000)
     }
   }
   return names
@@ -71,6 +72,39 @@ describe('turns', () => {
     enter('a', '3')
     turns.leave(first as Waiter)
     expect(order()).toEqual(['b1', 'a2', 'a3'])
+  })
+
+  it('put a job first that had its turn before', () => {
+    room = 1
+    enter('a', '1', '2')
+    enter('b', '1', '2')
+    const [first] = sent()
+    turns.leave(first as Waiter)
+    const [again] = enter('b', '3')
+    turns.leave(again as Waiter)
+    turns.enterFirst(again as Waiter)
+    vi.advanceTimersByTime(1_000)
+    expect(order()).toEqual(['b3', 'a2', 'b1', 'b2'])
+  })
+
+  it('let more go where jobs start quickly: as many as start while the next are on their way', () => {
+    room = 1
+    enter('a', '1', '2', '3', '4', '5', '6', '7')
+    const rounds: string[][] = []
+    for (let i = 0; i < 3; i++) {
+      const jobs = sent()
+      rounds.push(jobs.map(({ name }) => name))
+      for (const job of jobs) turns.leave(job)
+    }
+    expect(rounds).toEqual([['a1'], ['a2', 'a3'], ['a4', 'a5', 'a6', 'a7']])
+  })
+
+  it('give none while nothing can be sent', () => {
+    room = undefined
+    enter('a', '1')
+    expect(sent()).toEqual([])
+    room = 1
+    expect(sent().map(({ name }) => name)).toEqual(['a1'])
   })
 
   it('pass over what left before', () => {
