@@ -8,13 +8,12 @@ import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
 import { Admission } from './admission.ts'
 import { type Arbiter, AttachedJob } from './attached-job.ts'
-import { packJob } from './body.ts'
 import { decide, type Outcome, type RetryPolicy } from './decide.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
 import { Presence } from './presence.ts'
 import { RetryBudget } from './retry-budget.ts'
-import { jobsTopic, REPLIES, replyShard } from './topics.ts'
-import { Turns } from './turns.ts'
+import { Sender } from './sender.ts'
+import { REPLIES, replyShard } from './topics.ts'
 
 /** A job as its caller asks for it. */
 export interface NewJob {
@@ -64,12 +63,8 @@ interface JobTimers {
   retry?: NodeJS.Timeout
 }
 
-/** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
-const ROOM_MIN = 4
 /** Before that nobody should ask again whom a pool had no slot for. */
 const RETRY_MS_MIN = 5_000
-/** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
-const TURN_MS = 1_000
 
 /** Retries of attached jobs: few and quick, since somebody waits. */
 const POLICY: RetryPolicy = {
@@ -95,11 +90,9 @@ export class AttachedJobs implements Arbiter {
   readonly #timers = new Map<string, JobTimers>()
   /** By pool: a quick one says nothing of a slow one. */
   readonly #admissions = new Map<PoolName, Admission>()
-  readonly #turns = new Map<PoolName, Turns<AttachedJob>>()
-  readonly #withBlob = new Set<string>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
-  #turnTimer: NodeJS.Timeout | undefined
+  #sender!: Sender
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
@@ -132,9 +125,10 @@ export class AttachedJobs implements Arbiter {
         onLost: (peer) => jobs.#onWorkerLost(peer.boot),
       },
     })
-    jobs.#turnTimer = setInterval(() => {
-      for (const [pool, turns] of jobs.#turns) if (turns.hasWaiting) void jobs.#sendNext(pool)
-    }, TURN_MS)
+    const { broker, blobs, log } = options
+    const { presence } = jobs
+    const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
+    jobs.#sender = new Sender({ broker, blobs, presence, log, onUnsent })
     return jobs
   }
 
@@ -171,7 +165,7 @@ export class AttachedJobs implements Arbiter {
       start: this.#startTimer(job),
     })
     try {
-      await this.#sendInTurn(job)
+      await this.#sender.send(job)
     } catch (error) {
       // A record whose acknowledgement was lost may be in the queue all the same.
       this.#stopWorker(job)
@@ -190,7 +184,7 @@ export class AttachedJobs implements Arbiter {
   failAll(error: ErrorBody): void {
     const held = [...this.#jobs.values()]
     // Or the end of each would send the next.
-    for (const job of held) this.#turnsOf(job.envelope.pool).leave(job)
+    this.#sender.forget(held)
     for (const job of held) {
       this.#stopWorker(job)
       this.#end(job, 'failed', error)
@@ -199,7 +193,7 @@ export class AttachedJobs implements Arbiter {
 
   /** Leaves the channels. Jobs still held are failed. */
   async close(): Promise<void> {
-    clearInterval(this.#turnTimer)
+    this.#sender.close()
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -236,7 +230,7 @@ export class AttachedJobs implements Arbiter {
 
   /** What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once). */
   #refuseLongWait(pool: PoolName, tenant: string): void {
-    const ahead = this.#turnsOf(pool).ahead(tenant)
+    const ahead = this.#sender.ahead(pool, tenant)
     const waitMs = this.#admissionOf(pool).estimateMs(ahead, Date.now())
     if (waitMs <= this.#options.startTimeoutMs) return
     const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
@@ -250,67 +244,6 @@ export class AttachedJobs implements Arbiter {
     const admission = new Admission()
     this.#admissions.set(pool, admission)
     return admission
-  }
-
-  #turnsOf(pool: PoolName): Turns<AttachedJob> {
-    const known = this.#turns.get(pool)
-    if (known) return known
-    const workers = () => this.presence.workers(pool).filter(({ draining }) => !draining)
-    const turns = new Turns<AttachedJob>({
-      slots: () => {
-        const slots = workers().reduce((sum, { slots }) => sum + slots, 0)
-        return this.#options.broker.isReachable ? Math.max(ROOM_MIN, slots) : undefined
-      },
-      isIdle: () => workers().some(({ slots, running }) => running < slots),
-    })
-    this.#turns.set(pool, turns)
-    return turns
-  }
-
-  /** While the broker is away nobody gets a turn: a new job is refused then, at once. */
-  #sendInTurn(job: AttachedJob): Promise<void> | undefined {
-    if (!this.#options.broker.isReachable) return this.#publish(job)
-    const { pool } = job.envelope
-    this.#turnsOf(pool).enter(job)
-    return this.#sendNext(pool, job)
-  }
-
-  /** Publishes every job whose turn it is. @returns Settles when the broker has `own`, or at once if it still waits */
-  #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
-    const turns = this.#turnsOf(pool)
-    let sending: Promise<void> | undefined
-    for (let job = turns.next(); job; job = turns.next()) {
-      if (job === own) sending = this.#publish(job)
-      else this.#publishLater(job)
-    }
-    return sending
-  }
-
-  /** Publishes a job whose caller waits for its output already: it hears there of a failure. */
-  #publishLater(job: AttachedJob): void {
-    const { attempt } = job
-    this.#publish(job).catch((error: unknown) => {
-      // Not acknowledged in time, yet it arrived: the attempt runs.
-      if (job.state !== 'queued' || job.attempt !== attempt) return
-      // It waits for the broker as those do that are in its queue.
-      if (!this.#options.broker.isReachable) return this.#askAgain(job)
-      this.presence.send({ type: 'cancel', job_id: job.id, attempt })
-      this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
-    })
-  }
-
-  #askAgain(job: AttachedJob): void {
-    const { pool } = job.envelope
-    this.#turnsOf(pool).leave(job)
-    this.#turnsOf(pool).enterFirst(job)
-    void this.#sendNext(pool)
-  }
-
-  /** A job waits for no worker any more: the next may. */
-  #leaveTurn(job: AttachedJob): void {
-    const { pool } = job.envelope
-    this.#turnsOf(pool).leave(job)
-    void this.#sendNext(pool)
   }
 
   #envelopeOf(spec: NewJob): AttachedEnvelope {
@@ -332,15 +265,6 @@ export class AttachedJobs implements Arbiter {
     }
   }
 
-  async #publish(job: AttachedJob): Promise<void> {
-    const envelope = { ...job.envelope, attempt: job.attempt }
-    const { value, hasBlob } = await packJob(envelope, this.#options.blobs)
-    if (hasBlob) this.#withBlob.add(job.id)
-    if (job.state === 'done') return this.#dropBlob(job)
-    job.isPublished = true
-    await this.#options.broker.submit(jobsTopic(envelope.pool), value)
-  }
-
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
@@ -349,14 +273,14 @@ export class AttachedJobs implements Arbiter {
       'job tried again',
     )
     job.requeue()
-    this.#leaveTurn(job)
+    this.#sender.leave(job)
     const timers = this.#timers.get(job.id)
     if (!timers) return
     timers.retry = setTimeout(() => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
       clearTimeout(timers.start)
       timers.start = this.#startTimer(job)
-      this.#askAgain(job)
+      this.#sender.sendAgain(job)
     }, delayMs)
   }
 
@@ -380,7 +304,7 @@ export class AttachedJobs implements Arbiter {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         this.#clearStartTimer(job)
-        this.#leaveTurn(job)
+        this.#sender.leave(job)
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
@@ -398,8 +322,7 @@ export class AttachedJobs implements Arbiter {
     const running = this.#runBy(boot)
     const pool = running[0]?.envelope.pool
     if (pool === undefined) return
-    const others = this.presence.workers(pool).filter(({ isSilent, draining }) => !isSilent && !draining)
-    const free = others.reduce((sum, { slots, running }) => sum + Math.max(0, slots - running), 0)
+    const free = this.presence.freeSlots(pool)
     const startedAfterMs = Date.now() - this.#options.workerLostMs
     const cheap = running.filter(
       (job) => !job.hasOutput && job.crashes === 0 && (job.startedAtMs ?? 0) > startedAfterMs,
@@ -420,11 +343,17 @@ export class AttachedJobs implements Arbiter {
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
+  #onUnsent(job: AttachedJob, error: unknown): void {
+    // It may have arrived all the same.
+    this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
+    this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
+  }
+
   #onStartTimeout(job: AttachedJob): void {
     if (job.state !== 'queued') return
     const { pool, tenant } = job.envelope
     const why = this.presence.workers(pool).length === 0 ? `No ${pool} worker is running.` : 'All workers are busy.'
-    const waitMs = this.#admissionOf(pool).estimateMs(this.#turnsOf(pool).ahead(tenant), Date.now())
+    const waitMs = this.#admissionOf(pool).estimateMs(this.#sender.ahead(pool, tenant), Date.now())
     this.#stopWorker(job)
     this.#end(job, 'failed', {
       code: 'overloaded',
@@ -439,13 +368,6 @@ export class AttachedJobs implements Arbiter {
     if (job.isPublished) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 
-  #dropBlob(job: AttachedJob): void {
-    if (!this.#withBlob.delete(job.id)) return
-    this.#options.blobs.delete(job.id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: job.id }, 'blob not deleted')
-    })
-  }
-
   #clearStartTimer(job: AttachedJob): void {
     clearTimeout(this.#timers.get(job.id)?.start)
   }
@@ -457,8 +379,8 @@ export class AttachedJobs implements Arbiter {
     clearTimeout(timers?.start)
     clearTimeout(timers?.retry)
     this.#timers.delete(job.id)
-    this.#dropBlob(job)
-    this.#leaveTurn(job)
+    this.#sender.dropBlob(job)
+    this.#sender.leave(job)
     if (end === 'completed') this.#admissionOf(job.envelope.pool).completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)

@@ -116,6 +116,22 @@ export class Presence {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
+  /** Slots of a pool's workers that take jobs. */
+  slots(pool: PoolName): number {
+    let sum = 0
+    for (const { role, draining, slots } of this.peers.values()) if (role === pool && !draining) sum += slots
+    return sum
+  }
+
+  /** Those of them that were free when their worker was heard last, of workers that are heard. */
+  freeSlots(pool: PoolName): number {
+    let sum = 0
+    for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
+      if (role === pool && !draining && !isSilent) sum += Math.max(0, slots - running)
+    }
+    return sum
+  }
+
   /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
   send(record: ControlRecord): void {
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {

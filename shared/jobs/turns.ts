@@ -54,12 +54,16 @@ export class Turns<Job extends TurnTaker> {
     this.#waiting = new Map([[tenant, new Set([job, ...own])], ...this.#waiting])
   }
 
-  /** A job waits no more: a worker has it, or it ended. Room for the next. */
-  leave(job: Job): void {
-    if (this.#sent.delete(job)) return this.#starts.add()
+  /** A job waits no more: a worker has it, or it ended. @returns Whether that made room for the next */
+  leave(job: Job): boolean {
+    if (this.#sent.delete(job)) {
+      this.#starts.add()
+      return true
+    }
     const { tenant } = job.envelope
     const own = this.#waiting.get(tenant)
     if (own?.delete(job) && own.size === 0) this.#waiting.delete(tenant)
+    return false
   }
 
   /** The job whose turn it is now; undefined when none waits, or as many are on their way as there is room for. */
