@@ -73,7 +73,7 @@ export function readOptions(): Options {
   const { quick } = values
   return {
     ...readTargets(values.only),
-    code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 3, runs: 100, seconds: 8 },
+    code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 10, runs: 100, seconds: 8 },
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
     durableWarmUpSeconds: quick ? 0.5 : 2,

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { cpuMs, endedChildrenCpuMs, residentMib } from './usage.ts'
+import { cpuMs, endedChildrenCpuMs, proportionalMib, residentMib } from './usage.ts'
 
 /** How often memory is read: an allocation that lives shorter is missed. */
 const SAMPLE_MS = 50
@@ -15,9 +15,9 @@ export interface MemoryWatch {
   stop(): { readonly own: number; readonly started: number }
 }
 
-/** Resident memory of all that a process started, in MiB. */
+/** Resident memory of all that a process started, in MiB: a page that several of them have counts for each. */
 export function startedMib(pid: number): number {
-  return sumMib(startedPids(pid))
+  return startedPids(pid).reduce((sum, each) => sum + residentMib(each), 0)
 }
 
 /** All processes that a process started, directly or not, and that run now. */
@@ -25,9 +25,9 @@ export function startedPids(pid: number): number[] {
   return treeOf(pid).slice(1)
 }
 
-/** Resident memory of processes together, in MiB: a page that several of them have counts for each. */
-export function sumMib(pids: readonly number[]): number {
-  return pids.reduce((sum, each) => sum + residentMib(each), 0)
+/** Resident memory of processes together, in MiB: a page that several of them have counts once. */
+export function togetherMib(pids: readonly number[]): number {
+  return pids.reduce((sum, each) => sum + proportionalMib(each), 0)
 }
 
 /** Watches a process and its children. */

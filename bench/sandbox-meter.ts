@@ -4,7 +4,7 @@ import Docker from 'dockerode'
 import { LABEL } from '#shared/sandbox/docker-container.ts'
 import { findDocker, type TestDocker } from '../test/support/docker.ts'
 import { CpuGroup } from './cpu-group.ts'
-import { parentOf, startedPids, sumMib } from './process-tree.ts'
+import { parentOf, startedPids, togetherMib } from './process-tree.ts'
 import { machineCpuMs } from './usage.ts'
 
 /** Who works for a run: this process and what it started, or the Docker daemon and its containers as well. */
@@ -75,7 +75,7 @@ export class SandboxMeter implements AsyncDisposable {
    */
   async idleMib(side: Side, idle: number): Promise<number> {
     if (side === 'docker') return await this.#containerMib()
-    return sumMib(startedPids(process.pid).filter((pid) => !this.#others.has(pid))) / idle
+    return togetherMib(startedPids(process.pid).filter((pid) => !this.#others.has(pid))) / idle
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -90,7 +90,7 @@ export class SandboxMeter implements AsyncDisposable {
     const found = await docker.listContainers({ filters: { label: [`${LABEL}=${process.pid}`] } })
     const states = await Promise.all(found.map(({ Id }) => docker.getContainer(Id).inspect()))
     const shims = states.map(({ State }) => parentOf(State.Pid) ?? 0).filter((pid) => nameOf(pid) === SHIM)
-    return shims.reduce((sum, shim) => sum + sumMib([shim, ...startedPids(shim)]), 0) / shims.length
+    return shims.reduce((sum, shim) => sum + togetherMib([shim, ...startedPids(shim)]), 0) / shims.length
   }
 }
 

@@ -85,7 +85,7 @@ async function findDockerRun(meter: SandboxMeter, signal: AbortSignal): Promise<
 async function measureCommand(command: Command, options: SandboxBenchOptions): Promise<SandboxFigures> {
   const print = await timesOf(command, PRINT, options)
   const plot = await timesOf(command, PLOT, options)
-  const none = { coldMs: Number.NaN, perSecond: Number.NaN, idleMib: Number.NaN }
+  const none = { perSecond: Number.NaN, idleMib: Number.NaN }
   return { name: command.name, programs: { print, plot }, ...none }
 }
 

@@ -4,7 +4,7 @@ import { parseConfig } from '#shared/config.ts'
 import { openLog } from '#shared/log.ts'
 import { sandboxAdapters } from '#shared/ports.ts'
 import type { LoadAdapter } from '#shared/sandbox/open-sandbox.ts'
-import type { Sandbox } from '#shared/sandbox/sandbox.ts'
+import type { Sandbox, SandboxAdapter } from '#shared/sandbox/sandbox.ts'
 import { repeat } from './repeat.ts'
 import { SandboxMeter, type Side } from './sandbox-meter.ts'
 import { measureProcesses } from './sandbox-processes.ts'
@@ -17,19 +17,23 @@ export const PROGRAMS = {
 } as const
 export type Program = keyof typeof PROGRAMS
 
-/** Milliseconds from asking until the result is there; NaN where it was not measured. */
-export interface Latency {
+/** Milliseconds from asking until the result is there. */
+export interface Percentiles {
   readonly p50: number
   readonly p95: number
-  /** CPU of one run, in milliseconds: of the service's side and of all processes that work for it; NaN where nobody may tell. */
+}
+
+/** Of runs one after another. */
+export interface Latency extends Percentiles {
+  /** CPU of one run, in milliseconds: of the service's side and of all processes it started; NaN where nobody may tell. */
   readonly cpu: number
 }
 
 /** One way to run code. */
 export interface SandboxFigures {
   readonly name: string
-  /** From nothing to the first result, in milliseconds: median. */
-  readonly coldMs: number
+  /** From nothing to the first result. Absent where each run begins with nothing. */
+  readonly cold?: Readonly<Record<Program, Percentiles>>
   readonly programs: Readonly<Record<Program, Latency>>
   /** Runs of print(1) a second, with two callers a core. */
   readonly perSecond: number
@@ -98,13 +102,9 @@ async function measureAdapter(
   const adapter = await load()
   options.print(`sandbox ${name}: preparing`)
   await adapter.prepare(() => {}, options.signal)
-  const cold: number[] = []
-  for (let i = 0; i < options.opens; i++) {
-    const startedAt = performance.now()
-    const sandbox = await adapter.open(options.signal)
-    await runOnce(sandbox, PROGRAMS.print)
-    cold.push(performance.now() - startedAt)
-    await sandbox.close()
+  const cold = {
+    print: await coldTimesOf(adapter, 'print', options),
+    plot: await coldTimesOf(adapter, 'plot', options),
   }
   const side = name === 'docker' ? 'docker' : 'started'
   const sandbox = await adapter.open(options.signal)
@@ -118,10 +118,27 @@ async function measureAdapter(
     const plot = await timesOf(sandbox, 'plot', untilReady, usedMs, options)
     const perSecond = await rateOf(sandbox, options)
     options.print(`sandbox ${name}: print p50 ${print.p50.toFixed(1)} ms, ${perSecond.toFixed(1)} runs/s`)
-    return { name, coldMs: percentile(cold, 0.5), programs: { print, plot }, perSecond, idleMib }
+    return { name, cold, programs: { print, plot }, perSecond, idleMib }
   } finally {
     await sandbox.close()
   }
+}
+
+/** From nothing to the first result. */
+async function coldTimesOf(
+  adapter: SandboxAdapter,
+  program: Program,
+  { opens, signal }: SandboxBenchOptions,
+): Promise<Percentiles> {
+  const times: number[] = []
+  for (let i = 0; i < opens; i++) {
+    const startedAt = performance.now()
+    const sandbox = await adapter.open(signal)
+    await runOnce(sandbox, PROGRAMS[program])
+    times.push(performance.now() - startedAt)
+    await sandbox.close()
+  }
+  return { p50: percentile(times, 0.5), p95: percentile(times, 0.95) }
 }
 
 async function timesOf(

@@ -21,6 +21,17 @@ export function residentMib(pid: number): number {
   return (Number(statOf(pid)[21]) * PAGE_BYTES) / 1024 / 1024
 }
 
+/** The share of a process in the memory that is resident now, in MiB: a page that several have is divided among them. */
+export function proportionalMib(pid: number): number {
+  try {
+    const [, kib] = /^Pss: +(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8')) ?? []
+    return kib === undefined ? residentMib(pid) : Number(kib) / 1024
+  } catch {
+    // Another user's, or gone.
+    return residentMib(pid)
+  }
+}
+
 /** CPU time that all processes of the machine have used so far, in milliseconds. */
 export function machineCpuMs(): number {
   const [line = ''] = readFileSync('/proc/stat', 'utf8').split('\n')

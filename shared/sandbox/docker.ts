@@ -10,7 +10,7 @@ import { WarmPool } from './docker-pool.ts'
 import { probed } from './probe.ts'
 import type { Sandbox, SandboxAdapter, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from './sandbox.ts'
 
-/** Containers that wait for a run, at most; 113 MiB each. */
+/** Containers that wait for a run, at most; about 150 MiB each. */
 const IDLE_MAX = 8
 const PING_MS_MAX = 5_000
 
