@@ -71,7 +71,8 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in proces
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')
       const doomed = await startWorker(fleet, 20)
-      await startWorker(fleet, 60)
+      // Room for what the other one runs, beside its own.
+      await startWorker(fleet, 100)
       const idle = startedBy(doomed.pid).length
       const call = async (code: string, stream: boolean): Promise<Ended> => {
         const response = await fleet.post(ingress, CODE, { code, lang: 'python', stream })

@@ -10,7 +10,7 @@ import { Admission } from './admission.ts'
 import { type Arbiter, AttachedJob } from './attached-job.ts'
 import { decide, type Outcome, type RetryPolicy } from './decide.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
-import { Presence } from './presence.ts'
+import { type Peer, Presence } from './presence.ts'
 import { RetryBudget } from './retry-budget.ts'
 import { Sender } from './sender.ts'
 import { REPLIES, replyShard } from './topics.ts'
@@ -121,7 +121,7 @@ export class AttachedJobs implements Arbiter {
         isDraining: () => jobs.isDraining,
       },
       listener: {
-        onSilent: (peer) => jobs.#onWorkerSilent(peer.boot),
+        onSilent: (peer) => jobs.#onWorkerSilent(peer),
         onLost: (peer) => jobs.#onWorkerLost(peer.boot),
       },
     })
@@ -318,12 +318,12 @@ export class AttachedJobs implements Arbiter {
    * no output; they lose less work than certainty takes; and a slot is free for them.
    * Once a job: workers that are often slow must not use up its attempts.
    */
-  #onWorkerSilent(boot: string): void {
+  #onWorkerSilent({ boot, lastSeenMs }: Peer): void {
     const running = this.#runBy(boot)
     const pool = running[0]?.envelope.pool
     if (pool === undefined) return
     const free = this.presence.freeSlots(pool)
-    const startedAfterMs = Date.now() - this.#options.workerLostMs
+    const startedAfterMs = lastSeenMs - this.#options.workerLostMs
     const cheap = running.filter(
       (job) => !job.hasOutput && job.crashes === 0 && (job.startedAtMs ?? 0) > startedAfterMs,
     )
