@@ -5,11 +5,11 @@ import type { Program, SandboxFigures, SandboxResults } from './sandbox.ts'
 export const SANDBOX_TITLE = '## Sandboxed Python'
 
 /** What the section says before its figures. */
-export const SANDBOX_INTRODUCTION = `Each sandbox that works on the machine, at its port: without HTTP and the queue, which cost what the first tables say. The programs
+export const SANDBOX_INTRODUCTION = `Each sandbox that works on the machine, called directly: without HTTP and the queue, which cost what the first tables say. The programs
 are \`print(1)\` and a line plot with a title by matplotlib, one after another by a lone caller. **Warm**: each begins when an interpreter is ready
 and nothing else goes on: the last run is cleared away and the interpreters that take its place are loaded. **Cold**: from nothing to the first
 result, paid once by a service; zygote and wasm have loaded all libraries then, docker those that the program names. **CPU** is all that a run costs, of the service's side and of every process: for docker
-its daemon, containerd, runc, the shim and the container, its removal, and the container that is started in its place. Wall
+its daemon, containerd, runc, the shim and the container, its removal, and, most of it, the container that is started in its place. Wall
 time is noise on a crowded machine, CPU hardly. **Runs/s** are of \`print(1)\`, with two callers a core. **Idle MiB** is the resident memory of one
 interpreter that waits for a run: for zygote the server that runs are forked from, which is one however many run; for docker a
 container and its shim, without the daemon; for wasm the process in which the interpreters are, divided by their number. Pages
