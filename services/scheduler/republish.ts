@@ -80,10 +80,9 @@ export class Republisher {
   #isIdle(pool: PoolName): boolean {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
-    const slots = workers.reduce((sum, worker) => sum + worker.slots, 0)
     // Those kept from the batch lane say nothing: they are free although it is long.
     const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - slotsKept(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
-    return free > 0 && free >= slots * IDLE_SHARE
+    return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
   }
 }

@@ -12,7 +12,7 @@ interface Bucket {
 }
 
 /**
- * Estimates how long a new job would wait, from what this ingress sees: its waiting jobs over its measured rate of
+ * Estimates how long a new job would wait, from what this ingress sees: the jobs before it over its measured rate of
  * completions (DESIGN section 5). With several ingresses each sees its share of both, so the ratio holds.
  */
 export class Admission {
@@ -33,7 +33,7 @@ export class Admission {
   /**
    * Milliseconds a job that is accepted now would wait; 0 while nothing waits, or too little is known.
    *
-   * @param queued Jobs of this ingress that wait for a worker.
+   * @param queued Jobs of this ingress that would be run before it.
    */
   estimateMs(queued: number, now: number): number {
     if (queued === 0) return 0
