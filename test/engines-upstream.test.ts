@@ -485,17 +485,22 @@ for (const dialect of DIALECTS) {
     expect(upstream.calls).toHaveLength(3)
   })
 
-  test(`${dialect}: calls beyond the concurrency wait for a slot, for a bounded time`, async () => {
+  test(`${dialect}: calls beyond the concurrency wait for a slot until they are aborted, however many they are`, async () => {
     await using upstream = await startUpstream(stall, streaming(dialect, 'next'))
     await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 100 } })
-    const controller = new AbortController()
-    const first = failure(engine, ask(), controller.signal)
+    const [first, others] = [new AbortController(), new AbortController()]
+    const running = failure(engine, ask(), first.signal)
     await until(() => upstream.calls.length === 1)
-    expect(await failure(engine)).toMatchObject({ code: 'overloaded' })
-    const second = collect(engine)
-    controller.abort(new Error('done'))
-    await first
-    expect(textOf(await second)).toBe('next')
+    const waiting = Array.from({ length: 1_100 }, () => failure(engine, ask(), others.signal))
+    const last = collect(engine)
+    // More than the time to connect, which is none of theirs to spend.
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    expect(upstream.calls).toHaveLength(1)
+    others.abort(new Error('left'))
+    for (const error of await Promise.all(waiting)) expect(error.message).toBe('left')
+    first.abort(new Error('done'))
+    await running
+    expect(textOf(await last)).toBe('next')
   })
 
   test(`${dialect}: every end of a call gives its slot back`, async () => {

@@ -2,13 +2,10 @@ import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import type { ChatWrapper, Llama, LlamaContext, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
 import { ServiceError } from '#shared/error.ts'
-import { Slots } from './llama-slots.ts'
+import { Slots } from './slots.ts'
 
 /** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */
 export const PROMPT_CHUNK_TOKENS = 64
-
-/** Calls that wait for a sequence, for each sequence there is. */
-const WAITING_PER_SEQUENCE = 32
 
 /** The module, loaded on first use: it costs half a second and 50 MB, and is an optional dependency. */
 export type LlamaModule = typeof import('node-llama-cpp')
@@ -19,7 +16,9 @@ export interface LlamaRuntime {
   readonly llama: Llama
   readonly model: LlamaModel
   readonly wrapper: ChatWrapper
-  readonly sequences: Slots<LlamaContextSequence>
+  /** One for each sequence: who has taken one takes a sequence of {@link sequences}, and puts it back. */
+  readonly slots: Slots
+  readonly sequences: LlamaContextSequence[]
   /** Most tokens of a prompt and its answer together. */
   readonly contextTokens: number
 }
@@ -58,7 +57,8 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       llama,
       model,
       wrapper: module.resolveChatWrapper(model),
-      sequences: new Slots(getSequences(context, parallel), WAITING_PER_SEQUENCE * parallel),
+      slots: new Slots(parallel),
+      sequences: getSequences(context, parallel),
       // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
     }

@@ -34,9 +34,9 @@ export interface LlamaEngineOptions {
 /**
  * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU.
  *
- * Nothing is loaded before the first call. Up to `engine.parallel` calls generate at once, more wait, too many are
- * refused with `overloaded`. JSON and tool arguments are enforced by grammar (llama-grammar.ts says how far); tools are
- * chosen as llama-tools.ts says, at most one call an answer. Text only.
+ * Nothing is loaded before the first call. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
+ * arguments are enforced by grammar (llama-grammar.ts says how far); tools are chosen as llama-tools.ts says, at most one
+ * call an answer. Text only.
  *
  * @throws ConfigError when the configuration names neither a file nor known weights
  */
@@ -67,7 +67,8 @@ class LlamaEngine implements ChatEngine {
     refuseMedia(request)
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
     const runtime = await this.#load(signal)
-    const sequence = await runtime.sequences.take(signal)
+    await runtime.slots.take(signal)
+    const sequence = runtime.sequences.pop() as LlamaContextSequence
     try {
       yield* answer({ config: this.#config, runtime, sequence, request, signal })
     } finally {
@@ -153,11 +154,12 @@ class LlamaEngine implements ChatEngine {
 
 async function release(runtime: LlamaRuntime, sequence: LlamaContextSequence): Promise<void> {
   if (!sequence.disposed) await sequence.clearHistory()
-  runtime.sequences.release(sequence)
+  runtime.sequences.push(sequence)
+  runtime.slots.release()
 }
 
 /** Waits until no call holds a sequence; a caller that neither reads nor leaves is not waited for. */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
   const signal = AbortSignal.timeout(CLOSE_MS)
-  for (let i = 0; i < count; i++) await runtime.sequences.take(signal).catch(() => undefined)
+  for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)
 }

@@ -4,7 +4,6 @@ import { ServiceError } from '#shared/error.ts'
 import { localConfig } from './local-config.ts'
 import type { AudioFile, TranscribeOptions } from './transcribe.ts'
 import { openForm } from './transcribe-form.ts'
-import { LINE_MS_MAX } from './transcribe-openai.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from './upstream.ts'
 import { answerError } from './upstream-error.ts'
 
@@ -31,7 +30,7 @@ export class AudioTools {
    * @param concurrency Calls at once.
    */
   constructor(connect: NonNullable<UpstreamOptions['connect']>, concurrency: number) {
-    this.#upstream = new Upstream({ id: NAME }, localConfig('', concurrency), {}, { connect, slotWaitMs: LINE_MS_MAX })
+    this.#upstream = new Upstream({ id: NAME }, localConfig('', concurrency), {}, { connect })
   }
 
   /**

@@ -3,7 +3,7 @@ import type { TranscribeRequest } from '#schemas/transcription.ts'
 import { localConfig } from './local-config.ts'
 import type { TranscriptionEngine } from './transcribe.ts'
 import { encodeFields } from './transcribe-encode.ts'
-import { callTranscription, LINE_MS_MAX } from './transcribe-openai.ts'
+import { callTranscription } from './transcribe-openai.ts'
 import { Upstream, type UpstreamOptions } from './upstream.ts'
 
 /**
@@ -20,7 +20,7 @@ export function openLocalTranscription(
   const { engine } = model
   if (engine.type !== 'local') throw new Error(`model '${model.id}' does not run on the local model server`)
   const config = localConfig('/v1', engine.concurrency)
-  const upstream = new Upstream(model, config, {}, { connect, slotWaitMs: LINE_MS_MAX })
+  const upstream = new Upstream(model, config, {}, { connect })
   return {
     transcribe(request, audio, options) {
       const call = { fields: localFields(request, model), isStream: true }

@@ -8,9 +8,6 @@ import { Upstream } from './upstream.ts'
 import { openReader } from './upstream-answer.ts'
 import { countText } from './upstream-usage.ts'
 
-/** A call waits in line for its upstream as long as its deadline lets it: what is before it may take minutes. */
-export const LINE_MS_MAX = 24 * 3_600_000
-
 /**
  * A transcription engine on any server that speaks POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and
  * whisper.cpp's (with `--inference-path /v1/audio/transcriptions --convert`).
@@ -26,7 +23,7 @@ export function openOpenAiTranscription(
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   const key = engine.api_key_env && env[engine.api_key_env]
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  const upstream = new Upstream(model, engine, headers, { slotWaitMs: LINE_MS_MAX })
+  const upstream = new Upstream(model, engine, headers)
   return {
     transcribe(request, audio, options) {
       const form = answerFormOf(request, model)

@@ -2,9 +2,9 @@ import type { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
 import { Breaker } from './breaker.ts'
+import { Slots } from './slots.ts'
 import { connectionError, statusError } from './upstream-error.ts'
 import { Exchange } from './upstream-exchange.ts'
-import { Slots } from './upstream-slots.ts'
 
 /** Calls at once to one upstream when the catalogue sets no `concurrency`. */
 const IN_FLIGHT_MAX = 512
@@ -37,8 +37,6 @@ export interface UpstreamTarget {
 export interface UpstreamOptions {
   /** Finds the server, once for each call; the base URL then only gives the path. @throws ServiceError */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
-  /** Longest wait in line for one of the calls at once; default: the time to connect. */
-  readonly slotWaitMs?: number
 }
 
 /**
@@ -81,7 +79,7 @@ export class Upstream {
     })
     const target = { origin: url.origin, dispatcher: this.#pool }
     this.#connect = options.connect ?? (() => Promise.resolve(target))
-    this.#slots = new Slots(model.id, inFlightMax, options.slotWaitMs ?? config.timeouts.connect_ms)
+    this.#slots = new Slots(inFlightMax)
     this.#breaker = new Breaker(model.id, {
       failures: config.breaker.failures,
       resetMs: config.breaker.reset_ms,
