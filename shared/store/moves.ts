@@ -37,14 +37,32 @@ const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
  */
 const STATE = `jobs.state || ''`
 
+const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
+  expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`
+/** A process that counts as dead would see the job taken away again at once, and a crash counted. */
+const MAY_CLAIM = `expires_at_ms > now_ms()
+  AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
+
 /** claim · worker · "state queued, deadline not passed; sets attempt+1 and owner (worker boot id, unique per start)" */
 export const CLAIM: Move = {
   name: 'claim',
-  set: `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
-        expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`,
-  // A process that counts as dead would see the job taken away again at once, and a crash counted.
-  where: `id = :id AND ${STATE} = 'queued' AND expires_at_ms > now_ms()
-          AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`,
+  set: CLAIMED,
+  where: `id = :id AND ${STATE} = 'queued' AND ${MAY_CLAIM}`,
+  event: `'job.started'`,
+}
+
+/** The same of the oldest jobs of one model, whose records were dropped for want of room. */
+export const CLAIM_NEXT: Move = {
+  name: 'claim_next',
+  givesRequest: true,
+  set: CLAIMED,
+  pick: {
+    from: 'jobs',
+    where: `state = 'queued' AND pool = :pool AND kind = :kind AND model = :model AND priority = :priority
+            AND ${MAY_CLAIM}`,
+    order: 'jobs.id',
+    lock: 'jobs',
+  },
   event: `'job.started'`,
 }
 

@@ -1,7 +1,7 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { Row } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'
-import type { Depth } from './store.ts'
+import type { Depth, QueuedOf } from './store.ts'
 
 const NAMES = JOB_COLUMNS.split(',').map((name) => name.trim())
 const JSON_COLUMNS = new Set(['progress', 'error', 'usage', 'metadata', 'webhook_events'])
@@ -31,6 +31,11 @@ export function deliveryOf(row: Row): WebhookDelivery {
 /** A row of the count of jobs. */
 export function depthOf(row: Row): Depth {
   return { ...row } as unknown as Depth
+}
+
+/** A row of the count of queued jobs by model. */
+export function queuedModelOf(row: Row): QueuedOf & { count: number } {
+  return { ...row } as unknown as QueuedOf & { count: number }
 }
 
 /** The value of JSON text; null for SQL's NULL. */

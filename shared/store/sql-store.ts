@@ -3,7 +3,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
 import * as moves from './moves.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
+import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import {
@@ -19,6 +19,7 @@ import {
   type NewJob,
   type OwnedJob,
   type ProcessLease,
+  type QueuedOf,
   type ReapPolicy,
   type Run,
   type Scope,
@@ -63,6 +64,13 @@ export class SqlStore implements Store {
 
   async claim(id: string, owner: string): Promise<Moved | undefined> {
     return await this.#moveOne(moves.CLAIM, { id, owner })
+  }
+
+  async claimNext(of: QueuedOf, owner: string, limit: number): Promise<Dispatch[]> {
+    const { pool, kind, model, priority } = of
+    const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, owner, limit }, [])
+    // The order in which rows were changed is the database's.
+    return rows.map(dispatchOf).toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
   }
 
   async append(run: Run, output: readonly NewEvent[]): Promise<Moved | undefined> {
@@ -152,6 +160,10 @@ export class SqlStore implements Store {
 
   async depth(): Promise<Depth[]> {
     return (await this.#db.run(statements.DEPTH, {})).map(depthOf)
+  }
+
+  async queuedModels(): Promise<(QueuedOf & { readonly count: number })[]> {
+    return (await this.#db.run(statements.QUEUED_MODELS, {})).map(queuedModelOf)
   }
 
   async renew(process: ProcessLease): Promise<OwnedJob[]> {

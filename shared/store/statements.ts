@@ -87,6 +87,12 @@ export const DEPTH: Statement = {
         WHERE state IN ('queued', 'scheduled', 'in_progress') GROUP BY pool, priority, state ORDER BY 1, 2, 3`,
 }
 
+export const QUEUED_MODELS: Statement = {
+  name: 'queued_models',
+  sql: `SELECT pool, kind, model, priority, count(*) AS count FROM jobs
+        WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
+}
+
 /** Skeleton of an erased job: ids, states, times and counts. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',

@@ -33,6 +33,8 @@ export interface JobMoves {
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /** queued → in_progress, by a live process, before the job expires. The attempt is that of the job it gives. */
   claim(id: string, owner: string): Promise<Moved | undefined>
+  /** The same for the oldest jobs of one model, at most `limit`; gives what it takes to run them. */
+  claimNext(of: QueuedOf, owner: string, limit: number): Promise<Dispatch[]>
   /** Records output and progress of a run, numbered. */
   append(run: Run, output: readonly NewEvent[]): Promise<Moved | undefined>
   /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
@@ -85,6 +87,8 @@ export interface JobReads {
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
   /** How many jobs wait and run, and since when the oldest. */
   depth(): Promise<Depth[]>
+  /** How many jobs are queued, by what runs them. */
+  queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
 
 /** Who is alive, and who does what alone. */
@@ -210,6 +214,14 @@ export interface Depth {
   readonly state: 'queued' | 'scheduled' | 'in_progress'
   readonly count: number
   readonly oldest_at_ms: number
+}
+
+/** Jobs that the same worker slots run: one kind of job for one model, in one lane. */
+export interface QueuedOf {
+  readonly pool: PoolName
+  readonly kind: string
+  readonly model: string
+  readonly priority: Priority
 }
 
 export interface ProcessLease {

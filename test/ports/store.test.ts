@@ -8,7 +8,15 @@ import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { childJobId, newJobId } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type IdempotencyKey, REAPER_LEASE, type Run, type Store } from '#shared/store/store.ts'
+import {
+  EVERY_TENANT,
+  type IdempotencyKey,
+  type NewJob,
+  REAPER_LEASE,
+  type Run,
+  type Store,
+} from '#shared/store/store.ts'
+import { until } from '../stack.ts'
 import {
   alive,
   claimed,
@@ -260,6 +268,71 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await database.advance(1_000)
       expect(await claimed(store, run.id, await alive(store))).toMatchObject({ attempt: 2 })
     })
+  })
+
+  describe('a claim of the next jobs', () => {
+    const OF = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+
+    async function createMany(count: number, changes: Partial<NewJob> = {}): Promise<string[]> {
+      const jobs = Array.from({ length: count }, () => newJob(changes))
+      for (const given of jobs) await store.create(given)
+      return jobs.map(({ id }) => id).toSorted()
+    }
+
+    it('takes the oldest of one model, kind and lane, with what it takes to run them', async () => {
+      const ids = await createMany(5)
+      await createMany(2, { model: 'other' })
+      await createMany(2, { kind: 'count_tokens' })
+      await createMany(2, { priority: 'low' })
+      await createMany(2, { pool: 'embeddings' })
+      const boot = await alive(store)
+      const first = await store.claimNext(OF, boot, 3)
+      expect(first.map(({ job: { id } }) => id)).toEqual(ids.slice(0, 3))
+      expect(first[0]).toMatchObject({
+        job: { state: 'in_progress', attempt: 1, owner: boot },
+        events: [{ seq: 2, type: 'job.started', attempt: 1 }],
+        request: { body: 'hello' },
+      })
+      const rest = await store.claimNext(OF, boot, 3)
+      expect(rest.map(({ job: { id } }) => id)).toEqual(ids.slice(3))
+      expect(await store.claimNext(OF, boot, 3)).toEqual([])
+      const run = { id: ids[0] ?? '', attempt: 1, owner: boot, chunk: 0 }
+      expect((await store.complete(run, { result: null }))?.job.state).toBe('completed')
+    })
+
+    it('gives each job to one of many', async () => {
+      const ids = await createMany(30)
+      const stores = [store, await database.open(), await database.open()]
+      const boots = await Promise.all(stores.map((one) => alive(one)))
+      const taken: string[] = []
+      await until(async () => {
+        const all = await Promise.all(stores.map((one, i) => one.claimNext(OF, boots[i] ?? '', 4)))
+        taken.push(...all.flat().map(({ job: { id } }) => id))
+        return taken.length >= ids.length
+      })
+      expect(taken.toSorted()).toEqual(ids)
+    })
+
+    it('is refused to a process that is not alive, and passes over jobs that may not start any more', async () => {
+      const [late, fresh] = [await createMany(1, { startInMs: 1_000 }), await createMany(1)]
+      expect(await store.claimNext(OF, 'nobody', 5)).toEqual([])
+      await database.advance(2_000)
+      const boot = await alive(store)
+      expect((await store.claimNext(OF, boot, 5)).map(({ job: { id } }) => id)).toEqual(fresh)
+      expect((await job(late[0] ?? '')).state).toBe('queued')
+    })
+  })
+
+  it('counts the queued jobs of each model', async () => {
+    for (let i = 0; i < 3; i++) await store.create(newJob())
+    await store.create(newJob({ model: 'other', priority: 'low' }))
+    await running(store)
+    const of = { pool: 'inference', kind: 'generate' }
+    const counts = (await store.queuedModels()).toSorted((a, b) => b.count - a.count)
+    expect(counts).toEqual([
+      { ...of, model: 'echo-1', priority: 'normal', count: 3 },
+      { ...of, model: 'other', priority: 'low', count: 1 },
+    ])
   })
 
   describe('the owner', () => {
