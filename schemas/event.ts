@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { DurableEvent } from './durable-job.ts'
+import { DurableEvent, Priority } from './durable-job.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
@@ -65,6 +65,19 @@ export const ControlRecord = z.discriminatedUnion('type', [
     .strictObject({ type: z.literal('pause'), job_id: z.string(), attempt: z.int() })
     .describe('The reader is slow: stop emitting'),
   z.strictObject({ type: z.literal('resume'), job_id: z.string(), attempt: z.int() }),
+  z
+    .strictObject({
+      type: z.literal('capacity'),
+      boot: z.string(),
+      models: z.array(z.string()).nullable().describe('Ids of the models it can run; null: whichever is asked for'),
+      bounds: z
+        .array(z.strictObject({ kind: z.string(), model: z.string(), capacity: z.int().min(1) }))
+        .describe('Jobs it can have running at once, where these are fewer than its slots'),
+      waiting: z
+        .array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority }))
+        .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
+    })
+    .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

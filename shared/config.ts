@@ -132,7 +132,7 @@ const Settings = z.object({
     .default(4 * 3_600)
     .describe('Longest audio, as it is decoded'),
   REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
-  START_TIMEOUT_MS: Milliseconds.default(60_000).describe('Longest wait of a call for a worker'),
+  START_TIMEOUT_MS: Milliseconds.default(300_000).describe('Longest wait that may be expected of a call it accepts'),
   WORKER_SILENT_MS: Milliseconds.min(2_000)
     .default(2_000)
     .describe('Silence after which calls of a worker that have no output are run by another'),

@@ -339,7 +339,9 @@ describe('publishing again', () => {
       { olderThanMs: 300_000, limit: 5 },
     ],
   ])('%s', (_what, view, plan) => {
-    expect(republishPlan(view)).toEqual(plan)
+    expect(republishPlan({ ...view, isCaredFor: false })).toEqual(plan)
+    const search = { olderThanMs: 300_000, limit: 5 }
+    expect(republishPlan({ ...view, isCaredFor: true })).toEqual(search)
   })
 
   /** Turns that are ours, over the store and the broker of the test, with one worker whose heartbeat we send. */

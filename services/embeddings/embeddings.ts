@@ -4,6 +4,7 @@ import { answerBytesMax } from '#shared/engines/embed-limits.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext, Kind, OutputRecorder } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
+import { modelsOf } from '#shared/pool-models.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
@@ -25,7 +26,10 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
     answerBytesMax: answerBytesMax(INPUTS_MAX),
     openRecorder: recordEmbeddings,
   }
-  const definition = { name: 'embeddings', slots: ports.config.embeddingsSlots, kinds: { embed } } as const
+  const slots = ports.config.embeddingsSlots
+  // Calls to the engine are shared by jobs, so its own bound is none of theirs.
+  const { models } = modelsOf(ports.models, 'embeddings', 'embed', slots)
+  const definition = { name: 'embeddings', slots, kinds: { embed }, models } as const
   const preparing = prepareInBackground(ports, 'embeddings')
   return await startPool(ports, definition, async () => {
     await preparing.stop()

@@ -3,6 +3,7 @@ import { isGenerateOutput, mergeGenerateEvents } from '#shared/engines/generate-
 import { estimateUsage } from '#shared/engines/upstream-usage.ts'
 import type { Kind } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
+import { modelsOf } from '#shared/pool-models.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
@@ -38,7 +39,9 @@ export async function startInference(ports: Ports): Promise<Service> {
   }
   const kinds = { generate, count_tokens: countTokens }
   const preparing = prepareInBackground(ports, 'inference')
-  return await startPool(ports, { name: 'inference', slots: ports.config.inferenceSlots, kinds }, async () => {
+  const slots = ports.config.inferenceSlots
+  const pool = { name: 'inference', slots, kinds, ...modelsOf(ports.models, 'inference', 'generate', slots) } as const
+  return await startPool(ports, pool, async () => {
     await preparing.stop()
     await engines.close()
   })

@@ -3,7 +3,7 @@ import { PoolName } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Metrics } from '#shared/metrics.ts'
-import type { Depth, Store } from '#shared/store/store.ts'
+import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
 /** Age at which a reading says nothing any more: a few turns of its loop. */
 const STALE_MS = 20_000
@@ -15,25 +15,36 @@ export class Backlog {
   readonly #broker: Broker
   readonly #waiting = new Map<PoolName, number>()
   readonly #missing = new Map<PoolName, number>()
+  readonly #isCaredFor: (of: QueuedOf) => boolean
+  #caredFor: ReadonlySet<PoolName> = new Set()
   #depth: readonly Depth[] = []
   #readAtMs = 0
 
-  constructor(store: Store, broker: Broker) {
+  /** @param isCaredFor Whether some worker claims such jobs from the store as soon as it has room: they need no record. */
+  constructor(store: Store, broker: Broker, isCaredFor: (of: QueuedOf) => boolean = () => false) {
     this.#store = store
     this.#broker = broker
+    this.#isCaredFor = isCaredFor
   }
 
   /** Counts anew. The store reads every waiting job for it: not more often than every few seconds. */
   async read(): Promise<void> {
     this.#depth = await this.#store.depth()
     this.#readAtMs = Date.now()
+    const queued = this.#depth.some(({ state }) => state === 'queued') ? await this.#store.queuedModels() : []
+    const [caredFor, uncared] = [queued.filter(this.#isCaredFor), queued.filter((row) => !this.#isCaredFor(row))]
+    this.#caredFor = new Set(caredFor.map(({ pool }) => pool))
     for (const pool of PoolName.options) {
-      const queued = this.#depth.filter((row) => row.pool === pool && row.state === 'queued')
       const lag = await this.lag(pool)
-      const waiting = queued.reduce((sum, { count }) => sum + count, 0)
+      const waiting = uncared.filter((row) => row.pool === pool).reduce((sum, { count }) => sum + count, 0)
       this.#waiting.set(pool, waiting)
       this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
     }
+  }
+
+  /** Whether jobs waited at the last reading, and all of them were such as workers care for. */
+  isCaredFor(pool: PoolName): boolean {
+    return this.#caredFor.has(pool) && this.#waiting.get(pool) === 0
   }
 
   /**

@@ -1,6 +1,7 @@
 import { PoolName } from '#schemas/job.ts'
 import { slotsKept } from '#shared/jobs/lanes.ts'
 import type { Peer, Presence } from '#shared/jobs/presence.ts'
+import type { QueuedOf } from '#shared/store/store.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './sweeps.ts'
 
@@ -27,16 +28,19 @@ export interface QueueView {
   readonly idleTurns: number
   /** The queue holds each waiting job twice. */
   readonly hasTwice: boolean
+  /** Workers claim all that waits as soon as they have room, without records. */
+  readonly isCaredFor: boolean
 }
 
 /**
  * Which queued jobs to publish again: so many that a broker which lost everything is full again soon, and next to none
  * while their records wait behind busy workers.
  */
-export function republishPlan({ lag, missing, idleTurns, hasTwice }: QueueView): {
+export function republishPlan({ lag, missing, idleTurns, hasTwice, isCaredFor }: QueueView): {
   olderThanMs: number
   limit: number
 } {
+  if (isCaredFor) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
   // Low priority waits beside free slots while the other lane has a little work.
   if (idleTurns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
@@ -68,8 +72,10 @@ export class Republisher {
     this.#idleTurns.set(pool, idleTurns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
-    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice })
-    const taken = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
+    const isCaredFor = this.#backlog.isCaredFor(pool)
+    const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice, isCaredFor })
+    const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
+    const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
     if (taken.length === 0) return
     log.info({ pool, count: taken.length, lag }, 'queued jobs published again')
     metrics.republished.inc({ pool }, taken.length)
@@ -85,4 +91,15 @@ export class Republisher {
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
   }
+}
+
+/**
+ * Whether a worker says that it knows of such waiting jobs and takes them from the store as soon as it has room: their records
+ * were dropped for want of it, and others would be too.
+ */
+export function isClaimed(presence: Presence, { pool, kind, model, priority }: QueuedOf): boolean {
+  return presence.workers(pool).some(({ draining, isSilent, capacity }) => {
+    if (draining || isSilent || capacity?.models?.has(model) === false) return false
+    return capacity?.waiting.some((one) => one.kind === kind && one.model === model && one.priority === priority)
+  })
 }

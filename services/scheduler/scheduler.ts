@@ -8,7 +8,7 @@ import { BLOB_AGE_MS, type Ports } from '#shared/ports.ts'
 import { REAPER_LEASE, type Store } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 import { Loop } from './loop.ts'
-import { Republisher } from './republish.ts'
+import { isClaimed, Republisher } from './republish.ts'
 import { expire, reap, type SweepContext, startDue } from './sweeps.ts'
 import { webhookKey } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
@@ -39,7 +39,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const key = await webhookKey(config)
   const presence = await openPresence(ports, boot)
   const context = { store, broker, log, metrics, dispatcher: new Dispatcher(broker, log) }
-  const backlog = new Backlog(store, broker)
+  const backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
   backlog.showIn(metrics)
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, key, policy })

@@ -4,6 +4,7 @@ import type { TranscriptionEngine } from '#shared/engines/transcribe.ts'
 import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/engines/transcribe-events.ts'
 import type { Kind } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
+import { modelsOf } from '#shared/pool-models.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
@@ -23,7 +24,8 @@ export async function startTranscription(ports: Ports): Promise<Service> {
   }
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
-  return await startPool(ports, { name: 'transcription', slots, kinds: { transcribe: kind } }, async () => {
+  const models = modelsOf(ports.models, 'transcription', 'transcribe', slots)
+  return await startPool(ports, { name: 'transcription', slots, kinds: { transcribe: kind }, ...models }, async () => {
     await preparing.stop()
     await bench.close()
   })

@@ -7,7 +7,7 @@ import { connectionError, statusError } from './upstream-error.ts'
 import { Exchange } from './upstream-exchange.ts'
 
 /** Calls at once to one upstream when the catalogue sets no `concurrency`. */
-const IN_FLIGHT_MAX = 512
+export const IN_FLIGHT_MAX = 512
 
 /** Bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024

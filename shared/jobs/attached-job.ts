@@ -41,8 +41,8 @@ export class AttachedJob {
   readonly envelope: AttachedEnvelope
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
-  /** Some attempt was sent, so that a worker may have it. */
-  isPublished = false
+  /** When an attempt was sent last, so that a worker may have it; undefined before the first. */
+  sentAtMs: number | undefined
   tries = 0
   crashes = 0
   /** Boot id of the worker that runs the current attempt. */

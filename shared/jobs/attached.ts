@@ -14,6 +14,7 @@ import { type Peer, Presence } from './presence.ts'
 import { RetryBudget } from './retry-budget.ts'
 import { Sender } from './sender.ts'
 import { REPLIES, replyShard } from './topics.ts'
+import { type Work, workKey } from './work.ts'
 
 /** A job as its caller asks for it. */
 export interface NewJob {
@@ -50,7 +51,7 @@ export interface AttachedOptions {
   readonly workerSilentMs: number
   /** Silence of a worker after which streams it has begun are failed. */
   readonly workerLostMs: number
-  /** How long a job may wait for a worker before it is refused. */
+  /** Longest wait that may be expected of a job when it is accepted. */
   readonly startTimeoutMs: number
   /** Most jobs held at once. */
   readonly jobsMax: number
@@ -63,6 +64,8 @@ interface JobTimers {
   retry?: NodeJS.Timeout
 }
 
+/** How long a job waits for a worker that could start it, where there is none. */
+const NO_WORKER_MS = 60_000
 /** Before that nobody should ask again whom a pool had no slot for. */
 const RETRY_MS_MIN = 5_000
 
@@ -88,8 +91,8 @@ export class AttachedJobs implements Arbiter {
   readonly #options: AttachedOptions
   readonly #jobs = new Map<string, AttachedJob>()
   readonly #timers = new Map<string, JobTimers>()
-  /** By pool: a quick one says nothing of a slow one. */
-  readonly #admissions = new Map<PoolName, Admission>()
+  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
+  readonly #admissions = new Map<string, Admission>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
   #sender!: Sender
@@ -144,6 +147,11 @@ export class AttachedJobs implements Arbiter {
     return count
   }
 
+  /** Jobs of a model that wait for their turn here. */
+  waitingOf(pool: PoolName, model: string): number {
+    return this.#sender.waitingOf(pool, model)
+  }
+
   /**
    * Accepts a job and sends it to its pool. Resolves once the broker has it, or while it waits for the turn of its tenant.
    *
@@ -156,7 +164,7 @@ export class AttachedJobs implements Arbiter {
         retryAfterMs: 2_000,
       })
     }
-    this.#refuseLongWait(spec.pool, spec.tenant)
+    this.#refuseLongWait(spec)
     const job = new AttachedJob(this.#envelopeOf(spec), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
@@ -229,20 +237,27 @@ export class AttachedJobs implements Arbiter {
   }
 
   /** What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once). */
-  #refuseLongWait(pool: PoolName, tenant: string): void {
-    const ahead = this.#sender.ahead(pool, tenant)
-    const waitMs = this.#admissionOf(pool).estimateMs(ahead, Date.now())
+  #refuseLongWait(spec: NewJob): void {
+    const waitMs = this.#estimateMs(spec)
     if (waitMs <= this.#options.startTimeoutMs) return
     const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
     const seconds = Math.round(waitMs / 1_000)
     throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
   }
 
-  #admissionOf(pool: PoolName): Admission {
-    const known = this.#admissions.get(pool)
+  /** How long a new job would wait, in milliseconds. */
+  #estimateMs({ pool, tenant, kind, model }: Pick<AttachedEnvelope, 'pool' | 'tenant' | 'kind' | 'model'>): number {
+    const ahead = this.#sender.ahead({ pool, tenant, kind, model })
+    return this.#admissionOf(pool, { kind, model }).estimateMs(ahead, Date.now())
+  }
+
+  #admissionOf(pool: PoolName, work: Work): Admission {
+    const isBounded = this.presence.capacityOf(pool, work) !== undefined
+    const key = isBounded ? `${pool} ${workKey(work)}` : pool
+    const known = this.#admissions.get(key)
     if (known) return known
     const admission = new Admission()
-    this.#admissions.set(pool, admission)
+    this.#admissions.set(key, admission)
     return admission
   }
 
@@ -285,7 +300,8 @@ export class AttachedJobs implements Arbiter {
   }
 
   #startTimer(job: AttachedJob): NodeJS.Timeout {
-    return setTimeout(() => this.#onStartTimeout(job), this.#options.startTimeoutMs)
+    const waitMs = Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
+    return setTimeout(() => this.#onUnstarted(job, waitMs), waitMs)
   }
 
   #onReply(value: Buffer): void {
@@ -304,7 +320,7 @@ export class AttachedJobs implements Arbiter {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         this.#clearStartTimer(job)
-        this.#sender.leave(job)
+        this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
@@ -349,23 +365,36 @@ export class AttachedJobs implements Arbiter {
     this.onOutcome(job, { type: 'failed', error: ServiceError.from(error).toBody() })
   }
 
-  #onStartTimeout(job: AttachedJob): void {
-    if (job.state !== 'queued') return
-    const { pool, tenant } = job.envelope
-    const why = this.presence.workers(pool).length === 0 ? `No ${pool} worker is running.` : 'All workers are busy.'
-    const waitMs = this.#admissionOf(pool).estimateMs(this.#sender.ahead(pool, tenant), Date.now())
+  /** It goes on waiting, to its deadline, as long as somebody can start it. */
+  #onUnstarted(job: AttachedJob, waitMs: number): void {
+    const timers = this.#timers.get(job.id)
+    if (job.state !== 'queued' || !timers) return
+    const why = this.#whyUnstarted(job, waitMs)
+    if (why === undefined) {
+      timers.start = this.#startTimer(job)
+      return
+    }
     this.#stopWorker(job)
     this.#end(job, 'failed', {
       code: 'overloaded',
       message: `${why} Try again later.`,
       param: null,
-      retry_after_ms: Math.max(RETRY_MS_MIN, waitMs),
+      retry_after_ms: Math.max(RETRY_MS_MIN, this.#estimateMs(job.envelope)),
     })
+  }
+
+  /** Why nobody will start a job; undefined while somebody may. */
+  #whyUnstarted({ envelope: { pool, model }, sentAtMs }: AttachedJob, waitMs: number): string | undefined {
+    if (this.presence.workers(pool).length === 0) return `No ${pool} worker is running.`
+    if (!this.presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
+    // The broker may lose what it has taken.
+    const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && this.presence.freeSlots(pool) > 0
+    return isLost ? 'No worker has taken the request.' : undefined
   }
 
   #stopWorker(job: AttachedJob): void {
     // Workers remember the cancels of jobs they have not seen, and not without end.
-    if (job.isPublished) this.presence.send({ type: 'cancel', job_id: job.id })
+    if (job.sentAtMs !== undefined) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 
   #clearStartTimer(job: AttachedJob): void {
@@ -381,7 +410,7 @@ export class AttachedJobs implements Arbiter {
     this.#timers.delete(job.id)
     this.#sender.dropBlob(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#admissionOf(job.envelope.pool).completed(Date.now())
+    if (end === 'completed') this.#admissionOf(job.envelope.pool, job.envelope).completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

@@ -48,7 +48,8 @@ export class Dispatcher {
   }
 }
 
-function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope {
+/** A durable job as it travels to a worker; its attempt is not known before the claim. */
+export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope {
   return {
     id: job.id,
     attempt: 0,

@@ -1,9 +1,9 @@
-import type { JobEnvelope, PoolName } from '#schemas/job.ts'
+import { type JobEnvelope, type PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
-import type { OwnedJob, Store } from '#shared/store/store.ts'
-import { Dispatcher } from './dispatch.ts'
+import type { Dispatch, Moved, OwnedJob, QueuedOf, Store } from '#shared/store/store.ts'
+import { Dispatcher, envelopeOf } from './dispatch.ts'
 import { DurableRun } from './durable-run.ts'
 import type { Kind } from './pool.ts'
 import { RetryBudget } from './retry-budget.ts'
@@ -49,10 +49,12 @@ export class DurableRuns {
   readonly #options: DurableRunsOptions
   readonly #held = new Map<string, Held>()
   readonly #claiming = new Set<string>()
+  readonly #pulls = new Set<Promise<unknown>>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #gone = new AbortController()
   #timer: NodeJS.Timeout | undefined
   #renewing: Promise<void> = Promise.resolve()
+  #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
 
   private constructor(options: DurableRunsOptions) {
@@ -80,29 +82,35 @@ export class DurableRuns {
    * the record is of no further use.
    */
   async claim(envelope: JobEnvelope, kind: Kind): Promise<ClaimedJob | undefined> {
-    const { store, boot, log } = this.#options
+    const { log } = this.#options
     if (this.#claiming.has(envelope.id)) return undefined
     this.#claiming.add(envelope.id)
     try {
       const moved = await this.#claimSurely(envelope.id)
-      if (!moved) return undefined
-      this.#budget.earn()
-      this.dispatcher.publishEvents(moved.events)
-      const { attempt, deadline_ms } = moved.job
-      // The store's clock may differ from ours: only durations are compared.
-      const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
-      const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
-      const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
-      const sink = new DurableRun(job, kind, moved, boot, options)
-      // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
-      this.#held.get(job.id)?.sink.onStop('lost')
-      this.#held.set(job.id, { attempt, sink })
-      return { job, sink }
+      return moved && this.#hold(moved, envelope, kind)
     } catch (error) {
       log.warn({ err: error, job_id: envelope.id }, 'job not claimed')
       return undefined
     } finally {
       this.#claiming.delete(envelope.id)
+    }
+  }
+
+  /**
+   * Claims the oldest queued jobs of a model for this worker, at most `limit`. Undefined when the store cannot say: should it
+   * have given some all the same, they are handed back.
+   */
+  async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
+    const { store, boot, log } = this.#options
+    const pull = store.claimNext(of, boot, limit)
+    this.#pulls.add(pull)
+    try {
+      return (await pull).flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
+    } catch (error) {
+      log.info({ err: error, model: of.model }, 'waiting jobs not claimed; trying again')
+      return undefined
+    } finally {
+      this.#pulls.delete(pull)
     }
   }
 
@@ -121,9 +129,36 @@ export class DurableRuns {
     clearInterval(this.#timer)
     this.giveUp()
     await this.#renewing
+    await this.#reconciling
     await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'goodbye not stored; the lease runs out')
     })
+  }
+
+  #hold(moved: Moved, envelope: JobEnvelope, kind: Kind): ClaimedJob {
+    const { store, boot, log } = this.#options
+    this.#budget.earn()
+    this.dispatcher.publishEvents(moved.events)
+    const { attempt, deadline_ms } = moved.job
+    // The store's clock may differ from ours: only durations are compared.
+    const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
+    const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
+    const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
+    const sink = new DurableRun(job, kind, moved, boot, options)
+    // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
+    this.#held.get(job.id)?.sink.onStop('lost')
+    this.#held.set(job.id, { attempt, sink })
+    return { job, sink }
+  }
+
+  /** One of many: what is wrong with it is its own. */
+  #holdNext(dispatch: Dispatch, kind: Kind): ClaimedJob | undefined {
+    try {
+      return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
+    } catch (error) {
+      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job not understood; handed back')
+      return undefined
+    }
   }
 
   async #claimSurely(id: string) {
@@ -147,7 +182,12 @@ export class DurableRuns {
       if (this.#isStoreDown) this.#options.log.info({}, 'store is back')
       this.#isStoreDown = false
       this.#stopLost(before, owned)
-      for (const job of owned) await this.#reconcile(job)
+      for (const job of owned) if (job.isCancelRequested) this.#cancel(job)
+      // It waits for claims under way, and must not keep the lease waiting.
+      const reconciled = this.#reconcile(owned).catch((error: unknown) => {
+        this.#options.log.info({ err: error }, 'jobs claimed without an answer not handed back; trying again')
+      })
+      this.#reconciling = Promise.all([this.#reconciling, reconciled])
     } catch (error) {
       if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'lease not renewed')
       this.#isStoreDown = true
@@ -162,13 +202,21 @@ export class DurableRuns {
     }
   }
 
-  async #reconcile({ id, attempt, isCancelRequested }: OwnedJob): Promise<void> {
+  #cancel({ id, attempt }: OwnedJob): void {
     const held = this.#held.get(id)
-    if (held?.attempt === attempt) {
-      if (isCancelRequested) held.sink.onStop('cancelled')
-      return
-    }
-    if (held || this.#claiming.has(id)) return
+    if (held?.attempt === attempt) held.sink.onStop('cancelled')
+  }
+
+  /** Hands back what the store gave us without our hearing of it. */
+  async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
+    const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id) && !this.#claiming.has(id)
+    if (!owned.some(isUnknown)) return
+    // Their answers may say that the job is ours.
+    await Promise.allSettled(this.#pulls)
+    for (const job of owned.filter(isUnknown)) await this.#handBack(job)
+  }
+
+  async #handBack({ id, attempt }: OwnedJob): Promise<void> {
     // Chunk 0: it is refused when the job has written, so it was ours and has ended meanwhile.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, owner: boot, chunk: 0 })

@@ -28,6 +28,7 @@ export function slotsKept(slots: number): number {
   return Math.min(quarterOf(slots), slots - quarterOf(slots))
 }
 
-function quarterOf(slots: number): number {
+/** A quarter, at least one. */
+export function quarterOf(slots: number): number {
   return Math.ceil(slots / 4)
 }

@@ -10,14 +10,19 @@ import type { Store } from '#shared/store/store.ts'
 import { Attempt, type AttemptEnd, type Progress } from './attempt.ts'
 import { unpackJob } from './body.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
-import { DurableRuns } from './durable-runs.ts'
+import { type ClaimedJob, DurableRuns } from './durable-runs.ts'
 import { laneRoom } from './lanes.ts'
-import { Presence } from './presence.ts'
+import { type ModelBound, type ModelRoom, ModelRooms } from './model-rooms.ts'
+import { type Peer, Presence } from './presence.ts'
 import { Reporter } from './reporter.ts'
 import { DEAD, jobsTopic } from './topics.ts'
 
 /** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
 const DELIVERIES_MAX = 4
+/** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
+const PULL_MS = 1_000
+/** Waiting jobs claimed in one statement at most: each may have a body of 64 KiB. */
+const PULL_MAX = 64
 /** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
 const TAKE_MIN = 8
 /** Cancels remembered for jobs this worker has not seen yet. */
@@ -74,6 +79,10 @@ export interface PoolDefinition {
   readonly name: PoolName
   readonly slots: number
   readonly kinds: Readonly<Record<string, Kind>>
+  /** Ids and aliases of the models it can run; default: whichever is asked for. */
+  readonly models?: Iterable<string>
+  /** Models of which fewer jobs can run at once than there are slots. */
+  readonly bounds?: readonly ModelBound[]
 }
 
 /** What happened, for metrics. */
@@ -103,6 +112,8 @@ interface Lane {
   running: number
   /** When it last gave a job. */
   busyAtMs: number
+  /** How many jobs are asked for now, and how to stop asking. */
+  taking: { readonly max: number; readonly abort: AbortController } | undefined
 }
 
 /**
@@ -111,6 +122,9 @@ interface Lane {
  * Takes no more jobs than there are free slots, claims (says `started`, or takes the job's row in the store), acknowledges
  * as soon as that is out, runs, reports. So a record is held for milliseconds only, and a long job holds nothing at the
  * broker. Jobs of low priority wait in a lane of their own (`lanes.ts`).
+ *
+ * A durable job that there is no room for stays in the store, where this worker, or another, takes the oldest one as soon as
+ * it has room (`model-rooms.ts`): its record is dropped, and nothing is spent.
  */
 export class Pool {
   readonly boot = newId('wrk_', 16)
@@ -123,10 +137,12 @@ export class Pool {
   readonly #silent = new Set<string>()
   readonly #cancelled = new Set<string>()
   readonly #stopTaking = new AbortController()
+  readonly #rooms: ModelRooms
   #durable: DurableRuns | undefined
   #lanes: Lane[] = []
   #loop: Promise<unknown> = Promise.resolve()
   #slotFreed: PromiseWithResolvers<void> | undefined
+  #pullTimer: NodeJS.Timeout | undefined
   #lastTurnMs = Date.now()
   #isHandingBack = false
 
@@ -134,6 +150,7 @@ export class Pool {
     this.#definition = definition
     this.#options = options
     this.#reporter = new Reporter(options.broker, this.boot, options.log)
+    this.#rooms = new ModelRooms(definition.models, definition.bounds ?? [])
   }
 
   /** Joins the pool and starts to take jobs. */
@@ -146,9 +163,18 @@ export class Pool {
       broker,
       log,
       lostMs: INGRESS_LOST_MS,
-      self: { boot: pool.boot, role, version, slots: () => slots, running: () => pool.running, isDraining },
+      self: {
+        boot: pool.boot,
+        role,
+        version,
+        slots: () => slots,
+        running: () => pool.running,
+        isDraining,
+        capacity: () => pool.#rooms.tell(),
+      },
       listener: {
         onLost: (peer) => pool.#onPeerLost(peer.boot),
+        onCapacity: (peer) => pool.#onCapacity(peer),
         onControl: (record) => pool.#onControl(record),
       },
     })
@@ -158,15 +184,16 @@ export class Pool {
     }
     for (const priority of store ? LANES : LANES.slice(0, 1)) {
       const consumer = await broker.openQueue(jobsTopic(role, priority))
-      pool.#lanes.push({ priority, consumer, running: 0, busyAtMs: 0 })
+      pool.#lanes.push({ priority, consumer, running: 0, busyAtMs: 0, taking: undefined })
     }
+    pool.#pullTimer = setInterval(() => pool.#pull(), PULL_MS)
     pool.#loop = Promise.all(pool.#lanes.map((lane) => pool.#takeForEver(lane))).catch(options.onFatal)
     return pool
   }
 
   /** Attempts that run now, and claims. */
   get running(): number {
-    return this.#running.size + (this.#durable?.claiming ?? 0)
+    return this.#lanes.reduce((sum, lane) => sum + lane.running, 0)
   }
 
   /** Milliseconds since the consume loop last came round. With free slots this stays near a second. */
@@ -179,6 +206,8 @@ export class Pool {
    */
   async drain(signal: AbortSignal): Promise<void> {
     this.#stopTaking.abort()
+    clearInterval(this.#pullTimer)
+    for (const lane of this.#lanes) lane.taking?.abort.abort()
     this.#freeSlot()
     await this.#loop
     const handBackAll = () => {
@@ -212,11 +241,19 @@ export class Pool {
         await Promise.race([this.#untilSlotFreed(), setTimeout(LANE_BUSY_MS, undefined, { ref: false })])
         continue
       }
-      for (const delivery of await lane.consumer.take(shareOf(room), signal)) {
+      lane.taking = { max: shareOf(room), abort: new AbortController() }
+      const deliveries = await lane.consumer.take(lane.taking.max, lane.taking.abort.signal)
+      lane.taking = undefined
+      for (const delivery of deliveries) {
         lane.busyAtMs = Date.now()
         this.#onDelivery(lane, delivery)
       }
     }
+  }
+
+  /** Both lanes ask for jobs at once: what one has got, the other must not ask for any longer. */
+  #shrinkTakes(): void {
+    for (const lane of this.#lanes) if (lane.taking && lane.taking.max > this.#roomOf(lane)) lane.taking.abort.abort()
   }
 
   #roomOf(lane: Lane): number {
@@ -244,6 +281,7 @@ export class Pool {
       this.#options.log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
       return delivery.acknowledge()
     }
+    if (this.#roomOf(lane) <= 0) return delivery.release()
     const events = this.#reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
     events.started().then(() => delivery.acknowledge())
@@ -257,22 +295,74 @@ export class Pool {
 
   /**
    * The record is a hint: the store says who may run the job. A record that could not be used is acknowledged all the same,
-   * for the scheduler publishes again what still waits; so the broker never reaches its own limit of deliveries.
+   * for what still waits is claimed when there is room, or published again; so the broker never reaches its own limit of
+   * deliveries.
    */
   async #onDurable(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Kind): Promise<void> {
     const durable = this.#durable
-    lane.running++
-    const claimed = await durable?.claim(envelope, kind)
-    lane.running--
+    if (!durable) return delivery.acknowledge()
+    const room = this.#rooms.of(envelope)
+    // Those that wait already are older.
+    if (room.isWaiting(lane.priority) || this.#claimable(lane, room) <= 0) {
+      delivery.acknowledge()
+      if (room.wait(lane.priority)) this.presence.tellCapacity()
+      return this.#pull()
+    }
+    this.#enter(lane, room)
+    const claimed = await durable.claim(envelope, kind)
+    this.#leave(lane, room)
     delivery.acknowledge()
-    if (!durable || !claimed) return this.#freeSlot()
-    const { job, sink } = claimed
+    if (claimed) await this.#runDurable(lane, kind, claimed, durable)
+    else this.#freeSlot()
+  }
+
+  /** Claims what waits in the store, as far as there is room. */
+  #pull(): void {
+    if (this.#stopTaking.signal.aborted) return
+    for (const room of this.#rooms.waiting()) {
+      for (const lane of this.#lanes) if (room.isWaiting(lane.priority)) void this.#pullFor(lane, room)
+    }
+  }
+
+  async #pullFor(lane: Lane, room: ModelRoom): Promise<void> {
+    const { priority } = lane
+    const { kinds, name: pool } = this.#definition
+    const [durable, kind] = [this.#durable, kinds[room.kind]]
+    const count = Math.min(this.#claimable(lane, room), PULL_MAX)
+    if (!durable || !kind || count <= 0 || !room.beginPull(priority)) return
+    this.#enter(lane, room, count)
+    const claimed = await durable.claimNext({ pool, kind: room.kind, model: room.model, priority }, kind, count)
+    this.#leave(lane, room, count)
+    room.endPull(priority, claimed === undefined || claimed.length === count)
+    for (const job of claimed ?? []) void this.#runDurable(lane, kind, job, durable)
+    // Not when the store failed: the timer tries again.
+    if (claimed) this.#freeSlot()
+  }
+
+  async #runDurable(lane: Lane, kind: Kind, { job, sink }: ClaimedJob, durable: DurableRuns): Promise<void> {
     const attempt = new Attempt(job, kind, sink, this.#options.log)
     sink.onStop = (reason) => (reason === 'lost' ? attempt.lose() : attempt.cancel())
     // A cancel that was faster than the answer to the claim found nothing to stop.
     if (this.#cancelled.delete(keyOf(job.id, job.attempt))) attempt.cancel()
     await this.#run(lane, attempt)
     durable.release(job)
+  }
+
+  /** Durable jobs of a model that may be claimed now. */
+  #claimable(lane: Lane, room: ModelRoom): number {
+    return Math.min(this.#roomOf(lane), room.free(lane.priority))
+  }
+
+  /** Jobs take slots, be it that they run or that they are about to be claimed. */
+  #enter(lane: Lane, room: ModelRoom, count = 1): void {
+    lane.running += count
+    room.enter(lane.priority, count)
+    this.#shrinkTakes()
+  }
+
+  #leave(lane: Lane, room: ModelRoom, count = 1): void {
+    lane.running -= count
+    room.leave(lane.priority, count)
   }
 
   /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
@@ -288,8 +378,12 @@ export class Pool {
   async #run(lane: Lane, attempt: Attempt): Promise<void> {
     const startedAt = performance.now()
     const key = keyOf(attempt.job.id, attempt.job.attempt)
+    const room = this.#rooms.of(attempt.job)
+    const counted = attempt.job.reply ? undefined : lane.priority
     this.#running.set(key, attempt)
     lane.running++
+    room.enter(counted)
+    this.#shrinkTakes()
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
@@ -298,6 +392,7 @@ export class Pool {
     } finally {
       this.#running.delete(key)
       lane.running--
+      room.leave(counted)
       if (attempt.job.reply) this.#forgetSilent(attempt.job.reply.boot)
       this.#freeSlot()
     }
@@ -310,6 +405,13 @@ export class Pool {
       () => delivery.acknowledge(),
       () => void setTimeout(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release()),
     )
+  }
+
+  /** Another worker has no room for jobs that this one may have room for. */
+  #onCapacity({ boot, role, capacity }: Peer): void {
+    if (boot === this.boot || role !== this.#definition.name || !capacity) return
+    const waiting = capacity.waiting.filter(({ kind }) => Object.hasOwn(this.#definition.kinds, kind))
+    if (this.#rooms.hear(waiting)) this.#pull()
   }
 
   #onControl(record: ControlRecord): void {
@@ -360,6 +462,7 @@ export class Pool {
   #freeSlot(): void {
     this.#slotFreed?.resolve()
     this.#slotFreed = undefined
+    this.#pull()
   }
 }
 

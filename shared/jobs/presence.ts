@@ -3,9 +3,14 @@ import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log.ts'
 import { CONTROL } from './topics.ts'
+import { type Work, workKey } from './work.ts'
 
 /** How often every process says that it lives. */
 const HEARTBEAT_MS = 500
+/** Every how many heartbeats a worker says what it can start. */
+const BEATS_PER_CAPACITY = 4
+/** Least time between two such records: what changes meanwhile is told in one. */
+const CAPACITY_MS_MIN = 100
 /** How often silence is looked at. */
 const CHECK_MS = 100
 /**
@@ -19,6 +24,18 @@ const CHANNEL_SILENCE_MS = 2_500
 /** What a process is: a worker of a pool, or one that takes no jobs. */
 type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
+/** What a worker can start, as it tells it. */
+export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
+
+/** The same, to be looked up. */
+export interface PeerCapacity {
+  /** Undefined: it runs whichever model is asked for. */
+  readonly models: ReadonlySet<string> | undefined
+  /** By {@link workKey}. */
+  readonly bounds: ReadonlyMap<string, number>
+  readonly waiting: Capacity['waiting']
+}
+
 /** A process as its heartbeats show it. */
 export interface Peer {
   readonly boot: string
@@ -27,6 +44,8 @@ export interface Peer {
   running: number
   draining: boolean
   lastSeenMs: number
+  /** What it said it can start; undefined while it has said nothing. */
+  capacity: PeerCapacity | undefined
   /** Silent for `silentMs`; until it is heard again. */
   isSilent: boolean
 }
@@ -39,6 +58,8 @@ export interface Self {
   slots(): number
   running(): number
   isDraining(): boolean
+  /** Of a worker. Undefined: there is nothing to tell. */
+  capacity?(): Capacity | undefined
 }
 
 /** Who hears what the control channel says. */
@@ -47,7 +68,9 @@ export interface PresenceListener {
   onSilent?(peer: Peer): void
   /** A peer was not heard for `lostMs`, or said goodbye. */
   onLost?(peer: Peer): void
-  /** Everything but heartbeats and goodbyes. */
+  /** A worker said what it can start. */
+  onCapacity?(peer: Peer): void
+  /** Everything but what processes say of themselves. */
   onControl?(record: ControlRecord): void
 }
 
@@ -70,6 +93,9 @@ export class Presence {
   #openedAtMs = 0
   #lastEchoMs = 0
   #isChannelDown = false
+  #beats = 0
+  #capacityToldMs = 0
+  #capacityTimer: NodeJS.Timeout | undefined
 
   private constructor(options: PresenceOptions) {
     this.#broker = options.broker
@@ -108,7 +134,8 @@ export class Presence {
   /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
   expect(boot: string, role: PoolName): void {
     if (this.peers.has(boot)) return
-    this.peers.set(boot, { boot, role, slots: 0, running: 0, draining: false, lastSeenMs: Date.now(), isSilent: false })
+    const seen = { slots: 0, running: 0, draining: false, lastSeenMs: Date.now(), isSilent: false }
+    this.peers.set(boot, { boot, role, ...seen, capacity: undefined })
   }
 
   /** Workers of a pool that are alive. */
@@ -132,6 +159,37 @@ export class Presence {
     return sum
   }
 
+  /**
+   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them.
+   */
+  capacityOf(pool: PoolName, work: Work): number | undefined {
+    const key = workKey(work)
+    let sum = 0
+    let isBounded = false
+    for (const { role, draining, slots, capacity } of this.peers.values()) {
+      if (role !== pool || draining) continue
+      const bound = capacity?.bounds.get(key)
+      isBounded ||= bound !== undefined
+      if (capacity?.models?.has(work.model) !== false) sum += Math.min(slots, bound ?? slots)
+    }
+    return isBounded ? sum : undefined
+  }
+
+  /** Whether some worker of a pool may be able to run a model. */
+  hasModel(pool: PoolName, model: string): boolean {
+    for (const { role, draining, capacity } of this.peers.values()) {
+      if (role === pool && !draining && capacity?.models?.has(model) !== false) return true
+    }
+    return false
+  }
+
+  /** Says what this worker can start, soon: it has changed. */
+  tellCapacity(): void {
+    if (this.#timers.length === 0) return
+    const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN - Date.now())
+    this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
+  }
+
   /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
   send(record: ControlRecord): void {
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
@@ -142,6 +200,7 @@ export class Presence {
   /** Says goodbye and leaves. */
   async close(): Promise<void> {
     for (const timer of this.#timers.splice(0)) clearInterval(timer)
+    clearTimeout(this.#capacityTimer)
     if (!this.#receiver) return
     this.send({ type: 'goodbye', boot: this.#self.boot })
     await this.#receiver.close()
@@ -159,6 +218,15 @@ export class Presence {
       draining: self.isDraining(),
       version: self.version,
     })
+    if (this.#beats++ % BEATS_PER_CAPACITY === 0) this.#sendCapacity()
+  }
+
+  #sendCapacity(): void {
+    clearTimeout(this.#capacityTimer)
+    this.#capacityTimer = undefined
+    this.#capacityToldMs = Date.now()
+    const capacity = this.#self.capacity?.()
+    if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
 
   #onRecord(value: Buffer): void {
@@ -166,6 +234,7 @@ export class Presence {
     if (!record) return this.#log.warn({ bytes: value.length }, 'control record not understood')
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
     else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
+    else if (record.type === 'capacity') this.#onCapacity(record)
     else this.#listener.onControl?.(record)
   }
 
@@ -175,7 +244,19 @@ export class Presence {
     const peer = this.peers.get(beat.boot)
     const seen = { slots: beat.slots, running: beat.running, draining: beat.draining, lastSeenMs: now, isSilent: false }
     if (peer) Object.assign(peer, seen)
-    else this.peers.set(beat.boot, { boot: beat.boot, role: beat.role, ...seen })
+    else this.peers.set(beat.boot, { boot: beat.boot, role: beat.role, ...seen, capacity: undefined })
+  }
+
+  /** Of a process that was never heard it says nothing yet: its heartbeat comes first. */
+  #onCapacity({ boot, models, bounds, waiting }: Extract<ControlRecord, { type: 'capacity' }>): void {
+    const peer = this.peers.get(boot)
+    if (!peer) return
+    peer.capacity = {
+      models: models === null ? undefined : new Set(models),
+      bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
+      waiting,
+    }
+    this.#listener.onCapacity?.(peer)
   }
 
   #onEcho(now: number): void {

@@ -7,6 +7,7 @@ import { packJob } from './body.ts'
 import type { Presence } from './presence.ts'
 import { jobsTopic } from './topics.ts'
 import { Turns } from './turns.ts'
+import type { Work } from './work.ts'
 
 /** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
 const ROOM_MIN = 4
@@ -58,15 +59,26 @@ export class Sender {
     void this.#sendNext(pool)
   }
 
-  /** A job waits for no worker any more: the next may. */
+  /** A worker has the job: the next may be on its way. */
+  start(job: AttachedJob): void {
+    const { pool } = job.envelope
+    if (this.#turnsOf(pool).start(job)) void this.#sendNext(pool)
+  }
+
+  /** A job waits and runs no more. */
   leave(job: AttachedJob): void {
     const { pool } = job.envelope
     if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
   /** Jobs that would be run before a new one of a tenant. */
-  ahead(pool: PoolName, tenant: string): number {
-    return this.#turnsOf(pool).ahead(tenant)
+  ahead({ pool, tenant, ...work }: Work & { readonly pool: PoolName; readonly tenant: string }): number {
+    return this.#turnsOf(pool).ahead(tenant, work)
+  }
+
+  /** Jobs of a model that wait for their turn. */
+  waitingOf(pool: PoolName, model: string): number {
+    return this.#turnsOf(pool).waitingOf(model)
   }
 
   /** Nobody waits any more, and nobody is sent. */
@@ -93,6 +105,7 @@ export class Sender {
     const { broker, presence } = this.#options
     const turns = new Turns<AttachedJob>({
       slots: () => (broker.isReachable ? Math.max(ROOM_MIN, presence.slots(pool)) : undefined),
+      capacityOf: (work) => presence.capacityOf(pool, work),
       isIdle: () => presence.freeSlots(pool) > 0,
     })
     this.#turns.set(pool, turns)
@@ -127,7 +140,7 @@ export class Sender {
     const { value, hasBlob } = await packJob(envelope, this.#options.blobs)
     if (hasBlob) this.#withBlob.add(job.id)
     if (job.state === 'done') return this.dropBlob(job)
-    job.isPublished = true
+    job.sentAtMs = Date.now()
     await this.#options.broker.submit(jobsTopic(envelope.pool), value)
   }
 }

@@ -2,26 +2,36 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { Turns } from '#shared/jobs/turns.ts'
 
 interface Waiter {
-  readonly envelope: { readonly tenant: string }
+  readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
   readonly name: string
 }
 
 let turns: Turns<Waiter>
 let room: number | undefined
 let isIdle: boolean
+/** By model. */
+let capacities: Map<string, number>
 beforeEach(() => {
   vi.useFakeTimers()
   room = 2
   isIdle = false
-  turns = new Turns<Waiter>({ slots: () => room, isIdle: () => isIdle })
+  capacities = new Map()
+  const capacityOf = ({ model }: { model: string }) => capacities.get(model)
+  turns = new Turns<Waiter>({ slots: () => room, capacityOf, isIdle: () => isIdle })
 })
 afterEach(() => {
   vi.useRealTimers()
 })
 
+const WORK = { kind: 'say', model: 'm' }
+
 function enter(tenant: string, ...names: string[]): Waiter[] {
+  return enterFor('m', tenant, ...names)
+}
+
+function enterFor(model: string, tenant: string, ...names: string[]): Waiter[] {
   return names.map((name) => {
-    const job = { envelope: { tenant }, name: `${tenant}${name}` }
+    const job = { envelope: { ...WORK, tenant, model }, name: `${tenant}${name}` }
     turns.enter(job)
     return job
   })
@@ -118,11 +128,11 @@ describe('turns', () => {
 
   it('tell how many would run before a new job of a tenant', () => {
     enter('a', '1', '2', '3', '4', '5')
-    expect([turns.ahead('a'), turns.ahead('b')]).toEqual([5, 1])
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 1])
     sent()
-    expect([turns.ahead('a'), turns.ahead('b')]).toEqual([5, 3])
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 3])
     enter('b', '1')
-    expect([turns.ahead('a'), turns.ahead('b')]).toEqual([6, 5])
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
   })
 
   it('do not wait for jobs that the queue must have lost: old ones, while workers have nothing to do', () => {
@@ -136,5 +146,52 @@ describe('turns', () => {
     vi.advanceTimersByTime(500)
     expect(sent().map(({ name }) => name)).toEqual(['a4'])
     expect(turns.hasWaiting).toBe(true)
+  })
+
+  it('let no more of a model go than its workers can start soon, until one of them has ended', () => {
+    room = 100
+    capacities.set('m', 3)
+    const names = Array.from({ length: 12 }, (_, i) => `${i}`)
+    enter('a', ...names)
+    const first = sent()
+    expect(first.map(({ name }) => name)).toEqual(['a0', 'a1', 'a2', 'a3', 'a4'])
+    for (const job of first) turns.start(job)
+    expect(sent()).toEqual([])
+    vi.advanceTimersByTime(1_000)
+    expect(turns.leave(first[1] as Waiter)).toBe(true)
+    expect(sent().map(({ name }) => name)).toEqual(['a5'])
+  })
+
+  it('let jobs of another model past those of a full one, of the same tenant too', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enter('b', '1', '2')
+    expect(sent().map(({ name }) => name)).toEqual(['a1', 'b1', 'a2'])
+    enterFor('quick', 'a', '6')
+    enterFor('quick', 'b', '3')
+    expect(sent().map(({ name }) => name)).toEqual(['b3', 'a6'])
+    expect(turns.waitingOf('m')).toBe(4)
+  })
+
+  it('tell how many would run before a new job of a model with a bound: of its model alone, with those that run', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enterFor('quick', 'a', '6', '7')
+    for (const job of sent()) turns.start(job)
+    expect(turns.ahead('a', WORK)).toBe(5)
+    expect(turns.ahead('b', WORK)).toBe(4)
+    expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
+  })
+
+  it('do not let jobs that the queue must have lost keep the places of their model', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4')
+    expect(sent()).toHaveLength(3)
+    isIdle = true
+    vi.advanceTimersByTime(3_000)
+    expect(sent().map(({ name }) => name)).toEqual(['a4'])
   })
 })
