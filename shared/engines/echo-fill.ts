@@ -1,13 +1,25 @@
-type Schema = Record<string, unknown>
+import { ServiceError } from '#shared/error.ts'
+import {
+  isSchema,
+  listOf,
+  numberOf,
+  propertyOf,
+  requiredOf,
+  type Schema,
+  SchemaReader,
+} from '#shared/json-schema/json-schema.ts'
 
 /** Below this depth optional properties and items are left out; below twice of it references end. */
 const DEPTH_MAX = 4
-/** Most values made for one schema: keeps a schema that branches into itself from growing without end. */
-const VALUES_MAX = 10_000
+/** Below this depth everything is null: a schema may be all of itself. */
+const DEPTH_END = 200
 
-interface Filling {
-  readonly root: Schema
-  valuesLeft: number
+/** How much one answer may hold, over all the values made for it. */
+export class FillBudget {
+  /** Values: keeps a schema that branches into itself from growing without end. */
+  values = 10_000
+  /** Characters of texts, names and constants. */
+  characters = 1_000_000
 }
 
 /**
@@ -15,64 +27,158 @@ interface Filling {
  *
  * Knows const, enum, default, examples, type (also a list), properties, required, items, prefixItems, minItems,
  * length and number bounds, multipleOf, common formats, anyOf, oneOf, allOf, and $ref into the schema itself. Does not
- * know pattern, not, if/then, patternProperties, uniqueItems.
+ * know pattern, not, if/then, patternProperties, uniqueItems. Where the schema asks for more than the budget has left, or
+ * contains itself without an end, null stands for the rest.
  *
  * @param root The schema; also where `#/…` references point
- * @param name Name of the value; texts are made of it
+ * @throws ServiceError `invalid_value` for a schema that is too large to merge
  */
-export function fillSchema(root: Schema, name = 'value'): unknown {
-  return fill(root, { root, valuesLeft: VALUES_MAX }, name, 0)
+export function fillSchema(root: Schema, options: FillOptions = {}): unknown {
+  const { name = 'value', param, budget = new FillBudget() } = options
+  try {
+    return new Filler(root, budget).fill(root, name, 0)
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause
+    throw new ServiceError('invalid_value', 'The JSON schema is too large for this model.', { cause, param })
+  }
 }
 
-function fill(schema: unknown, filling: Filling, name: string, depth: number): unknown {
-  if (!isSchema(schema)) return name
-  if (filling.valuesLeft-- <= 0) return null
-  if (typeof schema.$ref === 'string')
-    return depth > 2 * DEPTH_MAX ? null : fill(follow(schema, filling.root), filling, name, depth + 1)
-  if ('const' in schema) return schema.const
-  if (Array.isArray(schema.enum)) return schema.enum[0]
-  if ('default' in schema) return schema.default
-  if (Array.isArray(schema.examples) && schema.examples.length > 0) return schema.examples[0]
-  const alternatives = [schema.anyOf, schema.oneOf].find(Array.isArray)
-  if (alternatives) {
+/** What a value is made for. */
+interface FillOptions {
+  /** Name of the value; texts are made of it. */
+  readonly name?: string | undefined
+  /** What the error names when the schema is at fault. */
+  readonly param?: string
+  /** Default: one of its own. */
+  readonly budget?: FillBudget
+}
+
+class Filler {
+  readonly #reader: SchemaReader
+  readonly #budget: FillBudget
+  /** Sizes of what was said already: a reference may say it ten thousand times. */
+  readonly #sizes = new Map<unknown, number>()
+
+  constructor(root: Schema, budget: FillBudget) {
+    this.#reader = new SchemaReader(root)
+    this.#budget = budget
+  }
+
+  fill(schema: unknown, name: string, depth: number): unknown {
+    if (this.#budget.values-- <= 0 || depth > DEPTH_END) return null
+    if (!isSchema(schema)) return this.#text(name)
+    if (typeof schema.$ref === 'string') {
+      return depth > 2 * DEPTH_MAX ? null : this.fill(this.#reader.resolve(schema), name, depth + 1)
+    }
+    const given = givenValue(schema)
+    if (given) return this.#given(given.value)
+    const alternatives = [schema.anyOf, schema.oneOf].find(Array.isArray)
+    if (alternatives) return this.#alternative(schema, alternatives, name, depth)
+    if (Array.isArray(schema.allOf)) {
+      const { allOf, ...base } = schema
+      const parts = (allOf as unknown[]).map((part) => this.#reader.resolve(part))
+      return this.fill(this.#reader.merge(base, parts), name, depth + 1)
+    }
+    return this.#typed(schema, name, depth)
+  }
+
+  #alternative(schema: Schema, alternatives: readonly unknown[], name: string, depth: number): unknown {
     const { anyOf: _anyOf, oneOf: _oneOf, ...base } = schema
     // Deep down the last alternative is the likelier way out: "null" and leaves are written last.
-    return fill(
-      merge(base, resolve(alternatives.at(depth < DEPTH_MAX ? 0 : -1), filling.root)),
-      filling,
-      name,
-      depth + 1,
-    )
+    const chosen = alternatives.at(depth < DEPTH_MAX ? 0 : -1)
+    return this.fill(this.#reader.merge(base, [this.#reader.resolve(chosen)]), name, depth + 1)
   }
-  if (Array.isArray(schema.allOf)) {
-    const { allOf, ...base } = schema
-    return fill(
-      [...allOf].reduce((all, part) => merge(all, resolve(part, filling.root)), base),
-      filling,
-      name,
-      depth + 1,
-    )
+
+  #typed(schema: Schema, name: string, depth: number): unknown {
+    switch (typeOf(schema)) {
+      case 'object':
+        return this.#object(schema, depth)
+      case 'array':
+        return this.#array(schema, name, depth)
+      case 'integer':
+        return fillNumber(schema, true)
+      case 'number':
+        return fillNumber(schema, false)
+      case 'boolean':
+        return true
+      case 'null':
+        return null
+      default:
+        return this.#string(schema, name)
+    }
   }
-  return fillType(schema, filling, name, depth)
+
+  #object(schema: Schema, depth: number): Record<string, unknown> {
+    const properties = isSchema(schema.properties) ? Object.keys(schema.properties) : []
+    const names = requiredOf(schema)
+    const all = depth < DEPTH_MAX ? new Set([...properties, ...names]) : names
+    const wanted = Math.min(numberOf(schema, 'minProperties') ?? 0, this.#budget.values)
+    for (let i = 1; all.size < wanted; i++) all.add(`key${i}`)
+    const additional = isSchema(schema.additionalProperties) ? schema.additionalProperties : {}
+    const entries: [string, unknown][] = []
+    for (const name of all) {
+      if (this.#budget.values <= 0 || !this.#spend(name.length)) break
+      entries.push([name, this.fill(propertyOf(schema, name) ?? additional, name, depth + 1)])
+    }
+    return Object.fromEntries(entries)
+  }
+
+  #array(schema: Schema, name: string, depth: number): unknown[] {
+    const prefix = listOf(schema, 'prefixItems')
+    const usual = depth < DEPTH_MAX && prefix.length === 0 ? 1 : prefix.length
+    const most = numberOf(schema, 'maxItems') ?? Infinity
+    const count = Math.min(Math.max(usual, numberOf(schema, 'minItems') ?? 0), most)
+    const items: unknown[] = []
+    while (items.length < count && this.#budget.values > 0) {
+      items.push(this.fill(prefix[items.length] ?? schema.items ?? {}, name, depth + 1))
+    }
+    return items
+  }
+
+  #string(schema: Schema, name: string): string {
+    const format = FORMATS.get(schema.format as string)
+    if (format !== undefined) return format
+    const length = Math.min(numberOf(schema, 'minLength') ?? 0, this.#budget.characters)
+    return this.#text(name.padEnd(length, 'x').slice(0, numberOf(schema, 'maxLength')))
+  }
+
+  #text(text: string): string {
+    const left = Math.max(0, this.#budget.characters)
+    this.#spend(text.length)
+    return text.slice(0, left)
+  }
+
+  #given(value: unknown): unknown {
+    const size = this.#sizes.get(value) ?? sizeOf(value)
+    this.#sizes.set(value, size)
+    return this.#spend(size) ? value : null
+  }
+
+  /** False when there is no room for so many characters. */
+  #spend(characters: number): boolean {
+    if (characters > this.#budget.characters) return false
+    this.#budget.characters -= characters
+    return true
+  }
 }
 
-function fillType(schema: Schema, filling: Filling, name: string, depth: number): unknown {
-  switch (typeOf(schema)) {
-    case 'object':
-      return fillObject(schema, filling, depth)
-    case 'array':
-      return fillArray(schema, filling, name, depth)
-    case 'integer':
-      return fillNumber(schema, true)
-    case 'number':
-      return fillNumber(schema, false)
-    case 'boolean':
-      return true
-    case 'null':
-      return null
-    default:
-      return fillString(schema, name)
-  }
+/** The value that a schema itself names, if it does. */
+function givenValue(schema: Schema): { value: unknown } | undefined {
+  if ('const' in schema) return { value: schema.const }
+  const [first] = listOf(schema, 'enum')
+  if (first !== undefined) return { value: first }
+  if ('default' in schema) return { value: schema.default }
+  const [example] = listOf(schema, 'examples')
+  return example === undefined ? undefined : { value: example }
+}
+
+/** About the characters of a value's JSON. */
+function sizeOf(value: unknown): number {
+  if (typeof value === 'string') return value.length + 2
+  if (typeof value !== 'object' || value === null) return 8
+  let size = 2
+  for (const [key, inner] of Object.entries(value)) size += key.length + 4 + sizeOf(inner)
+  return size
 }
 
 function typeOf(schema: Schema): unknown {
@@ -82,30 +188,12 @@ function typeOf(schema: Schema): unknown {
   return schema.items === undefined && schema.prefixItems === undefined ? 'string' : 'array'
 }
 
-function fillObject(schema: Schema, filling: Filling, depth: number): Schema {
-  const properties = isSchema(schema.properties) ? schema.properties : {}
-  const required = Array.isArray(schema.required) ? schema.required.map(String) : []
-  const names = depth < DEPTH_MAX ? new Set([...Object.keys(properties), ...required]) : new Set(required)
-  const additional = isSchema(schema.additionalProperties) ? schema.additionalProperties : {}
-  for (let i = 1; names.size < Number(schema.minProperties ?? 0); i++) names.add(`key${i}`)
-  return Object.fromEntries(
-    [...names].map((name) => [name, fill(properties[name] ?? additional, filling, name, depth + 1)]),
-  )
-}
-
-function fillArray(schema: Schema, filling: Filling, name: string, depth: number): unknown[] {
-  const prefix = Array.isArray(schema.prefixItems) ? schema.prefixItems : []
-  const usual = depth < DEPTH_MAX && prefix.length === 0 ? 1 : prefix.length
-  const count = Math.min(Math.max(usual, Number(schema.minItems ?? 0)), Number(schema.maxItems ?? Infinity))
-  return Array.from({ length: count }, (_, i) => fill(prefix[i] ?? schema.items ?? {}, filling, name, depth + 1))
-}
-
 function fillNumber(schema: Schema, isInteger: boolean): number {
-  const step = Number(schema.multipleOf ?? (isInteger ? 1 : 0))
-  const above = Number(schema.exclusiveMinimum ?? -Infinity)
-  const below = Number(schema.exclusiveMaximum ?? Infinity)
-  const low = Math.max(Number(schema.minimum ?? -Infinity), above)
-  const high = Math.min(Number(schema.maximum ?? Infinity), below)
+  const step = numberOf(schema, 'multipleOf') ?? (isInteger ? 1 : 0)
+  const above = numberOf(schema, 'exclusiveMinimum') ?? -Infinity
+  const below = numberOf(schema, 'exclusiveMaximum') ?? Infinity
+  const low = Math.max(numberOf(schema, 'minimum') ?? -Infinity, above)
+  const high = Math.min(numberOf(schema, 'maximum') ?? Infinity, below)
   if (step === 0) {
     if (low > -Infinity && high < Infinity) return (low + high) / 2
     return low > -Infinity ? low + 1 : Math.min(1, high - 1)
@@ -116,51 +204,14 @@ function fillNumber(schema: Schema, isInteger: boolean): number {
   return value
 }
 
-const FORMATS: Record<string, string> = {
-  date: '2026-01-02',
-  time: '03:04:05Z',
-  'date-time': '2026-01-02T03:04:05Z',
-  email: 'user@example.com',
-  uri: 'https://example.com/',
-  uuid: '00000000-0000-4000-8000-000000000000',
-  ipv4: '192.0.2.1',
-  ipv6: '2001:db8::1',
-  hostname: 'example.com',
-}
-
-function fillString(schema: Schema, name: string): string {
-  const format = FORMATS[String(schema.format)]
-  if (format !== undefined) return format
-  const long = name.padEnd(Math.min(Number(schema.minLength ?? 0), 100_000), 'x')
-  return long.slice(0, Number(schema.maxLength ?? long.length))
-}
-
-/** `over` wins; properties and required of both are kept. */
-function merge(base: Schema, over: Schema): Schema {
-  const merged = { ...base, ...over }
-  if (isSchema(base.properties) && isSchema(over.properties))
-    merged.properties = { ...base.properties, ...over.properties }
-  if (Array.isArray(base.required) && Array.isArray(over.required))
-    merged.required = [...base.required, ...over.required]
-  return merged
-}
-
-function resolve(schema: unknown, root: Schema): Schema {
-  if (!isSchema(schema)) return {}
-  return typeof schema.$ref === 'string' ? follow(schema, root) : schema
-}
-
-/** What a local reference points at (RFC 6901); anything else becomes a schema that accepts all. */
-function follow(schema: Schema, root: Schema): Schema {
-  const { $ref, ...rest } = schema
-  let target: unknown = root
-  for (const step of String($ref).split('/').slice(1)) {
-    const key = decodeURIComponent(step).replaceAll('~1', '/').replaceAll('~0', '~')
-    target = isSchema(target) || Array.isArray(target) ? (target as Schema)[key] : undefined
-  }
-  return merge(isSchema(target) ? target : {}, rest)
-}
-
-function isSchema(value: unknown): value is Schema {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
+const FORMATS: ReadonlyMap<string, string> = new Map([
+  ['date', '2026-01-02'],
+  ['time', '03:04:05Z'],
+  ['date-time', '2026-01-02T03:04:05Z'],
+  ['email', 'user@example.com'],
+  ['uri', 'https://example.com/'],
+  ['uuid', '00000000-0000-4000-8000-000000000000'],
+  ['ipv4', '192.0.2.1'],
+  ['ipv6', '2001:db8::1'],
+  ['hostname', 'example.com'],
+])

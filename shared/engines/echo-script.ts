@@ -1,7 +1,10 @@
 import type { FinishReason, GenerateRequest, Tool } from '#schemas/generate.ts'
 import { type Directive, readDirective } from './echo-directive.ts'
-import { fillSchema } from './echo-fill.ts'
+import { FillBudget, fillSchema } from './echo-fill.ts'
 import { makeText, splitTokens, textOf } from './echo-text.ts'
+
+/** Most calls of one answer. */
+const CALLS_MAX = 128
 
 /** What the echo engine is going to say in one choice. */
 export interface Script {
@@ -65,7 +68,8 @@ function writeText(
   const said = last?.role === 'tool' ? textOf(last) : rest
   const format = request.response_format
   if (format?.type === 'json_object') return JSON.stringify({ echo: said })
-  if (format?.type === 'json_schema') return JSON.stringify(fillSchema(format.schema, format.name))
+  if (format?.type === 'json_schema')
+    return JSON.stringify(fillSchema(format.schema, { name: format.name, param: 'response_format' }))
   return said
 }
 
@@ -82,14 +86,17 @@ function chooseCalls(request: GenerateRequest, directive: Directive, said: strin
     directive.call === undefined
       ? chooseTools(request, offered, said)
       : [offered.find((tool) => tool.name === directive.call) ?? { name: directive.call, parameters: {} }]
-  const most = request.parallel_tool_calls === false ? 1 : 128
+  const most = request.parallel_tool_calls === false ? 1 : CALLS_MAX
+  const budget = new FillBudget()
   return chosen
-    .flatMap((tool) => Array.from({ length: directive.calls }, () => tool))
     .slice(0, most)
-    .map((tool) => ({
-      name: tool.name,
-      arguments: directive.args ?? JSON.stringify(fillSchema({ type: 'object', ...tool.parameters })),
-    }))
+    .map((tool) => ({ name: tool.name, arguments: directive.args ?? writeArguments(tool, budget) }))
+    .flatMap((call) => Array.from({ length: directive.calls }, () => call))
+    .slice(0, most)
+}
+
+function writeArguments(tool: Tool, budget: FillBudget): string {
+  return JSON.stringify(fillSchema({ type: 'object', ...tool.parameters }, { param: 'tools', budget }))
 }
 
 function chooseTools(request: GenerateRequest, offered: readonly Tool[], said: string): readonly Tool[] {

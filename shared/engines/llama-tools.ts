@@ -1,6 +1,6 @@
 import type { LlamaContextSequence } from 'node-llama-cpp'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
-import { writeWordsGrammar } from './llama-grammar.ts'
+import { writeWordsGrammar } from './llama-grammar-rules.ts'
 import { NO_TOOL, writeRoutingPrompt } from './llama-prompt.ts'
 import type { LlamaRuntime } from './llama-runtime.ts'
 import { openSampling, readPrompt, sample } from './llama-sample.ts'
