@@ -9,6 +9,7 @@ import { z } from 'zod'
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
+const StopString = z.string().min(1).max(1_000)
 const Name = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = z.record(z.string(), z.unknown())
 
@@ -124,7 +125,7 @@ export const ChatRequest = z.looseObject({
   max_completion_tokens: z.int().min(1).nullish(),
   max_tokens: z.int().min(1).nullish(),
   n: z.int().min(1).max(128).nullish(),
-  stop: z.union([z.string().min(1), z.array(z.string().min(1)).min(1).max(4)]).nullish(),
+  stop: z.union([StopString, z.array(StopString).min(1).max(4)]).nullish(),
   presence_penalty: decimal(-2, 2).nullish(),
   frequency_penalty: decimal(-2, 2).nullish(),
   logit_bias: z.record(z.string().regex(/^\d+$/), decimal(-100, 100)).nullish(),

@@ -134,7 +134,7 @@ const promptFields = {
   temperature: fraction.nullish(),
   top_p: fraction.nullish(),
   top_k: z.int().min(0).nullish().describe('0 is off'),
-  stop_sequences: z.array(z.string().min(1)).max(5).nullish(),
+  stop_sequences: z.array(z.string().min(1).max(1_000)).max(5).nullish(),
   tools: z.array(MessagesTool).nullish(),
   tool_choice: MessagesToolChoice.nullish(),
   metadata: z.looseObject({ user_id: z.string().nullish() }).nullish(),

@@ -14,26 +14,28 @@ export interface Released {
  * Holds back what could become a stop string, so that neither one nor its beginning is ever shown.
  *
  * The stop string that is complete first ends the answer, whatever the split into pushes; of two that end at the same
- * character the longer one counts. At most the length of the longest stop string is held.
+ * character the longer one counts. At most the length of the longest stop string is held. A character costs the same
+ * however long the stop strings are.
  */
 export class StopFilter {
-  readonly #stops: readonly string[]
+  readonly #matchers: readonly StopMatcher[]
   readonly #tokens: { readonly end: number; readonly logprob: Logprob }[] = []
   #held = ''
   #releasedLength = 0
 
   /** @param stops Stop strings; empty ones are ignored */
   constructor(stops: readonly string[]) {
-    this.#stops = stops.filter((stop) => stop !== '')
+    this.#matchers = stops.filter((stop) => stop !== '').map((stop) => new StopMatcher(stop))
   }
 
   /** Takes the next piece of text with the token it came as. Not to be called after a hit. */
   push(text: string, logprob?: Logprob): Released {
+    const heldLength = this.#held.length
     this.#held += text
     if (logprob) this.#tokens.push({ end: this.#releasedLength + this.#held.length, logprob })
-    const match = this.#findMatch()
+    const match = this.#findMatch(text)
     if (match) {
-      const released = this.#release(match.start)
+      const released = this.#release(heldLength + match.end - match.stop.length)
       this.#tokens.length = 0
       return { ...released, hit: match.stop }
     }
@@ -46,25 +48,24 @@ export class StopFilter {
     return this.#release(this.#held.length)
   }
 
-  #findMatch(): { start: number; stop: string } | undefined {
-    let best: { start: number; stop: string; end: number } | undefined
-    for (const stop of this.#stops) {
-      const start = this.#held.indexOf(stop)
-      if (start < 0) continue
-      const end = start + stop.length
-      if (!best || end < best.end || (end === best.end && start < best.start)) best = { start, stop, end }
+  /** The stop string that is complete first, and where in the new text it ends. */
+  #findMatch(text: string): { stop: string; end: number } | undefined {
+    if (this.#matchers.length === 0) return undefined
+    for (let at = 0; at < text.length; at++) {
+      const unit = text.charCodeAt(at)
+      let longest = ''
+      for (const matcher of this.#matchers) {
+        if (matcher.take(unit) && matcher.stop.length > longest.length) longest = matcher.stop
+      }
+      if (longest !== '') return { stop: longest, end: at + 1 }
     }
-    return best
+    return undefined
   }
 
   /** Length of the longest end of the held text that begins a stop string, or is half a character. */
   #claimableLength(): number {
     let longest = endsInHalfCharacter(this.#held) ? 1 : 0
-    for (const stop of this.#stops) {
-      for (let length = Math.min(stop.length - 1, this.#held.length); length > longest; length--) {
-        if (this.#held.endsWith(stop.slice(0, length))) longest = length
-      }
-    }
+    for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)
     return longest
   }
 
@@ -76,6 +77,38 @@ export class StopFilter {
     const ready = text === '' ? 0 : this.#tokens.findIndex((token) => token.end > this.#releasedLength)
     const tokens = this.#tokens.splice(0, ready < 0 ? this.#tokens.length : ready)
     return { text, logprobs: tokens.map((token) => token.logprob) }
+  }
+}
+
+/** Looks for one stop string in a text that comes unit by unit (Knuth, Morris and Pratt, 1977). */
+class StopMatcher {
+  readonly stop: string
+  /** For each length of a match: the longest shorter one that ends it. */
+  readonly #shorter: Uint32Array
+  #length = 0
+
+  constructor(stop: string) {
+    this.stop = stop
+    this.#shorter = new Uint32Array(stop.length + 1)
+    for (let end = 1; end < stop.length; end++) {
+      this.take(stop.charCodeAt(end))
+      this.#shorter[end + 1] = this.#length
+    }
+    this.#length = 0
+  }
+
+  /** Units of the stop string that end the text so far. */
+  get length(): number {
+    return this.#length
+  }
+
+  /** Takes the next UTF-16 unit. True when the stop string is complete, after which it is not to be called. */
+  take(unit: number): boolean {
+    while (this.#length > 0 && this.stop.charCodeAt(this.#length) !== unit) {
+      this.#length = this.#shorter[this.#length] ?? 0
+    }
+    if (this.stop.charCodeAt(this.#length) === unit) this.#length++
+    return this.#length === this.stop.length
   }
 }
 
