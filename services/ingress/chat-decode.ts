@@ -2,7 +2,15 @@ import { ChatRequest, type ChatTool, type ChatToolChoice } from '#schemas/chat.t
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { decodeChatTurns } from './chat-turns.ts'
-import { outputTokens, refuse, requireJson, requireNamed, requireToolChoice, requireTools } from './decode.ts'
+import {
+  outputTokens,
+  refuse,
+  requireBoundedSchemas,
+  requireJson,
+  requireNamed,
+  requireToolChoice,
+  requireTools,
+} from './decode.ts'
 import type { DecodeContext } from './protocol.ts'
 import { extraOf, parseBody } from './validate.ts'
 
@@ -18,6 +26,8 @@ export function decodeChat(body: unknown, context: DecodeContext): GenerateReque
   requireSupported(chat)
   requireWithinModel(chat, model)
   const tools = decodeTools(chat.tools ?? [], model)
+  const format = responseFormat(chat, model)
+  requireBoundedSchemas(tools, (index) => `tools[${index}].function.parameters`, format, FORMAT_SCHEMA)
   return {
     dialect: 'openai',
     model: model.id,
@@ -27,7 +37,7 @@ export function decodeChat(body: unknown, context: DecodeContext): GenerateReque
     ...sampling(chat),
     tools,
     ...toolUse(chat, tools),
-    response_format: responseFormat(chat, model),
+    response_format: format,
     reasoning: reasoning(chat, model),
     user: chat.user ?? undefined,
     extra: extraOf(chat, CONSUMED),
@@ -45,6 +55,7 @@ const CONSUMED: ReadonlySet<string> = new Set([
   ...['reasoning_effort', 'modalities'],
 ])
 
+const FORMAT_SCHEMA = 'response_format.json_schema.schema'
 const UNSUPPORTED = ['audio', 'web_search_options', 'moderation', 'functions', 'function_call'] as const
 const METADATA_PAIRS_MAX = 16
 

@@ -2,6 +2,7 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
+import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 import { excerpt } from './validate.ts'
 
 /** Rules that both protocols check once the model is known. */
@@ -31,6 +32,21 @@ export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt
       refuse('invalid_value', paramAt(index), `Tool names must be unique, but '${name}' occurs twice.`)
     seen.add(name)
   }
+}
+
+/**
+ * Bounds the schemas of a request together, for every engine: of its tools and of its format. `paramAt` gives the path of a
+ * tool's schema, `formatParam` that of the format's.
+ */
+export function requireBoundedSchemas(
+  tools: readonly Tool[],
+  paramAt: (index: number) => string,
+  format: GenerateRequest['response_format'],
+  formatParam: string,
+): void {
+  const bounds = new SchemaBounds()
+  for (const [index, { parameters }] of tools.entries()) bounds.check(parameters, paramAt(index))
+  if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
 }
 
 /** Refuses a choice that names no known tool, or that forces a call where there is nothing to call. */

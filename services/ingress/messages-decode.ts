@@ -2,7 +2,7 @@ import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesToolChoice } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
-import { outputTokens, refuse, requireJson, requireToolChoice, requireTools } from './decode.ts'
+import { outputTokens, refuse, requireBoundedSchemas, requireJson, requireToolChoice, requireTools } from './decode.ts'
 import { decodeMessagesTurns, decodeSystem } from './messages-turns.ts'
 import type { DecodeContext } from './protocol.ts'
 import { excerpt, extraOf, parseBody } from './validate.ts'
@@ -79,6 +79,8 @@ function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: 
     refuse('invalid_value', 'temperature', 'temperature and top_p cannot both be specified. Use only one of them.')
   }
   const tools = decodeTools(request.tools ?? [], model)
+  const format = responseFormat(request, model)
+  requireBoundedSchemas(tools, (index) => `tools[${index}].input_schema`, format, 'output_config.format.schema')
   const system = decodeSystem(request.system ?? '')
   const turns = decodeMessagesTurns(request.messages, { ...context, model })
   return {
@@ -93,7 +95,7 @@ function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: 
     logprobs: false,
     tools,
     ...toolUse(request.tool_choice ?? undefined, tools),
-    response_format: responseFormat(request, model),
+    response_format: format,
     user: request.metadata?.user_id ?? undefined,
   }
 }

@@ -1,0 +1,235 @@
+import { ServiceError } from '#shared/error.ts'
+import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
+
+/** Most schema objects of a request, as they are written. */
+const WRITTEN_MAX = 20_000
+/** Most schema objects of a request, each counted as often as references and least counts of items make it appear. */
+const EXPANDED_MAX = 1_000_000
+/** Most characters of names, constants and least lengths, counted in the same way. */
+const CHARACTERS_MAX = 16_000_000
+/** Most values in the lists of a request's schemas: enum, required, examples. */
+const LISTED_MAX = 100_000
+/** Most parts of one anyOf, oneOf or allOf. */
+const PARTS_MAX = 2_000
+/** Most schemas within each other, references followed. */
+const DEPTH_MAX = 500
+/** Most characters of a reference. */
+const REFERENCE_CHARS_MAX = 1_000
+/** Longest path that an error names. */
+const PARAM_CHARS_MAX = 256
+
+/** Least counts an answer may be asked to have, by keyword. */
+const LEAST_MAX: ReadonlyMap<string, number> = new Map([
+  ['minItems', 10_000],
+  ['minContains', 10_000],
+  ['minProperties', 10_000],
+  ['minLength', 100_000],
+])
+
+/** Keywords that hold one schema of something inside the value. */
+const INNER = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedProperties', 'propertyNames']
+/** Keywords that hold one schema of the value itself. */
+const SAME = ['not', 'if', 'then', 'else']
+/** Keywords that hold lists of schemas of the value itself. */
+const PARTS = ['anyOf', 'oneOf', 'allOf']
+/** Keywords that hold schemas by the names of properties. */
+const NAMED = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
+
+/** What one schema expands to. */
+interface Cost {
+  nodes: number
+  characters: number
+}
+
+/** A schema that is being walked, or was: then it has a cost. */
+interface Visit {
+  /** Steps into the value where it was met. */
+  readonly level: number
+  cost?: Cost
+}
+
+/** Where a schema stands. */
+interface Place {
+  readonly path: string
+  /** Schemas around it, references included. */
+  readonly depth: number
+  /** Steps into the value. */
+  readonly level: number
+}
+
+/**
+ * Bounds the JSON Schemas of one request, whatever engine is going to read them: what they expand to is counted without
+ * expanding it, each schema object visited once. Patterns are not looked at: nothing here runs or translates them.
+ */
+export class SchemaBounds {
+  #written = 0
+  #listed = 0
+  readonly #total: Cost = { nodes: 0, characters: 0 }
+
+  /**
+   * @param param Path of the schema in the request
+   * @throws ServiceError `invalid_value` with the path of what passes a bound
+   */
+  check(schema: Schema, param: string): void {
+    const walk = new Walk(schema, param, this.#count)
+    add(this.#total, walk.costOf(schema, { path: param, depth: 0, level: 0 }))
+    requireWithin(this.#total, param)
+  }
+
+  /** Counts what is written, over all schemas. */
+  readonly #count = (listed: number, path: string): void => {
+    this.#written++
+    this.#listed += listed
+    if (this.#written > WRITTEN_MAX) refuse(path, `the schemas of a request may have at most ${WRITTEN_MAX} nodes.`)
+    if (this.#listed > LISTED_MAX) refuse(path, `the schemas of a request may list at most ${LISTED_MAX} values.`)
+  }
+}
+
+class Walk {
+  readonly #root: string
+  readonly #reader: SchemaReader
+  readonly #count: (listed: number, path: string) => void
+  readonly #visits = new Map<Schema, Visit>()
+
+  constructor(schema: Schema, root: string, count: (listed: number, path: string) => void) {
+    this.#root = root
+    this.#reader = new SchemaReader(schema)
+    this.#count = count
+  }
+
+  costOf(schema: unknown, place: Place): Cost {
+    if (!isSchema(schema)) return { nodes: 1, characters: 0 }
+    const known = this.#visits.get(schema)
+    if (known) return known.cost ?? this.#costOfCycle(known, place)
+    if (place.depth > DEPTH_MAX) refuse(place.path, `schemas may be nested at most ${DEPTH_MAX} deep.`)
+    const visit: Visit = { level: place.level }
+    this.#visits.set(schema, visit)
+    const cost = this.#walk(schema, place)
+    visit.cost = cost
+    return cost
+  }
+
+  /** A schema inside of itself is counted once; one that is itself, with nothing in between, has no end. */
+  #costOfCycle(visit: Visit, place: Place): Cost {
+    if (visit.level === place.level) refuse(place.path, 'the schema contains itself without an end.')
+    return { nodes: 1, characters: 0 }
+  }
+
+  #walk(schema: Schema, place: Place): Cost {
+    const cost: Cost = { nodes: 1, characters: givenCharacters(schema) + least(schema, 'minLength', place) }
+    this.#count(listedValues(schema), place.path)
+    add(cost, this.#reference(schema, place))
+    for (const keyword of PARTS) add(cost, this.#list(schema, keyword, place, 0))
+    for (const keyword of SAME) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 0))
+    for (const keyword of INNER) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 1))
+    for (const keyword of NAMED) add(cost, this.#named(schema, keyword, place))
+    add(cost, this.#list(schema, 'prefixItems', place, 1))
+    add(cost, this.#items(schema, place))
+    const properties = least(schema, 'minProperties', place)
+    if ('additionalProperties' in schema) add(cost, this.#one(schema, 'additionalProperties', place, 1), properties)
+    least(schema, 'minContains', place)
+    requireWithin(cost, place.path)
+    return cost
+  }
+
+  #reference({ $ref }: Schema, place: Place): Cost | undefined {
+    if (typeof $ref !== 'string') return undefined
+    if ($ref.length > REFERENCE_CHARS_MAX) {
+      refuse(`${place.path}.$ref`, `a reference may have at most ${REFERENCE_CHARS_MAX} characters.`)
+    }
+    const target = this.#reader.follow($ref)
+    if (target === undefined) return undefined
+    const path = this.#root + $ref.slice(1).replaceAll('/', '.')
+    return this.costOf(target, { path, depth: place.depth + 1, level: place.level })
+  }
+
+  #list(schema: Schema, keyword: string, place: Place, step: 0 | 1): Cost | undefined {
+    const parts = schema[keyword]
+    if (!Array.isArray(parts)) return undefined
+    const path = `${place.path}.${keyword}`
+    if (parts.length > PARTS_MAX) refuse(path, `expected at most ${PARTS_MAX} schemas, but got ${parts.length}.`)
+    const cost: Cost = { nodes: 0, characters: 0 }
+    for (const [index, part] of parts.entries()) add(cost, this.#inner(part, `${path}[${index}]`, place, step))
+    return cost
+  }
+
+  #items(schema: Schema, place: Place): Cost | undefined {
+    const items = least(schema, 'minItems', place)
+    if (Array.isArray(schema.items)) return this.#list(schema, 'items', place, 1)
+    const cost: Cost = { nodes: 0, characters: 0 }
+    add(cost, this.#one(schema, 'items', place, 1), items)
+    return cost
+  }
+
+  #one(schema: Schema, keyword: string, place: Place, step: 0 | 1): Cost {
+    return this.#inner(schema[keyword], `${place.path}.${keyword}`, place, step)
+  }
+
+  #named(schema: Schema, keyword: string, place: Place): Cost | undefined {
+    const named = schema[keyword]
+    if (!isSchema(named)) return undefined
+    const cost: Cost = { nodes: 0, characters: 0 }
+    for (const [name, inner] of Object.entries(named)) {
+      cost.characters += name.length
+      add(cost, this.#inner(inner, `${place.path}.${keyword}.${name}`, place, keyword.startsWith('d') ? 0 : 1))
+    }
+    return cost
+  }
+
+  #inner(schema: unknown, path: string, place: Place, step: 0 | 1): Cost {
+    return this.costOf(schema, { path, depth: place.depth + 1, level: place.level + step })
+  }
+}
+
+/** @param times How often at least; at least once */
+function add(to: Cost, cost: Cost | undefined, times = 1): void {
+  if (!cost) return
+  to.nodes += cost.nodes * Math.max(1, times)
+  to.characters += cost.characters * Math.max(1, times)
+}
+
+function requireWithin({ nodes, characters }: Cost, path: string): void {
+  if (nodes > EXPANDED_MAX) {
+    refuse(path, `with its references and counts the schema expands to more than ${EXPANDED_MAX} nodes.`)
+  }
+  if (characters > CHARACTERS_MAX) {
+    refuse(path, `with its references and counts the schema expands to more than ${CHARACTERS_MAX} characters.`)
+  }
+}
+
+/** The number of a keyword that asks for at least so much; 0 where there is none. */
+function least(schema: Schema, keyword: string, place: Place): number {
+  const value = schema[keyword]
+  if (typeof value !== 'number') return 0
+  const most = LEAST_MAX.get(keyword) ?? 0
+  if (value > most) refuse(`${place.path}.${keyword}`, `expected a value <= ${most}, but got ${value} instead.`)
+  return Math.max(0, value)
+}
+
+function listedValues(schema: Schema): number {
+  const lists = [schema.enum, schema.required, schema.examples, schema.type]
+  return lists.reduce<number>((total, list) => total + (Array.isArray(list) ? list.length : 0), 0)
+}
+
+function givenCharacters(schema: Schema): number {
+  let characters = 0
+  for (const keyword of ['const', 'enum', 'default', 'examples', 'required']) {
+    if (keyword in schema) characters += charactersOf(schema[keyword])
+  }
+  return characters
+}
+
+/** About the characters of a value's JSON. */
+function charactersOf(value: unknown): number {
+  if (typeof value === 'string') return value.length
+  if (typeof value !== 'object' || value === null) return 4
+  if (Array.isArray(value)) return value.reduce<number>((total, inner) => total + charactersOf(inner), 0)
+  let characters = 0
+  for (const key of Object.keys(value)) characters += key.length + charactersOf((value as Schema)[key])
+  return characters
+}
+
+function refuse(path: string, problem: string): never {
+  const param = path.slice(0, PARAM_CHARS_MAX).toWellFormed()
+  throw new ServiceError('invalid_value', `Invalid JSON schema: ${problem}`, { param })
+}
