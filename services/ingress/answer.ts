@@ -63,6 +63,9 @@ async function submitAttached(context: IngressContext, call: Call, prepared: Pre
   const onClose = () => context.jobs.cancel(job)
   call.res.once('close', onClose)
   if (call.res.destroyed) onClose()
+  const onRevoked = () => context.jobs.cancel(job, call.revoked.reason.toBody())
+  call.revoked.addEventListener('abort', onRevoked)
+  if (call.revoked.aborted) onRevoked()
   return job
 }
 

@@ -6,6 +6,7 @@ import { authenticate } from './auth.ts'
 import { jsonReader, type ReadJson } from './body.ts'
 import type { Call, CallFacts, IngressContext } from './call.ts'
 import { formatOf, sendError } from './errors-http.ts'
+import { Revocation } from './revocation.ts'
 import { ROUTES, type Route } from './routes.ts'
 
 /**
@@ -87,15 +88,34 @@ async function answer(
   const key = authenticate(req, context.keys, route.format, route.path)
   facts.key_id = key.id
   const uploads = new Set<string>()
-  const call: Call = { req, res, requestId, format: route.format, key, startedAt, facts, uploads }
+  const revocation = new Revocation(context.keys, key, res)
+  const revoked = revocation.signal
+  const call: Call = { req, res, requestId, format: route.format, key, revoked, startedAt, facts, uploads }
   const end = context.limits.begin(key.id)
   try {
     await context.limits.count(key.id, route.format, res)
-    const body = route.readBody ? await route.readBody(context, call) : route.hasBody ? await readJson(req) : undefined
+    const body = route.hasBody ? await readBody(context, route, readJson, call) : undefined
+    revoked.throwIfAborted()
     await route.handle(context, call, body)
   } finally {
     end()
+    revocation.end()
     for (const blob of uploads) await dropUpload(context, blob)
+  }
+}
+
+/** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
+async function readBody(context: IngressContext, route: Route, readJson: ReadJson, call: Call): Promise<unknown> {
+  const { req, res, format, requestId, facts, revoked } = call
+  const refuse = () => {
+    facts.error_code = revoked.reason.code
+    sendError(res, revoked.reason, format, requestId)
+  }
+  revoked.addEventListener('abort', refuse)
+  try {
+    return route.readBody ? await route.readBody(context, call) : await readJson(req)
+  } finally {
+    revoked.removeEventListener('abort', refuse)
   }
 }
 

@@ -35,6 +35,8 @@ export interface Call {
   readonly requestId: string
   readonly format: WireFormat
   readonly key: ApiKey
+  /** Aborts when the key is not valid any more; its reason is the ServiceError for the caller. */
+  readonly revoked: AbortSignal
   readonly startedAt: number
   /** For the access log and metrics. */
   readonly facts: CallFacts

@@ -1,10 +1,10 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
-import { TERMINAL } from '#shared/jobs/follow.ts'
+import { isLast, TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import type { Call, IngressContext } from './call.ts'
-import { closeOf } from './durable.ts'
+import { leaveOf } from './durable.ts'
 import { encodeContextOf, type PreparedCall } from './endpoint.ts'
 import { formatOf } from './errors-http.ts'
 import { respondBody, respondStream } from './respond.ts'
@@ -17,11 +17,12 @@ export async function respondResult(
   job: DurableJob,
   isJson: boolean,
 ): Promise<void> {
-  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  const signal = leaveOf(context, call)
   await respondBody(
     call,
     async () => {
       const ended = await jobs.waitForEnd(call.key.id, job.id, signal)
+      call.revoked.throwIfAborted()
       if (!TERMINAL.has(ended.state))
         throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
       return await resultOf(jobs, call.key.id, ended)
@@ -59,7 +60,7 @@ export async function respondRecorded(
   prepared: PreparedCall,
   job: DurableJob,
 ): Promise<void> {
-  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  const signal = leaveOf(context, call)
   const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.created_at_ms))
   await using source = new RecordedOutput(jobs, call, job, signal)
   await respondStream(call, source, new FrameEncoder(encoder, job.endpoint), () => {}, context.config.slowReaderMs)
@@ -73,13 +74,17 @@ export class RecordedOutput implements AsyncDisposable {
   readonly #id: string
   /** Output of the attempts before does not count; nobody has been told of it yet. */
   readonly #attempt: number
+  readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
+  #hasEnded = false
 
+  /** @param signal Nobody reads on: its reason is thrown, where it is a ServiceError. */
   constructor(jobs: DurableJobs, call: Pick<Call, 'key'>, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = call.key.id
     this.#id = job.id
     this.#attempt = job.attempt
+    this.#signal = signal
     this.#events = jobs.follow(call.key.id, job.id, 0, signal)
   }
 
@@ -93,7 +98,8 @@ export class RecordedOutput implements AsyncDisposable {
       if (chunks.length > 0) return chunks
     }
     const job = await this.#jobs.get(this.#tenant, this.#id)
-    if (!TERMINAL.has(job.state)) throw shutDown(job)
+    // What was left in the middle is no whole output, even if the job has ended since.
+    if (!this.#hasEnded && this.#signal.aborted) throw leftBecause(this.#signal, job)
     await resultOf(this.#jobs, this.#tenant, job)
     return undefined
   }
@@ -102,7 +108,9 @@ export class RecordedOutput implements AsyncDisposable {
     await this.#events.return(undefined)
   }
 
-  #take({ type, data, attempt }: DurableEvent, chunks: unknown[]): void {
+  #take(event: DurableEvent, chunks: unknown[]): void {
+    const { type, data, attempt } = event
+    if (isLast(event)) this.#hasEnded = true
     if (attempt < this.#attempt) return
     if (type === 'job.output.delta') {
       this.firstOutputAtMs ??= Date.now()
@@ -143,6 +151,7 @@ class FrameEncoder implements StreamEncoder {
   }
 }
 
-function shutDown({ id }: DurableJob): ServiceError {
+function leftBecause({ reason }: AbortSignal, { id }: DurableJob): ServiceError {
+  if (reason instanceof ServiceError) return reason
   return new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
 }

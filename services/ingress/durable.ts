@@ -70,8 +70,9 @@ export async function answerDurable(
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
   if (waitMs === 0) return sendAccepted(call, job)
-  const left = AbortSignal.any([AbortSignal.timeout(waitMs), context.closing, closeOf(call)])
+  const left = AbortSignal.any([AbortSignal.timeout(waitMs), leaveOf(context, call)])
   const ended = await jobs.waitForEnd(call.key.id, job.id, left)
+  call.revoked.throwIfAborted()
   if (call.res.destroyed) return
   if (!TERMINAL.has(ended.state)) return sendAccepted(call, ended)
   await respondEnd(context, call, jobs, prepared, ended)
@@ -194,12 +195,12 @@ async function respondEnd(
   else await respondResult(context, call, jobs, job, prepared.isText !== true)
 }
 
-/** Aborts when the caller has left. */
-export function closeOf({ res }: Pick<Call, 'res'>): AbortSignal {
+/** Aborts when nobody is waited for any more: the caller has left, or lost the key, or the process drains. */
+export function leaveOf({ closing }: IngressContext, { res, revoked }: Pick<Call, 'res' | 'revoked'>): AbortSignal {
   const closed = new AbortController()
   if (res.destroyed) closed.abort()
   else res.once('close', () => closed.abort())
-  return closed.signal
+  return AbortSignal.any([revoked, closing, closed.signal])
 }
 
 function definedOf<T extends object>(fields: T): Partial<T> {

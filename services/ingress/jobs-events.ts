@@ -2,8 +2,9 @@ import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { isLast, TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { Call, IngressContext } from './call.ts'
-import { closeOf, requireJobs } from './durable.ts'
+import { leaveOf, requireJobs } from './durable.ts'
 import { eventObject } from './job-object.ts'
 import { findJob, queryNumber } from './jobs-paths.ts'
 import { wholeJob } from './jobs-read.ts'
@@ -43,9 +44,10 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
   try {
     await sendEvents(context, call, jobs, job, after)
   } catch (error) {
-    // The head is out: the reader comes back with its position and is told then.
     context.log.info({ err: error, job_id: job.id, request_id: call.requestId }, 'event stream cut')
-    res.destroy()
+    if (call.revoked.aborted) endWithin(res, context.config.slowReaderMs, errorFrame(call.revoked.reason))
+    // The head is out: the reader comes back with its position and is told then.
+    else res.destroy()
   } finally {
     clearInterval(keepAlive)
   }
@@ -71,7 +73,7 @@ async function sendEvents(
   after: number,
 ): Promise<void> {
   const { res } = call
-  const signal = AbortSignal.any([context.closing, closeOf(call)])
+  const signal = leaveOf(context, call)
   let seq = after
   for await (const events of jobs.follow(call.key.id, job.id, after, signal)) {
     if (events[0] && events[0].seq > seq + 1) await send(context, call, await snapshotOf(jobs, call, job.id))
@@ -79,11 +81,17 @@ async function sendEvents(
     seq = events.at(-1)?.seq ?? seq
     if (res.destroyed) return
   }
+  call.revoked.throwIfAborted()
   endWithin(res, context.config.slowReaderMs)
 }
 
 async function send(context: IngressContext, call: Call, frame: string): Promise<void> {
   await writePieces(call.res, framePieces(frame), context.config.slowReaderMs)
+}
+
+/** Not of the history, so without a number: an EventSource that comes back after it is refused for good. */
+function errorFrame(error: ServiceError): string {
+  return `event: error\ndata: ${JSON.stringify({ type: 'error', ...openaiErrorBody(error) })}\n\n`
 }
 
 /** Said first when the events that follow the position are not stored any more. */

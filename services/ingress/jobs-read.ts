@@ -5,7 +5,7 @@ import { TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import { requireEndpoint } from './auth.ts'
 import type { Call, IngressContext } from './call.ts'
-import { acceptedOf, closeOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
+import { acceptedOf, leaveOf, RETRY_AFTER_SECONDS, requireJobs, sendAccepted } from './durable.ts'
 import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
 import { idempotencyOf } from './idempotency.ts'
@@ -59,8 +59,9 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
   let job = await findJob(jobs, call)
   if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
-    const left = AbortSignal.any([AbortSignal.timeout(waitSeconds * 1_000), context.closing, closeOf(call)])
+    const left = AbortSignal.any([AbortSignal.timeout(waitSeconds * 1_000), leaveOf(context, call)])
     job = await jobs.waitForEnd(call.key.id, job.id, left)
+    call.revoked.throwIfAborted()
   }
   if (call.res.destroyed) return
   if (!TERMINAL.has(job.state)) call.res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))

@@ -1,8 +1,12 @@
 import { timingSafeEqual } from 'node:crypto'
+import { ServiceError } from '#shared/error.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
 import type { Log } from '#shared/log.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
+
+/** Told once that a key is not valid any more, with what its caller gets. */
+type OnRevoked = (error: ServiceError) => void
 
 /** How often the store is asked: a revoked key stops within this time and that of one query. */
 const REFRESH_MS = 1_000
@@ -19,6 +23,8 @@ export class ApiKeys {
   #created: string | undefined
   #stored: readonly ApiKey[] | undefined
   #byHash = new Map<string, ApiKey>()
+  /** By hash, who has a connection of that key open. */
+  readonly #watchers = new Map<string, Set<OnRevoked>>()
   #timer: NodeJS.Timeout | undefined
   #isStale = false
   #isClosed = false
@@ -62,6 +68,21 @@ export class ApiKeys {
     return key.revoked ? undefined : key
   }
 
+  /**
+   * Tells when a key is not valid any more, revoked or gone, since whoever came with it may stay for hours.
+   *
+   * @param key Valid now: as {@link find} has just given it.
+   * @returns Ends the watch. To be called, or the watcher is kept.
+   */
+  watch({ hash }: ApiKey, onRevoked: OnRevoked): () => void {
+    const watchers = this.#watchers.get(hash) ?? new Set()
+    this.#watchers.set(hash, watchers.add(onRevoked))
+    return () => {
+      watchers.delete(onRevoked)
+      if (watchers.size === 0 && this.#watchers.get(hash) === watchers) this.#watchers.delete(hash)
+    }
+  }
+
   /** Stops asking the store, and closes it. */
   async close(): Promise<void> {
     this.#isClosed = true
@@ -81,6 +102,17 @@ export class ApiKeys {
     this.#stored = stored
     const keys = this.#fixed ? [this.#fixed, ...stored] : stored
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
+    this.#tellRevoked()
+  }
+
+  #tellRevoked(): void {
+    for (const [hash, watchers] of this.#watchers) {
+      const key = this.#byHash.get(hash)
+      if (key && !key.revoked) continue
+      this.#watchers.delete(hash)
+      const error = new ServiceError('invalid_api_key', 'This API key was revoked.')
+      for (const onRevoked of watchers) onRevoked(error)
+    }
   }
 
   #refreshLater(): void {

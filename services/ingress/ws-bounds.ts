@@ -10,7 +10,7 @@ export interface SocketBounds {
   readonly repliesMax: number
   /** A client that takes nothing for this long, while more than the bytes above wait for it, is given up. */
   readonly drainMs: number
-  /** How often each connection is pinged and its key is looked up again. */
+  /** How often each connection is pinged. */
   readonly heartbeatMs: number
   /** A connection on which nothing arrives for this long is given up; looked at with each heartbeat. */
   readonly idleMs: number

@@ -159,7 +159,6 @@ export class Session {
   }
 
   #beat(): void {
-    if (!this.#findKey()) return
     const { socket, bounds, ws } = this.#options
     const now = performance.now()
     // Frames, pongs, and pieces of a large frame, which no pong can come between.

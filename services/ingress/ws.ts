@@ -111,7 +111,9 @@ export class Sockets {
     const { headers } = req
     const session = new Session({ context: this.#context, ws, socket, headers, findKey, bounds: this.#bounds })
     this.#sessions.set(session, ws)
+    const unwatch = this.#context.keys.watch(key, ({ message }) => session.close(WS_CLOSE.keyRevoked, message))
     ws.once('close', () => {
+      unwatch()
       this.#sessions.delete(session)
       this.#release(key.id)
       const { id: session_id, closeCode: close_code, begun: requests } = session

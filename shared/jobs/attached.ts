@@ -183,9 +183,13 @@ export class AttachedJobs implements Arbiter {
     return job
   }
 
-  /** The caller left or does not want it any more: the work stops, wherever it is. A second call does nothing. */
-  cancel(job: AttachedJob): void {
-    this.onOutcome(job, { type: 'cancelled' })
+  /**
+   * The caller left or does not want it any more: the work stops, wherever it is. A second call does nothing.
+   *
+   * @param error What its reader gets, where there is one still.
+   */
+  cancel(job: AttachedJob, error?: ErrorBody): void {
+    this.onOutcome(job, { type: 'cancelled', error })
   }
 
   /** Ends every job that is still held. @param error What their readers get. */
@@ -218,7 +222,7 @@ export class AttachedJobs implements Arbiter {
     if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
     if (decision.do === 'complete') this.#end(job, 'completed')
-    else if (decision.do === 'cancel') this.#end(job, 'cancelled')
+    else if (decision.do === 'cancel') this.#end(job, 'cancelled', decision.error)
     else if (decision.do === 'fail') this.#end(job, 'failed', decision.error)
     else this.#retry(job, outcome.type, decision.delayMs)
   }

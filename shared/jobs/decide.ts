@@ -9,7 +9,7 @@ export type Outcome =
   | { type: 'lost' }
   /** The worker drains and gave the job back. */
   | { type: 'handed_back' }
-  | { type: 'cancelled' }
+  | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
 
 /** What the job has been through, and what is left of its time. */
@@ -38,7 +38,7 @@ export type Decision =
   | { do: 'complete' }
   | { do: 'retry'; delayMs: number }
   | { do: 'fail'; error: ErrorBody }
-  | { do: 'cancel' }
+  | { do: 'cancel'; error?: ErrorBody | undefined }
 
 /**
  * Decides what follows an outcome. Pure: the arbiter performs it.
@@ -57,7 +57,7 @@ export function decide(
     case 'completed':
       return { do: 'complete' }
     case 'cancelled':
-      return { do: 'cancel' }
+      return { do: 'cancel', error: outcome.error }
     case 'timed_out':
       return { do: 'fail', error: failure('timeout', 'The request took longer than its deadline allows.') }
     case 'handed_back':
