@@ -9,6 +9,7 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
 import { silentLog } from './support/jobs.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
+import { openWs } from './support/ws.ts'
 
 /** Who may call, how much and when: keys, their rights, the limits and the turns of each. */
 
@@ -174,9 +175,10 @@ describe('requests a minute', () => {
   it('count for each key on its own', async () => {
     await using stack = await startStack({ settings: { RATE_LIMIT_REQUESTS: '1' } })
     writeKeys(stack.dataDir, storedKey('sk-other-key'))
-    expect((await stack.get('/v1/models')).status).toBe(200)
-    expect((await stack.get('/v1/models')).status).toBe(429)
     await until(async () => (await stack.get('/v1/models', as('sk-other-key'))).status === 200)
+    expect((await stack.post(CHAT, say('hi'))).status).toBe(200)
+    expect((await stack.post(CHAT, say('hi'))).status).toBe(429)
+    expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
   })
 })
 
@@ -245,6 +247,68 @@ describe('calls at once', () => {
     const left = AbortSignal.timeout(50)
     await stack.post(CHAT, say('!echo first_ms=60000'), { signal: left }).catch(() => {})
     await until(async () => (await stack.post(CHAT, say('hi'))).status === 200)
+  })
+})
+
+describe('reads, polls, follows and cancels', () => {
+  const ENDLESS = { endpoint: CHAT, body: say('!echo first_ms=60000 tokens=9') }
+  const ASYNC = { headers: { prefer: 'respond-async' } }
+
+  it('are no calls: a key that has used up all its limits goes on reading, and cancels', async () => {
+    const settings = { RATE_LIMIT_REQUESTS: '2', RUNNING_MAX_PER_KEY: '1', RATE_LIMIT_TOKENS: '10' }
+    await using stack = await startStack({ settings })
+    const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
+    await (await stack.post(CHAT, say('!echo tokens=50'))).text()
+    for (const [path, init] of [
+      [CHAT, {}],
+      [CHAT, ASYNC],
+      ['/v1/jobs', {}],
+    ] as const) {
+      expect((await stack.post(path, path === CHAT ? say('hi') : ENDLESS, init)).status).toBe(429)
+    }
+    const reads = ['/v1/models', '/v1/models/echo-1', '/v1/jobs', `/v1/jobs/${id}`, `/v1/jobs/${id}?wait=1`]
+    for (const path of [...reads, ...reads]) {
+      const response = await stack.get(path)
+      expect([path, response.status]).toEqual([path, 200])
+      expect(response.headers.get('x-ratelimit-remaining-requests')).toBe('0')
+      await response.text()
+    }
+    expect((await stack.get(`/v1/jobs/${id}/result`)).status).toBe(409)
+    const left = new AbortController()
+    expect((await stack.get(`/v1/jobs/${id}/events`, { signal: left.signal })).status).toBe(200)
+    left.abort()
+    const cancel = await fetch(`${stack.url}/v1/jobs/${id}/cancel`, { method: 'POST', ...as(TEST_KEY) })
+    expect(cancel.status).toBe(200)
+    const redrive = await fetch(`${stack.url}/v1/jobs/${id}/redrive`, { method: 'POST', ...as(TEST_KEY) })
+    expect(redrive.status).toBe(429)
+    await until(async () => (await stack.get(`/v1/jobs/${id}/result`)).status === 409)
+    const forget = async () => (await fetch(`${stack.url}/v1/jobs/${id}`, { method: 'DELETE', ...as(TEST_KEY) })).status
+    await until(async () => (await forget()) === 200)
+  })
+
+  it('have a bound of their own on what stays open, which a cancel passes', async () => {
+    await using stack = await startStack({ settings: { FOLLOWS_MAX_PER_KEY: '2' } })
+    const { id } = (await (await stack.post('/v1/jobs', ENDLESS)).json()) as { id: string }
+    const leave = new AbortController()
+    const open = () => stack.get(`/v1/jobs/${id}/events`, { signal: leave.signal })
+    const waits = stack.get(`/v1/jobs/${id}?wait=60`)
+    expect((await open()).status).toBe(200)
+    const refused = await until(async () => {
+      const response = await open()
+      return response.status === 429 ? response : undefined
+    })
+    expect(await refused.json()).toMatchObject({ error: { code: 'rate_limit_exceeded', type: 'requests' } })
+    expect(refused.headers.get('retry-after')).toBe('1')
+    expect((await stack.get(`/v1/jobs/${id}?wait=60`)).status).toBe(429)
+    using client = await openWs(stack)
+    client.send({ type: 'job.subscribe', id: 's1', job_id: id })
+    expect(await client.end('s1')).toMatchObject({ type: 'request.failed', status: 429, retry_after: 1 })
+    expect((await stack.get(`/v1/jobs/${id}`)).status).toBe(200)
+    expect((await fetch(`${stack.url}/v1/jobs/${id}/cancel`, { method: 'POST', ...as(TEST_KEY) })).status).toBe(200)
+    expect((await waits).status).toBe(200)
+    leave.abort()
+    client.send({ type: 'job.subscribe', id: 's2', job_id: id })
+    expect(await client.end('s2')).toMatchObject({ type: 'request.completed' })
   })
 })
 

@@ -91,14 +91,15 @@ async function answer(
   const revocation = new Revocation(context.keys, key, res)
   const revoked = revocation.signal
   const call: Call = { req, res, requestId, format: route.format, key, revoked, startedAt, facts, uploads }
-  const end = context.limits.begin(key.id)
+  const end = route.isCall ? context.limits.begin(key.id) : undefined
   try {
-    await context.limits.count(key.id, route.format, res)
+    if (route.isCall) await context.limits.count(key.id, route.format, res)
+    else await context.limits.show(key.id, route.format, res)
     const body = route.hasBody ? await readBody(context, route, readJson, call) : undefined
     revoked.throwIfAborted()
     await route.handle(context, call, body)
   } finally {
-    end()
+    end?.()
     revocation.end()
     for (const blob of uploads) await dropUpload(context, blob)
   }

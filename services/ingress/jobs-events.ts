@@ -30,13 +30,15 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
     throw new ServiceError('invalid_value', message, { param })
   }
   const { res } = call
+  // Express answers HEAD here as well, which must not wait for a body it will not get.
+  const isHead = call.req.method === 'HEAD'
+  const end = isHead ? () => {} : context.limits.beginFollow(call.key.id)
   res.writeHead(200, {
     'content-type': 'text/event-stream; charset=utf-8',
     'cache-control': 'no-cache, no-transform',
     'x-accel-buffering': 'no',
   })
-  // Express answers HEAD here as well, which must not wait for a body it will not get.
-  if (call.req.method === 'HEAD') return void res.end()
+  if (isHead) return void res.end()
   res.write(`retry: ${RECONNECT_MS}\n\n`)
   const keepAlive = setInterval(() => {
     if (!res.writableNeedDrain && !res.writableEnded) res.write(': keep-alive\n\n')
@@ -50,6 +52,7 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
     else res.destroy()
   } finally {
     clearInterval(keepAlive)
+    end()
   }
 }
 

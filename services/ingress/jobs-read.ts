@@ -59,13 +59,23 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
   let job = await findJob(jobs, call)
   if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
-    const left = AbortSignal.any([AbortSignal.timeout(waitSeconds * 1_000), leaveOf(context, call)])
-    job = await jobs.waitForEnd(call.key.id, job.id, left)
-    call.revoked.throwIfAborted()
+    job = await waitFor(context, call, job.id, waitSeconds)
   }
   if (call.res.destroyed) return
   if (!TERMINAL.has(job.state)) call.res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
   call.res.json(await wholeJob(jobs, call, job))
+}
+
+async function waitFor(context: IngressContext, call: Call, id: string, seconds: number): Promise<DurableJob> {
+  const end = context.limits.beginFollow(call.key.id)
+  try {
+    const left = AbortSignal.any([AbortSignal.timeout(seconds * 1_000), leaveOf(context, call)])
+    const job = await requireJobs(context).waitForEnd(call.key.id, id, left)
+    call.revoked.throwIfAborted()
+    return job
+  } finally {
+    end()
+  }
 }
 
 /** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */

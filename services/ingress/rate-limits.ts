@@ -10,6 +10,8 @@ export interface RateLimitConfig {
   readonly requestsPerMinute: number
   readonly tokensPerMinute: number
   readonly runningMaxPerKey: number
+  /** Waits for jobs and streams of their events. */
+  readonly followsMaxPerKey: number
   /** Of one end user of a key, as its caller names them. */
   readonly codeRunsPerUser: number
 }
@@ -24,12 +26,17 @@ interface Headed {
 /**
  * Limits per key: requests and tokens a minute, and calls at once (contract J 40). Counted in this process: with several
  * ingresses each grants the whole limit.
+ *
+ * Calls are what makes work. Who reads, polls, follows or cancels is not refused for the calls under way; only what stays
+ * open, waits and streams of events, has a bound of its own.
  */
 export class RateLimits {
   readonly #limiters: Partial<Record<Kind, RateLimiterMemory>>
   readonly #users: RateLimiterMemory | undefined
   readonly #running = new Map<string, number>()
+  readonly #following = new Map<string, number>()
   readonly #runningMax: number
+  readonly #followsMax: number
 
   constructor(config: RateLimitConfig) {
     this.#limiters = {
@@ -38,6 +45,7 @@ export class RateLimits {
     }
     this.#users = config.codeRunsPerUser > 0 ? limiter(config.codeRunsPerUser) : undefined
     this.#runningMax = config.runningMaxPerKey
+    this.#followsMax = config.followsMaxPerKey
   }
 
   /**
@@ -47,16 +55,16 @@ export class RateLimits {
    * @throws ServiceError `rate_limit_exceeded` when as many run as may
    */
   begin(keyId: string): () => void {
-    const running = this.#running.get(keyId) ?? 0
-    if (running >= (this.#runningMax || Infinity)) {
-      throw refusal(`This key may run ${this.#runningMax} requests at once.`, 1_000)
-    }
-    this.#running.set(keyId, running + 1)
-    return () => {
-      const left = (this.#running.get(keyId) ?? 1) - 1
-      if (left > 0) this.#running.set(keyId, left)
-      else this.#running.delete(keyId)
-    }
+    return take(this.#running, keyId, this.#runningMax, 'run', 'requests')
+  }
+
+  /**
+   * A wait for a job of the key, or a stream of its events, begins; call the result when it ended.
+   *
+   * @throws ServiceError `rate_limit_exceeded` when as many are open as may
+   */
+  beginFollow(keyId: string): () => void {
+    return take(this.#following, keyId, this.#followsMax, 'have', 'waits and event streams open')
   }
 
   /**
@@ -66,13 +74,10 @@ export class RateLimits {
    * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
    */
   async count(keyId: string, format: WireFormat, res: Headed): Promise<void> {
-    const tell = (kind: Kind, limit: number, state: RateLimiterRes | null) => {
-      for (const [name, value] of headersOf(kind, format, limit, state)) res.setHeader(name, value)
-    }
     const { requests, tokens } = this.#limiters
     if (tokens) {
       const state = await tokens.get(keyId)
-      tell('tokens', tokens.points, state)
+      tell(res, 'tokens', format, tokens.points, state)
       if (state && state.remainingPoints <= 0) throw exceeded('tokens', tokens.points, state)
     }
     if (requests) {
@@ -80,8 +85,16 @@ export class RateLimits {
         (state) => [state, false] as const,
         (refused: RateLimiterRes) => [refused, true] as const,
       )
-      tell('requests', requests.points, state)
+      tell(res, 'requests', format, requests.points, state)
       if (isRefused) throw exceeded('requests', requests.points, state)
+    }
+  }
+
+  /** Gives `res` the headers that tell what is left to a key, without counting anything. */
+  async show(keyId: string, format: WireFormat, res: Headed): Promise<void> {
+    for (const kind of ['tokens', 'requests'] as const) {
+      const limiter = this.#limiters[kind]
+      if (limiter) tell(res, kind, format, limiter.points, await limiter.get(keyId))
     }
   }
 
@@ -103,6 +116,22 @@ export class RateLimits {
     // Penalty counts without refusing: the tokens are used already.
     void this.#limiters.tokens?.penalty(keyId, tokens)
   }
+}
+
+/** Takes one place of a key. @param most 0: without a bound. */
+function take(taken: Map<string, number>, keyId: string, most: number, may: string, what: string): () => void {
+  const count = taken.get(keyId) ?? 0
+  if (count >= (most || Infinity)) throw refusal(`This key may ${may} ${most} ${what} at once.`, 1_000)
+  taken.set(keyId, count + 1)
+  return () => {
+    const left = (taken.get(keyId) ?? 1) - 1
+    if (left > 0) taken.set(keyId, left)
+    else taken.delete(keyId)
+  }
+}
+
+function tell(res: Headed, kind: Kind, format: WireFormat, limit: number, state: RateLimiterRes | null): void {
+  for (const [name, value] of headersOf(kind, format, limit, state)) res.setHeader(name, value)
 }
 
 function limiter(points: number): RateLimiterMemory {

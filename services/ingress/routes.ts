@@ -13,6 +13,8 @@ export interface Route {
   /** A path ending in `/*` matches everything below it; `:id` is one segment. */
   readonly path: string
   readonly format: WireFormat
+  /** It makes work, so it counts against the limits of its key. */
+  readonly isCall?: boolean
   /** It needs a JSON body. */
   readonly hasBody?: boolean
   /** Reads a body of another type. */
@@ -26,17 +28,17 @@ export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
-    return { method: 'POST', path, format, hasBody: true, ...(readBody && { readBody }), handle }
+    return { method: 'POST', path, format, isCall: true, hasBody: true, ...(readBody && { readBody }), handle }
   }),
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
-  { method: 'POST', path: '/v1/jobs', format: 'openai', hasBody: true, handle: submitJob },
+  { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },
   { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
   { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
-  { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', handle: redriveJob },
+  { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
 ]

@@ -10,11 +10,9 @@ import { isJobId } from './jobs-paths.ts'
 import { wholeJob } from './jobs-read.ts'
 import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.ts'
 
-const NO_HEADERS = { setHeader: () => undefined }
-
 /**
  * Runs one `job.subscribe`: every event after a position, numbered, until the job has ended. What `GET
- * /v1/jobs/{id}/events` says, with the same limits.
+ * /v1/jobs/{id}/events` says, with the same bound.
  *
  * @throws ServiceError `job_not_found`, `invalid_value` for a position that the job has not reached
  */
@@ -23,9 +21,8 @@ export async function runSubscription(
   exchange: Exchange,
   frame: SubscribeJob,
 ): Promise<Ending> {
-  const end = context.limits.begin(exchange.key.id)
+  const end = context.limits.beginFollow(exchange.key.id)
   try {
-    await context.limits.count(exchange.key.id, 'openai', NO_HEADERS)
     const jobs = requireJobs(context)
     if (!isJobId(frame.job_id)) throw notFound(frame.job_id)
     const job = await jobs.get(exchange.key.id, frame.job_id)

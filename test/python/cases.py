@@ -85,8 +85,11 @@ def get(service: str, path: str) -> str:
 
 def use_up_limited() -> None:
     """Uses up the only request of the minute: call it just before the one that is to be refused."""
-    with suppress(urllib.error.HTTPError):
-        get("limited", "/v1/models")
+    body = json.dumps({"model": "echo-1", "messages": [{"role": "user", "content": "x"}]}).encode()
+    headers = {"Authorization": f"Bearer {GIVEN['key']}", "Content-Type": "application/json"}
+    request = urllib.request.Request(GIVEN["limited"] + "/v1/chat/completions", body, headers)
+    with suppress(urllib.error.HTTPError), urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+        response.read()
 
 
 def metric(service: str, name: str, label: str = "") -> float:

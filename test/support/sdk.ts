@@ -97,7 +97,9 @@ export async function countAnswers(stack: Stack, ...statuses: number[]): Promise
 
 /** Uses up the one request of {@link SdkStacks.limited}: the next is a 429. Call it just before: a minute later it is not. */
 export async function useUp(stack: Stack): Promise<void> {
-  await (await stack.get('/v1/models')).text()
+  await (
+    await stack.post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
+  ).text()
 }
 
 /** Takes every place of {@link SdkStacks.full} until it is disposed. */
