@@ -22,10 +22,8 @@ export const Webhook = z.object({
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** Body of `POST /v1/jobs` (contract H.3). */
-export const SubmitJob = z.object({
-  endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
-  body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
+/** What may be asked of a job beside its call, however it is submitted (contract H.3, H as amended). */
+export const JobFields = z.object({
   metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
   webhook: Webhook.nullish(),
   priority: Priority.nullish().describe('low waits in the batch lane'),
@@ -38,6 +36,14 @@ export const SubmitJob = z.object({
   start_within_seconds: z.int().min(1).max(WEEK_SECONDS).nullish().describe('Longest wait for its first start'),
   run_at: z.int().min(0).nullish().describe('Unix seconds before which it is not started; at most 7 days ahead'),
   parent_id: z.string().max(64).nullish().describe('Another job of the same key'),
+})
+export type JobFields = z.infer<typeof JobFields>
+
+/** Body of `POST /v1/jobs` (contract H.3). */
+export const SubmitJob = z.object({
+  endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
+  body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
+  ...JobFields.shape,
 })
 export type SubmitJob = z.infer<typeof SubmitJob>
 

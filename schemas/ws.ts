@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { JobFields, Webhook } from './jobs.ts'
 
 /**
  * The frames of `GET /v1/ws`, subprotocol `inference.v1` (contract H.6): text, one JSON object each. Requests and
@@ -26,6 +27,8 @@ const CreateRequest = z.object({
   endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
   body: z.looseObject({}).describe('Its body; stream is true unless it says false'),
   idempotency_key: z.string().nullish().describe('Makes the request durable, as the header of that name does'),
+  ...JobFields.shape,
+  webhook: Webhook.loose().nullish().describe('What it does not know is refused, as in POST /v1/jobs'),
 })
 export type CreateRequest = z.infer<typeof CreateRequest>
 

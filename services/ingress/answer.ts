@@ -3,9 +3,14 @@ import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import type { Call, IngressContext } from './call.ts'
 import { answerDurable } from './durable.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
+import { JobWishes } from './job-wishes.ts'
 import { respondStream, respondWhole } from './respond.ts'
 import { UsageCount } from './usage-count.ts'
 import { readWishes } from './wishes.ts'
+
+const MAKE_DURABLE =
+  "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or hand the call over to POST /v1/jobs."
+const MAKE_ASYNC = "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs."
 
 /**
  * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the connection unless the
@@ -20,12 +25,15 @@ export async function answerCall(
   body: unknown,
 ): Promise<void> {
   const wishes = readWishes(call.req.headers, body)
+  const asked = JobWishes.of(call.req.headers, call.jobFields)
+  if (!wishes.isDurable) asked.refuse(MAKE_DURABLE)
+  else if (!wishes.isAsync) asked.refuseWaiting(MAKE_ASYNC)
   const { key, requestId } = call
   const prepared = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
   call.facts.model = prepared.model
   call.facts.user_id = prepared.userId
   await context.limits.countUser(key.id, prepared.userId)
-  if (wishes.isDurable) await answerDurable(context, call, endpoint, prepared, body, wishes)
+  if (wishes.isDurable) await answerDurable(context, call, endpoint, prepared, body, wishes, asked)
   else await answerAttached(context, call, prepared)
 }
 

@@ -90,7 +90,18 @@ async function answer(
   const uploads = new Set<string>()
   const revocation = new Revocation(context.keys, key, res)
   const revoked = revocation.signal
-  const call: Call = { req, res, requestId, format: route.format, key, revoked, startedAt, facts, uploads }
+  const call: Call = {
+    req,
+    res,
+    requestId,
+    format: route.format,
+    key,
+    revoked,
+    startedAt,
+    facts,
+    jobFields: {},
+    uploads,
+  }
   const end = route.isCall ? context.limits.begin(key.id) : undefined
   try {
     if (route.isCall) await context.limits.count(key.id, route.format, res)

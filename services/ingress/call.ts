@@ -40,6 +40,8 @@ export interface Call {
   readonly startedAt: number
   /** For the access log and metrics. */
   readonly facts: CallFacts
+  /** What the form of the call says of its job, by the names that the body of `POST /v1/jobs` has. */
+  readonly jobFields: Record<string, unknown>
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
   readonly uploads: Set<string>
 }

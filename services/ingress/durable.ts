@@ -8,6 +8,7 @@ import { respondRecorded, respondResult } from './durable-respond.ts'
 import type { JobEndpoint, PreparedCall } from './endpoint.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject } from './job-object.ts'
+import type { JobWishes } from './job-wishes.ts'
 import type { Wishes } from './wishes.ts'
 
 /** When callers who poll may come back, in seconds (contract H.3). */
@@ -59,13 +60,19 @@ export async function answerDurable(
   prepared: PreparedCall,
   body: unknown,
   wishes: Wishes,
+  asked: JobWishes,
 ): Promise<void> {
   const jobs = requireJobs(context)
   boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync, waitMs } = wishes
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  const asked = { idempotencyKey, isAsync, deadlineInMs }
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, asked)
+  const more = await asked.resolve(context, call.key.id, deadlineInMs)
+  const whole = asked.joinedWith(body)
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, {
+    idempotencyKey,
+    isAsync,
+    ...more,
+  })
   call.res.setHeader('x-job-id', job.id)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)

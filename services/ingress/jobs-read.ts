@@ -10,6 +10,7 @@ import { resultOf } from './durable-respond.ts'
 import { formatOf, sendError } from './errors-http.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject, statusOf } from './job-object.ts'
+import { refuseJobHeaders } from './job-wishes.ts'
 import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
 import { getModel } from './model.ts'
 import { respondBody } from './respond.ts'
@@ -102,6 +103,7 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
 /** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
+  refuseJobHeaders(call.req.headers, 'a job that is run again is asked what it was asked before.')
   const { id, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)

@@ -4,6 +4,7 @@ import { REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription-body.t
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Call, IngressContext } from './call.ts'
+import { readJobFields } from './job-form.ts'
 import { type FormBounds, type FormFile, readForm } from './multipart.ts'
 import { bodyOfForm } from './transcription-form.ts'
 import { AudioSniffer } from './transcription-sniff.ts'
@@ -39,7 +40,8 @@ export class UploadedAudio {
 
 /**
  * Reads the form of a transcription: the file goes into a blob while it arrives, the fields become a body as JSON would
- * have it, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`.
+ * have it, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`; what the form says of the job becomes
+ * `call.jobFields`.
  *
  * @throws ServiceError Problems of the form, of its fields' syntax, and of the file: `request_too_large`, `invalid_audio`
  */
@@ -63,7 +65,9 @@ export async function readTranscription(context: IngressContext, call: Call): Pr
       audio = await storeAudio(context, call, file)
     },
   })
-  return { ...bodyOfForm(fields), ...(audio && { file: audio }) }
+  const { jobFields, others } = readJobFields(fields)
+  Object.assign(call.jobFields, jobFields)
+  return { ...bodyOfForm(others), ...(audio && { file: audio }) }
 }
 
 function requireAudio({ name, filename }: FormFile, isTaken: boolean): void {

@@ -6,6 +6,7 @@ import { boundMetadata, createJob, RETRY_AFTER_SECONDS, requireJobs } from './du
 import { RecordedOutput, resultOf } from './durable-respond.ts'
 import type { JobEndpoint, PreparedCall } from './endpoint.ts'
 import { jobObject } from './job-object.ts'
+import type { JobWishes } from './job-wishes.ts'
 import type { Wishes } from './wishes.ts'
 import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.ts'
 
@@ -22,6 +23,7 @@ export async function runDurable(
   prepared: PreparedCall,
   body: unknown,
   wishes: Wishes,
+  wanted: JobWishes,
 ): Promise<Ending> {
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
@@ -32,8 +34,9 @@ export async function runDurable(
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   const { key, requestId, facts, headers } = exchange
   const call = { key, requestId, facts, req: { method: 'POST', path: endpoint.path, headers } }
-  const asked = { idempotencyKey, isAsync, deadlineInMs }
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, body, asked)
+  const asked = { idempotencyKey, isAsync, ...(await wanted.resolve(context, key.id, deadlineInMs)) }
+  const whole = wanted.joinedWith(body)
+  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, asked)
   // Cancelled while it was being accepted.
   if (exchange.isCancelled) {
     cancelJob(context, exchange, jobs, job.id)

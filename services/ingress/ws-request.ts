@@ -9,6 +9,7 @@ import { requireEndpoint } from './auth.ts'
 import type { IngressContext } from './call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
 import { findEndpoint } from './endpoints.ts'
+import { JobWishes, jobFieldsOf } from './job-wishes.ts'
 import { UsageCount } from './usage-count.ts'
 import { readWishes } from './wishes.ts'
 import { runDurable } from './ws-durable.ts'
@@ -16,6 +17,9 @@ import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.t
 
 /** Limits tell what is left in headers, which frames do not have. */
 const NO_HEADERS = { setHeader: () => undefined }
+
+const MAKE_DURABLE = 'Give the frame an "idempotency_key", or its body "background": true.'
+const MAKE_ASYNC = 'Give the body "background": true.'
 
 /**
  * Runs one `request.create`, as `answerCall` runs a call over HTTP: the same endpoints, rights, limits and checks, in the
@@ -32,12 +36,15 @@ export async function runRequest(context: IngressContext, exchange: Exchange, fr
     await context.limits.count(key.id, endpoint.format, NO_HEADERS)
     const body = bodyOf(frame, endpoint)
     const wishes = readWishes({ 'idempotency-key': frame.idempotency_key ?? undefined }, body)
+    const wanted = JobWishes.of({}, jobFieldsOf(frame))
+    if (!wishes.isDurable) wanted.refuse(MAKE_DURABLE)
+    else if (!wishes.isAsync) wanted.refuseWaiting(MAKE_ASYNC)
     const prepared = endpoint.prepare(context, { key, requestId, headers }, body)
     exchange.facts.model = prepared.model
     exchange.facts.user_id = prepared.userId
     await context.limits.countUser(key.id, prepared.userId)
     if (exchange.isStopped) return CANCELLED
-    if (wishes.isDurable) return await runDurable(context, exchange, endpoint, prepared, body, wishes)
+    if (wishes.isDurable) return await runDurable(context, exchange, endpoint, prepared, body, wishes, wanted)
     return await runAttached(context, exchange, prepared)
   } finally {
     end()
