@@ -188,7 +188,8 @@ describe('a key that is gone', () => {
   it('ends its streams also where it was taken out of the file, and where nobody reads them', async () => {
     await using own = await startWithFile()
     using deaf = await openRaw(own.stack.url)
-    const body = JSON.stringify(say('!echo tokens=1000000', { stream: true }))
+    const more = { stream: true, logprobs: true, top_logprobs: 20 }
+    const body = JSON.stringify(say('!echo tokens=20000', more))
     const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json']
     deaf.socket.pause()
     deaf.send(rawRequest(`POST ${CHAT}`, headers, body))

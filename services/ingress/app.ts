@@ -4,8 +4,8 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { authenticate } from './auth.ts'
 import { jsonReader, type ReadJson } from './body.ts'
-import type { Call, CallFacts, IngressContext } from './call.ts'
-import { formatOf, sendError } from './errors-http.ts'
+import type { Call, CallFacts, IngressContext, WireFormat } from './call.ts'
+import { formatOf, sendError, statusOf } from './errors-http.ts'
 import { Revocation } from './revocation.ts'
 import { ROUTES, type Route } from './routes.ts'
 
@@ -90,6 +90,7 @@ async function answer(
   const uploads = new Set<string>()
   const revocation = new Revocation(context.keys, key, res)
   const revoked = revocation.signal
+  const noteFailure = (error: ServiceError) => noteFailed(context, res, error, route.format)
   const call: Call = {
     req,
     res,
@@ -99,6 +100,7 @@ async function answer(
     revoked,
     startedAt,
     facts,
+    noteFailure,
     jobFields: {},
     uploads,
   }
@@ -118,9 +120,9 @@ async function answer(
 
 /** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
 async function readBody(context: IngressContext, route: Route, readJson: ReadJson, call: Call): Promise<unknown> {
-  const { req, res, format, requestId, facts, revoked } = call
+  const { req, res, format, requestId, revoked } = call
   const refuse = () => {
-    facts.error_code = revoked.reason.code
+    call.noteFailure(revoked.reason)
     sendError(res, revoked.reason, format, requestId)
   }
   revoked.addEventListener('abort', refuse)
@@ -151,12 +153,26 @@ function refuseRoute(req: Request, _res: Response): void {
 /** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */
 function onError(context: IngressContext, thrown: unknown, req: Request, res: Response): void {
   const error = isMalformedUrl(thrown) ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
+  const format = formatOf(req.path)
+  noteFailed(context, res, error, format)
+  if (res.headersSent) res.destroy()
+  else sendError(res, error, format, (res.locals as Locals).requestId)
+}
+
+/**
+ * What the access log and the metrics tell of a failure. After the head, which said 200, it counts as the status it would
+ * have had. A caller who left first did not see it.
+ */
+function noteFailed(context: IngressContext, res: Response, error: ServiceError, format: WireFormat): void {
   const { requestId, facts } = res.locals as Locals
-  facts.error_code = error.code
   if (error.code === 'internal_error')
     context.log.error({ err: error.cause ?? error, request_id: requestId }, 'internal error')
-  if (res.headersSent) res.destroy()
-  else sendError(res, error, formatOf(req.path), requestId)
+  if (res.destroyed) return
+  facts.error_code ??= error.code
+  const status = statusOf(error, format)
+  if (!res.headersSent || facts.status !== undefined || status === res.statusCode) return
+  facts.status = status
+  facts.sent_status = res.statusCode
 }
 
 /** Express decodes path parameters and throws what decodeURIComponent throws. */
@@ -169,8 +185,8 @@ function logAccess(context: IngressContext, req: Request, res: Response, started
   const { requestId, facts } = res.locals as Locals
   const durationMs = performance.now() - startedAt
   const route = req.route?.path ?? 'none'
-  const status = res.writableFinished ? String(res.statusCode) : 'aborted'
-  context.metrics.requests.inc({ route, status, model: facts.model ?? '' })
+  const status = facts.status ?? (res.writableFinished ? res.statusCode : 'aborted')
+  context.metrics.requests.inc({ route, status: String(status), model: facts.model ?? '' })
   context.metrics.requestSeconds.observe({ route, model: facts.model ?? '' }, durationMs / 1_000)
   const retries = req.get('x-stainless-retry-count')
   context.log.info(
@@ -178,7 +194,7 @@ function logAccess(context: IngressContext, req: Request, res: Response, started
       request_id: requestId,
       method: req.method,
       path: req.path.slice(0, 200),
-      status: res.writableFinished ? res.statusCode : 'aborted',
+      status,
       duration_ms: Math.round(durationMs * 10) / 10,
       ...(retries !== undefined && retries !== '0' && { client_retry: retries.slice(0, 10) }),
       ...facts,

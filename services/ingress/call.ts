@@ -1,6 +1,7 @@
 import type { Request, Response } from 'express'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Config } from '#shared/config.ts'
+import type { ServiceError } from '#shared/error.ts'
 import type { AttachedJobs } from '#shared/jobs/attached.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { Log } from '#shared/log.ts'
@@ -40,6 +41,8 @@ export interface Call {
   readonly startedAt: number
   /** For the access log and metrics. */
   readonly facts: CallFacts
+  /** Notes that the call failed, for whoever tells its caller so after the head was sent. Before that, throw. */
+  readonly noteFailure: (error: ServiceError) => void
   /** What the form of the call says of its job, by the names that the body of `POST /v1/jobs` has. */
   readonly jobFields: Record<string, unknown>
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
@@ -48,6 +51,10 @@ export interface Call {
 
 /** What the access log says about a call beside its route and status. */
 export interface CallFacts {
+  /** Of a failure that came after the head: the status it would have had, and counts as. */
+  status?: number
+  /** The status that was sent then. */
+  sent_status?: number
   key_id?: string
   model?: string
   user_id?: string | undefined

@@ -14,11 +14,15 @@ export function errorBody(error: ServiceError, format: WireFormat, requestId: st
   return format === 'anthropic' ? messagesErrorBody(error, requestId) : openaiErrorBody(error)
 }
 
+/** The status of a failure in the format of its path. */
+export function statusOf(error: ServiceError, format: WireFormat): number {
+  return format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
+}
+
 /** Answers with a failure, status and headers included. Nothing may have been sent yet. */
 export function sendError(res: ServerResponse, error: ServiceError, format: WireFormat, requestId: string): void {
   const body = JSON.stringify(errorBody(error, format, requestId))
-  const status = format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
-  res.writeHead(status, {
+  res.writeHead(statusOf(error, format), {
     ...errorHeaders(error),
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),

@@ -47,6 +47,7 @@ export async function streamEvents(context: IngressContext, call: Call): Promise
     await sendEvents(context, call, jobs, job, after)
   } catch (error) {
     context.log.info({ err: error, job_id: job.id, request_id: call.requestId }, 'event stream cut')
+    call.noteFailure(ServiceError.from(error))
     if (call.revoked.aborted) endWithin(res, context.config.slowReaderMs, errorFrame(call.revoked.reason))
     // The head is out: the reader comes back with its position and is told then.
     else res.destroy()
@@ -85,7 +86,7 @@ async function sendEvents(
     if (res.destroyed) return
   }
   call.revoked.throwIfAborted()
-  endWithin(res, context.config.slowReaderMs)
+  endWithin(res, context.config.slowReaderMs, '', call.noteFailure)
 }
 
 async function send(context: IngressContext, call: Call, frame: string): Promise<void> {

@@ -85,6 +85,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   const job = await findJob(jobs, call)
   if (job.state === 'failed' && job.error) {
     const error = ServiceError.fromBody(job.error)
+    call.noteFailure(error)
     return sendError(call.res, error, formatOf(job.endpoint), call.requestId)
   }
   const result = await resultOf(jobs, call.key.id, job)

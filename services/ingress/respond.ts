@@ -1,4 +1,3 @@
-import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import { jsonTextOf } from '#shared/protocols/json-text.ts'
@@ -70,7 +69,7 @@ export async function respondStream(
       await stream.write(text, job.firstOutputAtMs !== undefined)
     }
     await stream.write(encoder.end(), true)
-    endWithin(call.res, slowReaderMs)
+    endWithin(call.res, slowReaderMs, '', call.noteFailure)
   } catch (error) {
     if (!call.res.headersSent) throw error
     stream.fail(ServiceError.from(error))
@@ -108,6 +107,7 @@ class EventStream {
 
   fail(error: ServiceError): void {
     const patienceMs = error.code === 'slow_reader' ? LAST_WORDS_MS : this.#slowReaderMs
+    this.#call.noteFailure(error)
     endWithin(this.#call.res, patienceMs, this.#held + this.#encoder.error(error))
   }
 
@@ -167,7 +167,9 @@ export async function respondBody(
     body = typeof value === 'string' ? value : jsonTextOf(value)
   } catch (error) {
     if (!res.headersSent) throw error
-    body = JSON.stringify(errorBody(ServiceError.from(error), call.format, call.requestId))
+    const failure = ServiceError.from(error)
+    call.noteFailure(failure)
+    body = JSON.stringify(errorBody(failure, call.format, call.requestId))
   } finally {
     early?.stop()
   }
@@ -175,17 +177,18 @@ export async function respondBody(
     res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
     res.writeHead(200, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
   }
-  await sendBody(res, body, slowReaderMs)
+  await sendBody(call, body, slowReaderMs)
 }
 
-async function sendBody(res: ServerResponse, body: string, slowReaderMs: number): Promise<void> {
+async function sendBody({ res, noteFailure }: Call, body: string, slowReaderMs: number): Promise<void> {
   // A text that is ended with leaves in one packet together with its head.
-  if (body.length <= SMALL_BODY) return endWithin(res, slowReaderMs, body)
+  if (body.length <= SMALL_BODY) return endWithin(res, slowReaderMs, body, noteFailure)
   try {
     await writePieces(res, bytePieces(Buffer.from(body)), slowReaderMs)
-    endWithin(res, slowReaderMs)
-  } catch {
+    endWithin(res, slowReaderMs, '', noteFailure)
+  } catch (error) {
     // Too slow; in the middle of a JSON value nothing can be said.
+    noteFailure(ServiceError.from(error))
     res.destroy()
   }
 }

@@ -55,12 +55,24 @@ export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {
   for (let start = 0; start < bytes.length; start += PIECE) yield bytes.subarray(start, start + PIECE)
 }
 
-/** Ends a response, and cuts the connection when the client has not taken the rest within a time. */
-export function endWithin(res: ServerResponse, ms: number, text = ''): void {
+/**
+ * Ends a response, and cuts the connection when the client has not taken the rest within a time.
+ *
+ * @param onSlow Told before the cut.
+ */
+export function endWithin(
+  res: ServerResponse,
+  ms: number,
+  text = '',
+  onSlow: (error: ServiceError) => void = () => {},
+): void {
   res.end(text)
   // Nearly always the kernel has taken all of it by now.
   if (res.writableLength === 0 || res.destroyed) return
-  const timer = setTimeout(() => res.destroy(), ms)
+  const timer = setTimeout(() => {
+    onSlow(tooSlow())
+    res.destroy()
+  }, ms)
   res.once('close', () => clearTimeout(timer))
 }
 
@@ -76,8 +88,12 @@ function untilDrained(res: ServerResponse, slowReaderMs: number): Promise<void> 
     }
     const timer = setTimeout(() => {
       stop()
-      reject(new ServiceError('slow_reader', 'The connection is read too slowly to keep up with the output.'))
+      reject(tooSlow())
     }, slowReaderMs)
     res.once('drain', onDrain).once('close', onDrain)
   })
+}
+
+function tooSlow(): ServiceError {
+  return new ServiceError('slow_reader', 'The connection is read too slowly to keep up with the output.')
 }
