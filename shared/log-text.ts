@@ -25,10 +25,16 @@ export function logText(json: string): string {
   const named = LABELS[level]
   const label = named ? styled(named.colour, named.label) : ''
   const clock = new Date(time).toLocaleTimeString('sv-SE')
-  const why = err ? `: ${err.message ?? err}` : ''
+  const why = err ? `: ${whyText(err)}` : ''
   const rest = Object.entries(fields).map(([name, value]) => ` ${name}=${valueText(value)}`)
   const stack = err?.stack && level >= ERROR ? `\n${String(err.stack).replace(/^/gm, '    ')}` : ''
   return `${styled('dim', clock)} ${label}${safe(`${msg}${why}${rest.join('')}${stack}`)}\n`
+}
+
+/** What an error and its causes say, each where it is known. */
+function whyText({ message, code, type, cause }: Record<string, unknown>): string {
+  const own = String(message ?? code ?? type)
+  return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
 /** A word as it is; everything else as JSON, so that one can tell where it ends. */

@@ -46,7 +46,10 @@ export async function* generateWithFallback(
       firstError ??= error
       if (hasOutput || context.signal.aborted || !mayFallBack(error)) throw error
       if (model === chain.at(-1)) break
-      ports.log.warn({ model, err: error, job: context.idempotencyKey }, 'model failed; falling back')
+      ports.log.warn(
+        { model, err: ServiceError.from(error), job: context.idempotencyKey },
+        'model failed; falling back',
+      )
     }
   }
   throw firstError

@@ -165,8 +165,7 @@ function onError(context: IngressContext, thrown: unknown, req: Request, res: Re
  */
 function noteFailed(context: IngressContext, res: Response, error: ServiceError, format: WireFormat): void {
   const { requestId, facts } = res.locals as Locals
-  if (error.code === 'internal_error')
-    context.log.error({ err: error.cause ?? error, request_id: requestId }, 'internal error')
+  if (error.code === 'internal_error') context.log.error({ err: error, request_id: requestId }, 'internal error')
   if (res.destroyed) return
   facts.error_code ??= error.code
   const status = statusOf(error, format)

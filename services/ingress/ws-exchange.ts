@@ -122,7 +122,7 @@ export class Exchange {
     } catch (thrown) {
       const error = ServiceError.from(thrown)
       if (error.code === 'internal_error')
-        context.log.error({ err: error.cause ?? error, request_id: this.requestId }, 'internal error')
+        context.log.error({ err: error, request_id: this.requestId }, 'internal error')
       return error.code === 'job_cancelled' || this.isStopped ? CANCELLED : { type: 'failed', error }
     }
   }

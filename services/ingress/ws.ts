@@ -132,8 +132,7 @@ export class Sockets {
   #refuse(req: IncomingMessage, socket: Socket, error: ServiceError): void {
     const { log } = this.#context
     const { requestId } = this.#openingOf(req)
-    if (error.code === 'internal_error')
-      log.error({ err: error.cause ?? error, request_id: requestId }, 'internal error')
+    if (error.code === 'internal_error') log.error({ err: error, request_id: requestId }, 'internal error')
     refuseUpgrade(req, socket, error, requestId, this.#bounds.lingerMs)
     this.#log(req, error.status, { error_code: error.code })
   }

@@ -56,7 +56,10 @@ export async function* transcribe(
       firstError ??= error
       if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
       if (model === chain.at(-1)) break
-      bench.ports.log.warn({ model: model.id, err: error, job: idempotencyKey }, 'model failed; falling back')
+      bench.ports.log.warn(
+        { model: model.id, err: ServiceError.from(error), job: idempotencyKey },
+        'model failed; falling back',
+      )
     }
   }
   // The first model's failure: its Retry-After is what the caller waits for.

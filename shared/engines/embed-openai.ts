@@ -58,7 +58,7 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
     const exchange = await this.#upstream.call({ path: '/embeddings', headers: {}, body, isStream: false, signal })
     try {
       const found: Embedded[] = []
-      const reader = openReader(exchange, this.#id, new EmbeddingsDecoder(this.#id, texts.length))
+      const reader = openReader(exchange, new EmbeddingsDecoder(this.#id, texts.length))
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()
         isOver = reader.read(exchange.take(), found)

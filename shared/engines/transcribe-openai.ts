@@ -65,7 +65,7 @@ export async function* callTranscription(
       signal,
     })
     try {
-      const reader = openReader(exchange, model.id, decoder)
+      const reader = openReader(exchange, decoder)
       const out: TranscribeEvent[] = []
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()

@@ -3,7 +3,7 @@ import { createParser, type EventSourceParser } from 'eventsource-parser'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
-import { answerError, errorInAnswer, hasError } from './upstream-error.ts'
+import { answerError, errorInAnswer, hasError, type Speaker } from './upstream-error.ts'
 import type { Exchange } from './upstream-exchange.ts'
 import { estimateUsage } from './upstream-usage.ts'
 
@@ -52,7 +52,7 @@ export async function* answerEvents(
   const out: GenerateEvent[] = []
   let written = ''
   try {
-    const reader = openReader(exchange, request.model, decoder)
+    const reader = openReader(exchange, decoder)
     for (let isOver = false; !isOver; ) {
       await exchange.waitForBytes()
       isOver = reader.read(exchange.take(), out)
@@ -77,11 +77,13 @@ export interface AnswerReader<Event> {
 }
 
 /** The reader of an answer, by its content type. @throws ServiceError when that is none we read */
-export function openReader<Event>(exchange: Exchange, model: string, decoder: Decoder<Event>): AnswerReader<Event> {
-  const { mediaType } = exchange
-  if (mediaType === 'text/event-stream') return new FrameReader(model, decoder)
-  if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(model, decoder)
-  throw answerError(model, `answered with content type '${mediaType.slice(0, 100)}'`)
+export function openReader<Event>(exchange: Exchange, decoder: Decoder<Event>): AnswerReader<Event> {
+  const { mediaType, speaker } = exchange
+  if (mediaType === 'text/event-stream') return new FrameReader(speaker, decoder)
+  if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(speaker, decoder)
+  // Anything can stand in that header; what is shown is a type that is in use.
+  const named = /^(text|application)\/[a-z0-9.+]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
+  throw answerError(speaker.model, `answered with ${named}`)
 }
 
 class FrameReader<Event> implements AnswerReader<Event> {
@@ -90,13 +92,14 @@ class FrameReader<Event> implements AnswerReader<Event> {
   readonly #parser: EventSourceParser
   #out: Event[] = []
 
-  constructor(model: string, decoder: Decoder<Event>) {
+  constructor(speaker: Speaker, decoder: Decoder<Event>) {
+    const { model } = speaker
     this.#decoder = decoder
     this.#parser = createParser({
       maxBufferSize: FRAME_MAX,
       onEvent: ({ data }) => {
         if (decoder.isDone || data === '' || decoder.isEnd(data)) return
-        const frame = parseObject(model, data)
+        const frame = parseObject(speaker, data)
         understood(model, () => decoder.frame(frame, this.#out))
       },
       onError: (error) => {
@@ -114,13 +117,13 @@ class FrameReader<Event> implements AnswerReader<Event> {
 }
 
 class WholeReader<Event> implements AnswerReader<Event> {
-  readonly #model: string
+  readonly #speaker: Speaker
   readonly #decoder: Decoder<Event>
   readonly #chunks: Buffer[] = []
   #size = 0
 
-  constructor(model: string, decoder: Decoder<Event>) {
-    this.#model = model
+  constructor(speaker: Speaker, decoder: Decoder<Event>) {
+    this.#speaker = speaker
     this.#decoder = decoder
   }
 
@@ -128,17 +131,18 @@ class WholeReader<Event> implements AnswerReader<Event> {
     if (chunks.length > 0) {
       this.#chunks.push(...chunks)
       for (const chunk of chunks) this.#size += chunk.length
-      if (this.#size > WHOLE_MAX) throw answerError(this.#model, 'gave an answer that is too long')
+      if (this.#size > WHOLE_MAX) throw answerError(this.#speaker.model, 'gave an answer that is too long')
       return false
     }
-    const body = parseObject(this.#model, Buffer.concat(this.#chunks).toString('utf8'))
-    understood(this.#model, () => this.#decoder.whole(body, out))
+    const body = parseObject(this.#speaker, Buffer.concat(this.#chunks).toString('utf8'))
+    understood(this.#speaker.model, () => this.#decoder.whole(body, out))
     return true
   }
 }
 
 /** @throws ServiceError when the text is not a JSON object, or is one that tells of an error */
-function parseObject(model: string, text: string): Record<string, unknown> {
+function parseObject(speaker: Speaker, text: string): Record<string, unknown> {
+  const { model } = speaker
   let body: unknown
   try {
     body = JSON.parse(text)
@@ -146,7 +150,7 @@ function parseObject(model: string, text: string): Record<string, unknown> {
     throw answerError(model, 'sent JSON that cannot be read', error)
   }
   if (typeof body !== 'object' || body === null) throw answerError(model, 'sent JSON that is not an object')
-  if (hasError(body)) throw errorInAnswer(model, body)
+  if (hasError(body)) throw errorInAnswer(speaker, body)
   return body as Record<string, unknown>
 }
 

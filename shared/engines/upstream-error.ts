@@ -3,17 +3,16 @@
  *
  * Three questions are answered here and nowhere else: whose fault it is (the caller's request, our configuration, the
  * upstream), whether another try can help, and how long to wait before it. An upstream's own words are shown only when
- * they speak of the caller's request; otherwise they go to `cause`, for operators.
+ * they speak of the caller's request, and cleaned (`upstream-words.ts`). They are kept nowhere else: they quote prompts and
+ * keys, so the log has the status, the code and the length of what was said.
  */
 import type { IncomingHttpHeaders } from 'node:http'
-import type { ErrorCode } from '#schemas/error.ts'
+import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
+import type { CleanWords } from './upstream-words.ts'
 
 /** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (contract 0.15). */
 const RETRY_AFTER_MS_MAX = 60_000
-
-/** Characters of an upstream's message that are passed on. */
-const MESSAGE_MAX = 2_000
 
 /** Statuses that ask for patience: the same request may work later. */
 const BUSY = new Set([408, 409, 425, 429])
@@ -21,8 +20,14 @@ const BUSY = new Set([408, 409, 425, 429])
 /** The one status from 500 on that no second try can change. */
 const NOT_IMPLEMENTED = 501
 
-/** What upstreams say about audio in the words that we have for it. */
-const AUDIO_CODES = ['invalid_audio', 'audio_too_short', 'audio_too_long', 'invalid_language_format'] as const
+/** A code of an upstream; other texts in its place may be words. */
+const CODE = /^[A-Za-z][\w.-]{0,63}$/
+/** The path of a field, such as `messages[0].content`. */
+const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
+
+/** Some say with a bad request what is wrong between them and us: the key, or the bill. */
+const OURS = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
+const OUR_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
@@ -35,36 +40,69 @@ interface Complaint {
   readonly param: string | null
 }
 
+/** Whose words they are, and how they are made fit for callers. */
+export interface Speaker {
+  /** Id of the model, the only name the caller knows the upstream by. */
+  readonly model: string
+  readonly clean: CleanWords
+  /** A server that we start ourselves: its codes are ours, and mean nothing to callers where they are not in our table. */
+  readonly isOurs: boolean
+}
+
+/** What operators may know of an answer that failed: its words would quote the call. */
+class UpstreamAnswer extends Error {
+  readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
+
+  constructor(status: number, { code }: Complaint, bytes: number, clean: CleanWords) {
+    super('The upstream answered with a failure.')
+    this.name = 'UpstreamAnswer'
+    const shown = codeOf(code, clean)
+    this.facts = { status, ...(shown !== undefined && { upstream_code: shown }), bytes }
+  }
+}
+
+/** A connection that failed, by its code alone: the message names the address. */
+class UpstreamConnection extends Error {
+  readonly facts: { readonly reason: string }
+
+  constructor(cause: unknown) {
+    super('The connection failed.')
+    this.name = 'UpstreamConnection'
+    const { code } = (cause ?? {}) as { code?: unknown }
+    this.facts = { reason: typeof code === 'string' ? code : 'unknown' }
+  }
+}
+
 /**
  * The failure that an upstream's answer with a bad status means.
  *
- * @param model Id of the model, the only name the caller knows the upstream by.
  * @param body The answer's text, whatever it is.
  */
-export function statusError(model: string, status: number, headers: IncomingHttpHeaders, body: string): ServiceError {
-  const cause = new Error(`upstream answered ${status}: ${body.slice(0, MESSAGE_MAX)}`)
+export function statusError(
+  speaker: Speaker,
+  status: number,
+  headers: IncomingHttpHeaders,
+  body: string,
+): ServiceError {
   const complaint = readComplaint(parseJson(body))
-  return classify(model, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
+  const cause = new UpstreamAnswer(status, complaint, Buffer.byteLength(body), speaker.clean)
+  return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
 }
 
 /** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body. */
-export function errorInAnswer(model: string, body: object): ServiceError {
-  const cause = new Error(`upstream reported: ${JSON.stringify(body).slice(0, MESSAGE_MAX)}`)
+export function errorInAnswer(speaker: Speaker, body: object): ServiceError {
   const complaint = readComplaint(body)
-  return classify(model, statusOf(complaint), complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
+  const status = statusOf(complaint)
+  const cause = new UpstreamAnswer(200, complaint, Buffer.byteLength(JSON.stringify(body)), speaker.clean)
+  return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
 }
 
 /** The failure that a broken or impossible connection means. */
-export function connectionError(model: string, cause: unknown): ServiceError {
-  const reason = (cause as { code?: unknown } | null)?.code
-  if (reason === 'UND_ERR_CONNECT_TIMEOUT') {
-    return new ServiceError(
-      'upstream_timeout',
-      `The upstream of model '${model}' did not accept the connection in time.`,
-      {
-        cause,
-      },
-    )
+export function connectionError(model: string, error: unknown): ServiceError {
+  const cause = new UpstreamConnection(error)
+  if (cause.facts.reason === 'UND_ERR_CONNECT_TIMEOUT') {
+    const message = `The upstream of model '${model}' did not accept the connection in time.`
+    return new ServiceError('upstream_timeout', message, { cause })
   }
   return new ServiceError('upstream_error', `The connection to the upstream of model '${model}' failed.`, { cause })
 }
@@ -81,32 +119,53 @@ export function hasError(body: object): boolean {
 }
 
 function classify(
-  model: string,
+  speaker: Speaker,
   status: number,
   complaint: Complaint,
   { how, cause, retryAfterMs }: { how: string; cause: Error; retryAfterMs: number | undefined },
 ): ServiceError {
   const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
-  const upstream = `The upstream of model '${model}'`
-  if (status === 400 || status === 413 || status === 422) return requestError(upstream, status, complaint, cause)
+  const upstream = `The upstream of model '${speaker.model}'`
+  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(complaint)
+  if (isAboutRequest) return requestError(upstream, status, complaint, speaker, cause)
   if (BUSY.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
   if (status >= 500 && status !== NOT_IMPLEMENTED)
     return new ServiceError('upstream_error', `${upstream} failed${how}.`, wait)
   return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
 }
 
-function requestError(upstream: string, status: number, complaint: Complaint, cause: Error): ServiceError {
-  const message = complaint.message?.slice(0, MESSAGE_MAX) ?? `${upstream} cannot work with this request.`
+function isAboutUs({ message = '', type = '', code }: Complaint): boolean {
+  return OURS.test(message) || OUR_CODES.has(type) || OUR_CODES.has(String(code))
+}
+
+function requestError(
+  upstream: string,
+  status: number,
+  complaint: Complaint,
+  { clean, isOurs }: Speaker,
+  cause: Error,
+): ServiceError {
+  const message = clean(complaint.message ?? '') || `${upstream} cannot work with this request.`
+  const param = complaint.param !== null && FIELD.test(complaint.param) ? clean(complaint.param) : null
   const isFull =
     complaint.code === 'context_length_exceeded' ||
     complaint.type === 'exceed_context_size_error' ||
     CONTEXT_FULL.test(message)
-  if (isFull) {
-    return new ServiceError('context_length_exceeded', message, { cause, param: complaint.param ?? 'messages' })
-  }
-  const code = AUDIO_CODES.find((known) => known === complaint.code)
+  if (isFull) return new ServiceError('context_length_exceeded', message, { cause, param: param ?? 'messages' })
+  const shown = codeOf(complaint.code, clean)
+  if (shown !== undefined && isOurCode(shown)) return new ServiceError(shown, message, { cause, param })
   const usual: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
-  return new ServiceError(code ?? usual, message, { cause, param: complaint.param })
+  return new ServiceError(usual, shown === undefined || isOurs ? message : `${message} (${shown})`, { cause, param })
+}
+
+/** An upstream's code as it may be shown; undefined for none, and for words in its place. */
+function codeOf(code: Complaint['code'], clean: CleanWords): string | undefined {
+  return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
+}
+
+/** True for what we call by the same name: bad requests of every kind. */
+function isOurCode(code: string): code is ErrorCode {
+  return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
 const STATUS_OF_TYPE: Record<string, number> = {

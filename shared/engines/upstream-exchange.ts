@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
 import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
-import { connectionError } from './upstream-error.ts'
+import { connectionError, type Speaker } from './upstream-error.ts'
 
 /** Bytes of an answer that may wait for their reader before the socket is paused. */
 const UNREAD_MAX = 256 * 1024
@@ -21,7 +21,8 @@ const LINGER_MS = 1_000
  * - total: the whole call. It is the only clock of a whole answer, whose first byte comes with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
-  readonly #model: string
+  /** Whose answer it is. */
+  readonly speaker: Speaker
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
   readonly #onEnd: () => void
@@ -41,13 +42,13 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** @param onEnd Called once, when the socket is free or destroyed. */
   constructor(options: {
-    model: string
+    speaker: Speaker
     timeouts: Timeouts
     signal: AbortSignal
     isStream: boolean
     onEnd: () => void
   }) {
-    this.#model = options.model
+    this.speaker = options.speaker
     this.#timeouts = options.timeouts
     this.#signal = options.signal
     this.#onEnd = options.onEnd
@@ -160,7 +161,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
 
   /** What came before the connection broke is still read: it may be all there was to say. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    if (this.#state === 'open') this.#close(connectionError(this.#model, error))
+    if (this.#state === 'open') this.#close(connectionError(this.speaker.model, error))
   }
 
   #close(reason: unknown): void {
@@ -185,7 +186,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   }
 
   #timeOut(what: string): void {
-    this.fail(new ServiceError('upstream_timeout', `The upstream of model '${this.#model}' ${what}.`))
+    this.fail(new ServiceError('upstream_timeout', `The upstream of model '${this.speaker.model}' ${what}.`))
   }
 
   #end(state: 'ended' | 'failed'): void {

@@ -3,8 +3,9 @@ import { type Dispatcher, Pool } from 'undici'
 import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
 import { Breaker } from './breaker.ts'
 import { Slots } from './slots.ts'
-import { connectionError, statusError } from './upstream-error.ts'
+import { connectionError, type Speaker, statusError } from './upstream-error.ts'
 import { Exchange } from './upstream-exchange.ts'
+import { cleanerOf } from './upstream-words.ts'
 
 /** Calls at once to one upstream when the catalogue sets no `concurrency`. */
 export const IN_FLIGHT_MAX = 512
@@ -47,6 +48,7 @@ export interface UpstreamOptions {
  */
 export class Upstream {
   readonly #model: string
+  readonly #speaker: Speaker
   readonly #config: UpstreamConfig
   readonly #headers: Record<string, string>
   readonly #path: string
@@ -67,6 +69,8 @@ export class Upstream {
     this.#model = model.id
     this.#config = config
     this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
+    const clean = cleanerOf(model.id, config, this.#headers)
+    this.#speaker = { model: model.id, clean, isOurs: options.connect !== undefined }
     this.#path = url.pathname.replace(/\/+$/, '')
     this.#pool = new Pool(url.origin, {
       connections: inFlightMax,
@@ -114,7 +118,7 @@ export class Upstream {
 
   async #open(call: UpstreamCall, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
     const exchange = new Exchange({
-      model: this.#model,
+      speaker: this.#speaker,
       timeouts: this.#config.timeouts,
       signal: call.signal,
       isStream: call.isStream,
@@ -133,7 +137,7 @@ export class Upstream {
     await exchange.waitForBytes()
     if (exchange.status >= 200 && exchange.status < 300) return exchange
     const body = await exchange.text(ERROR_BODY_MAX)
-    throw statusError(this.#model, exchange.status, exchange.headers, body)
+    throw statusError(this.#speaker, exchange.status, exchange.headers, body)
   }
 }
 

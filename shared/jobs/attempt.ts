@@ -153,7 +153,7 @@ export class Attempt {
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
     this.#log.warn(
-      { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: error },
+      { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
       'attempt failed',
     )
     await this.#sink.failed(failure.toBody())

@@ -106,8 +106,10 @@ class Handler(BaseHTTPRequestHandler):
             self._fail(error)
         except (ClientGone, ConnectionError, TimeoutError):
             self.close_connection = True
-        except Exception:  # the one place that turns a defect into an answer
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:  # the one place that turns a defect into an answer
+            # Its message would quote what it stumbled over: the places in the code are enough to find it.
+            print(f"a request failed: {type(error).__name__}", file=sys.stderr)
+            traceback.print_tb(error.__traceback__, file=sys.stderr)
             self._fail(ApiError("internal_error", "The local model server failed.", status=500))
 
     def _embeddings(self) -> None:
