@@ -133,6 +133,13 @@ export const GenerateRequest = z.strictObject({
     })
     .optional(),
   user: z.string().optional().describe('End user, for attribution'),
+  anthropic: z
+    .strictObject({
+      version: z.string().optional().describe('anthropic-version'),
+      beta: z.string().optional().describe('anthropic-beta: names of features with commas between'),
+    })
+    .optional()
+    .describe('What the caller asked of the messages format in headers, for an upstream of that dialect'),
   extra: Extra,
 })
 export type GenerateRequest = z.infer<typeof GenerateRequest>

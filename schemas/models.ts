@@ -63,7 +63,12 @@ export const ModelConfig = z
     pool: PoolName.default('inference').describe('What it does: generate text, embed, or transcribe'),
     engine: EngineConfig,
     owned_by: z.string().default('sluice'),
-    created: z.int().default(1_780_000_000).describe('Unix seconds, as /v1/models shows it'),
+    created: z
+      .int()
+      .min(0)
+      .max(253_402_300_799)
+      .default(1_780_000_000)
+      .describe('Unix seconds, as /v1/models shows it; at most the year 9999, which RFC 3339 ends with'),
     description: z.string().optional(),
     aliases: z.array(z.string()).default([]).describe('Other ids that mean this model'),
     capabilities: z
@@ -137,4 +142,48 @@ export interface Model {
   capabilities: string[]
   context_length?: number
   max_output_tokens?: number
+}
+
+/** Query of `GET /v1/models` for callers of the messages format. */
+export const ListModels = z.object({
+  limit: z.coerce.number().int().min(1).max(1_000).default(20),
+  after_id: z.string().max(1_000).optional().describe('Cursor: the page begins behind this model'),
+  before_id: z.string().max(1_000).optional().describe('Cursor: the page ends before this model'),
+})
+export type ListModels = z.infer<typeof ListModels>
+
+/** Whether a model can do something, in the messages format. */
+export interface Support {
+  supported: boolean
+}
+
+/** A model as `/v1/models` lists it for callers of the messages format: `ModelInfo` of its SDK (contract F). */
+export interface ModelInfo {
+  id: string
+  type: 'model'
+  display_name: string
+  /** RFC 3339. */
+  created_at: string
+  lifecycle: 'active'
+  line: null
+  deprecated_at: null
+  retires_at: null
+  max_input_tokens: number | null
+  max_tokens: number | null
+  capabilities: {
+    batch: Support
+    citations: Support
+    code_execution: Support
+    context_management: Support & {
+      clear_thinking_20251015: null
+      clear_tool_uses_20250919: null
+      compact_20260112: null
+    }
+    effort: Support & Record<'low' | 'medium' | 'high' | 'xhigh' | 'max', Support>
+    image_input: Support
+    pdf_input: Support
+    server_tools: Support & { code_execution: Support; web_search: Support }
+    structured_outputs: Support
+    thinking: Support & { types: Record<'adaptive' | 'between_tools' | 'disabled' | 'enabled', Support> }
+  }
 }

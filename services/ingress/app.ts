@@ -5,7 +5,7 @@ import { newId } from '#shared/id.ts'
 import { authenticate } from './auth.ts'
 import { jsonReader, type ReadJson } from './body.ts'
 import type { Call, CallFacts, IngressContext, WireFormat } from './call.ts'
-import { formatOf, sendError, statusOf } from './errors-http.ts'
+import { formatOfRequest, sendError, statusOf } from './errors-http.ts'
 import { Revocation } from './revocation.ts'
 import { ROUTES, type Route } from './routes.ts'
 
@@ -85,17 +85,18 @@ async function answer(
 ): Promise<void> {
   const { requestId, facts } = res.locals as Locals
   const startedAt = performance.now()
-  const key = authenticate(req, context.keys, route.format, route.path)
+  const format = formatOfRequest(req)
+  const key = authenticate(req, context.keys, format, route.path)
   facts.key_id = key.id
   const uploads = new Set<string>()
   const revocation = new Revocation(context.keys, key, res)
   const revoked = revocation.signal
-  const noteFailure = (error: ServiceError) => noteFailed(context, res, error, route.format)
+  const noteFailure = (error: ServiceError) => noteFailed(context, res, error, format)
   const call: Call = {
     req,
     res,
     requestId,
-    format: route.format,
+    format,
     key,
     revoked,
     startedAt,
@@ -106,8 +107,8 @@ async function answer(
   }
   const end = route.isCall ? context.limits.begin(key.id) : undefined
   try {
-    if (route.isCall) await context.limits.count(key.id, route.format, res)
-    else await context.limits.show(key.id, route.format, res)
+    if (route.isCall) await context.limits.count(key.id, format, res)
+    else await context.limits.show(key.id, format, res)
     const body = route.hasBody ? await readBody(context, route, readJson, call) : undefined
     revoked.throwIfAborted()
     await route.handle(context, call, body)
@@ -153,7 +154,7 @@ function refuseRoute(req: Request, _res: Response): void {
 /** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */
 function onError(context: IngressContext, thrown: unknown, req: Request, res: Response): void {
   const error = isMalformedUrl(thrown) ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
-  const format = formatOf(req.path)
+  const format = formatOfRequest(req)
   noteFailed(context, res, error, format)
   if (res.headersSent) res.destroy()
   else sendError(res, error, format, (res.locals as Locals).requestId)

@@ -2,7 +2,7 @@ import { CountTokensResult } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import type { JobEndpoint } from './endpoint.ts'
-import { decodeCountTokens, parseVersion } from './messages.ts'
+import { decodeCountTokens, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
 
 /** Counting is quick or it fails. */
@@ -14,11 +14,13 @@ export const countTokens: JobEndpoint = {
   format: 'anthropic',
   prepare(context, caller, body) {
     const version = parseVersion(caller.headers)
-    const request = decodeCountTokens(body, {
+    const anthropic = parseWishesUpstream(caller.headers)
+    const decoded = decodeCountTokens(body, {
       getModel: (id) => getModel(context, caller, id, 'inference'),
       strictTurns: context.config.strictTurns,
       remoteImages: context.config.remoteImages,
     })
+    const request = { ...decoded, anthropic }
     return {
       pool: 'inference',
       kind: 'count_tokens',

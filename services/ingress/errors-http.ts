@@ -1,4 +1,4 @@
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { ServiceError } from '#shared/error.ts'
 import {
   errorHeaders,
@@ -33,4 +33,13 @@ export function sendError(res: ServerResponse, error: ServiceError, format: Wire
 /** The format of a path: everything below /v1/messages is Anthropic's (contract A.3). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
+}
+
+/**
+ * The format of a request. Paths that both kinds of SDK call, and misspelt ones, speak Anthropic's where its SDKs ask, which
+ * always send `anthropic-version` (contract F); every other path has one format.
+ */
+export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
+  const isShared = /(^|\/)(messages|models)(\/|$)/.test(path)
+  return isShared && headers['anthropic-version'] !== undefined ? 'anthropic' : formatOf(path)
 }

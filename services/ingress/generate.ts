@@ -1,9 +1,9 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { isGenerateOutput, mergeGenerateEvents } from '#shared/engines/generate-events.ts'
 import type { IngressContext, WireFormat } from './call.ts'
 import { chatProtocol } from './chat.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
-import { messagesProtocol, parseVersion } from './messages.ts'
+import { messagesProtocol, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
 import type { Protocol } from './protocol.ts'
 
@@ -27,7 +27,9 @@ export const messages: JobEndpoint = {
   canStream: () => true,
   prepare(context, caller, body) {
     const version = parseVersion(caller.headers)
-    return prepareGenerate(context, caller, messagesProtocol, 'anthropic', body, { includeUsage: true, version })
+    const anthropic = parseWishesUpstream(caller.headers)
+    const options = { includeUsage: true, version, anthropic }
+    return prepareGenerate(context, caller, messagesProtocol, 'anthropic', body, options)
   },
 }
 
@@ -38,13 +40,14 @@ function prepareGenerate(
   protocol: Protocol,
   format: WireFormat,
   body: unknown,
-  options: { includeUsage: boolean; version: string },
+  options: { includeUsage: boolean; version: string; anthropic?: GenerateRequest['anthropic'] },
 ): PreparedCall {
-  const request = protocol.decode(withoutJobFields(body, format), {
+  const decoded = protocol.decode(withoutJobFields(body, format), {
     getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: context.config.strictTurns,
     remoteImages: context.config.remoteImages,
   })
+  const request = options.anthropic ? { ...decoded, anthropic: options.anthropic } : decoded
   return {
     pool: 'inference',
     kind: 'generate',

@@ -39,6 +39,24 @@ export function parseVersion(headers: IncomingHttpHeaders): string {
   throw new ServiceError('invalid_request', message, { param: name })
 }
 
+/** Characters of `anthropic-beta`: some dozens of features. */
+const BETA_CHARS_MAX = 2_000
+
+/**
+ * What the headers ask of an upstream of this format: the version where one is named, and the beta features.
+ *
+ * @throws ServiceError as {@link parseVersion} does, and for beta features that are no list of names
+ */
+export function parseWishesUpstream(headers: IncomingHttpHeaders): NonNullable<GenerateRequest['anthropic']> {
+  const isNamed = headers['anthropic-version'] !== undefined || headers['vendor-version'] !== undefined
+  const beta = headers['anthropic-beta']?.toString().trim() || undefined
+  if (beta !== undefined && (beta.length > BETA_CHARS_MAX || !/^[\w.:-]+( *, *[\w.:-]+)*$/.test(beta))) {
+    const message = 'Expected names of features with commas between.'
+    throw new ServiceError('invalid_request', message, { param: 'anthropic-beta' })
+  }
+  return { ...(isNamed && { version: parseVersion(headers) }), ...(beta !== undefined && { beta }) }
+}
+
 /** Date.parse rolls 2024-02-31 over into March, so the text must survive the way there and back. */
 function isCalendarDate(text: string): boolean {
   const ms = Date.parse(`${text}T00:00:00Z`)

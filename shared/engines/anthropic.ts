@@ -7,7 +7,7 @@ import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { Upstream, type UpstreamCall, type UpstreamConfig } from './upstream.ts'
 import { answerEvents } from './upstream-answer.ts'
 
-/** The dialect written here; upstreams keep old versions alive. */
+/** The dialect of calls that name none, such as chat completions; upstreams keep old versions alive. */
 const VERSION = '2023-06-01'
 
 /** Bytes of the answer to count_tokens. */
@@ -28,17 +28,25 @@ class AnthropicEngine implements ChatEngine {
   readonly #model: ModelConfig
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
+  /** What the catalogue says in headers: its version holds for every call, its features are added to the caller's. */
+  readonly #isVersionSet: boolean
+  readonly #betas: string | undefined
 
   constructor(model: ModelConfig, config: UpstreamConfig, key: string | undefined) {
     this.#model = model
     this.#config = config
     const headers = { 'anthropic-version': VERSION, ...(key ? { 'x-api-key': key } : {}) }
     this.#upstream = new Upstream(model, config, headers)
+    const set = new Map(Object.entries(config.headers).map(([name, value]) => [name.toLowerCase(), value]))
+    this.#isVersionSet = set.has('anthropic-version')
+    this.#betas = set.get('anthropic-beta')
   }
 
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
-    const open = () =>
-      this.#call('/v1/messages', encodeAnthropic(request, this.#model, this.#config), request.stream, options)
+    const open = () => {
+      const body = encodeAnthropic(request, this.#model, this.#config)
+      return this.#call('/v1/messages', request, body, options)
+    }
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
 
@@ -46,7 +54,7 @@ class AnthropicEngine implements ChatEngine {
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     try {
-      const exchange = await this.#upstream.call(this.#call('/v1/messages/count_tokens', body, false, options))
+      const exchange = await this.#upstream.call(this.#call('/v1/messages/count_tokens', request, body, options))
       const { input_tokens } = JSON.parse(await exchange.text(COUNT_MAX)) as { input_tokens?: unknown }
       return typeof input_tokens === 'number' ? input_tokens : undefined
     } catch (error) {
@@ -60,7 +68,17 @@ class AnthropicEngine implements ChatEngine {
     return this.#upstream.close()
   }
 
-  #call(path: string, body: object, isStream: boolean, { signal, traceparent }: GenerateOptions): UpstreamCall {
-    return { path, headers: traceparent ? { traceparent } : {}, body: JSON.stringify(body), isStream, signal }
+  #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): UpstreamCall {
+    const { signal, traceparent } = options
+    const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
+    return { path, headers, body: JSON.stringify(body), isStream: request.stream, signal }
+  }
+
+  #headersOf({ anthropic }: GenerateRequest): Record<string, string> {
+    const { version, beta } = anthropic ?? {}
+    return {
+      ...(version !== undefined && !this.#isVersionSet && { 'anthropic-version': version }),
+      ...(beta !== undefined && { 'anthropic-beta': this.#betas === undefined ? beta : `${this.#betas},${beta}` }),
+    }
   }
 }

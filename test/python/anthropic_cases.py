@@ -201,6 +201,10 @@ async def case_stops_the_work_when_a_task_is_cancelled() -> None:
 
 def case_lists_models_and_retrieves_one_whose_id_has_a_slash() -> None:
     assert [model.id for model in client().models.list()] == ["echo-1", SLASHED]
+    page = client().models.list(limit=1)
+    model = page.data[0]
+    assert (model.type, model.display_name, model.created_at.year) == ("model", "echo-1", 2026)
+    assert (page.has_more, page.first_id, page.last_id) == (True, "echo-1", "echo-1")
     assert client().models.retrieve(SLASHED).id == SLASHED
     fails(anthropic.NotFoundError, lambda: client().models.retrieve("no/such"))
 
