@@ -182,7 +182,7 @@ describe('decoding', () => {
     expect(decode({ ...hello, thinking: { type: 'disabled' } }, context(ABLE)).reasoning).toEqual({ enabled: false })
   })
 
-  test('without strict turns repeated roles and system turns pass, as upstream takes them', () => {
+  test('without strict turns repeated roles pass, as upstream takes them, and system turns join the system prompt', () => {
     const messages = [
       user('A'),
       user('B'),
@@ -191,7 +191,28 @@ describe('decoding', () => {
       user([result('t1')]),
     ]
     const lenient = context({}, { strictTurns: false })
-    expect(turns(messages, lenient).map((turn) => turn.role)).toEqual(['user', 'user', 'system', 'assistant', 'tool'])
+    expect(turns(messages, lenient).map((turn) => turn.role)).toEqual(['system', 'user', 'user', 'assistant', 'tool'])
+  })
+
+  test('without strict turns system turns stand behind the system prompt, in their order and with their cache marks', () => {
+    const lenient = context({}, { strictTurns: false })
+    const cached = { ...text('C'), cache_control: { type: 'ephemeral' } }
+    const messages = [user('1'), { role: 'system', content: [cached] }, user('2'), { role: 'system', content: 'D' }]
+    const [system, ...rest] = decode({ ...hello, system: [text('A'), text('B')], messages }, lenient).turns
+    expect(system).toEqual({
+      role: 'system',
+      parts: [
+        text('A\n\n'),
+        text('B\n\n'),
+        { ...text('C\n\n'), extra: { cache_control: { type: 'ephemeral' } } },
+        text('D'),
+      ],
+    })
+    expect(rest.map(({ role }) => role)).toEqual(['user', 'user'])
+    const plain = [{ role: 'system', content: 'X' }, user('1'), { role: 'system', content: 'Y' }]
+    const prompt = (body: object) => decode({ ...hello, messages: plain, ...body }, lenient).turns[0]
+    expect(prompt({ system: 'A' })).toEqual({ role: 'system', parts: [text('A\n\nX\n\nY')] })
+    expect(prompt({})).toEqual({ role: 'system', parts: [text('X\n\nY')] })
   })
 
   test('count_tokens takes the same body without max_tokens', () => {
@@ -204,6 +225,8 @@ describe('decoding', () => {
 })
 
 describe('refusals', () => {
+  /** Agents such as Claude Code read these words and put the text elsewhere. */
+  const SYSTEM_REFUSED = "messages[1].role: role 'system' is not supported in messages; use the top-level system field"
   const tools = [{ name: 'f', input_schema: { type: 'object' } }]
   const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
   const pdf = { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'JVBERi0=' } }
@@ -224,7 +247,7 @@ describe('refusals', () => {
       { messages: [user('A'), user('B')] },
       'messages: roles must alternate between "user" and "assistant", but found multiple "user" roles in a row',
     ],
-    [{ messages: [user('A'), { role: 'system', content: 'S' }] }, 'messages[1].role: use the top-level system field'],
+    [{ messages: [user('A'), { role: 'system', content: 'S' }] }, SYSTEM_REFUSED],
     [
       { messages: [{ role: 'tool', content: 'x' }] },
       "messages[0].role: Input should be 'user' or 'assistant' or 'system', not 'tool'",

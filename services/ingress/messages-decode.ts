@@ -3,7 +3,7 @@ import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesTo
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { outputTokens, refuse, requireBoundedSchemas, requireJson, requireToolChoice, requireTools } from './decode.ts'
-import { decodeMessagesTurns, decodeSystem } from './messages-turns.ts'
+import { decodeConversation } from './messages-turns.ts'
 import type { DecodeContext } from './protocol.ts'
 import { excerpt, extraOf, parseBody } from './validate.ts'
 
@@ -81,12 +81,11 @@ function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: 
   const tools = decodeTools(request.tools ?? [], model)
   const format = responseFormat(request, model)
   requireBoundedSchemas(tools, (index) => `tools[${index}].input_schema`, format, 'output_config.format.schema')
-  const system = decodeSystem(request.system ?? '')
-  const turns = decodeMessagesTurns(request.messages, { ...context, model })
+  const turns = decodeConversation(request.system ?? '', request.messages, { ...context, model })
   return {
     dialect: 'anthropic' as const,
     model: model.id,
-    turns: system === undefined ? turns : [system, ...turns],
+    turns,
     temperature: request.temperature ?? undefined,
     top_p: request.top_p ?? undefined,
     top_k: request.top_k || undefined,

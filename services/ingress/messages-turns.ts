@@ -12,12 +12,14 @@ export interface MessagesTurnContext {
   readonly strictTurns: boolean
 }
 
+type System = NonNullable<MessagesRequest['system']>
+
 /**
  * The system prompt as a turn; undefined when there is none. Its texts are joined with blank lines (contract C.2), but
  * stay apart, blank lines included, where a block carries something for an upstream of the same dialect, such as
  * `cache_control`: either way the parts join by concatenation.
  */
-export function decodeSystem(system: NonNullable<MessagesRequest['system']>): Turn | undefined {
+function decodeSystem(system: System): Turn | undefined {
   if (typeof system === 'string') return system === '' ? undefined : { role: 'system', parts: [text(system)] }
   if (system.length === 0) return undefined
   const last = system.length - 1
@@ -33,14 +35,26 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Decodes the turns (contract C.3): they alternate and begin with the user, a user turn after tool_use blocks answers
- * each of them, and a last assistant turn is a prefill. Without `strictTurns` repeated turns count as one and `system`
- * is allowed, as upstream does it.
+ * Decodes the conversation (contract C.3): the system prompt comes first. Turns alternate and begin with the user, a user
+ * turn after tool_use blocks answers each of them, and a last assistant turn is a prefill. Without `strictTurns` repeated
+ * turns count as one, and the texts of `system` turns are put behind the system prompt, in their order.
  */
-export function decodeMessagesTurns(messages: readonly InputMessage[], context: MessagesTurnContext): Turn[] {
+export function decodeConversation(
+  system: System,
+  messages: readonly InputMessage[],
+  context: MessagesTurnContext,
+): Turn[] {
   const decoder = new TurnDecoder(context)
   for (const [index, message] of messages.entries()) decoder.add(message, `messages[${index}]`)
-  return decoder.finish()
+  const turns = decoder.finish()
+  const prompt = decoder.systems.length === 0 ? system : [system, ...decoder.systems].flatMap(blocksOf)
+  const first = decodeSystem(prompt)
+  return first === undefined ? turns : [first, ...turns]
+}
+
+function blocksOf(system: System): Exclude<System, string> {
+  if (typeof system !== 'string') return system
+  return system === '' ? [] : [text(system)]
 }
 
 type Role = 'user' | 'assistant'
@@ -49,6 +63,8 @@ type Ids = Map<string, string>
 class TurnDecoder {
   readonly #context: MessagesTurnContext
   readonly #turns: Turn[] = []
+  /** What turns of the role `system` said. */
+  readonly systems: System[] = []
   #role: Role | undefined
   /** tool_use ids of the nearest assistant turn, and of them those without a result → path of the block. */
   #uses: Ids = new Map()
@@ -77,9 +93,11 @@ class TurnDecoder {
   }
 
   #addSystem(message: Extract<InputMessage, { role: 'system' }>, param: string): void {
-    if (this.#context.strictTurns) refuse('invalid_value', `${param}.role`, 'use the top-level system field')
-    const turn = decodeSystem(message.content)
-    if (turn !== undefined) this.#turns.push(turn)
+    if (this.#context.strictTurns) {
+      const message = "role 'system' is not supported in messages; use the top-level system field"
+      refuse('invalid_value', `${param}.role`, message)
+    }
+    this.systems.push(message.content)
   }
 
   #enter(role: Role, param: string): void {
