@@ -13,6 +13,20 @@ const WAIT_MS = 90_000
 const CLOSED_MS = 10_000
 /** What the corpora leave on disk would be seen by the next run. */
 const LEAVE_FILES = "open('/tmp/left', 'w').write('x'); open('left-too', 'w').write('x')"
+/** A lock of another process is what F_GETLK tells of; flock and the other locks of files are refused (corpus). */
+const HOLD_LOCK = `
+import fcntl, os, time
+try: fcntl.lockf(os.open('/etc/passwd', os.O_RDONLY), fcntl.LOCK_SH)
+except OSError: pass
+print('held')
+time.sleep(60)`
+const LOOK_FOR_LOCK = `
+import fcntl, os, struct
+shape = 'hhqqi4x'
+try:
+    lock = fcntl.fcntl(os.open('/etc/passwd', os.O_RDONLY), fcntl.F_GETLK, struct.pack(shape, fcntl.F_WRLCK, 0, 0, 0, 0))
+    print('free' if struct.unpack(shape, lock)[0] == fcntl.F_UNLCK else 'locked')
+except OSError as error: print(error)`
 const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') if name.startswith('left')))"
 
 /** What a file may change. */
@@ -130,6 +144,21 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
   it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {
     expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
+  })
+
+  it('lets no lock of one run be seen by another', { timeout: WAIT_MS }, async (context) => {
+    if (sandbox(context).name === 'wasm') context.skip('it has no locks')
+    const leaving = new AbortController()
+    const { promise: isHeld, resolve } = Promise.withResolvers<void>()
+    const holder = sandbox(context).run(
+      { code: HOLD_LOCK, timeoutMs: 60_000, scan: false },
+      () => resolve(),
+      leaving.signal,
+    )
+    await Promise.race([isHeld, holder])
+    expect(await runCode(sandbox(context), LOOK_FOR_LOCK)).toMatchObject({ stderr: '', stdout: 'free\n' })
+    leaving.abort(new Error('seen'))
+    await expect(holder).rejects.toThrow('seen')
   })
 
   it('draws other random numbers in each run', { timeout: WAIT_MS }, async (context) => {

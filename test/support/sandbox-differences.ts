@@ -34,7 +34,7 @@ const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
   zygote: [],
   wasm: [
     {
-      ids: ['thread-that-stays', 'threading', 'pool-of-threads'],
+      ids: ['thread-that-stays', 'threading', 'pool-of-threads', 'loops-and-threads'],
       reason: 'It has no threads: starting one is an error of the program.',
       ...bothWays({ success: true, exit_code: 1, stdout_contains: '', stderr_contains: "can't start new thread" }),
     },

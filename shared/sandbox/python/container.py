@@ -24,6 +24,7 @@ import signal
 import sys
 import traceback
 
+import asyncio_wakeup
 import execution
 import frames
 import limits
@@ -41,6 +42,7 @@ def main() -> None:
     namespaces.hide_from_equals()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
+    asyncio_wakeup.make_it_work()
     execution.prepare()
     frames.write_json(SINK, b"R", _versions())
     jobs = frames.JobReader(SOURCE)

@@ -10,8 +10,10 @@ STACK_BYTES_MAX = 8 << 20
 CPU_GRACE_SECONDS = 2
 # Used when the system does not say.
 ADDRESS_SPACE_BYTES = 1 << 30
-# Since this version the number of processes is counted in each user namespace apart.
+# Since this version processes and queued signals are counted in each user namespace apart.
 COUNTS_IN_NAMESPACES = (5, 14)
+# Signals that a process has queued are memory of the kernel; only real-time ones are kept more than once.
+QUEUED_SIGNALS_MAX = 32
 
 
 def address_space() -> int:
@@ -47,6 +49,7 @@ def apply(job: dict, warm_bytes: int) -> None:
     }
     if _kernel() >= COUNTS_IN_NAMESPACES:
         values[resource.RLIMIT_NPROC] = limits["processes"]
+        values[resource.RLIMIT_SIGPENDING] = QUEUED_SIGNALS_MAX
     # Last: setting the others takes memory too.
     values[resource.RLIMIT_AS] = warm_bytes + limits["memory_bytes"]
     for name, value in values.items():

@@ -11,7 +11,8 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, PathFinder
+
+import imports
 
 PYPLOT = "matplotlib.pyplot"
 PLOTS_MAX = 20
@@ -29,7 +30,7 @@ _shown_bytes = 0
 
 def capture_when_imported() -> None:
     """From the first import of pyplot on, whoever does it, figures are taken."""
-    sys.meta_path.insert(0, _PyplotFinder())
+    imports.when_loaded(PYPLOT, _capture)
 
 
 def draw_one() -> None:
@@ -60,29 +61,6 @@ def send_to(emit: Callable[[bytes, bytes], None]) -> None:
     """Figures go to `emit(b"P", png)` from now on."""
     global _emit
     _emit = emit
-
-
-class _PyplotFinder:
-    """Finds pyplot where it is, and has the capture put into it as soon as it is loaded."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == PYPLOT else None
-        if spec is not None:
-            spec.loader = _PyplotLoader(spec.loader)
-        return spec
-
-
-class _PyplotLoader:
-    def __init__(self, loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _capture(module)
 
 
 def _capture(pyplot: types.ModuleType) -> None:

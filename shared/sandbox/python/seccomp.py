@@ -3,7 +3,8 @@ System calls that a program may make, by two seccomp filters (Linux, x86-64 and 
 
 The first lets through what Python and its libraries use, and answers ENOSYS to the rest, as an older kernel would, so
 that a C library falls back. The second refuses with EPERM what leads out, whatever the first one says: another
-process, a socket, a namespace, memory that no limit counts, and the means that the sandbox itself was made with.
+process, a namespace, the means that the sandbox itself was made with, memory that no limit counts (sockets and pipes,
+whose buffers are the kernel's), and what runs of one user share: locks on files, descriptors on their way.
 """
 
 from __future__ import annotations
@@ -16,28 +17,31 @@ import struct
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, ERRNO, KILL = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
+# The call is not made, and answers 0.
+PRETEND = ERRNO
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; the arguments have 8 bytes each, the low half comes first.
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-CLONE_THREAD, CLONE_NAMESPACES, AF_UNIX = 0x0001_0000, 0x7E02_0080, 1
+CLONE_THREAD, CLONE_NAMESPACES = 0x0001_0000, 0x7E02_0080
 # Calls of the x32 interface have numbers from here.
 X32 = 0x4000_0000
 
 ARCHITECTURES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 # Numbers on x86-64 and on AArch64, which does not have the older ones.
-CLONE, CLONE3, SOCKETPAIR, TGKILL, PRLIMIT = (56, 220), (435, 435), (53, 199), (234, 131), (302, 261)
+CLONE, CLONE3, FCNTL, TGKILL, PRLIMIT = (56, 220), (435, 435), (72, 25), (234, 131), (302, 261)
+# Commands of fcntl that are about a descriptor, and the one that asks for the locks of other processes.
+F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC = 0, 1, 2, 3, 4, 5, 1030
+F_SETLK, F_SETLKW = 6, 7
 ALLOWED = {
     "read": (0, 63), "write": (1, 64), "open": (2, None), "close": (3, 57), "stat": (4, None), "fstat": (5, 80),
     "lstat": (6, None), "poll": (7, None), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226),
     "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139), "ioctl": (16, 29), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
-    "writev": (20, 66), "access": (21, None), "pipe": (22, None), "select": (23, None), "sched_yield": (24, 124),
+    "writev": (20, 66), "access": (21, None), "select": (23, None), "sched_yield": (24, 124),
     "mremap": (25, 216), "msync": (26, 227), "mincore": (27, 232), "madvise": (28, 233), "dup": (32, 23),
     "dup2": (33, None), "pause": (34, None), "nanosleep": (35, 101), "getitimer": (36, 102), "alarm": (37, None),
-    "setitimer": (38, 103), "getpid": (39, 172), "sendfile": (40, 71), "sendto": (44, 206), "recvfrom": (45, 207),
-    "sendmsg": (46, 211), "recvmsg": (47, 212), "shutdown": (48, 210), "getsockname": (51, 204),
-    "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209), "exit": (60, 93), "wait4": (61, 260),
-    "uname": (63, 160), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "fdatasync": (75, 83),
+    "setitimer": (38, 103), "getpid": (39, 172), "sendfile": (40, 71), "exit": (60, 93), "wait4": (61, 260),
+    "uname": (63, 160), "fcntl": (72, 25), "fsync": (74, 82), "fdatasync": (75, 83),
     "truncate": (76, 45), "ftruncate": (77, 46), "getdents": (78, None), "getcwd": (79, 17), "chdir": (80, 49),
     "fchdir": (81, 50), "rename": (82, None), "mkdir": (83, None), "rmdir": (84, None), "link": (86, None),
     "unlink": (87, None), "symlink": (88, None), "readlink": (89, None), "chmod": (90, None), "fchmod": (91, 52),
@@ -59,15 +63,17 @@ ALLOWED = {
     "pselect6": (270, 72), "ppoll": (271, 73), "set_robust_list": (273, 99), "get_robust_list": (274, 100),
     "utimensat": (280, 88), "epoll_pwait": (281, 22), "timerfd_create": (283, 85), "eventfd": (284, None),
     "fallocate": (285, 47), "timerfd_settime": (286, 86), "timerfd_gettime": (287, 87), "eventfd2": (290, 19),
-    "epoll_create1": (291, 20), "dup3": (292, 24), "pipe2": (293, 59), "preadv": (295, 69), "pwritev": (296, 70),
+    "epoll_create1": (291, 20), "dup3": (292, 24), "preadv": (295, 69), "pwritev": (296, 70),
     "prlimit64": (302, 261), "getcpu": (309, 168), "renameat2": (316, 276), "getrandom": (318, 278),
     "membarrier": (324, 283), "copy_file_range": (326, 285), "statx": (332, 291), "rseq": (334, 293),
     "close_range": (436, 436), "faccessat2": (439, 439), "epoll_pwait2": (441, 441),
 }  # fmt: skip
 DENIED = {
-    "shmget": (29, 194), "shmat": (30, 196), "socket": (41, 198), "connect": (42, 203), "accept": (43, 202),
-    "bind": (49, 200), "listen": (50, 201), "fork": (57, None), "vfork": (58, None), "execve": (59, 221),
-    "kill": (62, 129), "semget": (64, 190), "msgget": (68, 186), "chown": (92, None), "fchown": (93, 55),
+    "pipe": (22, None), "shmget": (29, 194), "shmat": (30, 196), "socket": (41, 198), "connect": (42, 203),
+    "accept": (43, 202), "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212),
+    "shutdown": (48, 210), "bind": (49, 200), "listen": (50, 201), "getsockname": (51, 204), "getpeername": (52, 205),
+    "socketpair": (53, 199), "setsockopt": (54, 208), "getsockopt": (55, 209), "fork": (57, None), "vfork": (58, None), "execve": (59, 221),
+    "kill": (62, 129), "semget": (64, 190), "msgget": (68, 186), "flock": (73, 32), "chown": (92, None), "fchown": (93, 55),
     "lchown": (94, None), "ptrace": (101, 117), "syslog": (103, 116), "setuid": (105, 146), "setgid": (106, 144),
     "setreuid": (113, 145), "setregid": (114, 143), "setgroups": (116, 159), "setresuid": (117, 147),
     "setresgid": (119, 149), "setfsuid": (122, 151), "setfsgid": (123, 152), "capset": (126, 91),
@@ -80,7 +86,7 @@ DENIED = {
     "mbind": (237, 235), "set_mempolicy": (238, 237), "mq_open": (240, 180), "kexec_load": (246, 104),
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "inotify_init": (253, None),
     "migrate_pages": (256, 238), "mknodat": (259, 33), "fchownat": (260, 54), "unshare": (272, 97), "tee": (276, 77),
-    "vmsplice": (278, 75), "move_pages": (279, 239), "accept4": (288, 242), "inotify_init1": (294, 26),
+    "vmsplice": (278, 75), "move_pages": (279, 239), "accept4": (288, 242), "pipe2": (293, 59), "inotify_init1": (294, 26),
     "rt_tgsigqueueinfo": (297, 240), "perf_event_open": (298, 241), "fanotify_init": (300, 262),
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "clock_adjtime": (305, 266), "setns": (308, 268),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272), "finit_module": (313, 273),
@@ -100,7 +106,7 @@ class Unsupported(Exception):
 
 
 def allow_known() -> None:
-    """For this process: only ALLOWED, threads, and pairs of sockets. @raises Unsupported"""
+    """For this process: only ALLOWED, and what makes threads. @raises Unsupported"""
     _apply(known_rules(_column()))
 
 
@@ -112,7 +118,6 @@ def deny_escapes() -> None:
 def known_rules(column: int) -> list[Rule]:
     """The first filter, for the processor of a column of the tables."""
     rules = _unless_bits(CLONE[column], 0, CLONE_NAMESPACES, errno.EPERM)
-    rules += _if_equal(SOCKETPAIR[column], 0, AF_UNIX)
     for numbers in ALLOWED.values():
         if numbers[column] is not None:
             rules += _return_for(numbers[column], ALLOW)
@@ -128,10 +133,27 @@ def escape_rules(column: int) -> list[Rule]:
     rules += _if_equal(TGKILL[column], 0, os.getpid())
     # With a null pointer it only asks. Both halves of the address count.
     rules += _if_null(PRLIMIT[column], 2)
+    rules += _fcntl_rules(FCNTL[column])
     for numbers in DENIED.values():
         if numbers[column] is not None:
             rules += _return_for(numbers[column], ERRNO | errno.EPERM)
     return [*rules, (RETURN, 0, 0, ALLOW)]
+
+
+def _fcntl_rules(number: int) -> list[Rule]:
+    """
+    No locks that another run could see on a file that both may read, no signals, no larger pipes.
+
+    Locks that belong to a process (POSIX, as SQLite takes them) are never in the way of that process, and a run is one:
+    each would be given, so that is said, and none is taken. F_GETLK looks for those of others and truly finds none.
+    """
+    about_descriptors = (F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_DUPFD_CLOEXEC)
+    answers = {**dict.fromkeys(about_descriptors, ALLOW), F_SETLK: PRETEND, F_SETLKW: PRETEND}
+    rules = [(LOAD, 0, 0, ARGUMENTS + 8)]
+    for command, answer in answers.items():
+        rules += _return_for(command, answer)
+    rules.append((RETURN, 0, 0, ERRNO | errno.EPERM))
+    return [(JUMP_EQUAL, 0, len(rules), number), *rules]
 
 
 def _column() -> int:

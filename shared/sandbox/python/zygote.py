@@ -19,6 +19,7 @@ import socket
 import sys
 import traceback
 
+import asyncio_wakeup
 import execution
 import frames
 import huge_pages
@@ -37,6 +38,7 @@ def main(path: str) -> None:
     namespaces.become_nobody()
     namespaces.die_with_parent()
     namespaces.hide_from_equals()
+    asyncio_wakeup.make_it_work()
     versions = execution.warm()
     huge_pages.collapse()
     warm_bytes = limits.address_space()
