@@ -5,7 +5,7 @@ import { z } from 'zod'
  *
  * `status` is that of the OpenAI format (contract A.3); the messages format differs only for overload (529).
  * `retry` says whether the job may run again on its own, `triesMax` how often at most where that is less than for others;
- * neither says what the caller should do.
+ * where `isTry` is false it only waited for its turn, which it may as often as it takes. None says what the caller should do.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },
@@ -46,7 +46,7 @@ export const ERRORS = {
   request_too_large: { status: 413, retry: false },
   unsupported_media_type: { status: 415, retry: false },
   idempotency_key_reused: { status: 422, retry: false },
-  rate_limit_exceeded: { status: 429, retry: true },
+  rate_limit_exceeded: { status: 429, retry: true, isTry: false },
   token_limit_exceeded: { status: 429, retry: true },
   internal_error: { status: 500, retry: false },
   upstream_error: { status: 502, retry: true },

@@ -131,6 +131,9 @@ const Settings = z.object({
     .min(1)
     .default(4 * 3_600)
     .describe('Longest audio, as it is decoded'),
+  AUDIO_SECONDS_PER_KEY: Count.default(3_600).describe(
+    'Seconds of audio one key may have in work at once in a worker; 0: no limit',
+  ),
   REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
   START_TIMEOUT_MS: Milliseconds.default(300_000).describe('Longest wait that may be expected of a call it accepts'),
   WORKER_SILENT_MS: Milliseconds.min(2_000)
@@ -228,6 +231,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     sandboxDir: resolve(dataDir, 'sandbox'),
     audioBytesMax: s.AUDIO_BYTES_MAX,
     audioSecondsMax: s.AUDIO_SECONDS_MAX,
+    audioSecondsPerKey: s.AUDIO_SECONDS_PER_KEY,
     requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
     startTimeoutMs: s.START_TIMEOUT_MS,
     workerSilentMs: s.WORKER_SILENT_MS,

@@ -82,6 +82,36 @@ describe.skipIf(!clips)('audio decoding by the local model server', { timeout: 1
     }
   })
 
+  test.each([
+    ['1 Hz', () => waveOf(silence(0.1), 1), '1 Hz'],
+    ['3,999 Hz', () => waveOf(silence(1), 3_999), '3999 Hz'],
+    ['a million Hz', () => waveOf(silence(1), 1_000_000), '1000000 Hz'],
+    ['sixteen channels', () => withChannels(waveOf(silence(1)), 16), '16 channels'],
+  ])('a file of %s is refused by name, before it becomes hours', async (_, make, named) => {
+    expect(await refusal(make())).toMatchObject({
+      status: 400,
+      code: 'invalid_audio',
+      message: expect.stringContaining(named),
+    })
+  })
+
+  test.each([
+    ['a flac', () => withFlacSamples(kind('flac.flac'), 5 * 3_600 * RATE)],
+    ['an ogg', () => withLastGranule(kind('opus.ogg'), 48_000n * 3_600n * 1_000n)],
+  ])('%s that declares more than is taken is refused before it is decoded', async (_, make) => {
+    const message = 'The audio is longer than 4 hours.'
+    expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
+  })
+
+  test('a call may ask for less than the server takes', async () => {
+    const message = 'The audio is longer than 5 seconds.'
+    const refused = { status: 400, code: 'audio_too_long', message }
+    expect(await refusal(original, '/audio/probe?seconds_max=5')).toEqual(refused)
+    expect(await refusal(kind('mp3.mp3'), '/audio/probe?seconds_max=5')).toEqual(refused)
+    expect((await local.post('/audio/probe?seconds_max=10', original)).status).toBe(200)
+    expect(await refusal(original, '/audio/probe?seconds_max=-1')).toMatchObject({ code: 'invalid_value' })
+  })
+
   test('an mp4 that says it lasts for half a day is as long as what is in it', async () => {
     const { json } = await local.post('/audio/probe', withDuration(kind('aac.mp4'), 0x7fff_ffff))
     expect(json.duration).toBeCloseTo(9.98, 2)
@@ -151,6 +181,42 @@ function zipOf(data: Buffer): Buffer {
   head.writeUInt16LE(1, 26)
   head.write('a', 30)
   return Buffer.concat([head, packed])
+}
+
+/** A WAV whose samples are those of so many channels. */
+function withChannels(file: Buffer, channels: number): Buffer {
+  const copy = Buffer.from(file)
+  copy.writeUInt16LE(channels, 22)
+  copy.writeUInt32LE(RATE * 2 * channels, 28)
+  copy.writeUInt16LE(2 * channels, 32)
+  return copy
+}
+
+/** STREAMINFO (RFC 9639 §8.2) begins at byte 8: after ten bytes 20 bits of rate, 3 of channels, 5 of depth, 36 of length. */
+function withFlacSamples(file: Buffer, samples: number): Buffer {
+  const copy = Buffer.from(file)
+  copy.writeUInt32BE(samples, 22)
+  return copy
+}
+
+/** An Ogg file (RFC 3533 §6) whose last page says that it ends there. */
+function withLastGranule(file: Buffer, granule: bigint): Buffer {
+  const copy = Buffer.from(file)
+  const at = copy.lastIndexOf('OggS')
+  copy.writeBigUInt64LE(granule, at + 6)
+  copy.writeUInt32LE(0, at + 22)
+  copy.writeUInt32LE(oggChecksum(copy.subarray(at)), at + 22)
+  return copy
+}
+
+/** CRC-32 with the polynomial 0x04c11db7, not reflected, from zero. */
+function oggChecksum(page: Buffer): number {
+  let crc = 0
+  for (const byte of page) {
+    crc ^= byte << 24
+    for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000_0000 ? (crc << 1) ^ 0x04c1_1db7 : crc << 1
+  }
+  return crc >>> 0
 }
 
 /** An mp4 whose boxes mvhd, tkhd and mdhd (ISO 14496-12, version 0) all tell another duration. */

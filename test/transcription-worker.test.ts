@@ -1,6 +1,7 @@
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, test } from 'vitest'
+import { AudioShare } from '#services/transcription/audio-share.ts'
 import { ServiceError } from '#shared/error.ts'
 import { until } from './stack.ts'
 import {
@@ -165,6 +166,91 @@ describe('audio is looked at before any model has work with it', () => {
     expect(response.headers.get('retry-after')).toBe('60')
     expect(await errorOf(response)).toMatchObject({ status: 503, code: 'model_loading', message: 'install python3' })
     expect(service.speech.calls).toHaveLength(0)
+  })
+})
+
+describe('audio of one key', () => {
+  /** A worker of two slots on whose models the first call hangs until it may go. */
+  async function startHanging(go: Promise<void>) {
+    const hangs: SpeechScript = async (_, answer) => {
+      await go
+      answer.open()
+      answer.frame({ type: 'transcript.text.done', text: 'first', language: 'en', duration: 3_000 })
+      answer.end()
+    }
+    const speaks: SpeechScript = (_, answer) => {
+      answer.open()
+      answer.frame({ type: 'transcript.text.done', text: 'later', language: 'en', duration: 1 })
+      answer.end()
+    }
+    const probed = [3_000, 30]
+    const probe: SpeechScript = ({ query }, answer) => {
+      const seconds = probed.shift() ?? 700
+      if (seconds <= Number(query.replace('seconds_max=', ''))) answer.json({ duration: seconds })
+      else answer.json({ error: { message: 'x', code: 'audio_too_long', param: 'file' } }, 400)
+    }
+    const models = () => [
+      {
+        id: 's1',
+        pool: 'transcription',
+        engine: { type: 'local', model: 'whisper-tiny.en' },
+        transcription: { stream: true },
+      },
+    ]
+    const local = { '/audio/probe': probe, [TRANSCRIBE]: inTurn(hangs, speaks) }
+    return await startOn({ local }, { models })
+  }
+
+  test('over what it may have in work is refused or waits its turn, and short audio goes', async () => {
+    const go = Promise.withResolvers<void>()
+    await using service = await startHanging(go.promise)
+    const first = service.upload({ model: 's1' })
+    await until(() => service.audio.calls.some(({ path }) => path === TRANSCRIBE))
+    expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: 'later' })
+
+    const refused = await service.upload({ model: 's1' })
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5)
+    expect(await errorOf(refused)).toMatchObject({ status: 429, code: 'rate_limit_exceeded' })
+
+    const job = (await (
+      await service.upload({ model: 's1' }, WAVE, { headers: { prefer: 'respond-async' } })
+    ).json()) as { id: string }
+    const state = async () => (await (await service.get(`/v1/jobs/${job.id}`)).json()) as Record<string, unknown>
+    await until(async () => (await state()).attempt === 1 && (await state()).status === 'queued')
+    go.resolve()
+    expect(await (await first).json()).toMatchObject({ text: 'first' })
+    expect(await (await service.upload({ model: 's1' })).json()).toMatchObject({ text: 'later' })
+  })
+})
+
+describe('the share of a key', () => {
+  const share = () => new AudioShare({ secondsPerKey: 100, secondsMax: 1_000 })
+
+  test('is all there is while no other file of it is here, and what is left then', () => {
+    const files = share()
+    const one = files.enter('key_1')
+    expect(one.room).toBe(1_000)
+    one.take(30)
+    expect([files.enter('key_1').room, files.enter('key_2').room]).toEqual([70, 1_000])
+  })
+
+  test('is never less than a minute, and free again when the work has ended', () => {
+    const files = share()
+    const one = files.enter('key_1')
+    one.take(900)
+    const other = files.enter('key_1')
+    expect(other.room).toBe(60)
+    expect(() => other.take(61)).toThrow('This key has 900 s of audio in work here, and may have 100 s at once.')
+    one.leave()
+    other.leave()
+    expect(files.enter('key_1').room).toBe(1_000)
+  })
+
+  test('is not taken twice by files that are decoded at the same time', () => {
+    const files = share()
+    const [one, other] = [files.enter('key_1'), files.enter('key_1')]
+    one.take(90)
+    expect(() => other.take(90)).toThrow('This key has 90 s')
   })
 })
 

@@ -6,6 +6,8 @@ import { sampleOf } from './audio.ts'
 
 /** How long a sample of a voice must be, in seconds (spec 8). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
+/** Decoding a sample ends here; what is shorter, and too long, is told how long it is. */
+const SAMPLE_SECONDS_DECODED = 60
 /** A decoder may give some milliseconds more or less than what was recorded. */
 const TOLERANCE_SECONDS = 0.05
 
@@ -29,7 +31,8 @@ export async function inspectAudio(
     throw new ServiceError('audio_too_long', message, { param: 'file' })
   }
   for (const [index, speaker] of speakers.entries()) {
-    const seconds = await tools.probe(sampleOf(speaker), options).catch((error: unknown) => {
+    const bounds = { secondsMax: SAMPLE_SECONDS_DECODED, signal: options.signal }
+    const seconds = await tools.probe(sampleOf(speaker), bounds).catch((error: unknown) => {
       throw aboutReference(error, index)
     })
     requireSampleLength(seconds, index)

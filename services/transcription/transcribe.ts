@@ -7,6 +7,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/jobs/pool.ts'
 import type { Ports } from '#shared/ports.ts'
 import { audioOf } from './audio.ts'
+import type { AudioPlace, AudioShare } from './audio-share.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
 import { tellProgress } from './progress.ts'
@@ -19,6 +20,8 @@ export interface Workbench {
   readonly ports: Pick<Ports, 'models' | 'blobs' | 'log'> & {
     readonly config: Pick<Ports['config'], 'audioSecondsMax'>
   }
+  /** What each key has in work here. */
+  readonly share: AudioShare
   readonly tools: AudioTools
   /** The engine of a model, opened when it is first asked for. */
   engineOf(model: ModelConfig): TranscriptionEngine
@@ -39,7 +42,26 @@ export async function* transcribe(
 ): AsyncGenerator<TranscribeEvent> {
   const audio = audioOf(request, bench.ports.blobs)
   const chain = chainOf(bench, request.model)
-  const duration = await inspect(bench, request, audio, context.signal)
+  const place = bench.share.enter(context.tenant)
+  try {
+    const duration = await inspect(bench, request, audio, place, context.signal)
+    if (duration !== undefined) place.take(duration)
+    // What only upstreams work on takes no more time here.
+    if (!chain.some((model) => model.engine.type === 'local')) place.leave()
+    yield* transcribeInspected(bench, request, audio, duration, chain, context)
+  } finally {
+    place.leave()
+  }
+}
+
+async function* transcribeInspected(
+  bench: Workbench,
+  request: TranscribeRequest,
+  audio: AudioFile,
+  duration: number | undefined,
+  chain: readonly ModelConfig[],
+  context: AttemptContext,
+): AsyncGenerator<TranscribeEvent> {
   const onSeconds = context.onProgress && tellProgress(context.onProgress, duration)
   const { idempotencyKey, traceparent, signal } = context
   const options = { signal, idempotencyKey, traceparent, duration, onSeconds }
@@ -70,12 +92,20 @@ export async function* transcribe(
  * How long the audio is; undefined where nothing here can decode it. A deployment whose models all run elsewhere works
  * without Python: then the upstream is the one to refuse what it cannot read.
  */
-async function inspect(bench: Workbench, request: TranscribeRequest, audio: AudioFile, signal: AbortSignal) {
-  const { audioSecondsMax: secondsMax } = bench.ports.config
+async function inspect(
+  bench: Workbench,
+  request: TranscribeRequest,
+  audio: AudioFile,
+  place: AudioPlace,
+  signal: AbortSignal,
+): Promise<number | undefined> {
+  const { room: secondsMax } = place
   try {
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
+    // Alone it may still be taken, or be told that it never will.
+    if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
     // Speakers are told apart by the same server.
     if (why.code !== 'model_loading' || request.diarize) throw error
     if (bench.ports.models.find(request.model)?.engine.type !== 'local') bench.onUnchecked(why)

@@ -9,6 +9,7 @@ import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { recordTranscript } from '#shared/protocols/transcript.ts'
+import { AudioShare } from './audio-share.ts'
 import { transcribe, type Workbench } from './transcribe.ts'
 
 /** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
@@ -34,10 +35,12 @@ export async function startTranscription(ports: Ports): Promise<Service> {
 function openWorkbench(ports: Ports): Workbench & { close(): Promise<void> } {
   const tools = ports.openAudioTools()
   const engines = new Map<string, TranscriptionEngine>()
+  const { audioSecondsPerKey: secondsPerKey, audioSecondsMax: secondsMax } = ports.config
   let isTold = false
   return {
     ports,
     tools,
+    share: new AudioShare({ secondsPerKey, secondsMax }),
     engineOf(model: ModelConfig) {
       const engine = engines.get(model.id) ?? ports.openTranscriptionEngine(model)
       engines.set(model.id, engine)

@@ -36,13 +36,18 @@ export class AudioTools {
   /**
    * Decodes a file and gives how many seconds it lasts.
    *
+   * @param options.secondsMax Where decoding ends; what declares to be longer is refused before.
    * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `model_loading`
    */
-  async probe(audio: AudioFile, { signal }: CallOptions): Promise<number> {
+  async probe(
+    audio: AudioFile,
+    { secondsMax, signal }: CallOptions & { readonly secondsMax: number },
+  ): Promise<number> {
     const body = await audio.open()
     const headers = { 'content-type': 'application/octet-stream', 'content-length': String(audio.bytes) }
+    const path = `/audio/probe?seconds_max=${Math.ceil(secondsMax)}`
     try {
-      return Probed.parse(await this.#call({ path: '/audio/probe', headers, body, isStream: false, signal })).duration
+      return Probed.parse(await this.#call({ path, headers, body, isStream: false, signal })).duration
     } finally {
       body.destroy()
     }

@@ -144,8 +144,8 @@ export class Attempt {
     const { signal } = this.#abort
     signal.throwIfAborted()
     const idempotencyKey = `${this.job.id}:${this.job.attempt}`
-    const { traceparent } = this.job
-    return this.#kind.run(body, { signal, idempotencyKey, traceparent, onProgress: this.#sink.onProgress })
+    const { tenant, traceparent } = this.job
+    return this.#kind.run(body, { signal, idempotencyKey, tenant, traceparent, onProgress: this.#sink.onProgress })
   }
 
   async #onError(error: unknown): Promise<AttemptEnd> {

@@ -85,6 +85,12 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
+/** Whether a failure used up one of the job's tries: where it had to wait for others of its key nothing was tried. */
+export function isTry({ code }: ErrorBody): boolean {
+  const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
+  return row.isTry ?? true
+}
+
 function failLost(): Decision {
   return { do: 'fail', error: failure('worker_lost', 'The worker that ran this request was lost.') }
 }

@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
 import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink, type Progress } from './attempt.ts'
-import { decide, type RetryPolicy } from './decide.ts'
+import { decide, isTry, type RetryPolicy } from './decide.ts'
 import { DeltaBuffer } from './delta-buffer.ts'
 import type { Dispatcher } from './dispatch.ts'
 import type { Kind, OutputRecorder } from './pool.ts'
@@ -112,14 +112,15 @@ export class DurableRun implements AttemptSink {
     await this.#stopFlushing()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
-    const history = { tries: this.#tries + 1, crashes: 0, hasOutput: false, remainingMs }
+    const history = { tries: this.#tries + (isTry(error) ? 1 : 0), crashes: 0, hasOutput: false, remainingMs }
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
     const output = this.#takeOutput()
     if (decision.do === 'retry') {
-      if (canSpend) budget.spend()
-      await this.#write((run) => store.retry(run, { error, delayMs: decision.delayMs, output }))
+      const { delayMs } = decision
+      if (canSpend && isTry(error)) budget.spend()
+      await this.#write((run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
     } else {
       await this.#write((run) => store.fail(run, { error, output }))
     }

@@ -45,6 +45,8 @@ export interface AttemptContext {
   readonly signal: AbortSignal
   /** `job_id:attempt`, to make outside effects idempotent. */
   readonly idempotencyKey: string
+  /** Whose job it is. */
+  readonly tenant: string
   readonly traceparent: string | undefined
   /** Hears how far the work is; undefined where the caller watches the output itself. */
   readonly onProgress: ((progress: Progress) => void) | undefined

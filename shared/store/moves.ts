@@ -99,7 +99,7 @@ export const FAIL: Move = {
 export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
-  set: `${WRITTEN}, tries = tries + 1, run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
+  set: `${WRITTEN}, tries = tries + CAST(:used AS integer), run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
         state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_REQUESTED)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,

@@ -87,8 +87,8 @@ export class SqlStore implements Store {
     return await this.#write(moves.FAIL, run, { error: jsonText(end.error) }, end.output)
   }
 
-  async retry(run: Run, end: { error: ErrorBody; delayMs: number; output?: readonly NewEvent[] }) {
-    const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs) }
+  async retry(run: Run, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] }) {
+    const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
     return await this.#write(moves.RETRY, run, params, end.output)
   }
 

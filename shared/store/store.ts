@@ -44,8 +44,14 @@ export interface JobMoves {
   ): Promise<Moved | undefined>
   /** in_progress → failed. */
   fail(run: Run, end: { error: ErrorBody; output?: readonly NewEvent[] }): Promise<Moved | undefined>
-  /** in_progress → scheduled, `delayMs` from now, a try used up; → cancelled when a cancel was asked for. */
-  retry(run: Run, end: { error: ErrorBody; delayMs: number; output?: readonly NewEvent[] }): Promise<Moved | undefined>
+  /**
+   * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
+   * for.
+   */
+  retry(
+    run: Run,
+    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] },
+  ): Promise<Moved | undefined>
   /** in_progress → queued on drain, to be published; no try used up; → cancelled when a cancel was asked for. */
   handBack(run: Run, output?: readonly NewEvent[]): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */

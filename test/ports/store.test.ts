@@ -369,6 +369,12 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(run.id)).toMatchObject({ has_output: false, chunk: 0, error: null })
     })
 
+    it('retries a job that only waited for its turn without the cost of a try', async () => {
+      const run = await running(store)
+      const moved = await store.retry(run, { error: ERROR, delayMs: 5_000, isTry: false })
+      expect(moved?.job).toMatchObject({ state: 'scheduled', tries: 0, attempt: 1 })
+    })
+
     it('hands its job back at once, without the cost of a try', async () => {
       const run = await running(store)
       const moved = await store.handBack(run)

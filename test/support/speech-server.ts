@@ -7,6 +7,8 @@ import { type Answer, answerOn } from './upstream.ts'
 /** A call as the speech server saw it. */
 export interface SpeechCall {
   readonly path: string
+  /** What stood behind the path, without the question mark. */
+  readonly query: string
   readonly headers: IncomingHttpHeaders
   /** Values of each text field, in order. */
   readonly fields: Readonly<Record<string, string[]>>
@@ -75,7 +77,8 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   for await (const chunk of request) chunks.push(chunk as Buffer)
   const body = Buffer.concat(chunks)
   const type = request.headers['content-type'] ?? ''
-  const seen = { path: request.url ?? '', headers: request.headers, closed }
+  const [path = '', query = ''] = (request.url ?? '').split('?')
+  const seen = { path, query, headers: request.headers, closed }
   if (!type.startsWith('multipart/')) return { ...seen, fields: {}, file: body, filename: undefined }
   const form = await new Response(body, { headers: { 'content-type': type } }).formData()
   const fields: Record<string, string[]> = {}

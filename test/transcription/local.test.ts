@@ -16,7 +16,7 @@ import {
 } from '../support/transcribe-calls.ts'
 
 const TRANSCRIBE = '/v1/audio/transcriptions'
-const options = { signal: new AbortController().signal }
+const options = { signal: new AbortController().signal, secondsMax: 600 }
 const loading = () => Promise.reject(new ServiceError('model_loading', 'prepared to 40 %', { retryAfterMs: 5_000 }))
 
 async function openOn(scripts: SpeechScripts, engine: object = {}) {
@@ -206,7 +206,7 @@ describe('what decodes audio', () => {
     await using at = await openOn({ '/audio/probe': (call) => received.resolve(call) })
     const stop = new AbortController()
     const audio = fileOf()
-    const probing = at.tools.probe(audio, { signal: stop.signal })
+    const probing = at.tools.probe(audio, { secondsMax: 600, signal: stop.signal })
     const { closed } = await received.promise
     stop.abort('cancelled')
     await expect(probing).rejects.toBe('cancelled')

@@ -22,6 +22,8 @@ import av.logging
 DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
 # Those whose header says for certain how long the audio is.
 EXACT = ("flac", "mov", "matroska")
+# Those who count it by what the file holds, or by its last page: nobody who records gets it wrong by much.
+DECLARING = (*EXACT, "wav", "ogg")
 DECODERS = (
     "aac aac_latm ac3 adpcm_ima_qt adpcm_ima_wav adpcm_ms alac eac3 flac mp1 mp1float mp2 mp2float mp3 mp3float opus "
     "libopus vorbis pcm_alaw pcm_mulaw pcm_dvd pcm_f32be pcm_f32le pcm_f64be pcm_f64le pcm_s16be pcm_s16le pcm_s24be "
@@ -34,8 +36,15 @@ OPTIONS = {
     "enable_drefs": "0",
 }
 SECONDS_MIN = 0.1
+# A lower rate makes hours of a few bytes. Telephones have 8,000, and studios 192,000.
+RATES = (4_000, 384_000)
+CHANNELS_MAX = 8
+# Packets in a row that hold no sound: reading on would only take time.
+SOUNDLESS_PACKETS_MAX = 10_000
 # A RIFF header of a stream declares a size near one of the largest numbers: it says nothing.
 RIFF_SIZELESS = 0x7FFF_0000
+# Codecs declare some padding that is not heard.
+DECLARED_SLACK_SECONDS = 1.0
 # Part that may be missing: many writers round, or count padding.
 MISSING_MAX = 0.1
 
@@ -102,13 +111,16 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
     if context is None or context.name not in DECODERS:
         raise Refused("invalid_audio", "The audio is in a coding that is not supported.")
     context.thread_count = 1
+    # Some containers leave it to their packets, where it is looked at again.
+    _require_shape(context.sample_rate or RATES[0], context.channels or 1)
     facts = {
         "container": DEMUXERS[container.format.name.split(",")[0]],
         "codec": context.codec.canonical_name,
         "channels": context.channels,
         "sample_rate": context.sample_rate,
     }
-    declared = _declared_seconds(container, stream)
+    _require_declared(_declared_seconds(container, stream, DECLARING), limits)
+    declared = _declared_seconds(container, stream, EXACT)
     samples = _copy_samples(container, stream, target, limits)
     if target is not None:
         with _full_disk_told():
@@ -131,9 +143,29 @@ def _riff_bytes(source: BinaryIO) -> int:
     return size + 8 if head[:4] == b"RIFF" and size < RIFF_SIZELESS else 0
 
 
-def _declared_seconds(container: av.container.InputContainer, stream: av.AudioStream) -> float:
-    """How long the file says the audio is; 0 when it does not say, or cannot know."""
-    if container.format.name.split(",")[0] not in EXACT:
+def _require_shape(rate: int, channels: int) -> None:
+    low, high = RATES
+    if not low <= rate <= high:
+        raise Refused("invalid_audio", f"The file has a sample rate of {rate} Hz; {low} to {high} Hz are taken.")
+    if channels > CHANNELS_MAX:
+        raise Refused("invalid_audio", f"The file has {channels} channels; at most {CHANNELS_MAX} are taken.")
+
+
+def _require_declared(seconds: float, limits: Limits) -> None:
+    """Before anything is decoded, which takes a while for hours of silence."""
+    if seconds > limits.seconds_max + DECLARED_SLACK_SECONDS:
+        raise _too_long(limits)
+
+
+def _too_long(limits: Limits) -> Refused:
+    seconds = limits.seconds_max
+    span = f"{seconds / 3600:.3g} hours" if seconds >= 3600 else f"{seconds:.3g} seconds"
+    return Refused("audio_too_long", f"The audio is longer than {span}.")
+
+
+def _declared_seconds(container: av.container.InputContainer, stream: av.AudioStream, formats: tuple[str, ...]) -> float:
+    """How long the file says the audio is; 0 when it does not say, or is none of these formats."""
+    if container.format.name.split(",")[0] not in formats:
         return 0
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
@@ -144,23 +176,26 @@ def _copy_samples(
     container: av.container.InputContainer, stream: av.AudioStream, target: BinaryIO | None, limits: Limits
 ) -> int:
     samples_max = int(limits.seconds_max * limits.rate)
-    resampler, shape, samples = None, None, 0
+    resampler, shape, samples, soundless = None, None, 0, 0
     for packet in container.demux(stream):
         try:
             frames = packet.decode()
         except av.error.InvalidDataError:
             # A damaged packet is a gap, as in any player; a file of nothing else has no samples and is refused.
-            continue
+            frames = []
+        soundless = 0 if frames else soundless + 1
+        if soundless > SOUNDLESS_PACKETS_MAX:
+            raise Refused("invalid_audio", NOT_AUDIO)
         for frame in frames:
             # A stream may change its shape on the way, and the resampler would refuse it.
             if shape != (shape := (frame.format.name, frame.layout.name, frame.sample_rate)) or resampler is None:
+                _require_shape(frame.sample_rate, frame.layout.nb_channels)
                 samples += _write(resampler.resample(None) if resampler else [], target)
                 resampler = av.AudioResampler(format="s16", layout="mono", rate=limits.rate)
             frame.pts = None
             samples += _write(resampler.resample(frame), target)
             if samples > samples_max:
-                message = f"The audio is longer than {limits.seconds_max / 3600:.3g} hours."
-                raise Refused("audio_too_long", message)
+                raise _too_long(limits)
     return samples + _write(resampler.resample(None) if resampler else [], target)
 
 

@@ -52,14 +52,16 @@ class Decoder:
         self._turns = Turns(AT_ONCE, WAITING_MAX)
         self._server: tuple[subprocess.Popen, Channel] | None = None
 
-    def decode(self, file: BinaryIO, client: socket.socket | None, rate: int = RATE) -> Audio:
+    def decode(
+        self, file: BinaryIO, client: socket.socket | None, rate: int = RATE, seconds_max: float = float("inf")
+    ) -> Audio:
         """
-        Decodes a file from its start.
+        Decodes a file from its start. It may be as long as `seconds_max`, and never longer than the server's own bound.
 
         Raises ApiError `invalid_audio`, `audio_too_short`, `audio_too_long`; `internal_error` when it is no fault of the
         file; ClientGone, and then the work has ended.
         """
-        limits = Limits(rate, self._seconds_max, CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES)
+        limits = Limits(rate, min(seconds_max, self._seconds_max), CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES)
         with self._turns.take(client):
             samples = tempfile.TemporaryFile(dir=self._directory)
             try:

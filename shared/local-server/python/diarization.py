@@ -15,6 +15,8 @@ from speech import Speech
 
 KNOWN_MAX = 4
 SECONDS_MIN, SECONDS_MAX = 2.0, 10.0
+# Decoding ends here; what is shorter, and too long, is told how long it is.
+DECODED_SECONDS_MAX = 60
 # A decoder may give some milliseconds more or less than what was recorded.
 TOLERANCE = 0.05
 
@@ -44,7 +46,7 @@ def _decode_reference(
     with tempfile.TemporaryFile(dir=directory) as file:
         file.write(_data_of(reference, index))
         try:
-            audio = decoder.decode(file, client)
+            audio = decoder.decode(file, client, seconds_max=DECODED_SECONDS_MAX)
         except ApiError as error:
             if error.status != 400:
                 raise

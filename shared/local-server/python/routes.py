@@ -29,6 +29,8 @@ from speech import Speech
 IDLE_SECONDS = 60
 CONNECTIONS_MAX = 128
 RATES = (8_000, 48_000)
+# Of a call that asks for no bound of its own.
+SECONDS_MAX = "9999999"
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,15 @@ class Handler(BaseHTTPRequestHandler):
     @contextlib.contextmanager
     def _decoded(self) -> Iterator[Audio]:
         services = self.server.services
-        (text,) = parse_qs(urlsplit(self.path).query).get("rate", [str(RATE)])[:1]
+        query = parse_qs(urlsplit(self.path).query)
+        (text,) = query.get("rate", [str(RATE)])[:1]
         if not re.fullmatch(r"\d{4,5}", text) or not RATES[0] <= int(text) <= RATES[1]:
             raise ApiError("invalid_value", "rate must be a number from 8000 to 48000.", param="rate")
+        (seconds_max,) = query.get("seconds_max", [SECONDS_MAX])[:1]
+        if not re.fullmatch(r"[1-9]\d{0,6}", seconds_max):
+            raise ApiError("invalid_value", "seconds_max must be a number of seconds.", param="seconds_max")
         with spool(self._body, services.scratch) as file:
-            audio = services.decoder.decode(file, self.connection, int(text))
+            audio = services.decoder.decode(file, self.connection, int(text), int(seconds_max))
         with contextlib.closing(audio):
             yield audio
 
