@@ -30,6 +30,12 @@ Options:
   -v, --version  show the version
 `
 
+/** For somebody who sees the service for the first time: what the bars below mean. */
+const FIRST_START = [
+  'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
+  'ready, calls to it answer 503 and say how far it is.',
+]
+
 await main()
 
 async function main(): Promise<void> {
@@ -57,8 +63,8 @@ async function main(): Promise<void> {
       return exitWithProblems(error)
     })
     if (service) services.push(service)
-    log.info({ role }, 'service ready')
   }
+  log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   if (!roles.includes('ingress') && config.metricsPort !== undefined)
     serveHealth(config.metricsPort, services, ports, log)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
@@ -133,6 +139,7 @@ function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue): vo
     `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
     `    -d '{"model":"${model}","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
   )
+  if (ingress.createdKey !== undefined) lines.push('', ...FIRST_START)
   // A progress bar may stand in the line.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''
   process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)

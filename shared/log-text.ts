@@ -39,7 +39,12 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
 
 /** A word as it is; everything else as JSON, so that one can tell where it ends. */
 function valueText(value: unknown): string {
-  return typeof value === 'string' && /^[!-~]+$/.test(value) ? value : JSON.stringify(value)
+  if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
+  return isWord(value) ? value : JSON.stringify(value)
+}
+
+function isWord(value: unknown): value is string {
+  return typeof value === 'string' && /^[!-~]+$/.test(value)
 }
 
 function safe(text: string): string {

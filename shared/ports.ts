@@ -158,7 +158,7 @@ function openPreparation(
   let last: Promise<void> = Promise.resolve()
   return (pool, onProgress, signal) => {
     const own = models.models.filter((model) => model.pool === pool)
-    const tell = (fraction: number, message: string) => onProgress('the sandbox', fraction, message)
+    const tell = (fraction: number, message: string) => onProgress('the sandbox for code', fraction, message)
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(tell, signal) : prepareAll(own, directory, localServer, onProgress, signal)
     const next = last.then(prepare)
@@ -182,7 +182,7 @@ async function prepareAll(
   }
   // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
-  await localServer.prepare((fraction, message) => onProgress('the local model server', fraction, message), signal)
+  await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
 }
 
 function openLocalServer({ weightsDir, audioSecondsMax }: Config, log: Log): LocalServer {

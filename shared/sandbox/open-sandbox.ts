@@ -160,7 +160,8 @@ export class ChosenSandbox {
       } catch (error) {
         signal.throwIfAborted()
         const { message: reason } = ServiceError.from(error)
-        log.info({ sandbox: name, reason }, 'sandbox does not work here')
+        // That another one works is all there is to know; `sluice doctor` tells of each.
+        log.debug({ sandbox: name, reason }, 'sandbox not used')
         reasons.push(`${name}: ${reason}`)
       }
     }
@@ -180,9 +181,7 @@ export class ChosenSandbox {
       this.#become({ name: 'opening' })
       const sandbox = await adapter.open(signal)
       this.#become({ name: 'open', sandbox })
-      const { name, guarantees } = adapter
-      const duration_ms = Math.round(performance.now() - sinceMs)
-      log.info({ sandbox: name, guarantees, libraries: sandbox.libraries, duration_ms }, 'sandbox open')
+      log.info({ sandbox: adapter.name, duration_ms: Math.round(performance.now() - sinceMs) }, 'sandbox open')
     } else {
       this.#become({ name: 'prepared' })
       log.info({ sandbox: adapter.name }, 'sandbox prepared; the first run opens it')

@@ -37,7 +37,7 @@ const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
 /** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
 const IMAGE_CODE = {
-  './python/': /^(execution|plots|scan\w*|wasm_\w+)\.py$/,
+  './python/': /^(execution|imports|plots|scan\w*|wasm_\w+)\.py$/,
   './wasm/': /^(image|interpreter|warm-up|wasi.*|file.*|descriptors)\.ts$/,
 }
 

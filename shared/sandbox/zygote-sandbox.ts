@@ -128,7 +128,7 @@ export class ZygoteSandbox implements Sandbox {
       void zygote.exited.then(() => this.#gone(zygote))
       this.#current = zygote
       this.#libraries = zygote.versions
-      this.#options.log.info({ pid: zygote.pid, duration_ms: msSince(zygote.startedMs) }, 'zygote ready')
+      this.#options.log.debug({ pid: zygote.pid, duration_ms: msSince(zygote.startedMs) }, 'zygote ready')
       return zygote
     } catch (error) {
       this.#pause()

@@ -1,8 +1,10 @@
+import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { type Peer, Presence, type PresenceListener } from '#shared/jobs/presence.ts'
 import { CONTROL } from '#shared/jobs/topics.ts'
+import type { Log } from '#shared/log.ts'
 import { openBroker, silentLog } from '../support/jobs.ts'
 
 const SILENT_MS = 2_000
@@ -18,12 +20,15 @@ afterEach(async () => {
   await broker.close()
 })
 
-async function join(boot: string, more: { listener?: PresenceListener; broker?: Broker; running?: () => number } = {}) {
+async function join(
+  boot: string,
+  more: { listener?: PresenceListener; broker?: Broker; running?: () => number; log?: Log } = {},
+) {
   const silent: string[] = []
   const lost: string[] = []
   const presence = await Presence.open({
     broker: more.broker ?? broker,
-    log: silentLog,
+    log: more.log ?? silentLog,
     silentMs: SILENT_MS,
     lostMs: LOST_MS,
     self: {
@@ -64,6 +69,30 @@ function fragile(): { broker: Broker; isDown: boolean } {
 }
 
 describe('presence', () => {
+  it('says once that the channel of a process is silent, and once that it is back, however many roles it has', async () => {
+    const told: string[] = []
+    const log = pino({}, { write: (line) => void told.push(JSON.parse(line).msg) })
+    const channel = fragile()
+    for (const boot of ['ing_1', 'wrk_1', 'wrk_2']) await join(boot, { broker: channel.broker, log })
+    channel.isDown = true
+    await vi.advanceTimersByTimeAsync(10_000)
+    channel.isDown = false
+    await vi.advanceTimersByTimeAsync(2_000)
+    expect(told.filter((msg) => msg !== 'control record not sent')).toEqual([
+      'control channel is silent',
+      'control channel is back',
+    ])
+  })
+
+  it('takes no process that stood still for a silent channel', async () => {
+    const told: string[] = []
+    await join('ing_1', { log: pino({}, { write: (line) => void told.push(JSON.parse(line).msg) }) })
+    await vi.advanceTimersByTimeAsync(1_000)
+    vi.setSystemTime(Date.now() + 6_000)
+    await vi.advanceTimersByTimeAsync(2_000)
+    expect(told).toEqual([])
+  })
+
   it('knows every process of a pool, with what it says about itself', async () => {
     const { presence } = await join('ing_1')
     await join('wrk_1', { running: () => 5 })
