@@ -68,7 +68,10 @@ export type ErrorCode = keyof typeof ERRORS
 
 /** How a failure travels inside the service: in job events and in the job record. Field names are wire names. */
 export const ErrorBody = z.strictObject({
-  code: z.enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]]),
+  code: z
+    .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
+    .catch('internal_error')
+    .describe('One that a newer version has made is read as internal_error'),
   message: z.string().describe('Safe to show to the caller: names no internals'),
   param: z.string().nullable().default(null).describe('Path of the offending field, such as messages[2].content'),
   retry_after_ms: z.int().min(0).optional().describe('How long to wait before trying again'),

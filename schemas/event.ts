@@ -49,7 +49,10 @@ export const ControlRecord = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('heartbeat'),
     boot: z.string(),
-    role: z.union([PoolName, z.enum(['ingress', 'scheduler'])]),
+    role: z
+      .union([PoolName, z.enum(['ingress', 'scheduler', 'other'])])
+      .catch('other')
+      .describe('other: one that this version does not know'),
     slots: z.int().min(0).describe('Jobs it can run at once; 0 for what is no worker'),
     running: z.int().min(0),
     draining: z.boolean(),

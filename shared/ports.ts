@@ -114,7 +114,12 @@ export async function openPorts(
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
-  const openKeys = () => openWhenThere('the key store', () => openKeyStore(config), log)
+  const openKeys = () =>
+    openWhenThere(
+      'the key store',
+      () => openKeyStore(config, (problem) => log.warn({ problem }, 'API key not understood')),
+      log,
+    )
   const localServer = openLocalServer(config, log)
   const connect = (signal: AbortSignal) => localServer.connect(signal)
   const openEmbeddingEngine = (model: ModelConfig) =>
@@ -225,9 +230,12 @@ export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
   return all.filter(({ name }) => sandbox === 'auto' || sandbox === name)
 }
 
-/** Opens where API keys are kept: all that the command line needs. The caller closes it. */
-export async function openKeyStore({ databaseUrl, dataDir }: Config): Promise<KeyStore> {
-  if (databaseUrl === undefined) return openFileKeys(dataDir)
+/** Opens where API keys are kept: all that the command line needs. The caller closes it. @param onProblem See {@link openFileKeys} */
+export async function openKeyStore(
+  { databaseUrl, dataDir }: Config,
+  onProblem?: (problem: string) => void,
+): Promise<KeyStore> {
+  if (databaseUrl === undefined) return openFileKeys(dataDir, onProblem)
   const { openPostgresKeys } = await import('./keys/postgres.ts')
   return await openPostgresKeys(databaseUrl)
 }

@@ -30,7 +30,9 @@ Examples:
     const [action = '', ...args] = invocation.args
     const run = Object.hasOwn(ACTIONS, action) ? ACTIONS[action] : undefined
     if (!run) throw usageError(action ? `keys ${action} is not understood.` : 'keys: create, list or revoke?')
-    const store = await openKeyStore(invocation.config).catch((error: unknown) => unreachable(error))
+    const store = await openKeyStore(invocation.config, (problem) => invocation.out.note(problem)).catch(
+      (error: unknown) => unreachable(error),
+    )
     try {
       return await run(store, args, invocation)
     } catch (error) {

@@ -5,6 +5,7 @@ import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { CODE_ANSWER_BYTES_MAX, isCodeOutput, mergeCodeEvents, recordCode } from '#shared/protocols/code.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import { runCode, type Workbench } from './run.ts'
 
 /** Starts one worker of the code pool: Python that nobody trusts, in the sandbox of this process. */
@@ -12,7 +13,7 @@ export async function startCode(ports: Ports): Promise<Service> {
   const { sandbox, config } = ports
   const bench = openWorkbench(ports)
   const execute: Kind = {
-    parse: (body) => CodeRequest.parse(body),
+    parse: (body) => tolerant(CodeRequest).parse(body),
     run: (body, context) => runCode(bench, body as CodeRequest, context),
     merge: mergeCodeEvents,
     isOutput: isCodeOutput,

@@ -9,6 +9,7 @@ import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { encodeEmbeddings, mergeEmbedEvents } from '#shared/protocols/embeddings.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import { Batchers } from './batchers.ts'
 import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
@@ -19,7 +20,7 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   const batchers = new Batchers(ports)
   const room = new Room()
   const embed: Kind = {
-    parse: (body) => EmbedRequest.parse(body),
+    parse: (body) => tolerant(EmbedRequest).parse(body),
     run: (body, context) => embedInRoom(room, batchers, body as EmbedRequest, context),
     merge: mergeEmbedEvents,
     isOutput: () => true,

@@ -7,6 +7,7 @@ import { modelsOf } from '#shared/pool-models.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback } from './fallback.ts'
 import { withProgress } from './progress.ts'
@@ -16,7 +17,7 @@ import { recordCount, recordGenerate } from './recorder.ts'
 export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
   const generate: Kind = {
-    parse: (body) => GenerateRequest.parse(body),
+    parse: (body) => tolerant(GenerateRequest).parse(body),
     run: (body, context) => {
       const request = body as GenerateRequest
       const events = generateWithFallback(engines, ports, request, context)
@@ -27,7 +28,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     openRecorder: recordGenerate,
   }
   const countTokens: Kind = {
-    parse: (body) => GenerateRequest.parse(body),
+    parse: (body) => tolerant(GenerateRequest).parse(body),
     async *run(body, context): AsyncGenerator<CountTokensResult> {
       const request = body as GenerateRequest
       const counted = await engines.get(request.model).countTokens?.(request, context)

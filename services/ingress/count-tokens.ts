@@ -1,6 +1,7 @@
 import { CountTokensResult } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { decodeCountTokens, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
@@ -32,7 +33,7 @@ export const countTokens: JobEndpoint = {
       merge: () => undefined,
       isOutput: () => true,
       encodeWhole([result]) {
-        const parsed = CountTokensResult.safeParse(result)
+        const parsed = tolerant(CountTokensResult).safeParse(result)
         if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
         return { input_tokens: parsed.data.input_tokens }
       },

@@ -9,6 +9,7 @@ import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { recordTranscript } from '#shared/protocols/transcript.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import { AudioShare } from './audio-share.ts'
 import { transcribe, type Workbench } from './transcribe.ts'
 
@@ -16,7 +17,7 @@ import { transcribe, type Workbench } from './transcribe.ts'
 export async function startTranscription(ports: Ports): Promise<Service> {
   const bench = openWorkbench(ports)
   const kind: Kind = {
-    parse: (body) => TranscribeRequest.parse(body),
+    parse: (body) => tolerant(TranscribeRequest).parse(body),
     run: (body, context) => transcribe(bench, body as TranscribeRequest, context),
     merge: mergeTranscribeEvents,
     isOutput: isTranscribeOutput,

@@ -4,6 +4,7 @@ import type { AttachedEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Outcome } from './decide.ts'
 import { DeltaBuffer, type MergeDeltas } from './delta-buffer.ts'
+import type { SkippedEvent } from './records.ts'
 
 /** Buffered bytes of unread output at which the worker is told to pause, and at which it may go on. */
 const PAUSE_BYTES = 256 * 1024
@@ -113,7 +114,7 @@ export class AttachedJob {
   }
 
   /** Takes one event from a worker. */
-  onEvent(worker: string, event: JobEvent): void {
+  onEvent(worker: string, event: JobEvent | SkippedEvent): void {
     if (this.state === 'done' || event.attempt !== this.attempt) return
     if (event.type === 'started') return this.#onStarted(worker)
     if (worker !== this.worker || event.seq <= this.#lastSeq) return
@@ -131,6 +132,9 @@ export class AttachedJob {
         return this.#arbiter.onOutcome(this, { type: 'failed', error: event.error })
       case 'handed_back':
         return this.#arbiter.onOutcome(this, { type: 'handed_back' })
+      // What it says this version cannot know; what comes after it must not look like a gap.
+      case 'skipped':
+        return
     }
   }
 

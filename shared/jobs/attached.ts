@@ -1,5 +1,5 @@
 import type { ErrorBody } from '#schemas/error.ts'
-import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
+import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
@@ -11,8 +11,10 @@ import { type Arbiter, AttachedJob } from './attached-job.ts'
 import { decide, type Outcome, type RetryPolicy } from './decide.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
 import { type Peer, Presence } from './presence.ts'
+import { readReply, type SkippedEvent } from './records.ts'
 import { RetryBudget } from './retry-budget.ts'
 import { Sender } from './sender.ts'
+import { SkippedLog } from './skipped.ts'
 import { REPLIES, replyShard } from './topics.ts'
 import { type Work, workKey } from './work.ts'
 
@@ -95,12 +97,14 @@ export class AttachedJobs implements Arbiter {
   readonly #admissions = new Map<string, Admission>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #shard: number
+  readonly #skipped: SkippedLog
   #sender!: Sender
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
     this.#options = options
     this.#shard = replyShard(this.boot)
+    this.#skipped = new SkippedLog(options.log)
   }
 
   /** Starts to receive replies and heartbeats. */
@@ -309,16 +313,13 @@ export class AttachedJobs implements Arbiter {
   }
 
   #onReply(value: Buffer): void {
-    let record: ReplyRecord
-    try {
-      record = ReplyRecord.parse(JSON.parse(value.toString()))
-    } catch (error) {
-      return this.#options.log.error({ err: error, bytes: value.length }, 'reply not understood')
-    }
+    const record = readReply(value)
+    if (!record) return this.#skipped.note('reply not understood')
+    for (const type of record.skipped) this.#skipped.note('event not understood', type)
     for (const event of record.events) this.#onEvent(record.worker, event)
   }
 
-  #onEvent(worker: string, event: JobEvent): void {
+  #onEvent(worker: string, event: JobEvent | SkippedEvent): void {
     const job = this.#jobs.get(event.job_id)
     if (job) {
       job.onEvent(worker, event)

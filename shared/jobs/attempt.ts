@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
@@ -9,6 +10,11 @@ import type { Kind } from './pool.ts'
 
 /** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
 export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+/** Attempts whose body may be handed back unread: in a fleet half upgraded, enough to meet a worker that can read it. */
+const UNREAD_ATTEMPTS_MAX = 10
+/** How long such a body is kept, or a fleet without such a worker would run in circles. */
+const UNREAD_MS = 100
 
 /** How an attempt ended, for metrics. `lost`: the job was given to somebody else. */
 export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost'
@@ -70,7 +76,7 @@ export class Attempt {
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
     try {
-      const body = this.#kind.parse(await fetchBody(this.job, blobs))
+      const body = await this.#read(await fetchBody(this.job, blobs))
       await (this.job.stream ? this.#stream(body) : this.#whole(body))
       await this.#sink.completed()
       return 'completed'
@@ -138,6 +144,21 @@ export class Attempt {
     }
     signal.throwIfAborted()
     for (const delta of buffer.takeAll()) await this.#sink.delta(delta)
+  }
+
+  /** A body in a form that this version does not know is for another worker, as long as the job has not met many of us. */
+  async #read(body: unknown): Promise<unknown> {
+    try {
+      return this.#kind.parse(body)
+    } catch (cause) {
+      if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
+      this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, err: cause }, 'body not understood; handed back')
+      await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
+        // Only the abort can reject, and it is looked at next.
+      })
+      this.#stop('handed_back')
+      throw cause
+    }
   }
 
   #run(body: unknown): AsyncIterable<unknown> {

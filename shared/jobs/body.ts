@@ -1,6 +1,7 @@
-import { JobEnvelope } from '#schemas/job.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
+import { readJob } from './records.ts'
 
 /** Bytes of JSON above which a body travels as a blob (DESIGN section 4). */
 export const BODY_BYTES_MAX = 64 * 1024
@@ -23,11 +24,7 @@ export async function packJob(envelope: JobEnvelope, blobs: Blobs): Promise<{ va
 
 /** The envelope of a record, its body not fetched yet. Undefined when it cannot be understood. */
 export function unpackJob(value: Buffer): JobEnvelope | undefined {
-  try {
-    return JobEnvelope.safeParse(JSON.parse(value.toString())).data
-  } catch {
-    return undefined
-  }
+  return readJob(value)
 }
 
 /** The body of a job, from the envelope or from its blob. @throws ServiceError `internal_error` when the blob is gone */

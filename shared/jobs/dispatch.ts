@@ -1,8 +1,9 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import type { EventsRecord } from '#schemas/event.ts'
-import { type JobEnvelope, StoredRequest } from '#schemas/job.ts'
+import type { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log.ts'
+import { readStored } from './records.ts'
 import { EVENTS, eventPartition, jobsTopic } from './topics.ts'
 
 /** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
@@ -26,7 +27,7 @@ export class Dispatcher {
   /** Puts a queued job on its queue. False when the broker did not take it. */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
     try {
-      const value = Buffer.from(JSON.stringify(envelopeOf(job, StoredRequest.parse(request))))
+      const value = Buffer.from(JSON.stringify(envelopeOf(job, readStored(request))))
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
       return true
     } catch (error) {

@@ -1,9 +1,10 @@
 import type { DurableEvent, DurableState } from '#schemas/durable-job.ts'
-import { EventsRecord } from '#schemas/event.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
 import type { Scope, Store } from '#shared/store/store.ts'
+import { readEvents } from './records.ts'
+import { SkippedLog } from './skipped.ts'
 import { EVENT_PARTITIONS, EVENTS } from './topics.ts'
 
 /** Events read from the store at once. */
@@ -25,12 +26,12 @@ export function isLast(event: DurableEvent): boolean {
 
 /** Receives the events of durable jobs, and hands them to those who follow the job in this process. */
 export class LiveEvents {
-  readonly #log: Log
+  readonly #skipped: SkippedLog
   readonly #subscriptions = new Map<string, Set<Subscription>>()
   #receivers: Closable[] = []
 
   private constructor(log: Log) {
-    this.#log = log
+    this.#skipped = new SkippedLog(log)
   }
 
   /** Starts to receive. */
@@ -42,7 +43,7 @@ export class LiveEvents {
         broker.receive(EVENTS, partition, ({ key, value }) => {
           // Most records are of jobs nobody follows here: the key tells without parsing.
           const subscriptions = live.#subscriptions.get(key)
-          if (subscriptions) live.#onRecord(key, value, subscriptions)
+          if (subscriptions) live.#onRecord(value, subscriptions)
         }),
       ),
     )
@@ -65,13 +66,11 @@ export class LiveEvents {
     await Promise.all(this.#receivers.splice(0).map((receiver) => receiver.close()))
   }
 
-  #onRecord(jobId: string, value: Buffer, subscriptions: Set<Subscription>): void {
-    try {
-      const { events } = EventsRecord.parse(JSON.parse(value.toString()))
-      for (const subscription of subscriptions) subscription.push(events)
-    } catch (error) {
-      this.#log.error({ err: error, job_id: jobId, bytes: value.length }, 'events not understood')
-    }
+  #onRecord(value: Buffer, subscriptions: Set<Subscription>): void {
+    const record = readEvents(value)
+    if (!record) return this.#skipped.note('events not understood')
+    for (const type of record.skipped) this.#skipped.note('event not understood', type)
+    for (const subscription of subscriptions) subscription.push(record.events)
   }
 }
 

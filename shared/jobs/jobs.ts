@@ -1,5 +1,5 @@
 import type { DurableJob, Priority } from '#schemas/durable-job.ts'
-import { type EncodeContext, type PoolName, StoredRequest } from '#schemas/job.ts'
+import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -11,6 +11,7 @@ import { BODY_BYTES_MAX, fetchBody } from './body.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import type { Presence } from './presence.ts'
+import { readStored } from './records.ts'
 
 /** How old the count of jobs may be that new ones are admitted by. */
 const DEPTH_AGE_MS = 1_000
@@ -160,7 +161,7 @@ export class DurableJobs {
     }
     const content = await this.store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
-    const request = StoredRequest.parse(content.request)
+    const request = readStored(content.request)
     const copies = await this.#copyAttachments(request)
     const spec = { ...repeatOf(job, copies.body, request.encode), attachments: copies.attachments }
     const created = await this.create(spec, key)

@@ -1,5 +1,6 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
+import type { ErrorBody } from '#schemas/error.ts'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
@@ -11,9 +12,11 @@ import { Attempt, type AttemptEnd, type Progress } from './attempt.ts'
 import { unpackJob } from './body.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
 import { type ClaimedJob, DurableRuns } from './durable-runs.ts'
+import { ForeignJobs } from './foreign-jobs.ts'
 import { laneRoom } from './lanes.ts'
 import { type ModelBound, type ModelRoom, ModelRooms } from './model-rooms.ts'
 import { type Peer, Presence } from './presence.ts'
+import { type ForeignJob, readForeign } from './records.ts'
 import { Reporter } from './reporter.ts'
 import { DEAD, jobsTopic } from './topics.ts'
 
@@ -103,6 +106,8 @@ export interface PoolOptions {
   readonly store: Store | undefined
   /** How long a silent worker keeps its durable jobs. */
   readonly leaseMs: number
+  /** How long jobs that this worker does not know are passed on; default: {@link ForeignJobs}'s. */
+  readonly passOnMs?: number | undefined
   /** The loop broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -140,6 +145,7 @@ export class Pool {
   readonly #cancelled = new Set<string>()
   readonly #stopTaking = new AbortController()
   readonly #rooms: ModelRooms
+  readonly #foreign: ForeignJobs
   #durable: DurableRuns | undefined
   #lanes: Lane[] = []
   #loop: Promise<unknown> = Promise.resolve()
@@ -153,6 +159,8 @@ export class Pool {
     this.#options = options
     this.#reporter = new Reporter(options.broker, this.boot, options.log)
     this.#rooms = new ModelRooms(definition.models, definition.bounds ?? [])
+    const { broker, log, passOnMs } = options
+    this.#foreign = new ForeignJobs({ broker, log, passOnMs, signal: this.#stopTaking.signal })
   }
 
   /** Joins the pool and starts to take jobs. */
@@ -193,7 +201,7 @@ export class Pool {
     return pool
   }
 
-  /** Attempts that run now, and claims. */
+  /** Attempts that run now, claims, and jobs that are passed on to other workers: each takes a slot. */
   get running(): number {
     return this.#lanes.reduce((sum, lane) => sum + lane.running, 0)
   }
@@ -269,9 +277,35 @@ export class Pool {
   #onDelivery(lane: Lane, delivery: Delivery): void {
     const job = unpackJob(delivery.value)
     const kind = job && this.#kindOf(job)
-    if (!job || !kind) return this.#bury(delivery)
+    if (!job || !kind) return this.#onForeign(lane, delivery)
     if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
     else void this.#onDurable(lane, delivery, job, kind)
+  }
+
+  /** Not for this version: another worker may know it. */
+  #onForeign(lane: Lane, delivery: Delivery): void {
+    const job = readForeign(delivery.value)
+    if (!job) return this.#bury(delivery)
+    const isOver = this.#cancelled.delete(job.id) || job.deadline_ms < Date.now()
+    if (isOver) return delivery.acknowledge()
+    void this.#passOn(lane, delivery, job)
+  }
+
+  async #passOn(lane: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
+    lane.running++
+    const isPassedOn = await this.#foreign.passOn(jobsTopic(this.#definition.name, lane.priority), delivery, job)
+    lane.running--
+    this.#freeSlot()
+    if (!isPassedOn) this.#giveUp(delivery, job)
+  }
+
+  /** Nobody knows the job. Its caller is told; a durable one waits in the store, whence it is published again. */
+  #giveUp(delivery: Delivery, job: ForeignJob): void {
+    if (!job.reply) return delivery.acknowledge()
+    const events = this.#reporter.open({ ...job, reply: job.reply }, () => undefined)
+    void events.started()
+    void events.failed(UNKNOWN_KIND)
+    this.#bury(delivery)
   }
 
   #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Kind): void {
@@ -466,6 +500,14 @@ export class Pool {
     this.#slotFreed = undefined
     this.#pull()
   }
+}
+
+/** The wait is longer than an ingress makes on its caller's behalf: every worker there is has been tried. */
+const UNKNOWN_KIND: ErrorBody = {
+  code: 'overloaded',
+  message: 'No worker that runs knows this kind of request: the service is being upgraded. Try again later.',
+  param: null,
+  retry_after_ms: 30_000,
 }
 
 function isAttached(job: JobEnvelope): job is AttachedEnvelope {

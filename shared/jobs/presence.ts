@@ -1,7 +1,9 @@
-import { ControlRecord } from '#schemas/event.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log.ts'
+import { readControl } from './records.ts'
+import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
 import { type Work, workKey } from './work.ts'
 
@@ -93,6 +95,7 @@ export class Presence {
   readonly #silentMs: number
   readonly #lostMs: number
   readonly #log: Log
+  readonly #skipped: SkippedLog
   readonly #timers: NodeJS.Timeout[] = []
   #receiver: Closable | undefined
   #openedAtMs = 0
@@ -110,6 +113,7 @@ export class Presence {
     this.#silentMs = options.silentMs ?? options.lostMs
     this.#lostMs = options.lostMs
     this.#log = options.log
+    this.#skipped = new SkippedLog(options.log)
   }
 
   /** Joins the channel; resolves once control records are received. */
@@ -238,8 +242,9 @@ export class Presence {
   }
 
   #onRecord(value: Buffer): void {
-    const record = parseControl(value)
-    if (!record) return this.#log.warn({ bytes: value.length }, 'control record not understood')
+    const record = readControl(value)
+    if (record === undefined) return this.#skipped.note('control record not understood')
+    if (typeof record === 'string') return this.#skipped.note('control record of another version passed over', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
     else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
     else if (record.type === 'capacity') this.#onCapacity(record)
@@ -327,12 +332,4 @@ export interface PresenceOptions {
   /** Silence after which a peer is lost, in milliseconds. */
   readonly lostMs: number
   readonly log: Log
-}
-
-function parseControl(value: Buffer): ControlRecord | undefined {
-  try {
-    return ControlRecord.safeParse(JSON.parse(value.toString())).data
-  } catch {
-    return undefined
-  }
 }

@@ -19,6 +19,9 @@ const BACKLOG_BYTES = 1024 * 1024
 /** Wait before a record that could not be sent is sent again. */
 const RESEND_MS = 250
 
+/** What it takes to tell the events of a job. */
+type ReportedJob = Pick<AttachedEnvelope, 'id' | 'attempt' | 'reply'>
+
 /**
  * Sends the events of every job of this worker to their ingresses, batched across jobs.
  *
@@ -39,7 +42,7 @@ export class Reporter {
   }
 
   /** Opens the events of one attempt. */
-  open(job: AttachedEnvelope, merge: MergeDeltas): AttemptEvents {
+  open(job: ReportedJob, merge: MergeDeltas): AttemptEvents {
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new Outbox((text) => this.#send(job.reply, text))
@@ -72,14 +75,14 @@ export class Reporter {
 export class AttemptEvents implements AttemptSink {
   /** The caller would see its output twice. */
   readonly canRestart = false
-  readonly #job: AttachedEnvelope
+  readonly #job: ReportedJob
   readonly #merge: MergeDeltas
   readonly #outbox: Outbox
   #seq = 0
   /** The delta event that still waits to be sent: more deltas join it. */
   #waiting: DeltaBuffer | undefined
 
-  constructor(job: AttachedEnvelope, merge: MergeDeltas, outbox: Outbox) {
+  constructor(job: ReportedJob, merge: MergeDeltas, outbox: Outbox) {
     this.#job = job
     this.#merge = merge
     this.#outbox = outbox

@@ -5,7 +5,9 @@ import { z } from 'zod'
 import { newId } from '#shared/id.ts'
 import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
 
-const KeysFile = z.strictObject({ keys: z.array(ApiKey).max(KEYS_MAX) })
+/** Written by other versions too: what this one does not know stays as it is when the file is written again. */
+const KeysFile = z.looseObject({ keys: z.array(ApiKey.loose()).max(KEYS_MAX) })
+type KeysFile = z.infer<typeof KeysFile>
 
 /** How long a writer waits for another one. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
@@ -14,28 +16,33 @@ const LOCK_TIMEOUT_MS = 5_000
  * The keys in `keys.json` of the data directory, for the processes of one machine. The file may also be edited by hand;
  * without it there are no keys, and the next first key is made anew.
  *
+ * A key with a field that this version does not know is not valid here, and `onProblem` hears of it whenever the file has
+ * changed: it may be a limit, of a newer version or misspelt, which nobody would keep. All others are as valid as before.
+ *
  * @param directory Made with the first key.
  */
-export function openFileKeys(directory: string): KeyStore {
-  return new FileKeys(join(directory, 'keys.json'))
+export function openFileKeys(directory: string, onProblem: (problem: string) => void = () => undefined): KeyStore {
+  return new FileKeys(join(directory, 'keys.json'), onProblem)
 }
 
 class FileKeys implements KeyStore {
   readonly name = 'file'
   readonly #path: string
+  readonly #onProblem: (problem: string) => void
   #keys: readonly ApiKey[] = []
   /** What the file looked like when it was last read; undefined before. */
   #seen: string | undefined
 
-  constructor(path: string) {
+  constructor(path: string, onProblem: (problem: string) => void) {
     this.#path = path
+    this.#onProblem = onProblem
   }
 
   async list(): Promise<readonly ApiKey[]> {
     // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
     const look = this.#look()
     if (look === this.#seen) return this.#keys
-    this.#keys = this.#read()
+    this.#keys = this.#read().keys.flatMap((key) => this.#understood(key) ?? [])
     this.#seen = look
     return this.#keys
   }
@@ -71,14 +78,22 @@ class FileKeys implements KeyStore {
   }
 
   /** @throws Error when the file is there and cannot be understood */
-  #read(): ApiKey[] {
+  #read(): KeysFile {
     try {
-      return KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8'))).keys
+      return KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8')))
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { keys: [] }
       const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error)
       throw new Error(`${this.#path} cannot be used: ${why}`, { cause: error })
     }
+  }
+
+  #understood(key: KeysFile['keys'][number]): ApiKey | undefined {
+    const parsed = ApiKey.safeParse(key)
+    if (parsed.success) return parsed.data
+    const why = parsed.error.issues.map(({ message }) => message).join('; ')
+    this.#onProblem(`${this.#path}: the key ${key.id}: ${why}. It is not valid here until this is mended.`)
+    return undefined
   }
 
   /** Replaces the keys by what `change` makes of them, while no other process does. @returns False where it made nothing */
@@ -86,8 +101,9 @@ class FileKeys implements KeyStore {
     mkdirSync(dirname(this.#path), { recursive: true })
     const unlock = lock(join(dirname(this.#path), 'keys.lock'))
     try {
-      const keys = change(this.#read())
-      if (keys) replaceFile(this.#path, `${JSON.stringify({ keys }, null, 2)}\n`)
+      const file = this.#read()
+      const keys = change(file.keys)
+      if (keys) replaceFile(this.#path, `${JSON.stringify({ ...file, keys }, null, 2)}\n`)
       return keys !== undefined
     } finally {
       unlock()

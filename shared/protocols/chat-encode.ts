@@ -9,6 +9,13 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /** An event that belongs to one choice. */
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' }>
 
+const OF_CHOICE = { text: true, refusal: true, reasoning: true, tool_call: true, tool_arguments: true, finish: true }
+
+/** Whether an event is of one choice, and of a type that this version knows. */
+export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
+  return Object.hasOwn(OF_CHOICE, event.type)
+}
+
 /** Agents loop on `tool_calls`, so it is said whenever calls are returned, also where a function was forced (B.3). */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason

@@ -34,8 +34,16 @@ export class ChatStream implements StreamEncoder {
       case 'usage':
         this.#usage = event.usage
         return ''
-      default:
+      case 'text':
+      case 'refusal':
+      case 'reasoning':
+      case 'tool_call':
+      case 'tool_arguments':
+      case 'finish':
         return this.#choice(event.choice).encode(event)
+      // A newer worker says more than this version can tell.
+      default:
+        return ''
     }
   }
 

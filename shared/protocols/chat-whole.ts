@@ -1,7 +1,7 @@
 import type { ChatAnswer, ChatChoice, ChatCompletion, ChatToolCall } from '#schemas/chat.ts'
 import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './chat-encode.ts'
+import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults, isOfChoice } from './chat-encode.ts'
 import { findEvent, makeCallId, unfinished } from './encode.ts'
 
 /**
@@ -13,7 +13,8 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
   const start = findEvent(events, 'start')
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
-    if (event.type === 'start' || event.type === 'usage') continue
+    // Also what a newer worker says beyond this version's words.
+    if (!isOfChoice(event)) continue
     const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
     choices.set(event.choice, choice)
     choice.add(event)

@@ -12,7 +12,7 @@ export class CodeGather {
   push(event: CodeEvent): CodePlot | undefined {
     if (event.type === 'output') this.#text[event.stream] += event.piece
     else if (event.type === 'end') this.#end = event
-    else return this.#pushPlot(event.piece, event.is_last)
+    else if (event.type === 'plot') return this.#pushPlot(event.piece, event.is_last)
     return undefined
   }
 

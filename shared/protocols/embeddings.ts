@@ -49,8 +49,10 @@ function gather(events: readonly EmbedEvent[]): { vectors: string[]; usage: obje
   let tokens: number | undefined
   for (const event of events) {
     if (event.type === 'usage') tokens = event.usage.input_tokens
-    else if (event.first !== vectors.length) throw incomplete()
-    else vectors.push(...event.vectors)
+    else if (event.type === 'vectors') {
+      if (event.first !== vectors.length) throw incomplete()
+      vectors.push(...event.vectors)
+    }
   }
   if (tokens === undefined || vectors.length === 0) throw incomplete()
   const usage = {

@@ -86,6 +86,9 @@ export class MessagesStream implements StreamEncoder {
       case 'usage':
         this.#usage = event.usage
         return ''
+      // A newer worker says more than this version can tell.
+      default:
+        return ''
     }
   }
 

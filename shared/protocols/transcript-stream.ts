@@ -49,6 +49,9 @@ export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
       case 'finish':
         this.#isFinished = true
         return ''
+      // A newer worker says more than this version can tell.
+      default:
+        return ''
     }
   }
 

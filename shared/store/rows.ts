@@ -1,4 +1,6 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import { ErrorBody } from '#schemas/error.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import type { Row } from './sql.ts'
 import { JOB_COLUMNS } from './statements.ts'
 import type { Depth, QueuedOf } from './store.ts'
@@ -15,6 +17,8 @@ export function jobOf(row: Row): DurableJob {
     if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
     else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
   }
+  // A newer version may have failed it with a code that this one has no row for.
+  if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
   return job as DurableJob
 }
 

@@ -30,9 +30,11 @@ export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'
 /** Several processes that meet in one Kafka, under a prefix of their own. */
 export interface Fleet extends AsyncDisposable {
   readonly dataDir: string
+  /** @param tree Of which version; default: this one. */
   start(
     role: 'ingress' | 'inference' | 'embeddings' | 'transcription' | 'code' | 'scheduler',
     settings?: Record<string, string>,
+    tree?: string,
   ): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
   post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
@@ -57,8 +59,8 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
   const processes: { child: ChildProcess; exited: Promise<unknown> }[] = []
   return {
     dataDir,
-    async start(role, settings = {}) {
-      const started = startRole(role, { ...env, ...settings })
+    async start(role, settings = {}, tree = '.') {
+      const started = startRole(role, { ...env, ...settings }, tree)
       processes.push(started)
       await until(() => started.hasExited() || started.isReady(), { withinMs: 90_000 })
       if (started.hasExited()) throw new Error(`${role} did not start: ${started.stderr()}`)
@@ -68,7 +70,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
       fetch(ingress.url + path, {
         ...init,
         method: 'POST',
-        headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+        headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json', ...init?.headers },
         body: JSON.stringify(body),
       }),
     async [Symbol.asyncDispose]() {
@@ -107,9 +109,9 @@ export async function startWhole(models: readonly object[], settings: Record<str
   }
 }
 
-function startRole(role: string, env: Record<string, string | undefined>) {
+function startRole(role: string, env: Record<string, string | undefined>, cwd?: string) {
   const args = ['services/main.ts', ...(role === '' ? [] : [role])]
-  const child = spawn(process.execPath, args, { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const log: Record<string, unknown>[] = []
   let stderr = ''
   let rest = ''

@@ -1,0 +1,44 @@
+import { z } from 'zod'
+
+/** Schemas that were made tolerant before: the same part of two records is the same reader. */
+const readers = new WeakMap<z.core.$ZodType, z.core.$ZodType>()
+
+/**
+ * The schema of a record, for reading it: fields that it does not name are stripped, at every depth.
+ *
+ * The schemas of `schemas/` are strict, because they say exactly what this version writes. Records between processes and
+ * stored rows are read by other versions too: while a fleet is upgraded one of them writes a field that the other has never
+ * heard of. What a field that is named must be stays as strict as it is.
+ */
+export function tolerant<S extends z.core.$ZodType>(schema: S): S {
+  const known = readers.get(schema)
+  if (known) return known as S
+  const reader = rebuild(schema as unknown as z.core.$ZodTypes)
+  readers.set(schema, reader)
+  return reader as S
+}
+
+function rebuild(schema: z.core.$ZodTypes): z.core.$ZodType {
+  const { def } = schema._zod
+  switch (def.type) {
+    case 'object': {
+      const shape = Object.fromEntries(Object.entries(def.shape).map(([name, field]) => [name, tolerant(field)]))
+      const { catchall, ...rest } = def
+      const isStrict = catchall?._zod.def.type === 'never'
+      return z.core.clone(schema, { ...rest, shape, ...(catchall && !isStrict && { catchall }) } as never)
+    }
+    case 'array':
+      return z.core.clone(schema, { ...def, element: tolerant(def.element) } as never)
+    case 'union':
+      return z.core.clone(schema, { ...def, options: def.options.map((option) => tolerant(option)) } as never)
+    case 'record':
+      return z.core.clone(schema, { ...def, valueType: tolerant(def.valueType) } as never)
+    case 'optional':
+    case 'nullable':
+    case 'default':
+    case 'catch':
+      return z.core.clone(schema, { ...def, innerType: tolerant(def.innerType) } as never)
+    default:
+      return schema
+  }
+}

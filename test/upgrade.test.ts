@@ -1,0 +1,112 @@
+/**
+ * A rolling upgrade: processes of the oldest version that this one is upgraded from, and of this one, in one fleet.
+ *
+ * The old tree comes out of the repository's own history. A change that would break the upgrade has to be made in two
+ * steps; only when the first of them is released everywhere may {@link OLDEST} move on.
+ */
+import { execFile } from 'node:child_process'
+import { mkdtemp, rm, symlink } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { TEST_KEY, until } from './stack.ts'
+import { type Fleet, openFleet, type RoleProcess } from './support/processes.ts'
+import { openPostgresDatabase } from './support/stores.ts'
+
+/** The oldest version whose processes work beside those of this one. It still reads every record strictly. */
+const OLDEST = '7b87dabb1d40b0f081178dd2fc5f3887c1cb24d8'
+
+const run = promisify(execFile)
+const ROOT = join(import.meta.dirname, '..')
+const kafka = inject('kafka')
+const postgres = inject('postgres')
+const missing = await whyNoHistory()
+if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: ${missing}\n`)
+
+/** Why the old tree cannot be had; undefined when it can. A shallow clone does not have it. */
+async function whyNoHistory(): Promise<string | undefined> {
+  const asked = run('git', ['cat-file', '-e', `${OLDEST}^{commit}`], { cwd: ROOT })
+  return await asked.then(
+    () => undefined,
+    () => `commit ${OLDEST.slice(0, 8)} is not in the history here (git fetch --unshallow)`,
+  )
+}
+
+let oldTree: string
+beforeAll(async () => {
+  if (missing !== undefined || !kafka) return
+  oldTree = await mkdtemp(join(tmpdir(), 'sluice-old-'))
+  const archive = join(oldTree, 'tree.tar')
+  await run('git', ['archive', '--output', archive, OLDEST], { cwd: ROOT })
+  await run('tar', ['-xf', archive, '-C', oldTree])
+  await symlink(join(ROOT, 'node_modules'), join(oldTree, 'node_modules'))
+})
+afterAll(async () => {
+  if (oldTree) await rm(oldTree, { recursive: true, force: true })
+})
+
+type Version = 'old' | 'new'
+const PAIRS: { worker: Version; ingress: Version }[] = [
+  { worker: 'old', ingress: 'new' },
+  { worker: 'new', ingress: 'old' },
+]
+
+describe.skipIf(!kafka || missing !== undefined)('in a fleet half upgraded', () => {
+  it.each(PAIRS)(
+    '$worker workers answer the calls of $ingress ingresses: plain, streamed and durable',
+    async (versions) => {
+      await using database = postgres ? await openPostgresDatabase(postgres) : undefined
+      await using fleet = await openFleet(kafka ?? '')
+      const settings: Record<string, string> = database ? { DATABASE_URL: database.url } : {}
+      const { ingress, worker } = await startBoth(fleet, versions, settings)
+      const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
+      for (const [index, answer] of (await Promise.all(calls)).entries()) {
+        expect([answer.status, answer.text], answer.text).toEqual([200, expect.stringContaining('call')])
+        expect(answer.text.includes('[DONE]')).toBe(index % 2 === 0)
+      }
+      if (database) await expectDurable(fleet, ingress)
+      // What either says without being asked, such as heartbeats: none of it may be lost on the other.
+      const lost = [...ingress.log, ...worker.log].filter(({ msg }) =>
+        /^(reply|record) not understood/.test(String(msg)),
+      )
+      expect(lost).toEqual([])
+    },
+    120_000,
+  )
+})
+
+async function expectDurable(fleet: Fleet, ingress: RoleProcess): Promise<void> {
+  const submitted = await fleet.post(ingress, '/v1/chat/completions', bodyOf('a durable call', false), {
+    headers: { prefer: 'respond-async' },
+  })
+  expect(submitted.status).toBe(202)
+  const { id } = (await submitted.json()) as { id: string }
+  const headers = { authorization: `Bearer ${TEST_KEY}` }
+  const job = await until(
+    async () => {
+      const answer = await fetch(`${ingress.url}/v1/jobs/${id}`, { headers })
+      const seen = (await answer.json()) as { status: string; result: unknown }
+      return ['completed', 'failed'].includes(seen.status) ? seen : undefined
+    },
+    { withinMs: 40_000 },
+  )
+  expect(job).toMatchObject({ status: 'completed' })
+  expect(JSON.stringify(job.result)).toContain('a durable call')
+}
+
+async function startBoth(fleet: Fleet, { worker, ingress }: (typeof PAIRS)[number], settings = {}) {
+  const treeOf = (version: Version) => (version === 'old' ? oldTree : ROOT)
+  // A schema is brought up to date by whoever comes first; the next one must find it in order.
+  const first = await fleet.start('inference', settings, treeOf(worker))
+  return { worker: first, ingress: await fleet.start('ingress', settings, treeOf(ingress)) }
+}
+
+function bodyOf(content: string, stream: boolean) {
+  return { model: 'echo-1', messages: [{ role: 'user', content }], stream }
+}
+
+async function chat(fleet: Fleet, ingress: RoleProcess, content: string, stream: boolean) {
+  const answer = await fleet.post(ingress, '/v1/chat/completions', bodyOf(content, stream))
+  return { status: answer.status, text: await answer.text() }
+}
