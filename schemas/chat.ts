@@ -115,7 +115,7 @@ const ResponseFormat = z.discriminatedUnion('type', [
 /** Body of a request (contract B.1). What needs the model, or two fields at once, is checked by the decoder. */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1),
-  messages: z.array(ChatMessage).min(1),
+  messages: z.array(ChatMessage).min(1).max(100_000),
   stream: z.boolean().nullish(),
   stream_options: z
     .looseObject({ include_usage: z.boolean().nullish(), include_obfuscation: z.boolean().nullish() })

@@ -1,8 +1,12 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { ServiceError } from '#shared/error.ts'
 import { type BodyBounds, readBytes } from './body-bytes.ts'
 import { refuseShape } from './json-shape.ts'
+
+/** From here on a body is parsed in one turn of the event loop and checked in another. */
+const LARGE_BYTES = 256 * 1024
 
 /** Reads the JSON bodies of requests. */
 export type ReadJson = (req: IncomingMessage) => Promise<unknown>
@@ -22,7 +26,10 @@ export function jsonReader(bounds: BodyBounds): ReadJson {
     if (body.length === 0) throw noBody()
     if (!isUtf8(body)) throw new ServiceError('invalid_request', 'The body is not valid UTF-8.')
     refuseShape(body)
-    return parse(body.toString())
+    const json = parse(body.toString())
+    // Checking a large body takes as long again, and others have waited already.
+    if (body.length > LARGE_BYTES) await nextTurn()
+    return json
   }
 }
 

@@ -27,6 +27,8 @@ class TurnDecoder {
   /** Calls of the nearest assistant message: id → its name. */
   #calls = new Map<string, string>()
   #unanswered = new Set<string>()
+  /** Names of calls → their ids in order, for results that name no id; made for the first of them. */
+  #open: Map<string, string[]> | undefined
   #callsParam = 'messages'
   /** The legacy call of the nearest assistant message, if any. */
   #implied: { name: string; arguments: string } | undefined
@@ -41,6 +43,7 @@ class TurnDecoder {
     if (message.role === 'function') return this.#addFunction(message)
     this.#requireAnswered()
     this.#calls = new Map()
+    this.#open = undefined
     if (message.role === 'assistant') return this.#addAssistant(message, param)
     const role = message.role === 'user' ? 'user' : 'system'
     const parts = this.#parts(message.content, `${param}.content`)
@@ -101,7 +104,7 @@ class TurnDecoder {
   /** A legacy result has a name but no id. Where no open call bears the name, the call it implies is put before it. */
   #addFunction(message: Extract<ChatMessage, { role: 'function' }>): void {
     const { name } = message
-    const id = [...this.#unanswered].find((open) => this.#calls.get(open) === name) ?? this.#implyCall(name)
+    const id = this.#findUnanswered(name) ?? this.#implyCall(name)
     this.#unanswered.delete(id)
     this.#turns.push({
       role: 'tool',
@@ -109,6 +112,25 @@ class TurnDecoder {
       call_id: id,
       extra: extraOf(message, MESSAGE_CONSUMED),
     })
+  }
+
+  #findUnanswered(name: string): string | undefined {
+    this.#open ??= this.#callsByName()
+    const ids = this.#open.get(name) ?? []
+    // A message that names its id may have answered one since.
+    for (let id = ids.pop(); id !== undefined; id = ids.pop()) if (this.#unanswered.has(id)) return id
+    return undefined
+  }
+
+  /** The first call of a name comes last. */
+  #callsByName(): Map<string, string[]> {
+    const byName = new Map<string, string[]>()
+    for (const [id, name] of [...this.#calls].reverse()) {
+      const ids = byName.get(name)
+      if (ids) ids.push(id)
+      else byName.set(name, [id])
+    }
+    return byName
   }
 
   #implyCall(name: string): string {

@@ -13,17 +13,21 @@ import { ServiceError } from '#shared/error.ts'
 /** Deepest nesting of a request body; JSON Schemas in tools stay far below. */
 export const DEPTH_MAX = 128
 
+/** zod's own way to stop at the first problem, which its `validate` uses; its types do not show it to `safeParse`. */
+const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
+
 /** The tone of messages: chat completions name the field inside the sentence, messages put its path in front. */
 export type Wording = 'openai' | 'messages'
 
 /**
- * Checks a body against a schema. Reports the first problem only.
+ * Checks a body against a schema. Reports the first problem only, and ends there: a list of 100,000 wrong values costs as
+ * much as one.
  *
  * @throws ServiceError a 400 with `param` set to the path, such as `messages[2].content[0].image_url.url`
  */
 export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording: Wording): z.output<T> {
   const sound = wellFormed(body, 0)
-  const result = schema.safeParse(sound)
+  const result = schema.safeParse(sound, FIRST_PROBLEM)
   if (result.success) return result.data
   throw toServiceError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
 }

@@ -1,0 +1,69 @@
+import { describe, expect, test } from 'vitest'
+import { ChatRequest } from '#schemas/chat.ts'
+import { MessagesRequest } from '#schemas/messages.ts'
+import { ModelConfig } from '#schemas/models.ts'
+import { decodeChat } from '#services/ingress/chat-decode.ts'
+import { refuseShape } from '#services/ingress/json-shape.ts'
+import { parseBody } from '#services/ingress/validate.ts'
+import { startStack } from './stack.ts'
+import { cpuMs, longestHold } from './support/loop-hold.ts'
+
+const MODEL = ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } })
+
+/** Bodies in which everything is wrong: the whole of it was looked through and told, for 0.3 to 1 s. */
+const WRONG_BODIES: readonly [string, object][] = [
+  ['messages of an unknown role', { messages: Array(100_000).fill({ role: 'x', content: 1 }) }],
+  ['numbers where messages belong', { messages: Array(100_000).fill(1) }],
+  ['parts of an unknown type', { messages: [{ role: 'user', content: Array(190_000).fill({ type: 'nope' }) }] }],
+]
+
+describe('a large body', () => {
+  test.each(WRONG_BODIES)('is checked as far as its first problem: %s', (_, fields) => {
+    const body = { model: 'm1', max_tokens: 1, ...fields }
+    for (const check of [
+      () => parseBody(ChatRequest, body, 'openai'),
+      () => parseBody(MessagesRequest, body, 'messages'),
+    ]) {
+      const startedMs = cpuMs()
+      expect(check).toThrow(expect.objectContaining({ param: expect.stringMatching(/^messages\[0\]/) }))
+      expect(cpuMs() - startedMs).toBeLessThan(150)
+    }
+  })
+
+  test('may not have objects of very many keys, wherever they are', () => {
+    const wide = Object.fromEntries(Array.from({ length: 10_001 }, (_, index) => [`k${index}`, 1]))
+    const message = /more than 10000 keys/
+    expect(() => refuseShape(Buffer.from(JSON.stringify({ a: [1, { b: wide }] })))).toThrow(message)
+    const lists = { a: Array(20_000).fill(1), ...Object.fromEntries(Object.entries(wide).slice(2)) }
+    expect(() => refuseShape(Buffer.from(JSON.stringify(lists)))).not.toThrow()
+  })
+
+  test('of legacy results costs as much a result as a small one', () => {
+    const tool_calls = Array.from({ length: 30_000 }, (_, index) => ({
+      id: `call_${index}`,
+      function: { name: index % 2 ? 'f' : 'g', arguments: '{}' },
+    }))
+    const results = tool_calls.map(({ function: { name } }) => ({ role: 'function', name, content: 'x' })).reverse()
+    const body = { model: 'm1', messages: [{ role: 'assistant', content: null, tool_calls }, ...results] }
+    const startedMs = cpuMs()
+    const { turns } = decodeChat(body, { getModel: () => MODEL, strictTurns: false, remoteImages: false })
+    expect(cpuMs() - startedMs).toBeLessThan(1_000)
+    const calls = turns.slice(1, 5).map((turn) => turn.role === 'tool' && turn.call_id)
+    expect(calls).toEqual(['call_1', 'call_0', 'call_3', 'call_2'])
+  })
+
+  test('of 100,000 messages is answered while others are served', async () => {
+    await using stack = await startStack()
+    const messages = Array.from({ length: 100_000 }, (_, index) => ({
+      role: index % 2 ? 'assistant' : 'user',
+      content: `${index}`,
+    }))
+    let status = 0
+    const body = { model: 'echo-1', messages: [...messages, { role: 'user', content: 'done' }].slice(1) }
+    const holdMs = await longestHold(async () => {
+      status = (await stack.post('/v1/chat/completions', body)).status
+    })
+    expect(status).toBe(200)
+    expect(holdMs).toBeLessThan(1_000)
+  })
+})
