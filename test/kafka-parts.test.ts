@@ -1,7 +1,7 @@
 /** The parts of the Kafka adapters that decide something and need no broker for it. */
 import { describe, expect, it, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka-classic-partition.ts'
-import { type BatchFailure, CoalescingSender, type OutgoingBatch } from '#shared/broker/kafka-sender.ts'
+import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka-sender.ts'
 import { Supervisor } from '#shared/broker/kafka-supervision.ts'
 import { checkShareGroups, checkTopics, type ShareGroupAdmin } from '#shared/broker/kafka-topics.ts'
 import { until } from './stack.ts'
@@ -61,6 +61,29 @@ describe('the coalescing sender', () => {
     await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
     await broker.answerUntil(broker.send(0, 'b'))
   })
+
+  it.each([1, 2, 5, 8])(
+    'sends a batch again in parts until only the record that is refused fails (%i)',
+    async (bad) => {
+      const broker = scriptedBroker()
+      const first = broker.send(0, 'first')
+      await until(() => broker.calls.length === 1)
+      const texts = Array.from({ length: 8 }, (_, index) => String(index + 1))
+      const sends = Promise.allSettled(texts.map((text) => broker.send(0, text)))
+      broker.answer()
+      await first
+      const results = await broker.judgeUntil(sends, (call) =>
+        call.slice('0: '.length).split(' ').includes(String(bad)),
+      )
+      expect(results.map(({ status }) => status)).toEqual(
+        texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
+      )
+      expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
+      // Halved at most three times, and never sent again once it stood alone.
+      expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
+      expect(broker.calls.length).toBeLessThan(14)
+    },
+  )
 
   it('takes no more than its bound, and has room again once records are durable', async () => {
     const broker = scriptedBroker({ bytesMax: 350 })
@@ -167,6 +190,49 @@ describe('the boot check', () => {
     ])
   })
 
+  const WRONG = { 'cleanup.policy': 'compact,delete', 'max.message.bytes': '50000', 'retention.ms': '60000' }
+  const needy = { name: 'jobs', partitions: 4, retentionMs: 3_600_000, kind: 'queue' } as const
+
+  it('mends what is wrong with a topic, and says so', async () => {
+    const topicSettings: Record<string, string> = { ...WRONG, 'segment.ms': '7' }
+    const said: unknown[] = []
+    const onProblem = (_message: string, { before }: Record<string, unknown>) => said.push(before)
+    expect(await checkTopics(scriptedAdmin({ topicSettings }), { ...bootOptions, topics: [needy], onProblem })).toEqual(
+      [],
+    )
+    expect(topicSettings).toEqual({
+      'cleanup.policy': 'delete',
+      'max.message.bytes': '1048588',
+      'retention.ms': '3600000',
+      'segment.ms': '7',
+    })
+    expect(said.join()).toContain('cleanup.policy=compact,delete')
+  })
+
+  it('refuses a topic that it may not mend, each problem with its command', async () => {
+    const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
+    const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
+    expect(problems.map(({ fix }) => fix.split(' ').at(-1))).toEqual([
+      '4',
+      'cleanup.policy=delete',
+      'max.message.bytes=1048588',
+      'retention.ms=3600000',
+    ])
+    expect(problems[0]?.problem).toBe(
+      'Topic jobs has 1 partitions, 4 are needed, and that could not be changed: not allowed',
+    )
+  })
+
+  it('only warns of records that are kept for less than wanted where nobody misses them', async () => {
+    const admin = scriptedAdmin({ topicSettings: { 'retention.ms': '60000' }, isReadOnly: true })
+    const said: unknown[] = []
+    const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
+    const topic = { ...needy, partitions: 1, retentionMsMin: 60_000 }
+    expect(await checkTopics(admin, { ...bootOptions, topics: [topic], onProblem })).toEqual([])
+    expect(said.join()).toContain('keeps records for 60000 ms, 3600000 are needed')
+    expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
+  })
+
   it('makes a group start at the beginning of its queue before it has a member', async () => {
     const admin = scriptedAdmin({ groups: { jobs: { 'share.auto.offset.reset': 'latest' } } })
     expect(await checkShareGroups(admin, bootOptions)).toEqual([])
@@ -186,16 +252,27 @@ const bootOptions = {
 interface ScriptedCluster {
   brokerSettings?: Record<string, string>
   groups?: Record<string, Record<string, string>>
+  topicSettings?: Record<string, string>
+  /** This client may alter no topic. */
+  isReadOnly?: boolean
 }
 
-function scriptedAdmin({ brokerSettings = {}, groups = {} }: ScriptedCluster): ShareGroupAdmin {
+function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
+  const { brokerSettings = {}, groups = {}, topicSettings = {}, isReadOnly = false } = cluster
   return {
     brokerCount: async () => 1,
     partitions: async (topics) => new Map(topics.filter((topic) => topic === 'jobs').map((topic) => [topic, 1])),
-    topicSettings: async () => new Map(),
+    topicSettings: async () => new Map(Object.entries(topicSettings)),
     brokerSettings: async () => new Map(Object.entries(brokerSettings)),
     groupSettings: async (group) => new Map(Object.entries(groups[group] ?? {})),
     createTopic: async () => undefined,
+    setTopic: async (_topic, settings) => {
+      if (isReadOnly) throw new Error('not allowed')
+      Object.assign(topicSettings, settings)
+    },
+    addPartitions: async () => {
+      if (isReadOnly) throw new Error('not allowed')
+    },
     setGroup: async (group, setting, value) => {
       groups[group] = { ...groups[group], [setting]: value }
     },
@@ -224,6 +301,20 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
     send: (partition: number, text: string, timeoutMs?: number) => {
       const record = { key: undefined, value: Buffer.from(text) }
       return sender.send('t', partition, record, { batchBytesMax, ...(timeoutMs !== undefined && { timeoutMs }) })
+    },
+    /** Refuses every call that holds what is wrong, for good, until the promise settles. */
+    judgeUntil: async <T>(promise: Promise<T>, isRefused: (call: string) => boolean): Promise<T> => {
+      let isSettled = false
+      const settled = promise.finally(() => {
+        isSettled = true
+      })
+      await until(() => {
+        const last = calls.at(-1) ?? []
+        const error = refusedRecord(new Error('too large'))
+        answer(last.map((call) => (isRefused(call) ? { error, canRetry: false, isOfRecord: true } : undefined)))
+        return isSettled
+      })
+      return await settled
     },
     /** Answers every call with success until the promise settles. */
     answerUntil: async (promise: Promise<unknown>) => {

@@ -20,13 +20,13 @@ export interface Broker {
   /** False from the moment the broker is known to be gone until it answers again. */
   readonly isReachable: boolean
 
-  /** Puts one record into a queue. @throws ServiceError `overloaded` */
+  /** Puts one record into a queue. @throws ServiceError `overloaded`; `request_too_large` for what it will never take */
   submit(queue: string, value: Buffer): Promise<void>
 
   /** Opens a queue for taking. Each call is one member of the group that shares the queue. The caller closes it. */
   openQueue(queue: string): Promise<QueueConsumer>
 
-  /** Sends one record to a partition of a channel. @throws ServiceError `overloaded` */
+  /** Sends one record to a partition of a channel. @throws ServiceError as `submit` does */
   send(channel: string, partition: number, key: string, value: Buffer): Promise<void>
 
   /**
@@ -80,5 +80,7 @@ export interface Topic {
   readonly name: string
   readonly partitions: number
   readonly retentionMs: number
+  /** Retention below which somebody still waits for what is deleted; default: {@link retentionMs}. */
+  readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
 }

@@ -1,11 +1,17 @@
 import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
-import { ServiceError } from '#shared/error.ts'
 import type { Broker, ChannelRecord, Closable, QueueConsumer } from './broker.ts'
 import { ClassicReceiver } from './kafka-classic-channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './kafka-classic-client.ts'
 import { ClassicConsumer } from './kafka-classic-queue.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
-import { type BatchFailure, batchBytesMax, CoalescingSender, type OutgoingBatch, overloaded } from './kafka-sender.ts'
+import {
+  type BatchFailure,
+  batchBytesMax,
+  CoalescingSender,
+  type OutgoingBatch,
+  overloaded,
+  refusedRecord,
+} from './kafka-sender.ts'
 import { pause, within } from './kafka-supervision.ts'
 import { checkTopics, type KafkaAdmin, KafkaUnfitError, type NewTopic } from './kafka-topics.ts'
 
@@ -14,6 +20,10 @@ const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 const ANY_BROKER = '1'
+/** `ConfigSource` of a setting that was made for the topic itself. */
+const TOPIC_CONFIG = 1
+/** Refusals of a batch for what is in it, as kafkajs names them. */
+const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
 /** How often, and with what pause, a new topic is looked for until every broker knows it. */
 const SPREAD_ASKS_MAX = 50
 const SPREAD_ASK_MS = 100
@@ -159,7 +169,8 @@ class ClassicBroker implements Broker {
       await this.#producer.sendBatch({ acks: ACKS_ALL, timeout: REPLICATION_TIMEOUT_MS, topicMessages })
       return undefined
     } catch (error) {
-      return { error: isTooLarge(error) ? tooLarge(error) : error, canRetry: isTransientInKafkaJs(error) }
+      if (isRefusedRecord(error)) return { error: refusedRecord(error), canRetry: false, isOfRecord: true }
+      return { error, canRetry: isTransientInKafkaJs(error) }
     }
   }
 
@@ -182,13 +193,10 @@ class ClassicBroker implements Broker {
   }
 }
 
-function isTooLarge(thrown: unknown): boolean {
+function isRefusedRecord(thrown: unknown): boolean {
   const error = thrown as { readonly type?: string; readonly cause?: unknown } | null
-  return error?.type === 'MESSAGE_TOO_LARGE' || (error?.cause !== undefined && isTooLarge(error.cause))
-}
-
-function tooLarge(cause: unknown): ServiceError {
-  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', { cause })
+  if (REFUSED_RECORD.has(error?.type ?? '')) return true
+  return error?.cause !== undefined && isRefusedRecord(error.cause)
 }
 
 /** The boot check's view of a cluster. */
@@ -231,6 +239,31 @@ class KafkaJsAdmin implements KafkaAdmin {
       await new Promise((resolve) => setTimeout(resolve, SPREAD_ASK_MS))
     }
     throw new Error(`the brokers do not know the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
+  }
+
+  /** kafkajs only knows the request that sets all of a topic's settings at once: those made before go along. */
+  async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
+    const type = kafkajs.ConfigResourceTypes.TOPIC
+    const { resources } = await this.#admin.describeConfigs({
+      includeSynonyms: false,
+      resources: [{ type, name: topic }],
+    })
+    const own = (resources[0]?.configEntries ?? []).filter(({ configSource }) => configSource === TOPIC_CONFIG)
+    const before = own.map(({ configName, configValue }) => [configName, configValue] as const)
+    const configEntries = Object.entries({ ...Object.fromEntries(before), ...settings })
+    await this.#admin.alterConfigs({
+      validateOnly: false,
+      resources: [{ type, name: topic, configEntries: configEntries.map(([name, value]) => ({ name, value })) }],
+    })
+  }
+
+  async addPartitions(topic: string, partitions: number): Promise<void> {
+    await this.#admin
+      .createPartitions({ topicPartitions: [{ topic, count: partitions }] })
+      .catch(async (error: unknown) => {
+        // Another process that starts at the same time was faster.
+        if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
+      })
   }
 
   async #settings(type: ConfigResourceTypes, name: string): Promise<ReadonlyMap<string, string>> {

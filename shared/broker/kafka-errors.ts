@@ -5,16 +5,21 @@ export const CODE = {
   none: 0,
   offsetOutOfRange: 1,
   messageTooLarge: 10,
+  recordListTooLarge: 18,
   unknownMemberId: 25,
   outOfOrderSequence: 45,
   duplicateSequence: 46,
   invalidProducerEpoch: 47,
   unknownProducerId: 59,
   groupIdNotFound: 69,
+  invalidRecord: 87,
   fencedMemberEpoch: 110,
   shareSessionNotFound: 122,
   invalidShareSessionEpoch: 123,
 } as const
+
+/** Refusals of a batch for what is in it: sent again it is refused again, and in parts perhaps only one of them is. */
+export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 
 /** A broker said no, by a code of the protocol. */
 export class KafkaRefusal extends Error {

@@ -9,10 +9,17 @@
  * for ever once two partitions of it part, and its only way to give up forgets the counts.
  */
 import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
-import { ServiceError } from '#shared/error.ts'
 import type { KafkaCluster } from './kafka-cluster.ts'
-import { CODE, describeCode, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './kafka-errors.ts'
-import type { BatchFailure, OutgoingBatch, OutgoingRecord } from './kafka-sender.ts'
+import {
+  CODE,
+  describeCode,
+  isTransient,
+  KafkaRefusal,
+  NodeUnknown,
+  REFUSED_RECORD,
+  responseOf,
+} from './kafka-errors.ts'
+import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './kafka-sender.ts'
 
 const ACKS_ALL = -1
 /** How long the leader may wait for its replicas. */
@@ -138,7 +145,9 @@ export class KafkaProducer {
     }
     const { canRetry } = describeCode(code)
     if (!canRetry) this.#unsure.delete(key) // refused as a whole: nothing of it was written
-    return code === CODE.messageTooLarge ? { error: tooLarge(error), canRetry } : { error, canRetry }
+    return REFUSED_RECORD.includes(code)
+      ? { error: refusedRecord(error), canRetry, isOfRecord: true }
+      : { error, canRetry }
   }
 }
 
@@ -149,8 +158,4 @@ function keyOf({ topic, partition }: OutgoingBatch): string {
 function codeOf(response: produceV11.ProduceResponse, { topic, partition }: OutgoingBatch): number {
   const answers = response.responses.find(({ name }) => name === topic)?.partitionResponses
   return answers?.find(({ index }) => index === partition)?.errorCode ?? -1
-}
-
-function tooLarge(cause: unknown): ServiceError {
-  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', { cause })
 }

@@ -6,7 +6,8 @@
  * p99 (reference: kafka.md, section 3).
  *
  * Records wait in a lane for each partition, which keeps their order. A call takes one batch of each lane. A batch that
- * fails for now stays at the head of its lane and is tried again, for ever, while the other lanes go on. What waits is
+ * fails for now stays at the head of its lane and is tried again, for ever, while the other lanes go on. One that is refused
+ * for what is in it goes again in halves, until the record that is refused stands alone: only that one fails. What waits is
  * bounded in bytes; records that were given a deadline are given up on then.
  */
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
@@ -19,6 +20,8 @@ const SLOW_CALL_MS = 1_000
 /** What a record costs beside key and value. */
 const RECORD_OVERHEAD_BYTES = 100
 const RETRY_AFTER_MS = 1_000
+/** More records than any batch has: each takes {@link RECORD_OVERHEAD_BYTES} at least. */
+const COUNT_MAX = 2 ** 20
 
 /**
  * Where batches close. Below the broker's default limit of 1 MiB for channels. A queue's are small, because a taker that
@@ -39,8 +42,10 @@ export interface OutgoingBatch {
   readonly records: readonly OutgoingRecord[]
 }
 
-/** What became of a batch: `undefined` when it is durable. */
-export type BatchFailure = { readonly error: unknown; readonly canRetry: boolean } | undefined
+/** What became of a batch: `undefined` when it is durable. `isOfRecord`: something in it is refused for good, perhaps one record. */
+export type BatchFailure =
+  | { readonly error: unknown; readonly canRetry: boolean; readonly isOfRecord?: boolean }
+  | undefined
 
 /** Tries once to make the batches durable and says what became of each, in their order. Does not reject. */
 export type Produce = (batches: readonly OutgoingBatch[]) => Promise<readonly BatchFailure[]>
@@ -70,6 +75,8 @@ interface Lane {
   batch: Entry[]
   tries: number
   retryAt: number
+  /** Most records of a batch: less after a refusal, twice as many after each batch that was taken. */
+  countMax: number
 }
 
 /** Sends records in bounded memory. The caller closes it. */
@@ -137,7 +144,7 @@ export class CoalescingSender {
     const key = `${topic}:${partition}`
     const existing = this.#lanes.get(key)
     if (existing) return existing
-    const lane: Lane = { topic, partition, waiting: [], batch: [], tries: 0, retryAt: 0 }
+    const lane: Lane = { topic, partition, waiting: [], batch: [], tries: 0, retryAt: 0, countMax: COUNT_MAX }
     this.#lanes.set(key, lane)
     return lane
   }
@@ -180,7 +187,7 @@ export class CoalescingSender {
     for (const [key, lane] of this.#lanes) {
       if (lane.retryAt > now) continue
       lane.batch = lane.batch.filter((entry) => !entry.isSettled)
-      if (lane.batch.length === 0) lane.batch = nextBatch(lane.waiting)
+      if (lane.batch.length === 0) lane.batch = nextBatch(lane.waiting, lane.countMax)
       if (lane.batch.length > 0) due.push(lane)
       else this.#lanes.delete(key)
     }
@@ -192,11 +199,20 @@ export class CoalescingSender {
       lane.retryAt = performance.now() + backoffMs(++lane.tries, RETRY, Math.random())
       return
     }
+    if (failure?.isOfRecord && lane.batch.length > 1) return this.#halve(lane)
+    if (!failure) lane.countMax = Math.min(lane.countMax * 2, COUNT_MAX)
     const error = failure && refused(failure.error)
     for (const entry of lane.batch) this.#settle(entry, error)
     lane.batch = []
     lane.tries = 0
     if (lane.waiting.length === 0) this.#lanes.delete(`${lane.topic}:${lane.partition}`)
+  }
+
+  #halve(lane: Lane): void {
+    lane.countMax = Math.ceil(lane.batch.length / 2)
+    lane.waiting.unshift(...lane.batch)
+    lane.batch = []
+    lane.tries = 0
   }
 
   #settle(entry: Entry, error?: ServiceError): void {
@@ -220,15 +236,20 @@ export class CoalescingSender {
 }
 
 /** Takes from the front of the queue what fits into one batch, and always at least one. */
-function nextBatch(waiting: Entry[]): Entry[] {
+function nextBatch(waiting: Entry[], countMax: number): Entry[] {
   let bytes = 0
   let count = 0
   for (const entry of waiting) {
     bytes += entry.bytes
-    if (count > 0 && bytes > entry.batchBytesMax) break
+    if (count > 0 && (bytes > entry.batchBytesMax || count === countMax)) break
     count++
   }
   return waiting.splice(0, count)
+}
+
+/** The broker will never take the record: its size, or its form, is against the settings of its topic. */
+export function refusedRecord(cause: unknown): ServiceError {
+  return new ServiceError('request_too_large', 'The request is larger than Kafka is set up to take.', { cause })
 }
 
 /** The queue is full or the broker is away: try again later. */

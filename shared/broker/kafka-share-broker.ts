@@ -181,6 +181,22 @@ class PlatformaticAdmin implements ShareGroupAdmin {
     })
   }
 
+  async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
+    const configs = Object.entries(settings).map(([name, value]) => {
+      return { name, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
+    })
+    const resource = { resourceType: ConfigResourceTypes.TOPIC, resourceName: topic, configs }
+    await this.#admin.incrementalAlterConfigs({ resources: [resource] })
+  }
+
+  async addPartitions(topic: string, partitions: number): Promise<void> {
+    const topics = [{ name: topic, count: partitions, assignments: null }]
+    await this.#admin.createPartitions({ topics }).catch(async (error: unknown) => {
+      // Another process that starts at the same time was faster.
+      if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
+    })
+  }
+
   async setGroup(group: string, setting: string, value: string): Promise<void> {
     const config = { name: setting, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
     const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configs: [config] }

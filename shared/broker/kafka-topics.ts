@@ -1,6 +1,7 @@
 /**
- * The boot check: makes the topics that are missing, and says everything that is wrong with a cluster at once, each with
- * the command that mends it. Knows no client: each adapter brings an {@link KafkaAdmin}.
+ * The boot check: makes the topics that are missing, mends those that are set up wrongly where it may, and says everything
+ * else that is wrong with a cluster at once, each with the command that mends it. Knows no client: each adapter brings an
+ * {@link KafkaAdmin}.
  */
 import type { Topic } from './broker.ts'
 import type { KafkaOptions } from './kafka-options.ts'
@@ -15,6 +16,11 @@ const STATE_TOPIC = {
   settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
 }
 const RETAIN_FOREVER = -1
+/**
+ * What a topic must take: Kafka's own default, and the least that the records here fit into. A queue's are an envelope with a
+ * body of 64 KiB, a channel's many events together (see `batchBytesMax`).
+ */
+const RECORD_BYTES = { wanted: 1_048_588, queue: 160 * 1024, channel: 960 * 1024 } as const
 
 /** What the boot check asks of a client. Every method throws what the client throws. */
 export interface KafkaAdmin {
@@ -26,6 +32,10 @@ export interface KafkaAdmin {
   brokerSettings(): Promise<ReadonlyMap<string, string>>
   /** Makes a topic. A topic that exists is no error: several processes start at once. */
   createTopic(topic: NewTopic): Promise<void>
+  /** Sets settings of a topic, and leaves the others as they are. */
+  setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void>
+  /** Gives a topic so many partitions, more than it has. */
+  addPartitions(topic: string, partitions: number): Promise<void>
 }
 
 /** What is asked in addition where there are share groups. */
@@ -99,38 +109,102 @@ async function createMissing(
   }
 }
 
-/** Kafka deletes closed segments only: without a `segment.ms` below it, a short retention would not free anything. */
+/** Settings of a new topic. Kafka deletes closed segments only: without a `segment.ms` below it, a short retention would not free anything. */
 function topicSettings(retentionMs: number, replicas: number): Record<string, string> {
   return {
     'cleanup.policy': 'delete',
+    'max.message.bytes': String(RECORD_BYTES.wanted),
     'retention.ms': String(retentionMs),
     'segment.ms': String(Math.max(MINUTE_MS, Math.min(DAY_MS, Math.floor(retentionMs / 4)))),
     'min.insync.replicas': replicas > 2 ? '2' : '1',
   }
 }
 
+/** What is not as it must be, with the command that mends it. */
+interface Wrong extends BootProblem {
+  /** The topic works all the same: it is said, and no reason not to start. */
+  readonly isHarmless?: boolean
+}
+
+/** Mends what may be mended; what may not is a problem, or a warning where nothing is lost by it. */
 async function checkExisting(
   admin: KafkaAdmin,
   topic: Topic,
   partitions: number,
   options: KafkaOptions,
 ): Promise<BootProblem[]> {
-  const server = `--bootstrap-server ${options.brokers[0]}`
-  const problems: BootProblem[] = []
-  if (partitions < topic.partitions) {
-    const problem = `Topic ${topic.name} has ${partitions} partitions, ${topic.partitions} are needed`
-    const fix = `kafka-topics.sh ${server} --alter --topic ${topic.name} --partitions ${topic.partitions}`
-    problems.push({ problem, fix })
-  }
   const settings = await readable(admin.topicSettings(topic.name), topic.name, options)
-  const retentionMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
-  if (retentionMs !== RETAIN_FOREVER && retentionMs < topic.retentionMs) {
-    const problem = `Topic ${topic.name} keeps records for ${retentionMs} ms, ${topic.retentionMs} are needed`
-    const entity = `--entity-type topics --entity-name ${topic.name}`
-    const fix = `kafka-configs.sh ${server} ${entity} --alter --add-config retention.ms=${topic.retentionMs}`
-    problems.push({ problem, fix })
+  const wrong = wrongSettings(topic, settings, options)
+  const values = Object.fromEntries(wrong.map(({ name, value }) => [name, value]))
+  const few = partitions < topic.partitions ? [tooFew(topic, partitions, options)] : []
+  return [
+    ...(await mend(topic.name, few, () => admin.addPartitions(topic.name, topic.partitions), options)),
+    ...(await mend(topic.name, wrong, () => admin.setTopic(topic.name, values), options)),
+  ]
+}
+
+async function mend(
+  topic: string,
+  wrongs: readonly Wrong[],
+  apply: () => Promise<void>,
+  options: KafkaOptions,
+): Promise<BootProblem[]> {
+  if (wrongs.length === 0) return []
+  try {
+    await apply()
+    const before = wrongs.map(({ problem }) => problem).join('; ')
+    options.onProblem('a topic was not set up as it has to be, and was altered', { topic, before })
+    return []
+  } catch (error) {
+    const why = `and that could not be changed: ${messageOf(error)}`
+    const said = wrongs.map(({ problem, fix, isHarmless }) => ({ problem: `${problem}, ${why}`, fix, isHarmless }))
+    for (const { problem, fix, isHarmless } of said) {
+      if (isHarmless) options.onProblem('a topic is not set up as it should be', { problem, fix })
+    }
+    return said.filter(({ isHarmless }) => !isHarmless).map(({ problem, fix }) => ({ problem, fix }))
   }
-  return problems
+}
+
+function tooFew({ name, partitions: needed }: Topic, partitions: number, options: KafkaOptions): Wrong {
+  return {
+    problem: `Topic ${name} has ${partitions} partitions, ${needed} are needed`,
+    fix: `kafka-topics.sh --bootstrap-server ${options.brokers[0]} --alter --topic ${name} --partitions ${needed}`,
+  }
+}
+
+interface WrongSetting extends Wrong {
+  readonly name: string
+  readonly value: string
+}
+
+function wrongSettings(topic: Topic, settings: ReadonlyMap<string, string>, options: KafkaOptions): WrongSetting[] {
+  const { retentionMs, retentionMsMin = retentionMs, kind } = topic
+  const entity = `--entity-type topics --entity-name ${topic.name}`
+  const alter = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config`
+  const wrongs: WrongSetting[] = []
+  const add = (name: string, value: string, problem: string, isHarmless = false) =>
+    wrongs.push({
+      name,
+      value,
+      problem: `Topic ${topic.name} ${problem}`,
+      fix: `${alter} ${name}=${value}`,
+      isHarmless,
+    })
+  const policy = settings.get('cleanup.policy') ?? 'delete'
+  // A compacted topic refuses records without a key, which those of a queue are, and forgets all but the last of a key.
+  if (policy !== 'delete')
+    add('cleanup.policy', 'delete', `has cleanup.policy=${policy}, which refuses or loses records`)
+  const bytes = Number(settings.get('max.message.bytes') ?? RECORD_BYTES.wanted)
+  if (bytes < RECORD_BYTES[kind]) {
+    const problem = `takes records of ${bytes} bytes at most, ${RECORD_BYTES[kind]} are needed`
+    add('max.message.bytes', String(RECORD_BYTES.wanted), problem)
+  }
+  const keptMs = Number(settings.get('retention.ms') ?? RETAIN_FOREVER)
+  if (keptMs !== RETAIN_FOREVER && keptMs < retentionMs) {
+    const problem = `keeps records for ${keptMs} ms, ${retentionMs} are needed`
+    add('retention.ms', String(retentionMs), problem, keptMs >= retentionMsMin)
+  }
+  return wrongs
 }
 
 /** Settings that this client may not read are not checked, and that is said. */

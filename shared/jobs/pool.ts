@@ -5,6 +5,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
 import type { Store } from '#shared/store/store.ts'
@@ -439,7 +440,11 @@ export class Pool {
     this.#options.log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
     this.#options.broker.send(DEAD, 0, this.#definition.name, delivery.value).then(
       () => delivery.acknowledge(),
-      () => void setTimeout(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release()),
+      (error: unknown) => {
+        // What `dead` will never take would come back for ever; the line above has its position.
+        if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
+        void setTimeout(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release())
+      },
     )
   }
 

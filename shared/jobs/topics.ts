@@ -37,16 +37,23 @@ export function topicsFor(
 ): Topic[] {
   const deadlineMs = Math.max(callDeadlineMs, jobDeadlineMs)
   const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
-  const queues = names.map(
-    (name): Topic => ({ name, partitions: 1, retentionMs: Math.max(72 * HOUR_MS, deadlineMs), kind: 'queue' }),
-  )
+  const queues = names.map((name): Topic => {
+    const retentionMs = Math.max(72 * HOUR_MS, deadlineMs)
+    // A durable job whose record was deleted is published again; a call waits no longer than its deadline.
+    return { name, partitions: 1, retentionMs, retentionMsMin: Math.max(HOUR_MS, callDeadlineMs), kind: 'queue' }
+  })
   return [
     ...queues,
-    { name: REPLIES, partitions: REPLY_SHARDS, retentionMs: Math.max(10 * MINUTE_MS, callDeadlineMs), kind: 'channel' },
-    { name: EVENTS, partitions: EVENT_PARTITIONS, retentionMs: 24 * HOUR_MS, kind: 'channel' },
-    { name: CONTROL, partitions: 1, retentionMs: HOUR_MS, kind: 'channel' },
-    { name: DEAD, partitions: 1, retentionMs: 14 * 24 * HOUR_MS, kind: 'channel' },
+    channel(REPLIES, REPLY_SHARDS, Math.max(10 * MINUTE_MS, callDeadlineMs)),
+    channel(EVENTS, EVENT_PARTITIONS, 24 * HOUR_MS),
+    channel(CONTROL, 1, HOUR_MS),
+    channel(DEAD, 1, 14 * 24 * HOUR_MS),
   ]
+}
+
+/** Who reads a channel reads it as it grows: what is kept longer is for a process that fell behind, and for people. */
+function channel(name: string, partitions: number, retentionMs: number): Topic {
+  return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }
 
 /** The reply shard of a boot id. */

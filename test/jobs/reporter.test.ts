@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
 import { Reporter } from '#shared/jobs/reporter.ts'
 import { REPLIES } from '#shared/jobs/topics.ts'
 import { until } from '../stack.ts'
@@ -154,6 +155,29 @@ describe('the reporter', () => {
     expect(refusals).toBeGreaterThan(2)
     expect(events().map((event) => event.type)).toEqual(['started', 'delta', 'completed'])
     expect(textOfEvents(events())).toBe('kept')
+  })
+
+  it('gives up the one attempt whose event the broker will never take, and sends all others', async () => {
+    const sent: JobEvent[] = []
+    const send: Broker['send'] = async (_channel, _partition, _key, value) => {
+      if (value.length > 2 * KIB) throw new ServiceError('request_too_large', 'Too large.')
+      sent.push(...ReplyRecord.parse(JSON.parse(value.toString())).events)
+    }
+    const reporter = new Reporter({ send } as Broker, 'wrk_1', silentLog)
+    const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
+    const [, large] = attempts
+    await Promise.all(attempts.map((attempt) => attempt.started()))
+    for (const attempt of attempts) attempt.delta({ text: attempt === large ? 'x'.repeat(4 * KIB) : 'small' })
+    await Promise.all(attempts.map((attempt) => attempt.completed()))
+    const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
+    expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])
+    expect(said('job_3')).toEqual(['1 started', '2 delta', '3 completed'])
+    // The caller hears of it in the place of the output that is missing; what comes behind it finds the call ended.
+    expect(said('job_2').slice(0, 2)).toEqual(['1 started', '2 failed'])
+    expect(sent.find(({ type }) => type === 'failed')).toMatchObject({
+      error: { code: 'internal_error', message: expect.stringContaining('larger than Kafka is set up to take') },
+    })
+    expect(() => large?.delta({ text: 'more' })).toThrow('larger than Kafka is set up to take')
   })
 
   it('makes emitters wait at a mebibyte of unsent output, and lets them go on when it is sent', async () => {

@@ -7,7 +7,7 @@ import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/brok
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka.ts'
 import { newId } from '#shared/id.ts'
 import { until } from '../stack.ts'
-import { startLocalKafka, whyNoLocalKafka } from '../support/kafka.ts'
+import { alterTopic, startLocalKafka, topicSettings, whyNoLocalKafka } from '../support/kafka.ts'
 
 const HOUR_MS = 3_600_000
 const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: HOUR_MS, kind: 'queue' }
@@ -115,20 +115,75 @@ describe.skipIf(!kafka)('a share group', () => {
   })
 })
 
-describe.skipIf(!kafka)('the boot check', () => {
-  it.each(['share', 'classic'] as const)(
-    'names everything that is wrong at once, with its fix (%s)',
-    async (client) => {
+describe.skipIf(!kafka).each(['share', 'classic'] as const)(
+  'a record that the broker will never take (%s)',
+  (client) => {
+    it('fails alone: those before, beside and behind it are kept', async () => {
       const prefix = `${newId('t', 8)}.`
-      const few = { ...REPLIES, partitions: 1, retentionMs: 60_000 }
-      await open({ client, prefix, topics: [JOBS, few] })
-      const opening = open({ client, prefix, topics: [JOBS, REPLIES, { ...JOBS, name: 'many', partitions: -5 }] })
+      const broker = await open({ client, prefix })
+      const seen: string[] = []
+      await broker.receive('replies', 0, ({ value }) => seen.push(`${value[0]}:${value.length}`))
+      await alterTopic(kafka ?? '', `${prefix}replies`, { 'max.message.bytes': '20000' })
+      const send = (id: number, bytes: number) => broker.send('replies', 0, 'k', Buffer.alloc(bytes, id))
+      await until(
+        async () =>
+          send(0, 30_000).then(
+            () => false,
+            () => true,
+          ),
+        WITHIN,
+      )
+      seen.length = 0
+      const sizes = [100, 9_000, 30_000, 9_000, 9_000, 100, 25_000, 100]
+      const results = await Promise.allSettled(sizes.map((bytes, index) => send(index + 1, bytes)))
+      for (const [index, result] of results.entries()) {
+        const isTaken = Number(sizes[index]) < 20_000
+        expect(result).toMatchObject(isTaken ? { status: 'fulfilled' } : { reason: { code: 'request_too_large' } })
+      }
+      await send(9, 100)
+      await until(() => seen.at(-1) === '9:100', WITHIN)
+      expect(seen).toEqual(['1:100', '2:9000', '4:9000', '5:9000', '6:100', '8:100', '9:100'])
+    })
+  },
+)
+
+describe.skipIf(!kafka)('the boot check', () => {
+  it.each(['share', 'classic'] as const)('mends topics that are set up wrongly (%s)', async (client) => {
+    const prefix = `${newId('t', 8)}.`
+    await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
+    const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
+    await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
+    const said: unknown[] = []
+    const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
+    expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
+    expect(said.join()).toContain(`Topic ${prefix}replies keeps records for 60000 ms, ${HOUR_MS} are needed`)
+    expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
+    expect(said.join()).toContain(`Topic ${prefix}jobs takes records of 50000 bytes at most`)
+    // Without a key, which a compacted topic does not take, and larger than it took.
+    await until(async () =>
+      broker.submit('jobs', Buffer.alloc(100_000)).then(
+        () => true,
+        () => false,
+      ),
+    )
+    await broker.send('replies', 1, 'k', Buffer.from('on the new partition'))
+    const settings = await topicSettings(kafka ?? '', `${prefix}replies`)
+    expect(settings).toMatchObject({
+      'retention.ms': String(HOUR_MS),
+      'segment.ms': '60000',
+      'cleanup.policy': 'delete',
+    })
+  })
+
+  it.each(['share', 'classic'] as const)(
+    'names everything it cannot mend at once, with its fix (%s)',
+    async (client) => {
+      const many = (name: string) => ({ ...JOBS, name, partitions: -5 })
+      const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
       const { message } = (await opening.catch((error: unknown) => error)) as Error
-      expect(message).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
-      expect(message).toContain(`--alter --topic ${prefix}replies --partitions 2`)
-      expect(message).toContain(`Topic ${prefix}replies keeps records for 60000 ms, ${HOUR_MS} are needed`)
-      expect(message).toContain(`--alter --add-config retention.ms=${HOUR_MS}`)
-      expect(message).toContain(`Topic ${prefix}many does not exist and could not be made`)
+      expect(message).toMatch(/Topic \S+many does not exist and could not be made/)
+      expect(message).toMatch(/Topic \S+more does not exist and could not be made/)
+      expect(message).toContain('kafka-topics.sh --bootstrap-server')
     },
   )
 

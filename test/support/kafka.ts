@@ -8,6 +8,8 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import kafkajs, { type Admin } from 'kafkajs'
+import { createKafkaJs } from '#shared/broker/kafka-classic-client.ts'
 
 const run = promisify(execFile)
 const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')
@@ -69,6 +71,37 @@ export async function startLocalKafka(nodes = 1): Promise<LocalKafka> {
     down: async (signal, node) => void (await script(signal === 'SIGKILL' ? 'kill' : 'stop', node)),
     resume: async (node) => void (await script('resume', node)),
     [Symbol.asyncDispose]: stop,
+  }
+}
+
+/** Sets settings of a topic, and takes all others back to the broker's. */
+export async function alterTopic(address: string, name: string, settings: Record<string, string>): Promise<void> {
+  const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
+  const type = kafkajs.ConfigResourceTypes.TOPIC
+  await withAdmin(address, (admin) =>
+    admin.alterConfigs({ validateOnly: false, resources: [{ type, name, configEntries }] }),
+  )
+}
+
+/** The settings of a topic. */
+export async function topicSettings(address: string, name: string): Promise<Record<string, string>> {
+  const type = kafkajs.ConfigResourceTypes.TOPIC
+  const { resources } = await withAdmin(address, (admin) =>
+    admin.describeConfigs({ includeSynonyms: false, resources: [{ type, name }] }),
+  )
+  const entries = resources[0]?.configEntries ?? []
+  return Object.fromEntries(entries.map(({ configName, configValue }) => [configName, configValue]))
+}
+
+const TEST_CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const
+
+async function withAdmin<R>(address: string, ask: (admin: Admin) => Promise<R>): Promise<R> {
+  const admin = createKafkaJs({ ...TEST_CLIENT, brokers: address.split(',') }).admin()
+  await admin.connect()
+  try {
+    return await ask(admin)
+  } finally {
+    await admin.disconnect()
   }
 }
 
