@@ -9,17 +9,20 @@ export class ServiceError extends Error {
   readonly code: ErrorCode
   readonly param: string | null
   readonly retryAfterMs: number | undefined
+  /** Surely nothing was done. Otherwise nobody knows: an answer may have got lost. */
+  readonly isUndone: boolean
 
   constructor(
     code: ErrorCode,
     message: string,
-    options: { cause?: unknown; param?: string | null; retryAfterMs?: number } = {},
+    options: { cause?: unknown; param?: string | null; retryAfterMs?: number; isUndone?: boolean } = {},
   ) {
     super(message, { cause: options.cause })
     this.name = 'ServiceError'
     this.code = code
     this.param = options.param ?? null
     this.retryAfterMs = options.retryAfterMs
+    this.isUndone = options.isUndone ?? false
   }
 
   /** HTTP status in the OpenAI format (contract A.3). */

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { Pool, type PoolClient, type PoolConfig, types } from 'pg'
+import { Client, type ClientConfig, Pool, type PoolClient, type PoolConfig, types } from 'pg'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type Compiled, compile } from './compile.ts'
-import { overloaded, translate } from './postgres-errors.ts'
+import { busy, translate, unreachable } from './postgres-errors.ts'
 import type { Row } from './sql.ts'
 import type { Statement } from './statements.ts'
 
@@ -27,13 +27,14 @@ const INT8 = types.builtins.INT8
  * Every statement finds its rows by an index. A plan made while a table was empty must do so too, for it is kept. Where there
  * is no index after all, Postgres counts the plan as very expensive, and would compile it first.
  */
-const PLAN = 'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off'
+export const PLAN = 'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off'
 
 /**
  * Connections to Postgres that come back by themselves.
  *
  * A failure of the connection makes it unreachable: every call is refused at once, and one probe asks again, for ever
- * and with bounded delay, until the database takes writes.
+ * and with bounded delay, until the database takes writes. A wait for a free connection or for a lock is no such failure: it
+ * is bounded, and fails its own call alone.
  */
 export class PostgresConnection {
   readonly #pool: Pool
@@ -90,7 +91,8 @@ export class PostgresConnection {
   }
 
   async #guard<T>(work: () => Promise<T>): Promise<T> {
-    if (!this.#isReachable || this.#closed.signal.aborted || this.#pool.waitingCount >= WAITING_MAX) throw overloaded()
+    if (!this.#isReachable || this.#closed.signal.aborted) throw unreachable(undefined, true)
+    if (this.#pool.waitingCount >= WAITING_MAX) throw busy()
     try {
       return await work()
     } catch (thrown) {
@@ -130,11 +132,20 @@ export class PostgresConnection {
   }
 }
 
+/** The pool has one bound for a new connection and for the wait until one is free; a new one takes no longer than this. */
+class PromptClient extends Client {
+  constructor(config?: ClientConfig) {
+    super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
+  }
+}
+
 function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptions): PoolConfig {
   return {
     connectionString: url,
     max: connectionsMax,
-    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    Client: PromptClient,
+    // As long as a statement may have the connection that is waited for.
+    connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     statement_timeout: statementTimeoutMs,
     idle_in_transaction_session_timeout: statementTimeoutMs,

@@ -1,4 +1,4 @@
-import { overloaded } from './postgres-errors.ts'
+import { busy } from './postgres-errors.ts'
 import type { MovedRow, Params } from './sql.ts'
 
 /** Jobs of one statement at most, and characters of their parameters. */
@@ -8,6 +8,8 @@ const GROUP_CHARACTERS_MAX = 1024 * 1024
 const UNDER_WAY_MAX = 2
 /** Calls of one kind that wait at most; more are refused. */
 const WAITING_MAX = 5_000
+/** How long a call may wait for its statement to begin. */
+const WAIT_MS_MAX = 10_000
 
 /** One job to move, to insert or to find. */
 export interface Item {
@@ -23,6 +25,8 @@ export interface Output {
 }
 
 interface Waiting extends Item {
+  /** When it has waited too long, by the clock of `performance`. */
+  readonly giveUpAt: number
   readonly resolve: (rows: MovedRow[]) => void
   readonly reject: (error: unknown) => void
 }
@@ -32,7 +36,8 @@ interface Waiting extends Item {
  * one turn of the event loop, and those that come while the statements before are under way.
  *
  * Each keeps what it was alone. A guard that refuses one job refuses only that one. When a statement fails, each is done
- * alone, so that only the one at fault fails. A job comes once in a statement, and jobs come in the order of their ids, so
+ * alone, so that only the one at fault fails; but not where that took so long that its calls have waited long enough: one
+ * after the other they would wait for the same lock again. A job comes once in a statement, and jobs come in the order of their ids, so
  * that statements which wait for each other's locks do not do so in a circle.
  */
 export class Groups {
@@ -50,9 +55,9 @@ export class Groups {
 
   /** Does it for one job. @returns Its row, or none when it was refused or not found. @throws ServiceError `overloaded` */
   add(item: Item): Promise<MovedRow[]> {
-    if (this.#waiting.length >= WAITING_MAX) return Promise.reject(overloaded())
+    if (this.#waiting.length >= WAITING_MAX) return Promise.reject(busy())
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ ...item, resolve, reject })
+      this.#waiting.push({ ...item, resolve, reject, giveUpAt: performance.now() + WAIT_MS_MAX })
       if (this.#isDue) return
       this.#isDue = true
       setImmediate(() => this.#start())
@@ -64,11 +69,18 @@ export class Groups {
     while (this.#underWay < UNDER_WAY_MAX && this.#waiting.length > 0) {
       this.#underWay++
       // Ends with its answers given; it does not fail.
-      void this.#send(takeGroup(this.#waiting)).finally(() => {
+      void this.#sendInTime(takeGroup(this.#waiting)).finally(() => {
         this.#underWay--
         this.#start()
       })
     }
+  }
+
+  async #sendInTime(group: readonly Waiting[]): Promise<void> {
+    const isLate = ({ giveUpAt }: Waiting) => performance.now() > giveUpAt
+    for (const { reject } of group.filter(isLate)) reject(busy())
+    const rest = group.filter((one) => !isLate(one))
+    if (rest.length > 0) await this.#send(rest)
   }
 
   async #send(group: readonly Waiting[]): Promise<void> {
@@ -80,7 +92,7 @@ export class Groups {
       }
     } catch (error) {
       if (group.length === 1 || !this.#isReachable()) for (const { reject } of group) reject(error)
-      else for (const one of group) await this.#send([one])
+      else for (const one of group) await this.#sendInTime([one])
     }
   }
 }

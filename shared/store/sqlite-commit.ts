@@ -8,6 +8,8 @@ const WAITING_MAX = 5_000
 
 /** SQLite's result codes for a world without room: SQLITE_BUSY, IOERR, FULL, CANTOPEN. */
 const WORLDS_FAULT = new Set([5, 10, 13, 14])
+/** After this one a commit may be on disk all the same. */
+const IOERR = 10
 
 /** A write, and how its caller hears of it once it is on disk. */
 interface Write {
@@ -40,7 +42,7 @@ export class GroupCommit {
   run<T>(work: () => T): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
       return Promise.reject(
-        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000 }),
+        new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000, isUndone: true }),
       )
     }
     return new Promise<T>((resolve, reject) => {
@@ -98,5 +100,7 @@ export function translated(error: unknown): unknown {
   const { errcode } = error as { errcode?: number }
   // The low byte is the code, the rest says more about it.
   if (errcode === undefined || !WORLDS_FAULT.has(errcode & 0xff)) return error
-  return new ServiceError('overloaded', 'The job store cannot write now.', { cause: error, retryAfterMs: 5_000 })
+  const message = 'The job store cannot write now.'
+  const isUndone = (errcode & 0xff) !== IOERR
+  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: 5_000, isUndone })
 }
