@@ -31,7 +31,12 @@ const Settings = z.object({
     .optional()
     .describe('Port of /healthz, /readyz and /metrics in a process without an ingress; unset: none'),
   DATA_DIR: z.string().default('.data').describe('Keys, blobs and prepared models'),
-  SLUICE_API_KEY: z.string().min(8).optional().describe('The first API key, instead of a random one'),
+  SLUICE_API_KEY: z
+    .string()
+    .min(8)
+    .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: callers send it in a header')
+    .optional()
+    .describe('The first API key, instead of a random one'),
   MODELS_FILE: z.string().default('models.yaml').describe('The model catalogue'),
   MODELS_DIR: z.string().optional().describe('Your own model files; default DATA_DIR/models'),
   KAFKA_BROKERS: z

@@ -400,6 +400,29 @@ describe.each([
 })
 
 describe('keys from the command line', () => {
+  it.each([
+    { args: ['--endpoints', '/v1/chat'], says: 'There are: /v1/chat/completions, /v1/messages,' },
+    { args: ['--endpoints', '/v1/jobs,/v1/chats'], says: '--endpoints /v1/chats: there is no such endpoint.' },
+    { args: ['--models', 'echo-1,gpt-9'], says: 'There are: echo-1' },
+  ])('are refused with what there is: $args', async ({ args, says }) => {
+    const directory = await emptyDirectory()
+    const modelsFile = join(directory, 'models.yaml')
+    await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
+    const env = { DATA_DIR: directory, MODELS_FILE: modelsFile }
+    const { code, err } = await sluice(['keys', 'create', ...args], { env })
+    expect([code, err]).toEqual([2, expect.stringContaining(says)])
+    expect((await sluice(['keys', 'list'], { env })).lines).toEqual([])
+  })
+
+  it('are held against the ids of models that are named by an alias', async () => {
+    const directory = await emptyDirectory()
+    const modelsFile = join(directory, 'models.yaml')
+    await writeFile(modelsFile, JSON.stringify({ models: [{ ...ECHO_MODEL, aliases: ['parrot'] }] }))
+    const env = { DATA_DIR: directory, MODELS_FILE: modelsFile }
+    const { lines } = await sluice(['keys', 'create', '--models', 'parrot'], { env })
+    expect(lines).toMatchObject([{ models: ['echo-1'] }])
+  })
+
   it('are valid in a running service, and no longer once they are revoked', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }

@@ -112,10 +112,29 @@ describe('headers', () => {
     }
   })
 
-  test('SDKs are told to repeat a stalled upload and not to repeat work that ran out of time', () => {
-    expect(errorHeaders(new ServiceError('request_timeout', 'x'))['x-should-retry']).toBe('true')
-    expect(errorHeaders(new ServiceError('timeout', 'x'))['x-should-retry']).toBe('false')
-    expect(errorHeaders(new ServiceError('internal_error', 'x'))['x-should-retry']).toBeUndefined()
+  /** Rows that are not here follow the rule of the SDKs: 408, 409, 429 and 5xx are repeated. */
+  const SHOULD_RETRY: Partial<Record<(typeof codes)[number], 'true' | 'false'>> = {
+    ...{ request_timeout: 'true', idempotency_key_in_use: 'true' },
+    // Conflicts that asking again does not end.
+    ...{ job_not_finished: 'false', job_already_finished: 'false', job_cancelled: 'false' },
+    // What the service has tried again itself, and what took all of its time.
+    ...{ upstream_error: 'false', upstream_timeout: 'false', worker_lost: 'false', sandbox_lost: 'false' },
+    ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
+    // What an operator has to mend.
+    ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
+  }
+
+  test.each(codes)('%s says to SDKs whether to try again', (code) => {
+    expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
+    // Kept with a job, it is the same for ever.
+    expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
+  })
+
+  test('every 502, 504 and 409 says so, and a result that will be there later is worth asking for', () => {
+    const conflicts = codes.filter((code) => [409, 502, 504].includes(ERRORS[code].status))
+    for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
+    const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
+    expect(early).toEqual({ 'retry-after': '2', 'x-should-retry': 'true' })
   })
 })
 

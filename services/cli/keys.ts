@@ -1,4 +1,5 @@
 import { type ApiKey, type KeyStore, newKey } from '#shared/keys/keys.ts'
+import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { type Command, CommandError, EXIT, type ExitCode, type Invocation, usageError } from './command.ts'
 import { ageOf } from './job-text.ts'
 import { coloured, type Output, tableOf } from './output.ts'
@@ -16,8 +17,8 @@ is shown once, when it is created.
 
 Options:
   --name NAME       whose or what for
-  --endpoints LIST  only these paths, with commas; default all
-  --models LIST     only these models, with commas; default all
+  --endpoints LIST  only these paths and those below them, with commas; default all
+  --models LIST     only these models of MODELS_FILE, with commas; default all
 
 Examples:
   sluice keys create --name laptop
@@ -50,10 +51,9 @@ const ACTIONS: Readonly<Record<string, Action>> = { create, list, revoke }
 
 async function create(store: KeyStore, args: readonly string[], { values, out, config }: Invocation) {
   if (args[0] !== undefined) throw usageError(`${args[0]} is not understood here.`, 'Name the key with --name.')
-  const endpoints = values.parts('endpoints')
-  const wrong = endpoints?.find((path) => !path.startsWith('/'))
-  if (wrong !== undefined) throw usageError(`--endpoints ${wrong}: give paths such as /v1/chat/completions.`)
-  const { key, secret } = newKey({ name: values.text('name'), endpoints, models: values.parts('models') })
+  const endpoints = knownEndpoints(values.parts('endpoints'))
+  const models = await knownModels(values.parts('models'), config.modelsFile)
+  const { key, secret } = newKey({ name: values.text('name'), endpoints, models })
   const isFirst = (await store.list()).length === 0
   await store.create(key)
   if (isFirst && config.apiKey === undefined) {
@@ -64,6 +64,27 @@ async function create(store: KeyStore, args: readonly string[], { values, out, c
     out.note(`This is ${key.id}, and the secret is shown only now. Send it as: Authorization: Bearer …`)
   } else await out.json({ ...shown(key), secret })
   return EXIT.ok
+}
+
+function knownEndpoints(asked: string[] | undefined): string[] | undefined {
+  const wrong = asked?.find((path) => !path.startsWith('/'))
+  if (wrong !== undefined) throw usageError(`--endpoints ${wrong}: give paths such as /v1/chat/completions.`)
+  const unknown = asked?.find((path) => !KEY_ENDPOINTS.includes(path))
+  if (unknown === undefined) return asked
+  throw usageError(`--endpoints ${unknown}: there is no such endpoint.`, `There are: ${KEY_ENDPOINTS.join(', ')}`)
+}
+
+/** The ids of models that may be named by an alias: a key is held against ids. */
+async function knownModels(asked: string[] | undefined, modelsFile: string): Promise<string[] | undefined> {
+  if (!asked) return undefined
+  const { loadModels } = await import('#shared/models.ts')
+  const catalogue = loadModels(modelsFile)
+  return asked.map((name) => {
+    const model = catalogue.find(name)
+    if (model) return model.id
+    const known = catalogue.models.map(({ id }) => id).join(', ')
+    throw usageError(`--models ${name}: there is no such model in ${modelsFile}.`, `There are: ${known}`)
+  })
 }
 
 async function list(store: KeyStore, args: readonly string[], { out, config }: Invocation) {

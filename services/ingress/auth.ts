@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
+import { coversPath } from '#shared/keys/scopes.ts'
 import type { WireFormat } from './call.ts'
 import type { ApiKey, ApiKeys } from './keys.ts'
 
@@ -31,7 +32,7 @@ export function authenticate(
 
 /** @throws ServiceError `permission_denied` when a key may not call an endpoint */
 export function requireEndpoint(key: ApiKey, path: string): void {
-  if (!key.endpoints || key.endpoints.includes(path)) return
+  if (!key.endpoints || coversPath(key.endpoints, path)) return
   throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
 }
 

@@ -19,11 +19,21 @@ export function statusOf(error: ServiceError, format: WireFormat): number {
   return format === 'anthropic' ? messagesStatus(error) : openaiStatus(error)
 }
 
-/** Answers with a failure, status and headers included. Nothing may have been sent yet. */
-export function sendError(res: ServerResponse, error: ServiceError, format: WireFormat, requestId: string): void {
+/**
+ * Answers with a failure, status and headers included. Nothing may have been sent yet.
+ *
+ * @param isFinal The failure is kept, so that asking again gives the same.
+ */
+export function sendError(
+  res: ServerResponse,
+  error: ServiceError,
+  format: WireFormat,
+  requestId: string,
+  isFinal = false,
+): void {
   const body = JSON.stringify(errorBody(error, format, requestId))
   res.writeHead(statusOf(error, format), {
-    ...errorHeaders(error),
+    ...errorHeaders(error, isFinal),
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),
   })

@@ -86,7 +86,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   if (job.state === 'failed' && job.error) {
     const error = ServiceError.fromBody(job.error)
     call.noteFailure(error)
-    return sendError(call.res, error, formatOf(job.endpoint), call.requestId)
+    return sendError(call.res, error, formatOf(job.endpoint), call.requestId, true)
   }
   const result = await resultOf(jobs, call.key.id, job)
   if (result === null) throw new ServiceError('result_expired', 'The result of this job is not kept any more.')

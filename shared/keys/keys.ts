@@ -5,12 +5,15 @@ import { newId } from '#shared/id.ts'
 /** An API key as it is kept: its secret is known to its owner only. */
 export const ApiKey = z.strictObject({
   id: z.string().min(1),
-  hash: z.string().length(64).describe('SHA-256 of the secret, hex'),
+  hash: z
+    .string()
+    .regex(/^[0-9a-f]{64}$/, 'must be the SHA-256 of the secret, in 64 lower-case hex digits')
+    .describe('SHA-256 of the secret, hex'),
   hint: z.string().describe('The secret as it may be shown: sk-...abcd'),
   name: z.string().optional().describe('Whose or what for, for people'),
   created_at: z.int().describe('Unix seconds'),
   revoked: z.boolean().default(false),
-  endpoints: z.array(z.string()).optional().describe('Paths the key may call; absent: all'),
+  endpoints: z.array(z.string()).optional().describe('Paths the key may call, with those below them; absent: all'),
   models: z.array(z.string()).optional().describe('Models the key may use; absent: all'),
 })
 export type ApiKey = z.infer<typeof ApiKey>

@@ -78,31 +78,49 @@ function messagesType(status: number): string {
   return MESSAGES_TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
 }
 
-/** What SDKs shall do where their own rule (408, 409, 429 and 5xx are repeated) is wrong or needs saying. */
+/**
+ * What SDKs shall do where their own rule (408, 409, 429 and 5xx are repeated) is wrong or needs saying: not what the service
+ * itself has tried again already, nor what took all of its time.
+ */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   request_timeout: true,
-  job_not_finished: true,
+  slow_reader: false,
   job_already_finished: false,
   job_cancelled: false,
   idempotency_key_in_use: true,
+  worker_lost: false,
+  sandbox_lost: false,
   jobs_unavailable: false,
   timeout: false,
+  job_expired: false,
+  upstream_error: false,
+  upstream_timeout: false,
   upstream_refused: false,
 }
 
 /** Used when a refusal for load names no time of its own. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
 
-/** Headers that go with the body: `retry-after` (1–60 s), `x-should-retry`, `www-authenticate`. */
-export function errorHeaders(error: ServiceError): Record<string, string> {
+/**
+ * Headers that go with the body: `retry-after` (1–60 s), `x-should-retry`, `www-authenticate`.
+ *
+ * @param isFinal The failure is kept, so that asking again gives the same.
+ */
+export function errorHeaders(error: ServiceError, isFinal = false): Record<string, string> {
+  if (isFinal) return { 'x-should-retry': 'false' }
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
-  const shouldRetry = SHOULD_RETRY[error.code]
+  const shouldRetry = shouldRetryOf(error)
   const isLoad = (error.status === 429 || error.status === 503) && shouldRetry !== false
   if (isLoad || (error.status === 409 && error.retryAfterMs !== undefined))
     headers['retry-after'] = String(retryAfterSeconds(error))
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers
+}
+
+/** A job that has not ended is worth asking for again where a time is named: its result, but not its deletion. */
+function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
+  return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }
 
 /** openai-node ignores more than 60 s and the Anthropic SDKs sleep for however long they are told (rule 0.15). */

@@ -1,0 +1,20 @@
+/**
+ * Paths a key may be limited to. Jobs and WebSockets stand for calls to the others, each of which is checked; every key has
+ * them. The routes of the ingress are the same (test/key-scopes.test.ts).
+ */
+export const KEY_ENDPOINTS: readonly string[] = [
+  '/v1/chat/completions',
+  '/v1/messages',
+  '/v1/messages/count_tokens',
+  '/v1/embeddings',
+  '/v1/audio/transcriptions',
+  '/v1/tools/code',
+  '/v1/models',
+  '/v1/jobs',
+  '/v1/ws',
+]
+
+/** Whether the right to some paths is one to `path`: a path covers those below it. */
+export function coversPath(endpoints: readonly string[], path: string): boolean {
+  return endpoints.some((endpoint) => path === endpoint || path.startsWith(`${endpoint}/`))
+}
