@@ -1,5 +1,6 @@
 import OpenAI from 'openai'
 import { describe, expect, inject, it, test } from 'vitest'
+import { newJobId } from '#shared/store/job-id.ts'
 import type { Run, Store } from '#shared/store/store.ts'
 import { TEST_KEY, until } from './stack.ts'
 import {
@@ -38,7 +39,17 @@ const ask = (path: string, content = 'one two three', more: object = {}) =>
 /** Every field of contract H.2, and nothing else. */
 const JOB_FIELDS = [
   ...['id', 'object', 'endpoint', 'model', 'status', 'created_at', 'run_at', 'started_at', 'completed_at', 'failed_at'],
-  ...['cancelled_at', 'expired_at', 'expires_at', 'attempt', 'max_attempts', 'queue', 'priority', 'parent_id'],
+  ...[
+    'cancelled_at',
+    'expired_at',
+    'expires_at',
+    'result_expires_at',
+    'attempt',
+    'max_attempts',
+    'queue',
+    'priority',
+    'parent_id',
+  ],
   ...['progress', 'result', 'error', 'usage', 'metadata', 'stream', 'last_sequence_number', 'request_id', 'webhook'],
   'urls',
 ]
@@ -69,7 +80,9 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
     expect(job.id).toMatch(/^job_[0-9A-Za-z]{32}$/)
     expect(Math.abs(Number(job.created_at) - Date.now() / 1_000)).toBeLessThan(60)
     expect(Number(job.expires_at)).toBe(Number(job.created_at) + 3_600)
-    await service.ended(job.id)
+    expect(Number(job.result_expires_at)).toBe(Number(job.created_at) + 86_400)
+    const ended = await service.ended(job.id)
+    expect(ended.result_expires_at).toBe(Number(ended.completed_at) + 86_400)
   })
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
@@ -497,12 +510,34 @@ describe('a job whose worker has not yet heard of a cancel', () => {
   })
 })
 
+describe('a result that was not looked up', () => {
+  it('is left out of a list and of the 202 of a repeated submit, where null would say that there is none', async () => {
+    await using service = await startService()
+    const init = { headers: { 'idempotency-key': 'once' } }
+    const { id } = await service.submit(say('x'), {}, init)
+    expect((await service.ended(id)).result).not.toBeNull()
+    const [item] = await listed(service, '')
+    expect(item).toMatchObject({ id, status: 'completed', urls: { result: `/v1/jobs/${id}/result` } })
+    expect(item).not.toHaveProperty('result')
+    const again = await service.submit(say('x'), {}, init)
+    expect(again).toMatchObject({ id, status: 'completed' })
+    expect(again).not.toHaveProperty('result')
+  })
+})
+
 describe('a result that is kept no longer', () => {
-  it('is gone together with its job', async () => {
-    await using service = await startService({ settings: { JOB_RETENTION_MS: '1000' } })
+  it('is gone together with its job, and told from one that never was', async () => {
+    await using service = await startService({
+      settings: { JOB_RETENTION_MS: '1000' },
+      wrapStore: withoutPurge,
+    })
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     await until(async () => (await service.get(`/v1/jobs/${id}`)).status === 404)
+    const result = await service.get(`/v1/jobs/${id}/result`)
+    expect([result.status, await errorOf(result)]).toMatchObject([410, { code: 'result_expired' }])
+    expect((await service.get(`/v1/jobs/${id}/result`, { key: CHAT_KEY })).status).toBe(404)
+    expect((await service.get(`/v1/jobs/${newJobId()}/result`)).status).toBe(404)
     expect((await readEvents(await service.get(`/v1/jobs/${id}/events`))).length).toBe(0)
   })
 })
@@ -517,6 +552,17 @@ function slowToCancel(store: Store, heard: Promise<void>): Store {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown
       if (name === 'honourCancel') return (run: Run) => heard.then(() => target.honourCancel(run))
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+/** A store that still knows of what it keeps no longer: a purge comes when it comes. */
+function withoutPurge(store: Store): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown
+      if (name === 'purge') return async () => {}
       return typeof value === 'function' ? value.bind(target) : value
     },
   })

@@ -6,7 +6,7 @@ import { openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /** What goes into the wire form of a job beside its row. */
 export interface JobDetails {
-  /** The stored answer of a completed job. */
+  /** The stored answer of a completed job; the field is left out where it was not looked up. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
 }
@@ -20,6 +20,7 @@ export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string 
 /** A job as callers see it (contract H.2). */
 export function jobObject(job: DurableJob, details: JobDetails = {}): Record<string, unknown> {
   const url = `/v1/jobs/${job.id}`
+  const isResultKnown = job.state !== 'completed' || details.result !== undefined
   const endedAt = (state: DurableJob['state']) => (job.state === state ? seconds(job.finished_at_ms) : null)
   return {
     id: job.id,
@@ -35,13 +36,14 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     cancelled_at: endedAt('cancelled'),
     expired_at: endedAt('expired'),
     expires_at: seconds(job.deadline_ms),
+    result_expires_at: seconds(keptUntilMs(job)),
     attempt: job.attempt,
     max_attempts: DURABLE_POLICY.triesMax,
     queue: { pool: job.pool, position: null },
     priority: job.priority,
     parent_id: job.parent_id,
     progress: progressOf(job),
-    result: details.result ?? null,
+    ...(isResultKnown && { result: details.result ?? null }),
     error: job.error === null ? null : errorOf(job),
     usage: job.usage,
     metadata: job.metadata,
@@ -51,6 +53,11 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     webhook: webhookOf(job, details.deliveries),
     urls: { get: url, result: `${url}/result`, events: `${url}/events`, cancel: `${url}/cancel` },
   }
+}
+
+/** When the job is forgotten with its result. Before its end what is sure: it cannot end before it starts. */
+function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
+  return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 
 /** An event as callers see it (contract H.4). @param job The whole job, for the events that end it. */

@@ -11,7 +11,7 @@ import { formatOf, sendError } from './errors-http.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject, statusOf } from './job-object.ts'
 import { refuseJobHeaders } from './job-wishes.ts'
-import { findJob, isJobId, queryNumber } from './jobs-paths.ts'
+import { findJob, isJobId, jobIdOf, queryNumber } from './jobs-paths.ts'
 import { getModel } from './model.ts'
 import { respondBody } from './respond.ts'
 import { parseBody, refuseUnknown } from './validate.ts'
@@ -49,9 +49,14 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
   })
   const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
-  const data = asked.map((job) => jobObject(job))
+  const data = asked.map((job) => listed(jobObject(job)))
   const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
   call.res.json({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
+}
+
+/** A list does not read results, and null would say that there is none. */
+function listed({ result: _, ...job }: Record<string, unknown>): Record<string, unknown> {
+  return job
 }
 
 /** GET /v1/jobs/{id}: the job; with `?wait=N` once it has ended, or N seconds later. */
@@ -82,15 +87,26 @@ async function waitFor(context: IngressContext, call: Call, id: string, seconds:
 /** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
 export async function getResult(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const job = await findJob(jobs, call)
+  const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
   if (job.state === 'failed' && job.error) {
     const error = ServiceError.fromBody(job.error)
     call.noteFailure(error)
     return sendError(call.res, error, formatOf(job.endpoint), call.requestId, true)
   }
   const result = await resultOf(jobs, call.key.id, job)
-  if (result === null) throw new ServiceError('result_expired', 'The result of this job is not kept any more.')
+  if (result === null) throw gone()
   await respondBody(call, async () => result, context.config.slowReaderMs)
+}
+
+/** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
+async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
+  const isUnknown = ServiceError.from(error).code === 'job_not_found'
+  if (isUnknown && (await jobs.store.isPast(call.key.id, jobIdOf(call)))) throw gone()
+  throw error
+}
+
+function gone(): ServiceError {
+  return new ServiceError('result_expired', 'The result of this job is not kept any more.')
 }
 
 /** POST /v1/jobs/{id}/cancel. */

@@ -143,6 +143,10 @@ export class SqlStore implements Store {
     return row && jobOf(row)
   }
 
+  async isPast(scope: Scope, id: string): Promise<boolean> {
+    return (await this.#db.run(statements.FIND_PAST, { id, tenant: tenantOf(scope) })).length > 0
+  }
+
   async findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined> {
     const [row] = await this.#db.run(statements.FIND_CONTENT, { id, tenant: tenantOf(scope) })
     return row && { request: jsonOf(row.request), result: jsonOf(row.result) }

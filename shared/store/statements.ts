@@ -28,6 +28,13 @@ export const find = (from: string): Statement => ({
 })
 export const FIND = find('jobs')
 
+/** Its time to be kept is over, and it is not purged yet. */
+export const FIND_PAST: Statement = {
+  name: 'find_past',
+  sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
+          AND purge_at_ms <= now_ms()`,
+}
+
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
   sql: `SELECT request, result FROM jobs WHERE id = :id AND erased_at_ms IS NULL AND ${VISIBLE}`,

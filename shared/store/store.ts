@@ -86,6 +86,8 @@ export interface Sweeps {
 /** Reads. They see committed moves only, and no job past its `purge_at_ms`. */
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
+  /** Whether a job is past its `purge_at_ms`, as long as that is known: it is purged sooner or later. */
+  isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
   /** A page of jobs, newest first unless `order` is asc; erased ones are left out. */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>

@@ -840,6 +840,9 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.find(TENANT, run.id)).toBeUndefined()
       expect(await store.listEvents(TENANT, run.id, 0, 10)).toEqual([])
       expect(await store.find(TENANT, open.id)).toBeDefined()
+      const asked = [TENANT, 'key_other', EVERY_TENANT] as const
+      expect(await Promise.all(asked.map((scope) => store.isPast(scope, run.id)))).toEqual([true, false, true])
+      expect(await store.isPast(TENANT, open.id)).toBe(false)
       await store.cancel(TENANT, open.id)
       await database.advance(72 * HOUR_MS)
       await store.purge()
