@@ -1,3 +1,4 @@
+import { relative } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
@@ -10,6 +11,7 @@ import { openMemoryBroker } from './broker/memory.ts'
 import { type Config, ConfigError } from './config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
+import { requireWritable } from './directory.ts'
 import { openAnthropicEngine } from './engines/anthropic.ts'
 import type { ChatEngine } from './engines/chat.ts'
 import { openEchoEngine } from './engines/echo.ts'
@@ -103,6 +105,7 @@ export async function openPorts(
   onFatal: (error: unknown) => void,
   sandboxes: readonly LoadAdapter[] = sandboxAdapters(config, log),
 ): Promise<Ports> {
+  requireDirectories(config, isWhole)
   const models = loadModels(config.modelsFile)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
@@ -133,6 +136,13 @@ export async function openPorts(
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer, sandbox }
   const adapters = { broker, blobs, store, openKeys, models, contentFilter, ...engines, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
+}
+
+/** A role of its own without blobs in DATA_DIR may do without it; then who writes there finds out. */
+function requireDirectories({ dataDir, blobDir }: Config, isWhole: boolean): void {
+  const isInside = !relative(dataDir, blobDir).startsWith('..')
+  if (isWhole || isInside) requireWritable('DATA_DIR', dataDir)
+  if (!isInside) requireWritable('BLOB_DIR', blobDir)
 }
 
 /** The ports as what closes last of all services. */

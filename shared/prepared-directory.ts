@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PreparationLock, readNote } from '#shared/engines/weights-lock.ts'
 import { ServiceError } from '#shared/error.ts'
+import { makeDirectory } from './directory.ts'
 
 /*
  * A directory that is made once for this machine: built beside its place and moved there whole. Its name says what is
@@ -87,7 +88,7 @@ export async function prepareDirectory<Facts>(
       return state.facts
     }
     if (options.isLookOnly) throw new ServiceError('sandbox_unavailable', 'It is not prepared yet.')
-    await mkdir(place.workDir, { recursive: true })
+    makeDirectory(place.workDir)
     const lock = await PreparationLock.take(place.workDir)
     if (lock) await prepareLocked(place, build, lock, options)
     else {

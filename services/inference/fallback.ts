@@ -6,6 +6,7 @@ import type { AttemptContext } from '#shared/jobs/pool.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Engines } from './engines.ts'
 import { filterWith } from './filter.ts'
+import { requirePublicUrls } from './remote-urls.ts'
 
 /** Failures of an upstream that another try there cannot mend, but another model can. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
@@ -29,6 +30,7 @@ export async function* generateWithFallback(
     let hasOutput = false
     let start: GenerateEvent | undefined
     try {
+      if (isUpstream(ports, model)) await requirePublicUrls(request, context.signal)
       for await (const event of engines.get(model).generate({ ...request, model }, context)) {
         // The start names the model that answers, which is known only with its first output.
         if (event.type === 'start') {
@@ -53,6 +55,12 @@ export async function* generateWithFallback(
     }
   }
   throw firstError
+}
+
+/** True for models behind HTTP, whose servers fetch what a URL in the request names. */
+export function isUpstream({ models }: Pick<Ports, 'models'>, model: string): boolean {
+  const type = models.find(model)?.engine.type
+  return type === 'openai' || type === 'anthropic'
 }
 
 function mayFallBack(error: unknown): boolean {

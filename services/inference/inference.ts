@@ -9,9 +9,10 @@ import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { Engines } from './engines.ts'
-import { generateWithFallback } from './fallback.ts'
+import { generateWithFallback, isUpstream } from './fallback.ts'
 import { withProgress } from './progress.ts'
 import { recordCount, recordGenerate } from './recorder.ts'
+import { requirePublicUrls } from './remote-urls.ts'
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
@@ -31,6 +32,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     parse: (body) => tolerant(GenerateRequest).parse(body),
     async *run(body, context): AsyncGenerator<CountTokensResult> {
       const request = body as GenerateRequest
+      if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
       const counted = await engines.get(request.model).countTokens?.(request, context)
       yield { input_tokens: counted ?? (await estimateUsage(request, '')).input_tokens }
     },

@@ -1,4 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
+import { mayBePublic } from '#shared/outbound/guard.ts'
 
 /** Media that arrive inside a request: the syntax of data URLs and base64, and which addresses may stand in for them. */
 
@@ -42,7 +43,10 @@ export function requireImageUrl(url: string, param: string, remoteImages: boolea
   throw new ServiceError('unsupported_value', message, { param })
 }
 
-/** Checks the address of something the service would have to fetch: https only, and only where allowed. */
+/**
+ * Checks the address of something that an upstream would have to fetch: https only, only where allowed, and never inside
+ * its network or ours. Where a name leads is looked at by the worker, right before the upstream gets it.
+ */
 export function requireRemoteUrl(url: string, param: string, isAllowed: boolean): void {
   const parsed = URL.parse(url)
   if (parsed === null) throw new ServiceError('invalid_value', 'Expected a valid URL.', { param })
@@ -50,6 +54,8 @@ export function requireRemoteUrl(url: string, param: string, isAllowed: boolean)
     const message = 'Remote URLs are not fetched by this service. Send the content as base64.'
     throw new ServiceError('unsupported_value', message, { param })
   }
-  if (parsed.protocol === 'https:') return
-  throw new ServiceError('invalid_value', 'Only https URLs are fetched.', { param })
+  if (parsed.protocol !== 'https:') throw new ServiceError('invalid_value', 'Only https URLs are fetched.', { param })
+  if (!mayBePublic(parsed)) {
+    throw new ServiceError('invalid_value', 'Only URLs whose host is on the public internet are fetched.', { param })
+  }
 }

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { link, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { link, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Config, ConfigError } from '#shared/config.ts'
+import { makeDirectory } from '#shared/directory.ts'
 import { newId } from '#shared/id.ts'
 
 const PREFIX = 'whsec_'
@@ -42,7 +43,7 @@ async function readIfThere(path: string): Promise<string | undefined> {
 /** Linked into place whole: of several processes that start together one wins, and all read the same. */
 async function createSecret(dataDir: string, path: string): Promise<void> {
   const partial = join(dataDir, newId('.partial-'))
-  await mkdir(dataDir, { recursive: true })
+  makeDirectory(dataDir)
   await writeFile(partial, `${PREFIX}${randomBytes(SECRET_BYTES).toString('base64')}\n`, { mode: 0o600 })
   try {
     await link(partial, path)

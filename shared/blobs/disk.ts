@@ -1,5 +1,6 @@
-import { copyFile, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { copyFile, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Blobs } from './blobs.ts'
@@ -12,7 +13,7 @@ const KEY = /^[A-Za-z0-9_-]{1,200}$/
  * @param directory Made, for its owner alone, when it is not there: it holds what users sent.
  */
 export async function openDiskBlobs(directory: string): Promise<Blobs> {
-  await mkdir(directory, { recursive: true, mode: 0o700 })
+  makeDirectory(directory)
   const pathOf = (key: string) => {
     if (!KEY.test(key)) throw new Error('malformed blob key')
     return join(directory, key)

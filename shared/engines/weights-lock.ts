@@ -50,7 +50,7 @@ export class PreparationLock {
     if (!(await clearDeadNote(file))) return undefined
     const first: Note = { state: 'preparing', fraction: 0, message: 'starting' }
     try {
-      await writeFile(file, JSON.stringify(first), { flag: 'wx' })
+      await writeFile(file, JSON.stringify(first), { flag: 'wx', mode: 0o600 })
     } catch (error) {
       // ENOENT: whoever was done first has cleared the directory away.
       if (isCode(error, 'EEXIST') || isCode(error, 'ENOENT')) return undefined
@@ -109,7 +109,7 @@ function isCode(error: unknown, code: string): boolean {
 /** A reader sees the old text or the new one, never half of it. A full disk is found by the work itself. */
 async function replaceFile(file: string, text: string): Promise<void> {
   const draft = `${file}.${randomUUID()}`
-  await writeFile(draft, text)
+  await writeFile(draft, text, { mode: 0o600 })
     .then(() => rename(draft, file))
     .catch(() => rm(draft, { force: true }))
 }

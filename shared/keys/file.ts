@@ -1,7 +1,8 @@
-import { chownSync, mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { z } from 'zod'
+import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
 import { newId } from '#shared/id.ts'
 import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
 
@@ -98,7 +99,7 @@ class FileKeys implements KeyStore {
 
   /** Replaces the keys by what `change` makes of them, while no other process does. @returns False where it made nothing */
   #change(change: (keys: readonly ApiKey[]) => readonly ApiKey[] | undefined): boolean {
-    mkdirSync(dirname(this.#path), { recursive: true })
+    makeDirectory(dirname(this.#path))
     const unlock = lock(join(dirname(this.#path), 'keys.lock'))
     try {
       const file = this.#read()
@@ -111,8 +112,12 @@ class FileKeys implements KeyStore {
   }
 }
 
-/** The kernel's lock on an empty database file: it ends with its process, however that dies, so it is never stale. */
+/**
+ * The kernel's lock on an empty database file: it ends with its process, however that dies, so it is never stale. Whoever
+ * may read the file could hold it for good, so nobody else may.
+ */
 function lock(path: string): () => void {
+  makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: LOCK_TIMEOUT_MS })
   try {
     db.exec('BEGIN EXCLUSIVE')
@@ -128,9 +133,7 @@ function replaceFile(path: string, text: string): void {
   const draft = `${path}.${newId('', 8)}`
   try {
     writeFileSync(draft, text, { mode: 0o600, flush: true })
-    // A command run as root must not take the file away from the user the service runs as.
-    const owner = statSync(path, { throwIfNoEntry: false }) ?? statSync(dirname(path))
-    if (process.getuid?.() === 0) chownSync(draft, owner.uid, owner.gid)
+    giveToOwnerOf(statSync(path, { throwIfNoEntry: false }) ? path : dirname(path), draft)
     renameSync(draft, path)
   } catch (error) {
     rmSync(draft, { force: true })

@@ -93,6 +93,26 @@ export async function resolveAllowed(
   return allowed
 }
 
+/** What nobody may make us ask for, whatever the settings say: for URLs that others fetch. */
+const STRICT: OutboundPolicy = { allowPrivate: false }
+
+/** True unless the host alone, without asking DNS, is known to lead to no public address. */
+export function mayBePublic(url: URL): boolean {
+  return isHostAllowed(hostOf(url), STRICT)
+}
+
+/**
+ * Checks a host before its URL is handed to somebody who resolves it again: every address it has must be public, since
+ * any of them may be taken. What its name leads to a moment later is beyond us.
+ *
+ * @throws ServiceError `invalid_value` for no address too: it says no more than an unknown name
+ */
+export async function requirePublicHost(host: string, resolve: Resolve = resolveAll): Promise<void> {
+  const addresses = isIP(host) ? [{ address: host }] : await resolve(host).catch(() => [])
+  const isPublic = addresses.length > 0 && addresses.every(({ address }) => isReachAllowed(address, STRICT))
+  if (!isPublic) throw new ServiceError('invalid_value', `The host '${host}' has no public address.`)
+}
+
 function resolveAll(host: string): Promise<LookupAddress[]> {
   return lookup(host, { all: true })
 }

@@ -1,5 +1,6 @@
-import { closeSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { DatabaseSync } from 'node:sqlite'
+import { makePrivateFile } from '#shared/directory.ts'
 
 const SQLITE_BUSY = 5
 
@@ -14,7 +15,8 @@ const SQLITE_BUSY = 5
  */
 export function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
-  createPrivately(path)
+  // SQLite would make one that others may read; its log takes the mode from it.
+  makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
     // Without WAL's shared memory nobody else can even read; the lock is taken by the first write and kept.
@@ -26,20 +28,8 @@ export function openExclusively(path: string, boot: string): { db: DatabaseSync;
       cause: error,
     })
   }
-  writeFileSync(ownerFile, JSON.stringify({ pid: process.pid, boot }))
+  writeFileSync(ownerFile, JSON.stringify({ pid: process.pid, boot }), { mode: 0o600 })
   return { db, unlock: () => rmSync(ownerFile, { force: true }) }
-}
-
-/**
- * Makes an empty file before SQLite would make one that others may read; the log takes its mode from it. A file that is
- * there is not opened: closing it would take away the locks that this process has on it (POSIX).
- */
-function createPrivately(path: string): void {
-  try {
-    closeSync(openSync(path, 'ax', 0o600))
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-  }
 }
 
 function ownerOf(file: string): string {

@@ -1,6 +1,6 @@
-import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from './compile.ts'
 import { CREATE_KEY, type Insert } from './inserts.ts'
@@ -44,7 +44,7 @@ export interface SqliteOptions {
  * @throws Error that names the process which has the directory open
  */
 export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptions): Store {
-  mkdirSync(directory, { recursive: true })
+  makeDirectory(directory)
   const { db, unlock } = openExclusively(join(directory, 'store.db'), boot)
   try {
     db.exec(PRAGMAS)

