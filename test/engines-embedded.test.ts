@@ -17,6 +17,8 @@ import { getWeightsState, prepareWeights } from '#shared/engines/weights.ts'
 import { PreparationLock } from '#shared/engines/weights-lock.ts'
 import { until } from './stack.ts'
 import { ask, collect, failure, options, textOf } from './support/engine-calls.ts'
+import { properties } from './support/hostile-schemas.ts'
+import { longestHold } from './support/loop-hold.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
@@ -260,6 +262,22 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     await expect(answer(1_000, 1_000)).resolves.toContainEqual(expect.objectContaining({ reason: 'length' }))
     await expect(answer(0, 1_000_000)).resolves.toContainEqual(expect.objectContaining({ type: 'finish' }))
     await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param: 'response_format' })
+  })
+
+  test('sets up the largest grammars there are without holding the event loop', async () => {
+    await using engine = openLlama()
+    await collect(engine, tell('Hi', { max_tokens: 1 }))
+    const text = { type: 'string', maxLength: 255 }
+    const required = properties(2_400, () => text)
+    for (const schema of [
+      { enum: Object.keys(properties(1_000, () => text)) },
+      { type: 'object', properties: properties(499, () => text) },
+      { type: 'object', properties: required, required: Object.keys(required) },
+    ]) {
+      const format = { response_format: { type: 'json_schema', schema }, max_tokens: 1 }
+      const holdMs = await longestHold(() => collect(engine, tell('Words', format)))
+      expect(holdMs).toBeLessThan(400)
+    }
   })
 
   test('calls a tool without parameters with an empty object', async () => {
