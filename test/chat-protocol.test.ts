@@ -16,6 +16,7 @@ import { ModelConfig } from '#schemas/models.ts'
 import { chatProtocol } from '#services/ingress/chat.ts'
 import type { DecodeContext } from '#services/ingress/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
+import { doAll } from './support/pieces.ts'
 
 const PNG = 'data:image/png;base64,iVBORw0KGgo='
 const SEEING = { capabilities: { images: true, audio: true, files: true, reasoning: true } }
@@ -33,7 +34,7 @@ const hello = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }] }
 
 /** Decodes a body, and checks that what comes out survives the queue. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
-  const request = chatProtocol.decode(body, given)
+  const request = doAll(chatProtocol.decode(body, given))
   return GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
 }
 

@@ -4,11 +4,15 @@ import { MessagesRequest } from '#schemas/messages.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { decodeChat } from '#services/ingress/chat-decode.ts'
 import { refuseShape } from '#services/ingress/json-shape.ts'
+import { decodeMessages } from '#services/ingress/messages-decode.ts'
 import { parseBody } from '#services/ingress/validate.ts'
 import { startStack } from './stack.ts'
 import { cpuMs, longestHold } from './support/loop-hold.ts'
+import { doAll } from './support/pieces.ts'
 
 const MODEL = ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } })
+
+const CONTEXT = { getModel: () => MODEL, strictTurns: false, remoteImages: false }
 
 /** Bodies in which everything is wrong: the whole of it was looked through and told, for 0.3 to 1 s. */
 const WRONG_BODIES: readonly [string, object][] = [
@@ -46,10 +50,25 @@ describe('a large body', () => {
     const results = tool_calls.map(({ function: { name } }) => ({ role: 'function', name, content: 'x' })).reverse()
     const body = { model: 'm1', messages: [{ role: 'assistant', content: null, tool_calls }, ...results] }
     const startedMs = cpuMs()
-    const { turns } = decodeChat(body, { getModel: () => MODEL, strictTurns: false, remoteImages: false })
+    const { turns } = doAll(decodeChat(body, CONTEXT))
     expect(cpuMs() - startedMs).toBeLessThan(1_000)
     const calls = turns.slice(1, 5).map((turn) => turn.role === 'tool' && turn.call_id)
     expect(calls).toEqual(['call_1', 'call_0', 'call_3', 'call_2'])
+  })
+
+  test.each([0, 999, 1_000, 1_001, 4_321])('is refused with the path of its first problem: message %i', (bad) => {
+    const good = { role: 'user', content: 'Hi' }
+    const messages = Array.from({ length: 5_000 }, (_, index) => (index < bad ? good : { role: 'user', content: 1 }))
+    const error = expect.objectContaining({ param: `messages[${bad}].content` })
+    expect(() => doAll(decodeChat({ model: 'm1', messages }, CONTEXT))).toThrow(error)
+    expect(() => doAll(decodeMessages({ model: 'm1', max_tokens: 1, messages }, CONTEXT))).toThrow(error)
+  })
+
+  test('of many messages decodes to what its pieces do', () => {
+    const messages = Array.from({ length: 2_500 }, (_, index) => ({ role: 'user', content: `${index}`, x: 1 }))
+    const { turns } = doAll(decodeChat({ model: 'm1', messages }, CONTEXT))
+    const few = messages.flatMap((message) => doAll(decodeChat({ model: 'm1', messages: [message] }, CONTEXT)).turns)
+    expect(turns).toEqual(few)
   })
 
   test('of 100,000 messages is answered while others are served', async () => {

@@ -15,6 +15,7 @@ import { decodeCountTokens, messagesProtocol, parseVersion } from '#services/ing
 import type { DecodeContext } from '#services/ingress/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
+import { doAll } from './support/pieces.ts'
 
 const ABLE = { capabilities: { images: true, files: true, reasoning: true } }
 const OLD = '2023-06-01'
@@ -33,14 +34,18 @@ const hello = { model: 'm1', max_tokens: 64, messages: [{ role: 'user', content:
 
 /** Decodes a body, and checks that what comes out survives the queue. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
-  return GenerateRequest.parse(JSON.parse(JSON.stringify(messagesProtocol.decode(body, given))))
+  return GenerateRequest.parse(JSON.parse(JSON.stringify(doAll(messagesProtocol.decode(body, given)))))
+}
+
+function decodeCount(body: unknown, given: DecodeContext): GenerateRequest {
+  return doAll(decodeCountTokens(body, given))
 }
 
 /** What the caller of a refused body sees: status and message. */
 function problem(
   body: unknown,
   given: DecodeContext = context(),
-  read: typeof messagesProtocol.decode = decode,
+  read: (body: unknown, given: DecodeContext) => GenerateRequest = decode,
 ): [number, string] | undefined {
   try {
     read(body, given)
@@ -217,10 +222,10 @@ describe('decoding', () => {
 
   test('count_tokens takes the same body without max_tokens', () => {
     const { max_tokens: _, ...body } = hello
-    const request = decodeCountTokens({ ...body, system: 'S' }, context())
+    const request = decodeCount({ ...body, system: 'S' }, context())
     expect(request.turns.map((turn) => turn.role)).toEqual(['system', 'user'])
     expect(request.max_tokens).toBeUndefined()
-    expect(problem({ model: 'm1' }, context(), decodeCountTokens)).toEqual([400, 'messages: Field required'])
+    expect(problem({ model: 'm1' }, context(), decodeCount)).toEqual([400, 'messages: Field required'])
   })
 })
 
@@ -334,7 +339,7 @@ describe('refusals', () => {
     fc.assert(
       fc.property(fc.constantFrom(...pathsOf(full)), fc.jsonValue({ maxDepth: 4 }), (path, value) => {
         const body = replaced(full, path, value)
-        for (const read of [decode, decodeCountTokens]) {
+        for (const read of [decode, decodeCount]) {
           expect([undefined, 400, 404]).toContain(problem(body, context(ABLE), read)?.[0])
         }
       }),

@@ -29,7 +29,7 @@ export async function answerCall(
   if (!wishes.isDurable) asked.refuse(MAKE_DURABLE)
   else if (!wishes.isAsync) asked.refuseWaiting(MAKE_ASYNC)
   const { key, requestId } = call
-  const prepared = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
+  const prepared = await endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
   call.facts.model = prepared.model
   call.facts.user_id = prepared.userId
   await context.limits.countUser(key.id, prepared.userId)

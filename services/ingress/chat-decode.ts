@@ -11,8 +11,9 @@ import {
   requireToolChoice,
   requireTools,
 } from './decode.ts'
+import { type Pieces, parseInPieces } from './pieces.ts'
 import type { DecodeContext } from './protocol.ts'
-import { extraOf, parseBody } from './validate.ts'
+import { extraOf } from './validate.ts'
 
 /**
  * Decodes a chat completions body (contract B.1–B.6). Shape first, then the model, then the rules that need it: so a body
@@ -20,18 +21,19 @@ import { extraOf, parseBody } from './validate.ts'
  *
  * @throws ServiceError with the path of the first problem
  */
-export function decodeChat(body: unknown, context: DecodeContext): GenerateRequest {
-  const chat = parseBody(ChatRequest, body, 'openai')
+export function* decodeChat(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+  const chat = yield* parseInPieces(ChatRequest, body, 'openai')
   const model = context.getModel(chat.model)
   requireSupported(chat)
   requireWithinModel(chat, model)
   const tools = decodeTools(chat.tools ?? [], model)
   const format = responseFormat(chat, model)
   requireBoundedSchemas(tools, (index) => `tools[${index}].function.parameters`, format, FORMAT_SCHEMA)
+  const turns = yield* decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages })
   return {
     dialect: 'openai',
     model: model.id,
-    turns: decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages }),
+    turns,
     stream: chat.stream ?? false,
     max_tokens: outputTokens(model, chat.max_completion_tokens ?? chat.max_tokens ?? undefined),
     ...sampling(chat),

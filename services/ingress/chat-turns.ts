@@ -3,6 +3,7 @@ import type { Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { refuse, requireMedia } from './decode.ts'
 import { requireBase64, requireDataUrl, requireImageUrl } from './media.ts'
+import { PIECE_MESSAGES, type Pieces } from './pieces.ts'
 import { excerpt, extraOf } from './validate.ts'
 
 /** What the parts of a conversation are checked against. */
@@ -15,9 +16,12 @@ export interface TurnContext {
  * Decodes the messages of a chat (contract B.2) and checks their order: a tool message answers a call of the nearest
  * assistant message before it, and every call is answered before anything else is said.
  */
-export function decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Turn[] {
+export function* decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Pieces<Turn[]> {
   const decoder = new TurnDecoder(context)
-  for (const [index, message] of messages.entries()) decoder.add(message, `messages[${index}]`)
+  for (const [index, message] of messages.entries()) {
+    if (index % PIECE_MESSAGES === 0) yield
+    decoder.add(message, `messages[${index}]`)
+  }
   return decoder.finish()
 }
 

@@ -5,6 +5,7 @@ import { tolerant } from '#shared/tolerant.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { decodeCountTokens, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
+import { inTurns } from './pieces.ts'
 
 /** Counting is quick or it fails. */
 const TIMEOUT_MS = 30_000
@@ -13,15 +14,15 @@ const TIMEOUT_MS = 30_000
 export const countTokens: JobEndpoint = {
   path: '/v1/messages/count_tokens',
   format: 'anthropic',
-  prepare(context, caller, body) {
+  async prepare(context, caller, body) {
     const version = parseVersion(caller.headers)
     const anthropic = parseWishesUpstream(caller.headers)
-    const decoded = decodeCountTokens(body, {
+    const decoding = decodeCountTokens(body, {
       getModel: (id) => getModel(context, caller, id, 'inference'),
       strictTurns: context.config.strictTurns,
       remoteImages: context.config.remoteImages,
     })
-    const request = { ...decoded, anthropic }
+    const request = { ...(await inTurns(decoding)), anthropic }
     return {
       pool: 'inference',
       kind: 'count_tokens',

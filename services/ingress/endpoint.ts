@@ -50,7 +50,7 @@ export interface JobEndpoint {
   /** Reads a body that is not JSON. @throws ServiceError */
   readBody?(context: IngressContext, call: Call): Promise<unknown>
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
-  prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall
+  prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
 }
 
 /** The whole of what encoding needs, once the job has an id. */

@@ -5,6 +5,7 @@ import { chatProtocol } from './chat.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { messagesProtocol, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
+import { inTurns } from './pieces.ts'
 import type { Protocol } from './protocol.ts'
 
 /** POST /v1/chat/completions (contract B). */
@@ -12,10 +13,10 @@ export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
   canStream: () => true,
-  prepare(context, caller, body) {
+  async prepare(context, caller, body) {
     const chat = body as { stream_options?: { include_usage?: unknown }; metadata?: Record<string, string> } | null
     const includeUsage = chat?.stream_options?.include_usage === true
-    const call = prepareGenerate(context, caller, chatProtocol, 'openai', body, { includeUsage, version: '' })
+    const call = await prepareGenerate(context, caller, chatProtocol, 'openai', body, { includeUsage, version: '' })
     return { ...call, metadata: chat?.metadata ?? undefined }
   },
 }
@@ -34,19 +35,20 @@ export const messages: JobEndpoint = {
 }
 
 /** The same for both protocols: decode, and encode what comes back. */
-function prepareGenerate(
+async function prepareGenerate(
   context: IngressContext,
   caller: Caller,
   protocol: Protocol,
   format: WireFormat,
   body: unknown,
   options: { includeUsage: boolean; version: string; anthropic?: GenerateRequest['anthropic'] },
-): PreparedCall {
-  const decoded = protocol.decode(withoutJobFields(body, format), {
+): Promise<PreparedCall> {
+  const decoding = protocol.decode(withoutJobFields(body, format), {
     getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: context.config.strictTurns,
     remoteImages: context.config.remoteImages,
   })
+  const decoded = await inTurns(decoding)
   const request = options.anthropic ? { ...decoded, anthropic: options.anthropic } : decoded
   return {
     pool: 'inference',

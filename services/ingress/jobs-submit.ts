@@ -19,8 +19,8 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   const endpoint = findEndpoint(path)
   requireEndpoint(call.key, endpoint.path)
   const { key, requestId } = call
-  const prepared = prepareInner(() => {
-    const ready = endpoint.prepare(context, { key, requestId, headers: call.req.headers }, inner)
+  const prepared = await prepareInner(async () => {
+    const ready = await endpoint.prepare(context, { key, requestId, headers: call.req.headers }, inner)
     boundMetadata(ready.metadata)
     return ready
   })
@@ -40,9 +40,9 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
 }
 
 /** Problems of the inner body are named by their path from the outer one. */
-function prepareInner<T>(prepare: () => T): T {
+async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
   try {
-    return prepare()
+    return await prepare()
   } catch (error) {
     if (!(error instanceof ServiceError) || error.param === null) throw error
     throw new ServiceError(error.code, error.message, { cause: error, param: `body.${error.param}` })

@@ -4,23 +4,24 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { outputTokens, refuse, requireBoundedSchemas, requireJson, requireToolChoice, requireTools } from './decode.ts'
 import { decodeConversation } from './messages-turns.ts'
+import { type Pieces, parseInPieces } from './pieces.ts'
 import type { DecodeContext } from './protocol.ts'
-import { excerpt, extraOf, parseBody } from './validate.ts'
+import { excerpt, extraOf } from './validate.ts'
 
 /**
  * Decodes a messages body (contract C.2, C.3). Shape first, then the model, then the rules that need it.
  *
  * @throws ServiceError with the path of the first problem
  */
-export function decodeMessages(body: unknown, context: DecodeContext): GenerateRequest {
-  const request = parseBody(MessagesRequest, body, 'messages')
+export function* decodeMessages(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+  const request = yield* parseInPieces(MessagesRequest, body, 'messages')
   const model = findModel(request.model, context)
   const maxTokens = outputTokens(model, request.max_tokens)
   if (request.thinking?.type === 'enabled' && request.thinking.budget_tokens >= request.max_tokens) {
     refuse('invalid_value', 'thinking.budget_tokens', 'Input should be less than max_tokens')
   }
   return {
-    ...decodePrompt(request, model, context),
+    ...(yield* decodePrompt(request, model, context)),
     stream: request.stream ?? false,
     max_tokens: maxTokens,
     reasoning: reasoning(request, model, maxTokens),
@@ -29,11 +30,11 @@ export function decodeMessages(body: unknown, context: DecodeContext): GenerateR
 }
 
 /** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (contract C.6). */
-export function decodeCount(body: unknown, context: DecodeContext): GenerateRequest {
-  const request = parseBody(CountTokensRequest, body, 'messages')
+export function* decodeCount(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+  const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
   const model = findModel(request.model, context)
   return {
-    ...decodePrompt(request, model, context),
+    ...(yield* decodePrompt(request, model, context)),
     stream: false,
     reasoning: reasoning(request, model),
     extra: extra(request),
@@ -69,7 +70,7 @@ function extra(request: CountTokensRequest): GenerateRequest['extra'] {
 
 const NOTHING: ReadonlySet<string> = new Set()
 
-function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
+function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
   // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
   // refusal (errors.ts) and send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
@@ -81,7 +82,7 @@ function decodePrompt(request: CountTokensRequest, model: ModelConfig, context: 
   const tools = decodeTools(request.tools ?? [], model)
   const format = responseFormat(request, model)
   requireBoundedSchemas(tools, (index) => `tools[${index}].input_schema`, format, 'output_config.format.schema')
-  const turns = decodeConversation(request.system ?? '', request.messages, { ...context, model })
+  const turns = yield* decodeConversation(request.system ?? '', request.messages, { ...context, model })
   return {
     dialect: 'anthropic' as const,
     model: model.id,

@@ -3,6 +3,7 @@ import type { AssistantBlock, InputMessage, MessagesRequest, ReadableBlock, User
 import type { ModelConfig } from '#schemas/models.ts'
 import { refuse } from './decode.ts'
 import { decodeReadable } from './messages-blocks.ts'
+import { PIECE_MESSAGES, type Pieces } from './pieces.ts'
 import { excerpt, extraOf } from './validate.ts'
 
 /** What the turns of a conversation are checked against. */
@@ -39,13 +40,16 @@ const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
  * turn after tool_use blocks answers each of them, and a last assistant turn is a prefill. Without `strictTurns` repeated
  * turns count as one, and the texts of `system` turns are put behind the system prompt, in their order.
  */
-export function decodeConversation(
+export function* decodeConversation(
   system: System,
   messages: readonly InputMessage[],
   context: MessagesTurnContext,
-): Turn[] {
+): Pieces<Turn[]> {
   const decoder = new TurnDecoder(context)
-  for (const [index, message] of messages.entries()) decoder.add(message, `messages[${index}]`)
+  for (const [index, message] of messages.entries()) {
+    if (index % PIECE_MESSAGES === 0) yield
+    decoder.add(message, `messages[${index}]`)
+  }
   const turns = decoder.finish()
   const prompt = decoder.systems.length === 0 ? system : [system, ...decoder.systems].flatMap(blocksOf)
   const first = decodeSystem(prompt)

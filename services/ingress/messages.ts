@@ -3,6 +3,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import { decodeCount, decodeMessages } from './messages-decode.ts'
+import type { Pieces } from './pieces.ts'
 import type { DecodeContext, Protocol } from './protocol.ts'
 import { excerpt } from './validate.ts'
 
@@ -17,7 +18,7 @@ export const messagesProtocol: Protocol = {
  *
  * @throws ServiceError with the path of the first problem
  */
-export function decodeCountTokens(body: unknown, context: DecodeContext): GenerateRequest {
+export function decodeCountTokens(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
   return decodeCount(body, context)
 }
 

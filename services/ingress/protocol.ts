@@ -1,15 +1,16 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { OutputEncoding } from '#shared/protocols/protocol.ts'
+import type { Pieces } from './pieces.ts'
 
 /** A wire protocol of text generation, seen from the ingress. Chat completions and messages are the two there are. */
 export interface Protocol extends OutputEncoding {
   /**
-   * Checks a parsed JSON body and turns it into the internal request. Does no I/O.
+   * Checks a parsed JSON body and turns it into the internal request, in pieces. Does no I/O.
    *
    * @throws ServiceError with `param` set to the path of the first problem (contract A.2, A.3)
    */
-  decode(body: unknown, context: DecodeContext): GenerateRequest
+  decode(body: unknown, context: DecodeContext): Pieces<GenerateRequest>
 }
 
 /** What decoding needs to know about the service. */

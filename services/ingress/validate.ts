@@ -26,10 +26,28 @@ export type Wording = 'openai' | 'messages'
  * @throws ServiceError a 400 with `param` set to the path, such as `messages[2].content[0].image_url.url`
  */
 export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording: Wording): z.output<T> {
-  const sound = wellFormed(body, 0)
+  return checkSound(schema, wellFormed(body, 0), wording)
+}
+
+/** Checks a body that is well formed already. @throws ServiceError as {@link parseBody} does */
+export function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
   const result = schema.safeParse(sound, FIRST_PROBLEM)
   if (result.success) return result.data
   throw toServiceError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
+}
+
+/** Checks the messages of a well-formed body from one index up to another. @throws ServiceError as {@link parseBody} does */
+export function checkMessages<T extends z.ZodArray>(
+  schema: T,
+  body: { readonly messages: readonly unknown[] },
+  [from, to]: readonly [number, number],
+  wording: Wording,
+): z.output<T> {
+  const result = schema.safeParse(body.messages.slice(from, to), FIRST_PROBLEM)
+  if (result.success) return result.data
+  const issue = result.error.issues[0] as z.core.$ZodIssue
+  const [index, ...path] = issue.path
+  throw toServiceError({ ...issue, path: ['messages', from + Number(index), ...path] }, body, wording)
 }
 
 /**
@@ -47,7 +65,13 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
   throw new ServiceError('unsupported_parameter', `Unknown parameter: '${param}'.`, { param })
 }
 
-function wellFormed(value: unknown, depth: number): unknown {
+/**
+ * A JSON value without lone surrogates: the same one where it has none.
+ *
+ * @param depth Levels around it; 0 for a body
+ * @throws ServiceError `invalid_value` when it is nested too deep
+ */
+export function wellFormed(value: unknown, depth: number): unknown {
   if (typeof value === 'string') return value.toWellFormed()
   if (typeof value !== 'object' || value === null) return value
   if (depth === DEPTH_MAX) {

@@ -39,7 +39,7 @@ export async function runRequest(context: IngressContext, exchange: Exchange, fr
     const wanted = JobWishes.of({}, jobFieldsOf(frame))
     if (!wishes.isDurable) wanted.refuse(MAKE_DURABLE)
     else if (!wishes.isAsync) wanted.refuseWaiting(MAKE_ASYNC)
-    const prepared = endpoint.prepare(context, { key, requestId, headers }, body)
+    const prepared = await endpoint.prepare(context, { key, requestId, headers }, body)
     exchange.facts.model = prepared.model
     exchange.facts.user_id = prepared.userId
     await context.limits.countUser(key.id, prepared.userId)

@@ -1,0 +1,56 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { z } from 'zod'
+import { checkMessages, checkSound, type Wording, wellFormed } from './validate.ts'
+
+/** Work that can be interrupted: it yields between its pieces, each a few milliseconds long. */
+export type Pieces<T> = Generator<void, T>
+
+/** Messages checked or decoded in one piece. */
+export const PIECE_MESSAGES = 1_000
+/** How long pieces are done one after the other before others get their turn of the event loop. */
+const TURN_MS = 10
+
+/** Does work in turns with that of others. Small work is done at once. */
+export async function inTurns<T>(work: Pieces<T>): Promise<T> {
+  let startedMs = performance.now()
+  for (;;) {
+    const step = work.next()
+    if (step.done) return step.value
+    if (performance.now() - startedMs < TURN_MS) continue
+    await nextTurn()
+    startedMs = performance.now()
+  }
+}
+
+/**
+ * Checks a body as `parseBody` does, a long list of messages in pieces. Of a long list the first messages and all the rest
+ * of the body come first, then the other messages in their order.
+ *
+ * @throws ServiceError a 400 with `param` set to the path of the first problem
+ */
+export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
+  schema: T,
+  body: unknown,
+  wording: Wording,
+): Pieces<z.output<T>> {
+  const sound = wellFormed(body, 0)
+  yield
+  if (!hasLongList(sound)) return checkSound(schema, sound, wording)
+  const { messages } = sound
+  const head = checkSound(schema, { ...sound, messages: messages.slice(0, PIECE_MESSAGES) }, wording)
+  const checked: unknown[] = [...(head.messages as unknown[])]
+  for (let at = PIECE_MESSAGES; at < messages.length; at += PIECE_MESSAGES) {
+    yield
+    for (const message of checkMessages(schema.shape.messages, sound, [at, at + PIECE_MESSAGES], wording))
+      checked.push(message)
+  }
+  return { ...head, messages: checked }
+}
+
+/** Longest list that any schema takes: it refuses a longer one before it looks inside. */
+const MESSAGES_MAX = 100_000
+
+function hasLongList(body: unknown): body is { messages: unknown[] } {
+  const messages = (body as { messages?: unknown } | null)?.messages
+  return Array.isArray(messages) && messages.length > PIECE_MESSAGES && messages.length <= MESSAGES_MAX
+}

@@ -1,0 +1,9 @@
+import type { Pieces } from '#services/ingress/pieces.ts'
+
+/** Does all pieces at once. */
+export function doAll<T>(work: Pieces<T>): T {
+  for (;;) {
+    const step = work.next()
+    if (step.done) return step.value
+  }
+}
