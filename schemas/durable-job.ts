@@ -34,7 +34,7 @@ export const DurableJob = z.strictObject({
   state: DurableState,
   attempt: z.int().min(0).describe('Executions begun; never lowered; fences the output of older ones'),
   tries: z.int().min(0).describe('Attempts that ended in a retryable failure; budgets retries'),
-  crashes: z.int().min(0).describe('Workers lost while they ran it; finds poison'),
+  crashes: z.int().min(0).describe('Workers that died while they ran it, as far as is known; finds poison'),
   owner: z.string().nullable().describe('Boot id of the worker that runs it, or that ran it last when it is terminal'),
   chunk: z.int().min(0).describe('Writes the owner has made in this attempt'),
   has_output: z.boolean().describe('This attempt, or the last, recorded output'),

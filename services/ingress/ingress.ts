@@ -78,6 +78,10 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
     }
   }
+  for (const { id, pool } of models.models) {
+    const count = () => jobs.waitingOf(pool, id)
+    metrics.gauge('sluice_waiting_calls', 'Calls that wait in this ingress for their turn', { pool, model: id }, count)
+  }
   return {
     name: 'ingress',
     port,

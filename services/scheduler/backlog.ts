@@ -1,5 +1,6 @@
 import { DurableState, Priority } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Metrics } from '#shared/metrics.ts'
@@ -16,6 +17,7 @@ export class Backlog {
   readonly #waiting = new Map<PoolName, number>()
   readonly #missing = new Map<PoolName, number>()
   readonly #isCaredFor: (of: QueuedOf) => boolean
+  #queued: Awaited<ReturnType<Store['queuedModels']>> = []
   #caredFor: ReadonlySet<PoolName> = new Set()
   #depth: readonly Depth[] = []
   #readAtMs = 0
@@ -32,6 +34,7 @@ export class Backlog {
     this.#depth = await this.#store.depth()
     this.#readAtMs = Date.now()
     const queued = this.#depth.some(({ state }) => state === 'queued') ? await this.#store.queuedModels() : []
+    this.#queued = queued
     const [caredFor, uncared] = [queued.filter(this.#isCaredFor), queued.filter((row) => !this.#isCaredFor(row))]
     this.#caredFor = new Set(caredFor.map(({ pool }) => pool))
     for (const pool of PoolName.options) {
@@ -72,12 +75,25 @@ export class Backlog {
   }
 
   /** Shows the last reading to Prometheus. Each scheduler shows the same: take the maximum, not the sum. */
-  showIn(metrics: Metrics): void {
+  showIn(metrics: Metrics, models: readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
+    for (const { id, pool } of models) {
+      for (const priority of Priority.options) this.#showWaiting(metrics, { pool, model: id, priority })
+    }
     for (const pool of PoolName.options) {
       for (const priority of Priority.options) {
         for (const state of STATES) this.#showOne(metrics, { pool, priority, state })
       }
     }
+  }
+
+  #showWaiting(metrics: Metrics, labels: { pool: PoolName; model: string; priority: Priority }): void {
+    const { pool, model, priority } = labels
+    const read = () => {
+      if (Date.now() - this.#readAtMs > STALE_MS) return undefined
+      const rows = this.#queued.filter((row) => row.pool === pool && row.model === model && row.priority === priority)
+      return rows.reduce((sum, { count }) => sum + count, 0)
+    }
+    metrics.gauge('sluice_waiting_jobs', 'Durable jobs that wait in the store for a model', labels, read)
   }
 
   #showOne(metrics: Metrics, labels: { pool: PoolName; priority: Priority; state: (typeof STATES)[number] }): void {

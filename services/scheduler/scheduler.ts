@@ -40,7 +40,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const presence = await openPresence(ports, boot)
   const context = { store, broker, log, metrics, dispatcher: new Dispatcher(broker, log) }
   const backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
-  backlog.showIn(metrics)
+  backlog.showIn(metrics, ports.models.models)
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, key, policy })
   const republisher = new Republisher(context, presence, backlog)

@@ -52,8 +52,11 @@ export interface RunOptions {
  */
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
-  /** Called when the attempt is to stop: the store wants it cancelled, or the job is no longer ours. */
-  onStop: (reason: 'cancelled' | 'lost') => void = () => {}
+  /**
+   * Called when the attempt is to stop: the store wants it cancelled, the job is no longer ours, or may not be for long (it is
+   * to be handed back).
+   */
+  onStop: (reason: 'cancelled' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
   readonly #run: Omit<Run, 'chunk'>
   readonly #tries: number

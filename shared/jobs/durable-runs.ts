@@ -11,6 +11,9 @@ import { RetryBudget } from './retry-budget.ts'
 /** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
 const CLAIM_WAIT_MS = 2_000
 const CLAIM_AGAIN_MS = 200
+/** Time that runs have to stop before their lease ends, and the share of the lease it is at most. */
+const STOP_MS = 1_000
+const STOP_SHARE = 1 / 6
 
 /** What {@link DurableRuns.open} needs. */
 export interface DurableRunsOptions {
@@ -42,7 +45,9 @@ interface Held {
  * ours with what runs here (DESIGN section 3).
  *
  * What the store took away is aborted, what it wants cancelled is cancelled, and what it gave us without our hearing of it
- * (a claim whose answer was lost) is handed back.
+ * (a claim whose answer was lost) is handed back. When the lease could not be renewed, all runs stop before others may run
+ * their jobs, and nothing is claimed: this process counts the time itself, for it may be the only one that cannot reach the
+ * store. The jobs are handed back as soon as it can.
  */
 export class DurableRuns {
   readonly dispatcher: Dispatcher
@@ -56,6 +61,9 @@ export class DurableRuns {
   #renewing: Promise<void> = Promise.resolve()
   #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
+  /** By the monotonic clock of this process. */
+  #stopAtMs = Number.NEGATIVE_INFINITY
+  #lapseTimer: NodeJS.Timeout | undefined
 
   private constructor(options: DurableRunsOptions) {
     this.#options = options
@@ -77,13 +85,18 @@ export class DurableRuns {
     return this.#claiming.size
   }
 
+  /** The lease is over, or about to be: nothing may run. */
+  get isLapsed(): boolean {
+    return performance.now() >= this.#stopAtMs
+  }
+
   /**
    * Claims a published job for this worker. Undefined when somebody else has it, it has ended, or the store is down: then
    * the record is of no further use.
    */
   async claim(envelope: JobEnvelope, kind: Kind): Promise<ClaimedJob | undefined> {
     const { log } = this.#options
-    if (this.#claiming.has(envelope.id)) return undefined
+    if (this.#claiming.has(envelope.id) || this.isLapsed) return undefined
     this.#claiming.add(envelope.id)
     try {
       const moved = await this.#claimSurely(envelope.id)
@@ -101,6 +114,7 @@ export class DurableRuns {
    * have given some all the same, they are handed back.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
+    if (this.isLapsed) return undefined
     const { store, boot, log } = this.#options
     const pull = store.claimNext(of, boot, limit)
     this.#pulls.add(pull)
@@ -127,6 +141,7 @@ export class DurableRuns {
   /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
   async close(): Promise<void> {
     clearInterval(this.#timer)
+    clearTimeout(this.#lapseTimer)
     this.giveUp()
     await this.#renewing
     await this.#reconciling
@@ -177,10 +192,12 @@ export class DurableRuns {
   async #renew(): Promise<void> {
     const { store, boot, role, version, slots, leaseMs, isDraining } = this.#options
     const before = [...this.#held]
+    const askedAtMs = performance.now()
     try {
       const owned = await store.renew({ boot, role, slots, version, draining: isDraining(), leaseMs })
       if (this.#isStoreDown) this.#options.log.info({}, 'store is back')
       this.#isStoreDown = false
+      this.#lives(askedAtMs + leaseMs)
       this.#stopLost(before, owned)
       for (const job of owned) if (job.isCancelRequested) this.#cancel(job)
       // It waits for claims under way, and must not keep the lease waiting.
@@ -192,6 +209,18 @@ export class DurableRuns {
       if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'lease not renewed')
       this.#isStoreDown = true
     }
+  }
+
+  /** The lease holds until then, at least: the store counts from a later moment. */
+  #lives(untilMs: number): void {
+    this.#stopAtMs = untilMs - Math.min(STOP_MS, this.#options.leaseMs * STOP_SHARE)
+    clearTimeout(this.#lapseTimer)
+    this.#lapseTimer = setTimeout(() => this.#lapse(), Math.max(0, this.#stopAtMs - performance.now()))
+  }
+
+  #lapse(): void {
+    if (this.#held.size > 0) this.#options.log.warn({ jobs: this.#held.size }, 'lease not renewed in time; runs stop')
+    for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
   /** Only what was held before the store was asked can be missing in its answer. */

@@ -378,7 +378,12 @@ export class Pool {
 
   async #runDurable(lane: Lane, kind: Kind, { job, sink }: ClaimedJob, durable: DurableRuns): Promise<void> {
     const attempt = new Attempt(job, kind, sink, this.#options.log)
-    sink.onStop = (reason) => (reason === 'lost' ? attempt.lose() : attempt.cancel())
+    sink.onStop = (reason) => {
+      if (reason === 'lost') attempt.lose()
+      else if (reason === 'cancelled') attempt.cancel()
+      else attempt.handBack()
+    }
+    if (durable.isLapsed) attempt.handBack()
     // A cancel that was faster than the answer to the claim found nothing to stop.
     if (this.#cancelled.delete(keyOf(job.id, job.attempt))) attempt.cancel()
     await this.#run(lane, attempt)
@@ -387,6 +392,7 @@ export class Pool {
 
   /** Durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelRoom): number {
+    if (this.#durable?.isLapsed) return 0
     return Math.min(this.#roomOf(lane), room.free(lane.priority))
   }
 

@@ -206,6 +206,7 @@ export const REAP: Move = {
                      WHEN deadline_ms <= now_ms() THEN CAST(:timeout_error AS text)
                      WHEN ${POISON} THEN CAST(:lost_error AS text) END,
         crashes = CASE WHEN ${REAPED_LOST} THEN crashes + 1 ELSE crashes END,
+        lost_by = CASE WHEN ${REAPED_LOST} THEN coalesce(lost_by, '') || owner || ' ' ELSE lost_by END,
         published_at_ms = CASE WHEN ${REQUEUED} THEN now_ms() ELSE published_at_ms END,
         ${endWhen(`NOT (${REQUEUED})`)}`,
   event: `CASE state WHEN 'queued' THEN 'job.retrying' ELSE 'job.' || state END`,

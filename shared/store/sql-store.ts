@@ -173,6 +173,7 @@ export class SqlStore implements Store {
   async renew(process: ProcessLease): Promise<OwnedJob[]> {
     const { boot, role, slots, version, draining, leaseMs } = process
     await this.#db.run(statements.RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })
+    await this.#db.run(statements.SPARE, { boot })
     const rows = await this.#db.run(statements.OWNED, { boot })
     return rows.map((row) => ({
       id: String(row.id),

@@ -117,6 +117,16 @@ export const RENEW: Statement = {
           lease_ms = excluded.lease_ms, lease_until_ms = excluded.lease_until_ms`,
 }
 
+const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
+
+/** A process that renews its lease is not dead: what was taken from it did not end it. Terminal rows stay as they are. */
+export const SPARE: Statement = {
+  name: 'spare',
+  sql: `UPDATE jobs SET lost_by = ${LEFT},
+          crashes = crashes - (length(lost_by) - length(${LEFT})) / (length(CAST(:boot AS text)) + 1)
+        WHERE lost_by IS NOT NULL AND lost_by <> ${LEFT} AND state IN ('queued', 'scheduled', 'in_progress')`,
+}
+
 export const OWNED: Statement = {
   name: 'owned',
   sql: `SELECT id, attempt, cancel_requested_at_ms FROM jobs WHERE state = 'in_progress' AND owner = :boot`,

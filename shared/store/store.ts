@@ -101,7 +101,10 @@ export interface JobReads {
 
 /** Who is alive, and who does what alone. */
 export interface Leases {
-  /** Says that a process lives for `leaseMs` more. Gives the jobs it owns: what it runs but is not here was taken away. */
+  /**
+   * Says that a process lives for `leaseMs` more. Gives the jobs it owns: what it runs but is not here was taken away. That is
+   * no crash of those jobs, since the process did not die of them.
+   */
   renew(process: ProcessLease): Promise<OwnedJob[]>
   /** Says that a process is gone: what it still owns may be reaped at once. */
   goodbye(boot: string): Promise<void>

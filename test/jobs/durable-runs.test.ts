@@ -136,7 +136,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
   })
 
-  it('go on while the store cannot be reached', async () => {
+  it('stop before the lease that could not be renewed is over, and no others are claimed until it is', async () => {
     let isDown = false
     const renew: Store['renew'] = async (process) => {
       if (isDown) throw new ServiceError('overloaded', 'The store is down.')
@@ -144,11 +144,19 @@ describe('the durable jobs of a worker', () => {
     }
     const runs = await open(storeWith({ renew }))
     const claimed = await claim(runs, await submit())
+    await pass(LEASE_MS / 3)
     isDown = true
-    await pass(3 * LEASE_MS)
-    isDown = false
-    await pass(LEASE_MS)
+    await pass(LEASE_MS - 1_500)
     expect(claimed?.stops).toEqual([])
+    await pass(1_000)
+    expect(claimed?.stops).toEqual(['lapsed'])
+    const other = await submit()
+    const of = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
+    expect(await claim(runs, other)).toBeUndefined()
+    expect(await passing(runs.claimNext(of, say, 1))).toBeUndefined()
+    isDown = false
+    await pass(LEASE_MS / 3)
+    expect(await claim(runs, other)).toBeDefined()
   })
 
   it('stop when the same worker is given the job again', async () => {

@@ -40,6 +40,8 @@ const NEEDED: Record<keyof Guards, string> = {
   reapNeedsExpiredLease: 'a job was taken from a live owner',
   reaperWaitsAfterOutage: 'an outage was taken for a death',
   poisonFails: 'a job that kills its workers runs on',
+  lapsesAreSpared: 'a lapse was counted as a crash',
+  runsEndWithLease: 'two workers ran the job at once',
   reaperEndsOverdue: STUCK,
   expirySweeps: STUCK,
   expireNeedsWaiting: 'a job expired that did not wait',

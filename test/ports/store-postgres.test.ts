@@ -21,7 +21,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const stores = await Promise.all([1, 2, 3, 4].map(() => open(database.url)))
     stores.push(await open(database.url))
-    expect(await database.query('SELECT name FROM migrations')).toHaveLength(3)
+    expect(await database.query('SELECT name FROM migrations')).toHaveLength(4)
     for (const store of stores) {
       await store.create(newJob())
       await store.close()

@@ -123,10 +123,10 @@ it('lets nobody but its user read its files', async () => {
 it('keeps its jobs over a restart, and runs each migration once', async () => {
   await using database = await openSqliteDatabase()
   const run = await running(await database.open())
-  expect(await database.query('SELECT name FROM migrations')).toHaveLength(2)
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(3)
   const again = await database.open()
   expect(await again.find('key_a', run.id)).toMatchObject({ state: 'in_progress' })
-  expect(await database.query('SELECT name FROM migrations')).toHaveLength(2)
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(3)
 })
 
 it('refuses a schema whose migrations are not those of the code', async () => {

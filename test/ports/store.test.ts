@@ -608,6 +608,36 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
+    it('counts no crash for a worker that was only silent, however often that happens', async () => {
+      const given = newJob()
+      await store.create(given)
+      for (let lapse = 1; lapse <= 4; lapse++) {
+        const run = await claimed(store, given.id, await alive(store))
+        expect((await lose(run))?.job).toMatchObject({ state: 'queued', crashes: 1 })
+        await alive(store, run.owner)
+        expect(await job(given.id)).toMatchObject({ state: 'queued', crashes: 0, attempt: lapse })
+      }
+    })
+
+    it('counts the crashes of those that died among those that were silent', async () => {
+      const given = newJob()
+      await store.create(given)
+      const silent = await alive(store)
+      for (const owner of [silent, await alive(store), silent]) {
+        expect((await lose(await claimed(store, given.id, await alive(store, owner))))?.job.state).toBe('queued')
+      }
+      expect((await job(given.id)).crashes).toBe(2)
+      await alive(store, silent)
+      expect((await job(given.id)).crashes).toBe(1)
+      expect((await lose(await claimed(store, given.id, await alive(store))))?.job.state).toBe('queued')
+      expect((await lose(await claimed(store, given.id, await alive(store))))?.job).toMatchObject({
+        state: 'failed',
+        crashes: 3,
+      })
+      await alive(store, silent)
+      expect((await job(given.id)).state).toBe('failed')
+    })
+
     it('fails a job that runs past its deadline and the grace, not earlier', async () => {
       const run = await running(store, { deadlineInMs: 10_000 })
       await watch(run.owner)

@@ -151,7 +151,7 @@ function executionProblem(
   execution: Execution,
   { events, executions }: Pick<Ended, 'events' | 'executions'>,
 ): string[] {
-  const { attempt, process, endedAtMs = Number.POSITIVE_INFINITY } = execution
+  const { attempt, process, startedAtMs, endedAtMs = Number.POSITIVE_INFINITY } = execution
   const run = `attempt ${attempt} on ${process.name}`
   const own = events.filter((event) => event.attempt === attempt)
   if (own[0]?.type !== 'job.started') return [`I7: ${run} was never given out`]
@@ -161,7 +161,11 @@ function executionProblem(
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
-  if (isOverlap && reason !== 'worker_lost') return [`I7: ${run} and the next overlap: ${reason}`]
+  // Only a process that stood still does not notice that its lease ends.
+  const stoodStill = process.pauses.some(({ fromMs, toMs }) => fromMs < (next?.startedAtMs ?? 0) && toMs > startedAtMs)
+  if (isOverlap && !(reason === 'worker_lost' && stoodStill)) {
+    return [`I7: ${run} and the next overlap: ${reason}, ${endedAtMs - next.startedAtMs} ms`]
+  }
   // A worker that was told what it owns must not go on with anything else.
   const overAtMs = over?.at_ms ?? Number.POSITIVE_INFINITY
   const told = process.renewals.find(

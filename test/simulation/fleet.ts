@@ -66,7 +66,9 @@ export class Fleet {
   /** A process stands still, as under SIGSTOP or a full garbage collection. */
   pause({ process }: Member, ms: number): void {
     this.#options.history.note(undefined, () => `${process.name} pauses for ${ms} ms`)
-    process.pausedUntilMs = this.#options.clock.nowMs + ms
+    const { clock } = this.#options
+    process.pausedUntilMs = clock.nowMs + ms
+    process.pauses.push({ fromMs: clock.databaseMs(), toMs: clock.databaseMs() + ms })
   }
 
   /** A process cannot reach the store, or the broker, while the others can. */
@@ -143,6 +145,9 @@ export class Fleet {
       name: 'inference',
       slots: random.between(1, 4),
       kinds: { say: witness.kindIn(process) },
+      // In some, most jobs wait in the store and are claimed from there.
+      models: ['echo-1'],
+      bounds: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
     } as const
     const onFatal = (error: unknown) => history.violated(undefined, `the loop of ${process.name} broke: ${error}`)
     const observer = { onEnd: () => {} }
@@ -158,7 +163,8 @@ export class Fleet {
       webhookSecret: `whsec_${'a'.repeat(32)}`,
       webhookAllowPrivate: false,
     }
-    const ports = { broker, store, blobs: noBlobs, config, log: silentLog, metrics: noMetrics, version: 'test' }
+    const models = { models: [] }
+    const ports = { broker, store, blobs: noBlobs, config, log: silentLog, metrics: noMetrics, models, version: 'test' }
     // What a scheduler uses of them.
     return ports as unknown as Ports
   }

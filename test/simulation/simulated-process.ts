@@ -14,6 +14,8 @@ export class SimulatedProcess implements Owner {
   brokerCutUntilMs = 0
   /** When it asked the store what it owns, and when it was told. */
   readonly renewals: { askedAtMs: number; toldAtMs: number }[] = []
+  /** When it stood still. */
+  readonly pauses: { fromMs: number; toMs: number }[] = []
   readonly #clock: VirtualClock
   readonly #death = Promise.withResolvers<void>()
 

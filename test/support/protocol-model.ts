@@ -53,6 +53,10 @@ export const GUARDS = {
   reaperWaitsAfterOutage: true,
   /** A job that has lost too many workers fails. */
   poisonFails: true,
+  /** A worker that renews its lease after all did not die: the crash is taken back. */
+  lapsesAreSpared: true,
+  /** A worker stops its runs before its lease ends, and hands the jobs back. */
+  runsEndWithLease: true,
   /** The reaper fails what runs past its deadline. */
   reaperEndsOverdue: true,
   /** Somebody expires what waits past its deadline. */
@@ -93,16 +97,20 @@ interface RowState {
   lease: boolean
   cancel: boolean
   crashes: number
+  /** Whom the job was taken from: `0`, `1`; `d` when they are dead; `r` when they renewed and it still counts. */
+  lostBy: string
   tries: number
   /** How often the output of this attempt was recorded; each attempt has one output. */
   output: number
 }
 
 interface WorkerState {
-  /** `hung`: alive, and never done. `again`: repeats its output, whose answer got lost. `ended`: is about to speak. */
-  at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'ended' | 'spoke'
+  /** `hung`: alive, and never done. `lapsed`: stopped, and about to hand back. `again`: repeats its output, whose answer got lost. `ended`: is about to speak. */
+  at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'lapsed' | 'ended' | 'spoke'
   attempt: number
   end: JobState | ''
+  /** It stood still while its lease ended, and may do something more before it notices. */
+  isFrozen?: true
 }
 
 interface World {
@@ -167,9 +175,10 @@ export function protocolModel(guards: Guards, variant: Variant = {}): Model<Worl
 
 function keyOf(world: World): string {
   const { row, disk, workers, view } = world
+  // What a job has been through says nothing any more once it has ended. Each loss is counted as a crash.
   const rowKey = (r: RowState | undefined) =>
-    r && `${r.state}${r.attempt}${r.top}${r.owner}${r.lease}${r.cancel}${r.crashes}${r.tries}${r.output}`
-  const workerKey = (w: WorkerState) => `${w.at}${w.attempt}${w.end}`
+    r && `${r.state}${r.attempt}${r.top}${r.owner}${r.lease}${r.cancel}${r.tries}${r.output}${lossesOf(r)}`
+  const workerKey = (w: WorkerState) => `${w.at}${w.attempt}${w.end}${w.isFrozen ?? ''}`
   return [
     rowKey(row),
     rowKey(disk),
@@ -182,12 +191,18 @@ function keyOf(world: World): string {
   ].join('|')
 }
 
+function lossesOf({ state, lostBy }: RowState): string {
+  return TERMINAL.has(state) ? '' : [...lostBy].toSorted().join('')
+}
+
 function violationOf({ bad, jobs, accepted, row, workers, startsLeft, shown }: World): string | undefined {
   if (bad !== undefined) return bad
   if (jobs > 1) return 'one request made two jobs'
   if (accepted && !row) return 'an accepted job is not in the store'
   const runs = workers.filter(({ at }) => at === 'runs' || at === 'again' || at === 'hung')
   if (runs.length === 2 && runs[0]?.attempt === runs[1]?.attempt) return 'two runs share an attempt'
+  if (workers.every(({ at, isFrozen }) => (at === 'runs' || at === 'again') && !isFrozen))
+    return 'two workers ran the job at once'
   if (startsLeft < 0) return 'a run began while another was in order'
   if (row && row.output > 1) return 'output was recorded twice'
   if (shown !== '' && row && shown !== row.state) return 'the follower saw another end than the store'
@@ -278,6 +293,12 @@ class Steps {
     if (at === 'idle') yield* this.#idle(i, row)
     if (at === 'holds') yield* this.#claim(i, row)
     if (at === 'runs') yield* this.#run(i, row)
+    if (at === 'lapsed') {
+      yield this.#own(`w${i} hands back what it stopped`, (w) => {
+        if (this.#isMine(i, row)) this.#return(w, 'queued')
+        w.workers[i] = IDLE
+      })
+    }
     if (at === 'again') yield this.#own(`w${i} repeats its output`, (w) => this.#record(w, i, 'runs'))
     if (at === 'spoke')
       yield this.#own(`w${i} commits after speaking`, (w) => this.#end(w, i, w.workers[i].end as JobState))
@@ -426,17 +447,23 @@ class Steps {
   }
 
   *#leases(row: RowState) {
+    yield* this.#renewals(row)
     if (row.state !== 'in_progress') return
     if (row.lease && row.owner === 'dead')
       yield this.#own('lease expires', (w) => {
         ;(w.row as RowState).lease = false
       })
     if (row.lease && row.owner !== 'dead' && this.#mayFail) {
-      yield this.#fault('lease expires under a live owner', (w) => {
-        ;(w.row as RowState).lease = false
-      })
+      const owner = this.#world.workers[row.owner]
+      if (owner.at === 'runs' && owner.attempt === row.attempt && !owner.isFrozen) {
+        yield this.#fault('lease expires under a frozen owner', (w) => {
+          ;(w.row as RowState).lease = false
+          w.workers[row.owner as 0 | 1] = { ...owner, isFrozen: true }
+        })
+      }
+      yield this.#fault('lease expires under a live owner', (w) => this.#lapse(w))
       yield this.#fault('the store is away', (w) => {
-        ;(w.row as RowState).lease = false
+        this.#lapse(w)
         w.isUnsettled = true
       })
     }
@@ -450,6 +477,28 @@ class Steps {
       yield this.#own('settled', (w) => {
         w.isUnsettled = false
       })
+  }
+
+  /** Workers from which the job was taken, and who are alive. */
+  *#renewals(row: RowState) {
+    for (const i of [0, 1] as const) {
+      if (!row.lostBy.includes(`${i}`) || TERMINAL.has(row.state)) continue
+      yield this.#own(`w${i} renews, and did not die of the job`, (w) => {
+        const job = w.row as RowState
+        const rest = job.lostBy.replaceAll(`${i}`, this.#guards.lapsesAreSpared ? '' : 'r')
+        job.crashes -= job.lostBy.length - rest.length
+        job.lostBy = rest
+      })
+    }
+  }
+
+  #lapse(w: World): void {
+    const row = w.row as RowState
+    row.lease = false
+    if (!this.#guards.runsEndWithLease || row.owner === 'dead') return
+    const worker = w.workers[row.owner]
+    const isRunning = worker.at === 'runs' || worker.at === 'again'
+    if (isRunning && worker.attempt === row.attempt) w.workers[row.owner] = { ...worker, at: 'lapsed' }
   }
 
   *#reaper(row: RowState) {
@@ -480,6 +529,9 @@ class Steps {
     else if (row.state !== 'in_progress' || row.lease) w.bad = 'a job was taken from a live owner'
     else if (w.isUnsettled && row.owner !== 'dead') w.bad = 'an outage was taken for a death'
     row.crashes++
+    row.lostBy += row.owner === 'dead' ? 'd' : `${row.owner}`
+    const isPoison = row.crashes >= CRASHES_MAX && !w.isLate && !row.cancel
+    if (isPoison && row.lostBy.includes('r')) w.bad = 'a lapse was counted as a crash'
     if (w.isLate) move(w, 'failed')
     else if (row.crashes < CRASHES_MAX || row.cancel) this.#return(w, 'queued')
     else if (this.#guards.poisonFails) move(w, 'failed')
@@ -591,6 +643,7 @@ function newRow(): RowState {
     lease: false,
     cancel: false,
     crashes: 0,
+    lostBy: '',
     tries: 0,
     output: 0,
   }
@@ -623,6 +676,7 @@ function crash(w: World, i: 0 | 1): void {
   if (worker.at === 'holds' && worker.attempt === 0) w.records = Math.min(RECORDS_MAX, w.records + 1)
   w.workers[i] = IDLE
   if (w.row?.owner === i) w.row.owner = 'dead'
+  if (w.row) w.row.lostBy = w.row.lostBy.replaceAll(`${i}`, 'd')
 }
 
 function show(w: World, end: JobState | ''): void {

@@ -1,0 +1,105 @@
+/**
+ * A burst waits its turn: what is accepted runs once and is answered, however few the model runs at once.
+ *
+ * `BURST_JOBS=500 BURST_CALLS=200` is the burst that a fresh install has to bear; by default it is smaller, and still larger
+ * than anything the engine of the default chat model ever held.
+ */
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { prepareWeights } from '#shared/engines/weights.ts'
+import { type Stack, startStack, until } from './stack.ts'
+import { startUpstream } from './support/upstream.ts'
+
+const JOBS = Number(process.env.BURST_JOBS ?? 120)
+const CALLS = Number(process.env.BURST_CALLS ?? 60)
+/** For a machine that has much else to do. */
+const WITHIN_MS = 1_200_000
+const options = { timeout: WITHIN_MS + 60_000 }
+
+const WEIGHTS = 'smollm2-135m-instruct'
+const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
+// test/ports/chat-engine.test.ts says why weights are missing, and fails in CI.
+const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
+  () => true,
+  () => false,
+)
+
+/** As in models.yaml. */
+const LLAMA = {
+  id: WEIGHTS,
+  engine: { type: 'llama', file: join(preparedDir, `${WEIGHTS}.gguf`), context_tokens: 2_048, parallel: 2 },
+}
+
+function chat(model: string, text: string) {
+  return { model, max_tokens: 8, messages: [{ role: 'user', content: text }] }
+}
+
+/** Submits durable jobs; gives their ids. */
+async function submit(stack: Stack, model: string, count: number, priority: 'normal' | 'low'): Promise<string[]> {
+  const submitOne = async (_: unknown, i: number) => {
+    const body = chat(model, `Count to ${i}.`)
+    const job = { endpoint: '/v1/chat/completions', body, priority, expires_after_seconds: 43_200 }
+    const response = await stack.post('/v1/jobs', job)
+    expect(response.status).toBe(202)
+    return ((await response.json()) as { id: string }).id
+  }
+  return await Promise.all(Array.from({ length: count }, submitOne))
+}
+
+/** How often jobs ended in which way, once they all have. */
+async function endsOf(stack: Stack, ids: readonly string[]): Promise<Record<string, number>> {
+  const ends: Record<string, number> = {}
+  for (const id of ids) {
+    const job = await until(
+      async () => {
+        const found = (await (await stack.get(`/v1/jobs/${id}?wait=30`)).json()) as Ended
+        return ['queued', 'in_progress'].includes(found.status) ? undefined : found
+      },
+      { withinMs: WITHIN_MS },
+    )
+    const end = `${job.status}, attempt ${job.attempt}${job.error ? `: ${job.error.message}` : ''}`
+    ends[end] = (ends[end] ?? 0) + 1
+  }
+  return ends
+}
+
+interface Ended {
+  readonly status: string
+  readonly attempt: number
+  readonly error: { readonly message: string } | null
+}
+
+describe('a burst', () => {
+  it.skipIf(!hasWeights)(
+    'of jobs and calls for the default chat model is answered, one attempt each',
+    options,
+    async () => {
+      await using stack = await startStack({ models: [LLAMA] })
+      const submitting = submit(stack, WEIGHTS, JOBS, 'low')
+      const call = async (_: unknown, i: number) =>
+        (await stack.post('/v1/chat/completions', chat(WEIGHTS, `Say ${i}.`))).status
+      const statuses = await Promise.all(Array.from({ length: CALLS }, call))
+      expect(statuses).toEqual(Array(CALLS).fill(200))
+      expect(await endsOf(stack, await submitting)).toEqual({ 'completed, attempt 1': JOBS })
+    },
+  )
+
+  it('of jobs for an upstream costs it as many calls as there are jobs', options, async () => {
+    let [running, most] = [0, 0]
+    await using upstream = await startUpstream(async (_call, answer) => {
+      most = Math.max(most, ++running)
+      await new Promise((resolve) => setTimeout(resolve, 30))
+      running--
+      const message = { role: 'assistant', content: 'Hello.' }
+      const choices = [{ index: 0, message, finish_reason: 'stop' }]
+      answer.json({ id: 'c1', object: 'chat.completion', created: 1, model: 'm1', choices })
+    })
+    // The time to connect is over many times before the last one's turn.
+    const engine = { type: 'openai', base_url: `${upstream.url}/v1`, concurrency: 8, timeouts: { connect_ms: 100 } }
+    await using stack = await startStack({ models: [{ id: 'm1', engine }] })
+    const ids = await submit(stack, 'm1', 200, 'normal')
+    expect(await endsOf(stack, ids)).toEqual({ 'completed, attempt 1': 200 })
+    expect([upstream.calls.length, most]).toEqual([200, 8])
+  })
+})
