@@ -49,9 +49,9 @@ async function main(): Promise<void> {
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
   for (const role of roles) await NEEDS[role]?.(config).catch(exitWithProblems)
-  const ports = await openPorts(config, log, packageJson.version, isWhole(roles), fail).catch((error: unknown) =>
-    exitWithProblems(error),
-  )
+  const role = isWhole(roles) ? undefined : roles.join('+')
+  const opening = openPorts(config, log, packageJson.version, isWhole(roles), fail, undefined, role)
+  const ports = await opening.catch(exitWithProblems)
   const services: Service[] = []
   // From here on a signal stops whatever has started by then.
   stopOnSignals(services, config.drainMs, log)

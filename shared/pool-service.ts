@@ -1,6 +1,7 @@
 import { Pool, type PoolDefinition } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
+import { Starvation } from './starvation.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
 const IDLE_MS_MAX = 10_000
@@ -32,11 +33,16 @@ export async function startPool(
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
     broker.lag(`jobs.${name}`),
   )
+  const starved = new Starvation(pool, slots, () => broker.lag(`jobs.${name}`))
   return {
     name,
     drain: (signal) => pool.drain(signal),
-    problems: () => [...(pool.idleMs > IDLE_MS_MAX ? [`The ${name} worker takes no jobs.`] : []), ...problems()],
+    problems: () => {
+      const isStuck = pool.idleMs > IDLE_MS_MAX
+      return [...(isStuck ? [`The ${name} worker takes no jobs.`] : starved.problems(name)), ...problems()]
+    },
     async close() {
+      starved.close()
       await pool.close()
       await close()
     },

@@ -94,6 +94,7 @@ export interface Ports {
  * two minutes, so that an outage does not end the processes that start in it.
  *
  * @param isWhole Every role runs in this process, so a store that is open in one process will do.
+ * @param role Names this process to Kafka, with a boot id.
  * @param sandboxes In the order in which they are tried; default: as the settings say.
  * @throws ConfigError, or the broker's list of everything that is wrong with it
  */
@@ -104,6 +105,7 @@ export async function openPorts(
   isWhole: boolean,
   onFatal: (error: unknown) => void,
   sandboxes: readonly LoadAdapter[] = sandboxAdapters(config, log),
+  role = 'all',
 ): Promise<Ports> {
   requireDirectories(config, isWhole)
   const models = loadModels(config.modelsFile)
@@ -113,7 +115,9 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   // First of all: it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
-  const broker = await openBroker(config, log, onFatal)
+  const clientId = newId(`sluice-${role}-`, 12)
+  const broker = await openBroker(config, log, onFatal, clientId)
+  if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
@@ -276,7 +280,12 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
   }
 }
 
-async function openBroker(config: Config, log: Log, onFatal: (error: unknown) => void): Promise<Broker> {
+async function openBroker(
+  config: Config,
+  log: Log,
+  onFatal: (error: unknown) => void,
+  clientId: string,
+): Promise<Broker> {
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
@@ -287,7 +296,7 @@ async function openBroker(config: Config, log: Log, onFatal: (error: unknown) =>
     client,
     prefix,
     topics,
-    clientId: 'sluice',
+    clientId,
     ...(replicationFactor !== undefined && { replicationFactor }),
     tls,
     ...(sasl && { sasl }),

@@ -238,6 +238,25 @@ describe('the boot check', () => {
     expect(await checkShareGroups(admin, bootOptions)).toEqual([])
     expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
   })
+
+  it('makes a group start no earlier than anybody can still wait for its records', async () => {
+    const admin = scriptedAdmin({ groups: { jobs: {} } })
+    const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
+    expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])
+    const settings = await admin.groupSettings('jobs')
+    expect(settings.get('share.auto.offset.reset')).toBe('by_duration:PT3600S')
+  })
+
+  it('frees the name of a share group from a classic one without members, and refuses one with members', async () => {
+    const earliest = { jobs: { 'share.auto.offset.reset': 'earliest' } }
+    const deleted: string[] = []
+    const empty = scriptedAdmin({ groups: earliest, classicGroup: 'EMPTY', deleted })
+    expect(await checkShareGroups(empty, bootOptions)).toEqual([])
+    expect(deleted).toEqual(['deleted'])
+    const [problem] = await checkShareGroups(scriptedAdmin({ groups: earliest, classicGroup: 'STABLE' }), bootOptions)
+    expect(problem?.problem).toContain('Group jobs has members of the classic kind')
+    expect(problem?.fix).toContain('KAFKA_CLIENT=classic')
+  })
 })
 
 const bootOptions = {
@@ -253,12 +272,22 @@ interface ScriptedCluster {
   brokerSettings?: Record<string, string>
   groups?: Record<string, Record<string, string>>
   topicSettings?: Record<string, string>
+  /** State of a classic group that has the name of the share group. */
+  classicGroup?: string
+  deleted?: string[]
   /** This client may alter no topic. */
   isReadOnly?: boolean
 }
 
 function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
-  const { brokerSettings = {}, groups = {}, topicSettings = {}, isReadOnly = false } = cluster
+  const {
+    brokerSettings = {},
+    groups = {},
+    topicSettings = {},
+    isReadOnly = false,
+    classicGroup,
+    deleted = [],
+  } = cluster
   return {
     brokerCount: async () => 1,
     partitions: async (topics) => new Map(topics.filter((topic) => topic === 'jobs').map((topic) => [topic, 1])),
@@ -272,6 +301,10 @@ function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
     },
     addPartitions: async () => {
       if (isReadOnly) throw new Error('not allowed')
+    },
+    classicGroupState: async () => classicGroup,
+    deleteGroup: async () => {
+      deleted.push('deleted')
     },
     setGroup: async (group, setting, value) => {
       groups[group] = { ...groups[group], [setting]: value }

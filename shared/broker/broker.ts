@@ -79,6 +79,8 @@ export interface ChannelRecord {
 export interface Topic {
   readonly name: string
   readonly partitions: number
+  /** Partitions that it works with, only worse; default: {@link partitions}. */
+  readonly partitionsMin?: number
   readonly retentionMs: number
   /** Retention below which somebody still waits for what is deleted; default: {@link retentionMs}. */
   readonly retentionMsMin?: number

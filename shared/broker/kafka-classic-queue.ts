@@ -5,11 +5,12 @@
  * Weaker than a share group in what Kafka gives: a record waits for its partition's owner; a released record comes back to
  * the same member; deliveries of a dead member are not counted; a joining member may be handed what others still run.
  */
-import { type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
+import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
 import type { Delivery, QueueConsumer } from './broker.ts'
 import { isTransientInKafkaJs } from './kafka-classic-client.ts'
 import { ClassicPartition, type ClassicRecord } from './kafka-classic-partition.ts'
-import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
+import { startsOf, unplaced } from './kafka-classic-start.ts'
+import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
 import { pause, Supervisor, within } from './kafka-supervision.ts'
 
 const TAKE_WAIT_MS = 900
@@ -27,6 +28,7 @@ const WAITING_COUNT_MAX = 1_000
 /** One member of a classic group. Call `open` once. */
 export class ClassicConsumer implements QueueConsumer {
   readonly #kafka: Kafka
+  readonly #admin: Admin
   readonly #queue: string
   readonly #topic: string
   readonly #options: KafkaOptions
@@ -35,14 +37,17 @@ export class ClassicConsumer implements QueueConsumer {
   readonly #partitions = new Map<number, ClassicPartition>()
   readonly #paused = new Set<number>()
   #assigned: readonly number[] = []
+  /** Partitions in which the group had no position when this member came. */
+  #unplaced: readonly number[] = []
   #consumer: Consumer | undefined
   #loop: Promise<void> = Promise.resolve()
   #wake: (() => void) | undefined
   #committing: Promise<void> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(kafka: Kafka, queue: string, topic: string, options: KafkaOptions) {
+  constructor(kafka: Kafka, admin: Admin, queue: string, topic: string, options: KafkaOptions) {
     this.#kafka = kafka
+    this.#admin = admin
     this.#queue = queue
     this.#topic = topic
     this.#options = options
@@ -136,7 +141,7 @@ export class ClassicConsumer implements QueueConsumer {
   /** Runs one kafkajs consumer until it crashes or this is closed. */
   async #runOnce(): Promise<void> {
     const consumer = this.#kafka.consumer({
-      groupId: this.#topic,
+      groupId: classicGroup(this.#topic),
       partitionAssigners: [PartitionAssigners.roundRobin],
       sessionTimeout: SESSION_TIMEOUT_MS,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
@@ -147,11 +152,14 @@ export class ClassicConsumer implements QueueConsumer {
       readUncommitted: true,
     })
     this.#consumer = consumer
+    this.#unplaced = await unplaced(this.#admin, this.#topic)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
     this.#closing.signal.addEventListener('abort', end, { once: true })
     consumer.on(consumer.events.CRASH, ({ payload }) => ended.reject(payload.error))
-    consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => this.#onJoin(payload.memberAssignment[this.#topic] ?? []))
+    consumer.on(consumer.events.GROUP_JOIN, ({ payload }) =>
+      this.#onJoin(payload.memberAssignment[this.#topic] ?? [], consumer),
+    )
     try {
       await consumer.connect()
       await consumer.subscribe({ topics: [this.#topic], fromBeginning: true })
@@ -164,11 +172,31 @@ export class ClassicConsumer implements QueueConsumer {
     }
   }
 
-  #onJoin(assigned: readonly number[]): void {
+  #onJoin(assigned: readonly number[], consumer: Consumer): void {
     this.#supervisor.progress()
     this.#assigned = assigned
     for (const partition of this.#partitions.values()) partition.restart()
     for (const number of this.#paused) this.#resume(number)
+    const fresh = assigned.filter((number) => this.#unplaced.includes(number))
+    if (fresh.length > 0) void this.#place(consumer, fresh)
+  }
+
+  /** Gives the group its first positions, and reads nothing there before; the next join tries again where that fails. */
+  async #place(consumer: Consumer, partitions: number[]): Promise<void> {
+    const topic = this.#topic
+    consumer.pause([{ topic, partitions }])
+    try {
+      const { retentionMsMin } = this.#options.topics.find(({ name }) => name === this.#queue) ?? {}
+      const starts = await startsOf(this.#admin, topic, partitions, retentionMsMin)
+      const offsets = [...starts].map(([partition, offset]) => ({ topic, partition, offset: String(offset) }))
+      for (const offset of offsets) consumer.seek(offset)
+      if (offsets.length > 0) await consumer.commitOffsets(offsets)
+      this.#unplaced = this.#unplaced.filter((number) => !partitions.includes(number))
+    } catch (error) {
+      this.#options.onProblem('a queue is read from its beginning', { topic, partitions, error: String(error) })
+    } finally {
+      consumer.resume([{ topic, partitions }])
+    }
   }
 
   #onBatch({ batch }: EachBatchPayload): void {

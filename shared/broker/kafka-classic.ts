@@ -1,9 +1,9 @@
 import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
-import type { Broker, ChannelRecord, Closable, QueueConsumer } from './broker.ts'
+import type { Broker, ChannelRecord, Closable, QueueConsumer, Topic } from './broker.ts'
 import { ClassicReceiver } from './kafka-classic-channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './kafka-classic-client.ts'
 import { ClassicConsumer } from './kafka-classic-queue.ts'
-import { KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
+import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from './kafka-options.ts'
 import {
   type BatchFailure,
   batchBytesMax,
@@ -20,6 +20,8 @@ const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 const ANY_BROKER = '1'
+/** Workers that can share a queue. */
+const QUEUE_PARTITIONS = 16
 /** `ConfigSource` of a setting that was made for the topic itself. */
 const TOPIC_CONFIG = 1
 /** Refusals of a batch for what is in it, as kafkajs names them. */
@@ -42,7 +44,7 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
   try {
     await admin.connect()
     const checks = new KafkaJsAdmin(admin)
-    const problems = await checkTopics(checks, options)
+    const problems = await checkTopics(checks, { ...options, topics: options.topics.map(withPartitions) })
     if (problems.length > 0) throw new KafkaUnfitError(problems)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
@@ -51,6 +53,12 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
     await admin.disconnect()
     throw error
   }
+}
+
+/** A partition has one owner: with fewer of them than workers the others stand idle. */
+function withPartitions(topic: Topic): Topic {
+  if (topic.kind === 'channel' || topic.partitions >= QUEUE_PARTITIONS) return topic
+  return { ...topic, partitions: QUEUE_PARTITIONS, partitionsMin: topic.partitions }
 }
 
 class ClassicBroker implements Broker {
@@ -110,7 +118,7 @@ class ClassicBroker implements Broker {
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
-    const consumer = new ClassicConsumer(this.#kafka, queue, this.#options.prefix + queue, this.#options)
+    const consumer = new ClassicConsumer(this.#kafka, this.#admin, queue, this.#options.prefix + queue, this.#options)
     this.#open.add(consumer)
     return consumer.open()
   }
@@ -126,7 +134,7 @@ class ClassicBroker implements Broker {
     const topic = this.#options.prefix + queue
     try {
       const ends = await this.#admin.fetchTopicOffsets(topic)
-      const [group] = await this.#admin.fetchOffsets({ groupId: topic, topics: [topic] })
+      const [group] = await this.#admin.fetchOffsets({ groupId: classicGroup(topic), topics: [topic] })
       const committed = new Map(group?.partitions.map(({ partition, offset }) => [partition, Number(offset)]))
       const behind = ends.map(({ partition, low, high }) => {
         return Number(high) - Math.max(Number(low), committed.get(partition) ?? 0)

@@ -35,6 +35,14 @@ export interface KafkaSasl {
   readonly password: string
 }
 
+/**
+ * The classic group of a queue. Not its topic's own name, which its share group has: the broker keeps one kind of group a
+ * name, and members of the other kind are refused for ever.
+ */
+export function classicGroup(topic: string): string {
+  return `${topic}.classic`
+}
+
 /** The defaults of what {@link KafkaOptions} leaves open. */
 export const KAFKA_DEFAULTS = {
   sendTimeoutMs: 10_000,

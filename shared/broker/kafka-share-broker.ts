@@ -141,6 +141,7 @@ class ShareBroker implements Broker {
 class PlatformaticAdmin implements ShareGroupAdmin {
   readonly #cluster: KafkaCluster
   readonly #admin: Admin
+  #classicGroups: ReturnType<Admin['listGroups']> | undefined
 
   constructor(cluster: KafkaCluster, options: KafkaOptions) {
     this.#cluster = cluster
@@ -202,6 +203,15 @@ class PlatformaticAdmin implements ShareGroupAdmin {
     const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configs: [config] }
     await this.#admin.incrementalAlterConfigs({ resources: [resource] })
     await this.#untilApplied(group, setting, value)
+  }
+
+  async classicGroupState(group: string): Promise<string | undefined> {
+    this.#classicGroups ??= this.#admin.listGroups({ types: ['classic', 'consumer'] })
+    return (await this.#classicGroups).get(group)?.state.toUpperCase()
+  }
+
+  async deleteGroup(group: string): Promise<void> {
+    await this.#admin.deleteGroups({ groups: [group] })
   }
 
   async close(): Promise<void> {

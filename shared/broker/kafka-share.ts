@@ -29,6 +29,8 @@ const ROTATING_POLL_MS = 25
 const JOIN_INTERVAL_MS = 100
 /** After this many unanswered asks the group has no partition for this member: it stays, and asks at the usual pace. */
 const JOIN_ASKS_MAX = 100
+/** A member that the group keeps out asks this often after that. */
+const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
@@ -61,6 +63,8 @@ export class ShareConsumer implements QueueConsumer {
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
   #isFollowing = false
+  /** The group does not know this member, and did not at its last try either. */
+  #isOut = false
   #closed: Promise<void> | undefined
 
   /** @param queue The queue's own name, for positions. @param topic Its topic, and the name of its group. */
@@ -222,12 +226,15 @@ export class ShareConsumer implements QueueConsumer {
     if (REJOIN.includes(response.errorCode)) {
       // The coordinator forgot this member, after an outage or a pause longer than its session. It joins again.
       this.#memberEpoch = EPOCH.first
-      this.#options.onProblem('a share group forgot this member, which joins again', { group: this.#topic })
-      return { ...response, intervalMs: JOIN_INTERVAL_MS }
+      const fields = { group: this.#topic, error: new KafkaRefusal('joining', response.errorCode).message }
+      if (!this.#isOut) this.#options.onProblem('a share group forgot this member, which joins again', fields)
+      this.#isOut = true
+      return { ...response, intervalMs: REJOIN_INTERVAL_MS }
     }
     if (response.errorCode !== CODE.none) {
       throw new KafkaRefusal(`Joining ${this.#topic}`, response.errorCode, response.errorMessage)
     }
+    this.#isOut = false
     this.#memberEpoch = response.memberEpoch
     if (response.assignment) {
       this.#assigned = response.assignment

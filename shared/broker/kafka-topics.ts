@@ -42,6 +42,9 @@ export interface KafkaAdmin {
 export interface ShareGroupAdmin extends KafkaAdmin {
   groupSettings(group: string): Promise<ReadonlyMap<string, string>>
   setGroup(group: string, setting: string, value: string): Promise<void>
+  /** The state of a group that is no share group, such as `EMPTY` or `STABLE`; undefined when there is none. */
+  classicGroupState(group: string): Promise<string | undefined>
+  deleteGroup(group: string): Promise<void>
 }
 
 /** A topic to be made. */
@@ -165,8 +168,10 @@ async function mend(
   }
 }
 
-function tooFew({ name, partitions: needed }: Topic, partitions: number, options: KafkaOptions): Wrong {
+function tooFew(topic: Topic, partitions: number, options: KafkaOptions): Wrong {
+  const { name, partitions: needed, partitionsMin = needed } = topic
   return {
+    isHarmless: partitions >= partitionsMin,
     problem: `Topic ${name} has ${partitions} partitions, ${needed} are needed`,
     fix: `kafka-topics.sh --bootstrap-server ${options.brokers[0]} --alter --topic ${name} --partitions ${needed}`,
   }
@@ -239,16 +244,50 @@ async function checkInternalTopic(
 }
 
 /**
- * Checks what share groups need: their state topic, and that each group starts at the beginning of its queue, not at its
- * end, which has to be set before its first member.
+ * Checks what share groups need: their state topic, their names, and that each group starts at what somebody may still wait
+ * for, not at the end of its queue, which has to be set before its first member.
  */
 export async function checkShareGroups(admin: ShareGroupAdmin, options: KafkaOptions): Promise<BootProblem[]> {
-  const groups = options.topics.filter(({ kind }) => kind === 'queue').map(({ name }) => options.prefix + name)
-  const checks = groups.map((group) => prepareGroup(admin, group, options))
+  const queues = options.topics.filter(({ kind }) => kind === 'queue')
+  const checks = queues.map((queue) => prepareGroup(admin, options.prefix + queue.name, startOf(queue), options))
   return (await Promise.all([checkInternalTopic(admin, STATE_TOPIC, options), ...checks])).flat()
 }
 
-async function prepareGroup(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
+/**
+ * Where a group starts that has no position yet: not before anybody could still wait, because a fleet that comes from classic
+ * groups finds days of records that were dealt with.
+ */
+function startOf({ retentionMsMin }: Topic): string {
+  return retentionMsMin === undefined ? 'earliest' : `by_duration:PT${Math.ceil(retentionMsMin / 1_000)}S`
+}
+
+/** A classic group of the name, which versions before had, keeps every member of the share group out, without an end. */
+async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {
+  const server = `--bootstrap-server ${options.brokers[0]}`
+  try {
+    const state = await admin.classicGroupState(group)
+    if (state === undefined) return []
+    if (state === 'EMPTY') {
+      await admin.deleteGroup(group)
+      options.onProblem('a classic group without members stood in the way of a share group, and was deleted', { group })
+      return []
+    }
+    const fix = `Stop the workers with KAFKA_CLIENT=classic, or set it here too (kafka-consumer-groups.sh ${server} --describe --members --group ${group} names them)`
+    return [{ problem: `Group ${group} has members of the classic kind, which keep those of a share group out`, fix }]
+  } catch (error) {
+    options.onProblem('Kafka groups could not be checked', { group, error: messageOf(error) })
+    return []
+  }
+}
+
+async function prepareGroup(
+  admin: ShareGroupAdmin,
+  group: string,
+  start: string,
+  options: KafkaOptions,
+): Promise<BootProblem[]> {
+  const taken = await freeName(admin, group, options)
+  if (taken.length > 0) return taken
   const settings = await readable(admin.groupSettings(group), group, options)
   for (const [name, value] of Object.entries(GROUP_WISHES)) {
     const current = settings.get(name)
@@ -257,13 +296,18 @@ async function prepareGroup(admin: ShareGroupAdmin, group: string, options: Kafk
       // A wish: the broker's limits may be tighter, and the group works with its defaults as well.
     })
   }
-  if (settings.get('share.auto.offset.reset') === 'earliest') return []
+  if (settings.get('share.auto.offset.reset') === start) return []
   try {
-    await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')
+    await admin.setGroup(group, 'share.auto.offset.reset', start).catch(async (error: unknown) => {
+      // A broker that knows no durations, or lets us set nothing: from the beginning nothing is missed either.
+      if (settings.get('share.auto.offset.reset') === 'earliest') return
+      if (start === 'earliest') throw error
+      await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')
+    })
     return []
   } catch (error) {
     const entity = `--entity-type groups --entity-name ${group}`
-    const fix = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=earliest`
+    const fix = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=${start}`
     const problem = `Group ${group} would miss jobs submitted before its first worker, and that could not be changed: ${messageOf(error)}`
     return [{ problem, fix }]
   }

@@ -153,6 +153,7 @@ export class Pool {
   #slotFreed: PromiseWithResolvers<void> | undefined
   #pullTimer: NodeJS.Timeout | undefined
   #lastTurnMs = Date.now()
+  #taken = 0
   #isHandingBack = false
 
   private constructor(definition: PoolDefinition, options: PoolOptions) {
@@ -207,6 +208,11 @@ export class Pool {
     return this.#lanes.reduce((sum, lane) => sum + lane.running, 0)
   }
 
+  /** Records taken so far. */
+  get taken(): number {
+    return this.#taken
+  }
+
   /** Milliseconds since the consume loop last came round. With free slots this stays near a second. */
   get idleMs(): number {
     return this.running >= this.#definition.slots ? 0 : Date.now() - this.#lastTurnMs
@@ -257,6 +263,7 @@ export class Pool {
       lane.taking = undefined
       for (const delivery of deliveries) {
         lane.busyAtMs = Date.now()
+        this.#taken++
         this.#onDelivery(lane, delivery)
       }
     }
