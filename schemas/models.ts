@@ -16,7 +16,11 @@ export const EngineConfig = z.discriminatedUnion('type', [
     base_url: z
       .url()
       .describe('openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without, such as https://host'),
-    api_key_env: z.string().optional().describe('Name of the environment variable that holds the key'),
+    api_key_env: z
+      .string()
+      .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'Expected the name of an environment variable, such as VLLM_API_KEY')
+      .optional()
+      .describe('Name of the environment variable that holds the key'),
     model: z.string().optional().describe("The model's name at the upstream; default: the id"),
     headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
     timeouts: Timeouts.prefault({}),

@@ -9,14 +9,14 @@ export interface Health {
 }
 
 /**
- * Answers `/healthz` (the process lives), `/readyz` (it makes progress; 503 with the reasons when it does not) and
+ * Answers `/healthz` (the process lives; `/health` is its name in vLLM), `/readyz` (it makes progress; 503 with the reasons when it does not) and
  * `/metrics` (Prometheus). Needs no key: it tells nothing about callers.
  *
  * @returns False when the path is none of these.
  */
 export function answerHealth(health: Health, req: IncomingMessage, res: ServerResponse): boolean {
   const path = req.url?.split('?')[0]
-  if (path === '/healthz') sendJson(res, 200, { status: 'ok' })
+  if (path === '/healthz' || path === '/health') sendJson(res, 200, { status: 'ok' })
   else if (path === '/readyz') sendReady(health, res)
   else if (path === '/metrics') void sendMetrics(health.metrics, res)
   else return false

@@ -1,6 +1,7 @@
 import { Pool, type PoolDefinition } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import type { Ports } from '#shared/ports.ts'
+import { missingKeyOf } from './engines/upstream-key.ts'
 import { Starvation } from './starvation.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
@@ -20,6 +21,7 @@ export async function startPool(
 ): Promise<Service> {
   const { config, log, metrics, broker, blobs, store, version, onFatal } = ports
   const { name, slots } = definition
+  warnOfKeys(ports, name)
   const observer: Parameters<typeof Pool.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
       metrics.attempts.inc({ pool: job.pool, end })
@@ -46,5 +48,12 @@ export async function startPool(
       await pool.close()
       await close()
     },
+  }
+}
+
+function warnOfKeys({ models, config, log }: Ports, pool: string): void {
+  for (const model of models.models) {
+    const variable = model.pool === pool ? missingKeyOf(model, config.env) : undefined
+    if (variable) log.warn({ model: model.id, variable }, 'api_key_env is not set; calls to this model fail')
   }
 }

@@ -6,6 +6,7 @@ import { authenticate } from './auth.ts'
 import { jsonReader, type ReadJson } from './body.ts'
 import type { Call, CallFacts, IngressContext, WireFormat } from './call.ts'
 import { formatOfRequest, sendError, statusOf } from './errors-http.ts'
+import { notFoundMessage } from './not-found.ts'
 import { Revocation } from './revocation.ts'
 import { ROUTES, type Route } from './routes.ts'
 
@@ -148,7 +149,8 @@ function refuseMethod(path: string, req: Request, res: Response): void {
 }
 
 function refuseRoute(req: Request, _res: Response): void {
-  throw new ServiceError('not_found', `Invalid URL (${req.method} ${req.path.slice(0, 200)})`)
+  const paths = ROUTES.map(({ path }) => path)
+  throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
 }
 
 /** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */

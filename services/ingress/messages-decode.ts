@@ -4,6 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { outputTokens, refuse, requireBoundedSchemas, requireJson, requireToolChoice, requireTools } from './decode.ts'
 import { decodeConversation } from './messages-turns.ts'
+import { NO_ACCESS } from './model.ts'
 import { type Pieces, parseInPieces } from './pieces.ts'
 import type { DecodeContext } from './protocol.ts'
 import { excerpt, extraOf } from './validate.ts'
@@ -41,13 +42,15 @@ export function* decodeCount(body: unknown, context: DecodeContext): Pieces<Gene
   }
 }
 
-/** In this format an unknown model reads `model: <id>` (contract C.2). */
+/** In this format an unknown model reads `model: <id>` (contract C.2), and those that may be used follow. */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)
   } catch (error) {
     if (!(error instanceof ServiceError) || error.code !== 'model_not_found') throw error
-    throw new ServiceError('model_not_found', excerpt(id), { cause: error, param: 'model' })
+    const [, others = ''] = error.message.split(NO_ACCESS)
+    const named = others === '' ? excerpt(id) : `${excerpt(id)}.${others}`
+    throw new ServiceError('model_not_found', named, { cause: error, param: 'model' })
   }
 }
 

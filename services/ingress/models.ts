@@ -1,6 +1,7 @@
 import { ListModels, type Model, type ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Call, IngressContext } from './call.ts'
+import { isUsable, modelNotFound } from './model.ts'
 import { modelInfoOf } from './model-info.ts'
 import { excerpt, parseBody } from './validate.ts'
 
@@ -11,7 +12,7 @@ const PREFIX = '/v1/models/'
  * format gets them as its SDK has them, in pages (contract F).
  */
 export function listModels(context: IngressContext, call: Call): void {
-  const named = context.models.models.filter((model) => isVisible(model, call)).flatMap(namesOf)
+  const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
   if (call.format === 'anthropic') call.res.json(pageOf(named, call))
   else call.res.json({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
 }
@@ -20,15 +21,7 @@ export function listModels(context: IngressContext, call: Call): void {
 export function retrieveModel(context: IngressContext, call: Call): void {
   const id = decode(call.req.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
-  if (!model || !isVisible(model, call)) {
-    throw new ServiceError(
-      'model_not_found',
-      `The model '${id?.slice(0, 200) ?? ''}' does not exist or you do not have access to it.`,
-      {
-        param: 'model',
-      },
-    )
-  }
+  if (!model || !isUsable(model, call.key)) throw modelNotFound(context, call.key, id ?? '')
   call.res.json(call.format === 'anthropic' ? modelInfoOf(model, model.id) : modelOf(model, model.id))
 }
 
@@ -60,10 +53,6 @@ function placeOf(all: readonly Named[], id: string, param: string): number {
   const place = all.findIndex(({ name }) => name === id)
   if (place !== -1) return place
   throw new ServiceError('invalid_value', `There is no model '${excerpt(id)}'.`, { param })
-}
-
-function isVisible(model: ModelConfig, call: Call): boolean {
-  return !call.key.models || call.key.models.includes(model.id)
 }
 
 function modelOf(model: ModelConfig, id: string): Model {

@@ -6,6 +6,7 @@ import { encodeAnthropic, encodeCount } from './anthropic-encode.ts'
 import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { Upstream, type UpstreamCall, type UpstreamConfig } from './upstream.ts'
 import { answerEvents } from './upstream-answer.ts'
+import { keyOf, missingKeyOf } from './upstream-key.ts'
 
 /** The dialect of calls that name none, such as chat completions; upstreams keep old versions alive. */
 const VERSION = '2023-06-01'
@@ -17,11 +18,11 @@ const COUNT_MAX = 64 * 1024
  * A chat engine on any server that speaks POST /v1/messages.
  *
  * @param model A model whose engine is of type `anthropic`.
- * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
  */
 export function openAnthropicEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
   if (model.engine.type !== 'anthropic') throw new Error(`model '${model.id}' does not run on an Anthropic upstream`)
-  return new AnthropicEngine(model, model.engine, model.engine.api_key_env && env[model.engine.api_key_env])
+  return new AnthropicEngine(model, model.engine, env)
 }
 
 class AnthropicEngine implements ChatEngine {
@@ -32,11 +33,12 @@ class AnthropicEngine implements ChatEngine {
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
 
-  constructor(model: ModelConfig, config: UpstreamConfig, key: string | undefined) {
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
     this.#model = model
     this.#config = config
+    const key = keyOf(model, env)
     const headers = { 'anthropic-version': VERSION, ...(key ? { 'x-api-key': key } : {}) }
-    this.#upstream = new Upstream(model, config, headers)
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
     const set = new Map(Object.entries(config.headers).map(([name, value]) => [name.toLowerCase(), value]))
     this.#isVersionSet = set.has('anthropic-version')
     this.#betas = set.get('anthropic-beta')

@@ -5,6 +5,7 @@ import { decodeEmbeddings } from './embed-decode.ts'
 import { Upstream, type UpstreamConfig, type UpstreamOptions } from './upstream.ts'
 import { type Decoder, openReader } from './upstream-answer.ts'
 import { answerError } from './upstream-error.ts'
+import { keyOf, missingKeyOf } from './upstream-key.ts'
 
 /** Calls at once when the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
 export const CALLS_MAX = 4
@@ -13,14 +14,16 @@ export const CALLS_MAX = 4
  * An embedding engine on any server that speaks POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI.
  *
  * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
  */
 export function openOpenAiEmbeddings(model: ModelConfig, env: Record<string, string | undefined>): EmbeddingEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
-  const key = engine.api_key_env && env[engine.api_key_env]
+  const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  return new OpenAiEmbeddings(model.id, { ...engine, concurrency: engine.concurrency ?? CALLS_MAX }, headers)
+  return new OpenAiEmbeddings(model.id, { ...engine, concurrency: engine.concurrency ?? CALLS_MAX }, headers, {
+    missingKey: missingKeyOf(model, env),
+  })
 }
 
 /** The adapter itself, for whoever speaks the dialect at another address. */

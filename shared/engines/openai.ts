@@ -5,16 +5,17 @@ import { OpenAiDecoder } from './openai-decode.ts'
 import { encodeOpenAi } from './openai-encode.ts'
 import { Upstream, type UpstreamConfig } from './upstream.ts'
 import { answerEvents } from './upstream-answer.ts'
+import { keyOf, missingKeyOf } from './upstream-key.ts'
 
 /**
  * A chat engine on any server that speaks POST /chat/completions: vLLM, llama.cpp, Ollama, LocalAI, OpenAI.
  *
  * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
  */
 export function openOpenAiEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
   if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
-  return new OpenAiEngine(model, model.engine, model.engine.api_key_env && env[model.engine.api_key_env])
+  return new OpenAiEngine(model, model.engine, env)
 }
 
 class OpenAiEngine implements ChatEngine {
@@ -22,10 +23,12 @@ class OpenAiEngine implements ChatEngine {
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
 
-  constructor(model: ModelConfig, config: UpstreamConfig, key: string | undefined) {
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
     this.#model = model
     this.#config = config
-    this.#upstream = new Upstream(model, config, key ? { authorization: `Bearer ${key}` } : {})
+    const key = keyOf(model, env)
+    const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
   }
 
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {

@@ -6,6 +6,7 @@ import { answerFormOf, encodeFields } from './transcribe-encode.ts'
 import { openForm } from './transcribe-form.ts'
 import { Upstream } from './upstream.ts'
 import { openReader } from './upstream-answer.ts'
+import { keyOf, missingKeyOf } from './upstream-key.ts'
 import { countText } from './upstream-usage.ts'
 
 /**
@@ -13,7 +14,7 @@ import { countText } from './upstream-usage.ts'
  * whisper.cpp's (with `--inference-path /v1/audio/transcriptions --convert`).
  *
  * @param model A model whose engine is of type `openai`.
- * @param env Where the key named by `api_key_env` is found. Without a key none is sent.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
  */
 export function openOpenAiTranscription(
   model: ModelConfig,
@@ -21,9 +22,9 @@ export function openOpenAiTranscription(
 ): TranscriptionEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
-  const key = engine.api_key_env && env[engine.api_key_env]
+  const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  const upstream = new Upstream(model, engine, headers)
+  const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env) })
   return {
     transcribe(request, audio, options) {
       const form = answerFormOf(request, model)

@@ -1,6 +1,7 @@
 import type { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
+import { ServiceError } from '#shared/error.ts'
 import { Breaker } from './breaker.ts'
 import { Slots } from './slots.ts'
 import { connectionError, type Speaker, statusError } from './upstream-error.ts'
@@ -38,6 +39,8 @@ export interface UpstreamTarget {
 export interface UpstreamOptions {
   /** Finds the server, once for each call; the base URL then only gives the path. @throws ServiceError */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
+  /** The environment variable that should hold the key and is not set: every call fails and names it. */
+  readonly missingKey?: string | undefined
 }
 
 /**
@@ -55,6 +58,7 @@ export class Upstream {
   readonly #pool: Pool
   readonly #slots: Slots
   readonly #breaker: Breaker
+  readonly #missingKey: string | undefined
   readonly #connect: (signal: AbortSignal) => Promise<UpstreamTarget>
 
   /** @param headers Sent with every call; the catalogue's `headers` win over them. */
@@ -67,6 +71,7 @@ export class Upstream {
     const url = new URL(config.base_url)
     const inFlightMax = config.concurrency ?? IN_FLIGHT_MAX
     this.#model = model.id
+    this.#missingKey = options.missingKey
     this.#config = config
     this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
     const clean = cleanerOf(model.id, config, this.#headers)
@@ -96,6 +101,10 @@ export class Upstream {
    * @throws ServiceError what the bad answer, the broken connection or the clock means; the signal's reason on abort.
    */
   async call(call: UpstreamCall): Promise<Exchange> {
+    if (this.#missingKey !== undefined) {
+      const message = `The model '${this.#model}' has no key for its upstream: ${this.#missingKey} is not set where its worker runs.`
+      throw new ServiceError('upstream_refused', message)
+    }
     await this.#slots.take(call.signal)
     let isRunning = false
     try {

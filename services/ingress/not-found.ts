@@ -1,0 +1,76 @@
+/*
+ * What a 404 says beside that it is one: the endpoint that was probably meant, or how an SDK that asks for an API which is
+ * not served here is told to ask for one that is.
+ */
+import { nearestOf } from '#shared/nearest.ts'
+
+/** Characters of a path that are looked at and shown. */
+const PATH_MAX = 200
+/** Characters by which a misspelt path may differ, and the part of it that they may be: everything is near to `/v1/ws`. */
+const DISTANCE_MAX = 3
+const DISTANCE_SHARE_MAX = 1 / 3
+
+const JOBS = 'Submit each call as a durable job instead: POST /v1/jobs, or the header Prefer: respond-async.'
+const CHAT = 'Send the whole conversation to POST /v1/chat/completions instead.'
+
+/** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
+const KIN: readonly (readonly [RegExp, string])[] = [
+  [
+    /^\/v1\/responses\b/,
+    'The Responses API is not served; use chat completions. Vercel AI SDK: openai.chat(model), or @ai-sdk/openai-compatible. ' +
+      'OpenAI Agents SDK: setOpenAIAPI(\'chat_completions\') in JavaScript, set_default_openai_api("chat_completions") in ' +
+      'Python. pydantic-ai: OpenAIChatModel, or the prefix openai-chat:. LangChain: useResponsesApi: false, or ' +
+      'use_responses_api=False.',
+  ],
+  [
+    /^\/v1\/completions\b/,
+    'Plain completions are not served; use POST /v1/chat/completions. Vercel AI SDK: openai.chat(model). LangChain: ' +
+      'ChatOpenAI in place of OpenAI.',
+  ],
+  [/^\/v1\/complete\b/, 'Text completions are not served; use POST /v1/messages.'],
+  [/^\/v1\/(messages\/)?batches\b/, `Batches are not served. ${JOBS}`],
+  [/^\/v1\/(files|uploads)\b/, `Files are not kept; send them inside the call that needs them. ${JOBS}`],
+  [/^\/v1\/(assistants|threads|conversations)\b/, `Conversations are not kept here. ${CHAT}`],
+  [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
+  [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
+  [
+    /^\/v1\/(audio\/speech|audio\/voices|images|videos|moderations|fine_tuning|vector_stores|evals|containers|rerank|score)\b/,
+    'This API is not served here.',
+  ],
+]
+
+/** The message about a path that no endpoint has. @param paths Those of all endpoints, as the table writes them */
+export function notFoundMessage(method: string, path: string, paths: readonly string[]): string {
+  const shown = path.slice(0, PATH_MAX)
+  const tidy = tidied(shown)
+  const [, kin] = KIN.find(([known]) => known.test(tidy)) ?? []
+  const meant = kin === undefined ? meantBy(shown, tidy, paths) : undefined
+  const hint = kin ?? (meant && `Did you mean ${meant}?`)
+  return `Invalid URL (${method} ${shown})${hint === undefined ? '' : `. ${hint}`}`
+}
+
+/** As it was probably meant: one slash between segments and none at the end, with the version, once. */
+function tidied(path: string): string {
+  const segments = path.split('/').filter((segment) => segment !== '' && segment !== 'v1')
+  return `/v1/${segments.join('/')}`
+}
+
+function meantBy(path: string, tidy: string, paths: readonly string[]): string | undefined {
+  const isKnown = paths.some((known) => isLike(known, tidy))
+  if (isKnown) return tidy === path ? undefined : tidy
+  const [nearest] = nearestOf(
+    tidy,
+    paths.filter((known) => !/[:*]/.test(known)),
+  )
+  if (!nearest) return undefined
+  const ownChars = nearest.name.length - '/v1/'.length
+  return nearest.distance <= Math.min(DISTANCE_MAX, ownChars * DISTANCE_SHARE_MAX) ? nearest.name : undefined
+}
+
+/** True when a path is that of a row, whose `:id` is any segment and whose `/*` any rest. */
+function isLike(row: string, path: string): boolean {
+  const [rows, segments] = [row.split('/'), path.split('/')]
+  const isRest = rows.at(-1) === '*'
+  if (isRest ? segments.length < rows.length : segments.length !== rows.length) return false
+  return rows.every((segment, at) => segment === '*' || segment.startsWith(':') || segment === segments[at])
+}

@@ -1,0 +1,30 @@
+/** Characters of a name that are compared; beyond them two names are as good as equal. */
+const CHARS_MAX = 64
+/** Names that are compared. */
+const NAMES_MAX = 500
+
+/**
+ * Names in the order of their likeness to one that does not exist, nearest first.
+ *
+ * @returns each with the number of characters to change (Levenshtein's distance)
+ */
+export function nearestOf(wanted: string, names: readonly string[]): { name: string; distance: number }[] {
+  const text = wanted.slice(0, CHARS_MAX).toLowerCase()
+  return names
+    .slice(0, NAMES_MAX)
+    .map((name) => ({ name, distance: distanceOf(text, name.slice(0, CHARS_MAX).toLowerCase()) }))
+    .sort((a, b) => a.distance - b.distance)
+}
+
+function distanceOf(a: string, b: string): number {
+  let above = Array.from({ length: b.length + 1 }, (_, column) => column)
+  for (let row = 1; row <= a.length; row++) {
+    const current = [row]
+    for (let column = 1; column <= b.length; column++) {
+      const change = (above[column - 1] ?? 0) + (a[row - 1] === b[column - 1] ? 0 : 1)
+      current.push(Math.min(change, (above[column] ?? 0) + 1, (current[column - 1] ?? 0) + 1))
+    }
+    above = current
+  }
+  return above[b.length] ?? 0
+}
