@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os'
 import { resolve } from 'node:path'
 import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
+import { problemText } from './setting-problem.ts'
 
 /** `true`/`false`, `1`/`0`, `yes`/`no`, as people write switches in an environment. */
 const Switch = z.stringbool()
@@ -265,15 +266,9 @@ export function urlOf(host: string, port: number): string {
 
 /** Settings that are not shown, not even where they are wrong. */
 const SECRETS = new Set(['SLUICE_API_KEY', 'KAFKA_USERNAME', 'KAFKA_PASSWORD', 'DATABASE_URL', 'WEBHOOK_SECRET'])
-const SHOWN_MAX = 80
 
-/** What is wrong with a setting, and what it is. */
-function problemOf({ path, message }: z.core.$ZodIssue, given: Readonly<Record<string, string | undefined>>): string {
-  const name = path.join('.')
-  const value = given[name]
-  // A number is made of the text before it is checked: `received NaN` is not what was given.
-  const problem = `${name}: ${message.replace(/, received \w+$/, '')}`
-  return value === undefined || SECRETS.has(name) ? problem : `${problem}, got '${value.slice(0, SHOWN_MAX)}'`
+function problemOf(issue: z.core.$ZodIssue, given: Readonly<Record<string, string | undefined>>): string {
+  return problemText(issue, given, SECRETS.has(issue.path.join('.')))
 }
 
 function kafkaOf(s: z.infer<typeof Settings>): KafkaConfig | undefined {

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
-import type { z } from 'zod'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
 import { ConfigError } from './config.ts'
+import { problemTexts } from './setting-problem.ts'
 
 /** The models of the service, by id and alias. */
 export class ModelCatalogue {
@@ -39,33 +39,19 @@ export function loadModels(path: string): ModelCatalogue {
   try {
     content = parse(readFileSync(path, 'utf8'))
   } catch (error) {
-    // Below its first line the parser quotes the file, which may hold secrets.
-    const [why] = (error instanceof Error ? error.message : String(error)).split('\n')
-    throw new ConfigError([`MODELS_FILE: ${path}: ${why}`])
+    throw new ConfigError([`MODELS_FILE: ${path}: ${unreadable(error)}`])
   }
   const parsed = ModelsFile.safeParse(content)
-  if (!parsed.success)
-    throw new ConfigError(parsed.error.issues.map((issue) => `MODELS_FILE: ${path}: ${problemOf(issue, content)}`))
+  if (!parsed.success) {
+    const problems = problemTexts(parsed.error, content, ModelsFile)
+    throw new ConfigError(problems.map((problem) => `MODELS_FILE: ${path}: ${problem}`))
+  }
   return new ModelCatalogue(parsed.data.models)
 }
 
-/** Fields whose values are not shown, not even where they are wrong: a key itself may stand where its variable belongs. */
-const SECRET = /headers|key|secret|password/i
-const SHOWN_MAX = 80
-
-/** What is wrong with a field, where it stands, and what stands there. */
-function problemOf({ path, message }: z.core.$ZodIssue, content: unknown): string {
-  const place = path.map((step) => (typeof step === 'number' ? `[${step}]` : `.${String(step)}`)).join('')
-  const value = path.reduce<unknown>((at, step) => (at as Record<PropertyKey, unknown> | undefined)?.[step], content)
-  const isShown =
-    ['string', 'number', 'boolean'].includes(typeof value) && !path.some((step) => SECRET.test(String(step)))
-  const problem = `${place.slice(1)}: ${message}`
-  return isShown ? `${problem}, got ${shownOf(value)}` : problem
-}
-
-/** A value on one line, without the password of a URL. */
-function shownOf(value: unknown): string {
-  return JSON.stringify(value)
-    .replace(/\/\/[^/@\s]*@/g, '//***@')
-    .slice(0, SHOWN_MAX)
+function unreadable(error: unknown): string {
+  const { code, message } = error as NodeJS.ErrnoException
+  if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
+  // Below its first line the parser quotes the file, which may hold secrets.
+  return message.split('\n')[0] ?? message
 }

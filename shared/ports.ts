@@ -266,7 +266,9 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const open = () => openPostgresStore({ url, connectionsMax, onProblem })
     const store = await openWhenThere('Postgres', open, log).catch((error: unknown) => {
       const { cause } = error as Error
-      throw new ConfigError([`DATABASE_URL: ${error instanceof Error ? error.message : error} ${cause ?? ''}`.trim()])
+      const reason = error instanceof Error ? error.message : String(error)
+      const why = reason === 'Invalid URL' ? 'expected postgres://user:password@host:port/database' : reason
+      throw new ConfigError([`DATABASE_URL: ${why} ${cause ?? ''}`.trim()])
     })
     isOpen = true
     return store

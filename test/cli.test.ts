@@ -132,7 +132,7 @@ describe('sluice', () => {
   it('shows what a setting was set to, unless it is a secret', async () => {
     const env = { PORT: 'abc', LOG_LEVEL: 'loud', SLUICE_API_KEY: 'short', DATABASE_URL: 'mysql://me:hidden@db/x' }
     const { err } = await sluice(['jobs'], { env })
-    expect(err).toContain("PORT: Invalid input: expected number, got 'abc'\n")
+    expect(err).toContain("PORT: expected a number, got 'abc'\n")
     expect(err).toMatch(/LOG_LEVEL: .*, got 'loud'\n/)
     expect(err).toMatch(/SLUICE_API_KEY: (?!.*short).*\n/)
     expect(err).toMatch(/DATABASE_URL: (?!.*hidden).*\n/)
@@ -469,11 +469,14 @@ describe('sluice doctor', () => {
     const env = { ...(await place()), SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
     const ran = await sluice(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
+    // What is switched off, or not needed in one process, is neither fine nor wrong.
+    const unneeded = ['sandbox', 'postgres', 'kafka']
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
       ['node', 'settings', 'data', 'models', 'sandbox', 'postgres', 'kafka', 'service', 'key'].map(
-        (check) => `${check} ok`,
+        (check) => `${check} ${unneeded.includes(check) ? 'skip' : 'ok'}`,
       ),
     )
+    for (const check of unneeded) expect(of(ran, check)[0]?.message).toMatch(/^not needed: /)
     const people = await sluice(['doctor'], { env })
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
   })
@@ -500,12 +503,13 @@ describe('sluice doctor', () => {
       'models ok',
       'models warn',
       'weights fail',
-      'sandbox ok',
+      'sandbox skip',
       'postgres fail',
       'kafka fail',
       'service fail',
     ])
-    for (const { status, fix } of ran.lines) expect(typeof fix).toBe(status === 'ok' ? 'undefined' : 'string')
+    for (const { status, fix } of ran.lines)
+      expect(typeof fix).toBe(['ok', 'skip'].includes(String(status)) ? 'undefined' : 'string')
     expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
@@ -541,6 +545,16 @@ describe('sluice doctor', () => {
       details: expect.arrayContaining([expect.stringContaining('namespaces')]),
     })
   })
+
+  it.skipIf(SANDBOX_MISSING !== undefined)(
+    'passes over the sandboxes that are not needed, with the reason',
+    async () => {
+      const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
+      for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
+        expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
+      }
+    },
+  )
 
   it('says why there is no sandbox, and fetches nothing', async () => {
     const env = { ...(await place()), SANDBOX: 'wasm' }

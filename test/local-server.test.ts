@@ -193,7 +193,7 @@ describe('the environment of the local model server', () => {
     await using place = await temporary()
     const python = join(place.path, 'python')
     const real = environment?.python.executable ?? 'python3'
-    const described = JSON.stringify({ executable: python, tag: 'cpython-311', new: true })
+    const described = JSON.stringify({ executable: python, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
     const cutOff = `PIP_NO_INDEX=1 PIP_FIND_LINKS=/none exec ${real} "$@"`
     await writeFile(python, `#!/bin/sh\nif [ "$1" = -I ]; then echo '${described}'; else ${cutOff}; fi\n`)
     await chmod(python, 0o755)

@@ -151,10 +151,10 @@ describe('a mistake in models.yaml', () => {
   const model = (engine: string, more = '') => `models: [{ id: a, engine: { ${engine} }${more} }]`
 
   test.each([
-    [model('type: opanai'), /models\[0\]\.engine\.type: .*, got "opanai"/],
-    [model('type: echo', ', pool: inferense'), /models\[0\]\.pool: .*, got "inferense"/],
+    [model('type: opanai'), /models\[0\]\.engine\.type: .*, got 'opanai'/],
+    [model('type: echo', ', pool: inferense'), /models\[0\]\.pool: .*, got 'inferense'/],
     [model('type: echo', ', limits: { context_tokens: -5 }'), /limits\.context_tokens: .*, got -5/],
-    [model('type: openai, base_url: "not a url"'), /engine\.base_url: .*, got "not a url"/],
+    [model('type: openai, base_url: "not a url"'), /engine\.base_url: .*, got 'not a url'/],
   ])('is told with the field and what stands there: %s', async (yaml, problem) => {
     expect(await problemsOf(yaml)).toMatch(problem)
   })

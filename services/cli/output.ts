@@ -110,6 +110,6 @@ export function printable(text: string): string {
 }
 
 /** Text in the colour of its meaning, where the terminal shows colours. */
-export function coloured(colour: 'green' | 'red' | 'yellow', text: string): string {
+export function coloured(colour: 'dim' | 'green' | 'red' | 'yellow', text: string): string {
   return styleText(colour, text, { stream: process.stdout })
 }

@@ -118,8 +118,17 @@ export async function requirePort(config: Config): Promise<void> {
 }
 
 function portError(error: unknown, { host, port }: Config): unknown {
-  if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') return error
-  return new ConfigError([`PORT: ${port} is in use on ${host}. Stop what listens there, or choose another.`])
+  const { code } = error as NodeJS.ErrnoException
+  if (code === 'EADDRINUSE') {
+    return new ConfigError([`PORT: ${port} is in use on ${host}. Stop what listens there, or choose another.`])
+  }
+  if (code === 'EACCES') {
+    return new ConfigError([`PORT: this user may not listen on ${port}. Choose one from 1024 on, such as 8080.`])
+  }
+  if (code !== 'EADDRNOTAVAIL' && code !== 'ENOTFOUND') return error
+  return new ConfigError([
+    `HOST: ${host} is no address of this machine. 0.0.0.0 is all of them, 127.0.0.1 this machine.`,
+  ])
 }
 
 async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {

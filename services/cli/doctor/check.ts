@@ -6,7 +6,7 @@ import type { Config } from '#shared/config.ts'
 export interface Finding {
   /** What was checked, in one or two words. */
   readonly check: string
-  readonly status: 'ok' | 'warn' | 'fail'
+  readonly status: 'ok' | 'skip' | 'warn' | 'fail'
   readonly message: string
   /** How to mend it; undefined where nothing is wrong. */
   readonly fix?: string
@@ -48,6 +48,11 @@ export function ok(check: string, message: string): Finding {
   return { check, status: 'ok', message }
 }
 
+/** Not there, and nothing needs it: the message says why. */
+export function skipped(check: string, message: string): Finding {
+  return { check, status: 'skip', message }
+}
+
 export function warned(check: string, message: string, fix: string): Finding {
   return { check, status: 'warn', message, fix }
 }
@@ -65,7 +70,12 @@ export function reasonOf(error: unknown): string {
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }
 
-const LABELS = { ok: ['OK  ', 'green'], warn: ['WARN', 'yellow'], fail: ['FAIL', 'red'] } as const
+const LABELS = {
+  ok: ['OK  ', 'green'],
+  skip: ['SKIP', 'dim'],
+  warn: ['WARN', 'yellow'],
+  fail: ['FAIL', 'red'],
+} as const
 const NAME_WIDTH = 9
 
 /** One finding on a line, its details and its fix on the next ones. */

@@ -13,8 +13,8 @@ export const doctor: Command = {
 
 Checks what the service depends on, with the settings of this directory and environment, and changes nothing: Node, the
 settings, the data directory, the models and their weights, the sandboxes that can run code here and what each guarantees,
-Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key. Each line is OK, WARN or FAIL, and says how to
-mend what is wrong. Exits 1 when anything is FAIL.
+Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key. Each line is OK, SKIP (not
+there, and not needed), WARN or FAIL, and says how to mend what is wrong. Exits 1 when anything is FAIL.
 
 Examples:
   sluice doctor

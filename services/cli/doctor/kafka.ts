@@ -2,7 +2,7 @@ import { PoolName } from '#schemas/job.ts'
 import { KafkaCluster } from '#shared/broker/kafka-cluster.ts'
 import type { KafkaConfig } from '#shared/config.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
-import { type Check, type Finding, failed, ok, warned } from './check.ts'
+import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
 /** ShareFetch as the share adapter speaks it, and the feature that turns it on (Kafka 4.2, KIP-932, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
@@ -14,7 +14,7 @@ export const kafkaCheck: Check = {
   fix: 'Start Kafka, or mend KAFKA_BROKERS, KAFKA_TLS or the KAFKA_SASL_MECHANISM, KAFKA_USERNAME and KAFKA_PASSWORD.',
   async run(config) {
     const { kafka } = config
-    if (!kafka) return [ok('kafka', 'KAFKA_BROKERS is not set: the queue lives in the process')]
+    if (!kafka) return [skipped('kafka', 'not needed: without KAFKA_BROKERS the queue lives in the process')]
     const topics = topicsFor(PoolName.options, Math.max(config.requestTimeoutMs, config.jobDeadlineMaxMs))
     const cluster = new KafkaCluster({
       brokers: kafka.brokers,

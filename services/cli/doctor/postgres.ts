@@ -1,6 +1,6 @@
 import { loadMigrations, missingMigrations } from '#shared/store/migrations.ts'
 import { PostgresConnection } from '#shared/store/postgres-connection.ts'
-import { type Check, type Finding, failed, ok, warned } from './check.ts'
+import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
 const VERSION_MIN = 13
 const STATEMENT_TIMEOUT_MS = 5_000
@@ -49,8 +49,8 @@ export const postgresCheck: Check = {
 }
 
 function withoutPostgres(hasKafka: boolean): Finding {
-  const message = 'DATABASE_URL is not set: durable jobs and keys are kept in DATA_DIR'
-  if (!hasKafka) return ok('postgres', message)
+  const message = 'not needed: without DATABASE_URL durable jobs and keys are kept in DATA_DIR'
+  if (!hasKafka) return skipped('postgres', message)
   const fix = 'Roles in processes of their own keep durable jobs in Postgres only: set DATABASE_URL for a fleet.'
   return warned('postgres', 'DATABASE_URL is not set, but KAFKA_BROKERS is', fix)
 }

@@ -2,7 +2,7 @@ import type { Config } from '#shared/config.ts'
 import { openLog } from '#shared/log.ts'
 import type { LoadAdapter } from '#shared/sandbox/open-sandbox.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
-import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
+import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
 /** Longest wait for one sandbox: interpreters load their libraries first. */
 const OPEN_MS_MAX = 60_000
@@ -13,44 +13,47 @@ export const sandboxCheck: Check = {
   fix: 'docs/code.md says what each sandbox needs.',
   msMax: 4 * OPEN_MS_MAX,
   async run(config) {
-    if (config.sandbox === 'off') return [ok('sandbox', 'SANDBOX=off: code is not run here')]
+    if (config.sandbox === 'off') return [skipped('sandbox', 'not needed: SANDBOX=off, so no code is run here')]
     // With it come all adapters, which no other check needs.
     const { sandboxAdapters } = await import('#shared/ports.ts')
-    const findings: Finding[] = []
-    let chosen: SandboxName | undefined
-    for (const adapter of sandboxAdapters(config, openLog('silent', 'sluice'))) {
-      const tried = await tryAdapter(adapter)
-      if (tried.works) chosen ??= adapter.name
-      const place = tried.works ? (chosen === adapter.name ? 'works, chosen' : 'works, not chosen') : 'not available'
-      const { details, message } = tried
-      findings.push({ ...ok('sandbox', `${adapter.name}: ${place}: ${message}`), ...(details && { details }) })
-    }
-    return chosen === undefined ? findings.map((finding) => withoutSandbox(finding, config)) : findings
+    const tried: Tried[] = []
+    for (const adapter of sandboxAdapters(config, openLog('silent', 'sluice'))) tried.push(await tryAdapter(adapter))
+    const chosen = tried.find(({ works }) => works)
+    return tried.map((one) => (chosen ? beside(one, chosen) : withoutSandbox(one, config)))
   },
 }
 
+/** One works, so that another does not is no harm. */
+function beside({ name, works, message, details }: Tried, chosen: Tried): Finding {
+  if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
+  const place = name === chosen.name ? 'works, chosen' : 'works, not chosen'
+  return { ...ok('sandbox', `${name}: ${place}: ${message}`), ...(details && { details }) }
+}
+
 /** None works, so it matters why: each is said with what to do. */
-function withoutSandbox({ check, message }: Finding, { sandbox }: Config): Finding {
+function withoutSandbox({ name, message }: Tried, { sandbox }: Config): Finding {
   const fix = 'The service prepares it at its start where it can; docs/code.md says what it needs.'
-  return sandbox === 'auto' ? warned(check, message, fix) : failed(check, message, fix)
+  const text = `${name}: not available: ${message}`
+  return sandbox === 'auto' ? warned('sandbox', text, fix) : failed('sandbox', text, fix)
 }
 
 /** What came of trying one. */
 interface Tried {
+  readonly name: SandboxName
   readonly works: boolean
   readonly message: string
   readonly details?: readonly string[]
 }
 
-async function tryAdapter({ load }: LoadAdapter): Promise<Tried> {
+async function tryAdapter({ name, load }: LoadAdapter): Promise<Tried> {
   try {
     const adapter = await load()
     await adapter.check(AbortSignal.timeout(OPEN_MS_MAX))
     const sandbox = await adapter.open(AbortSignal.timeout(OPEN_MS_MAX))
     await sandbox.close()
     const versions = Object.entries(sandbox.libraries).map(([name, version]) => `${name} ${version}`)
-    return { works: true, message: versions.join(', '), details: adapter.guarantees }
+    return { name, works: true, message: versions.join(', '), details: adapter.guarantees }
   } catch (error) {
-    return { works: false, message: reasonOf(error) }
+    return { name, works: false, message: reasonOf(error) }
   }
 }

@@ -1,0 +1,49 @@
+import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from './stack.ts'
+import { SANDBOX_MISSING, testZygote } from './support/sandbox.ts'
+
+/* The calls of the first page, as they stand there, against the service with a scripted model under the name they use. */
+
+const execute = promisify(execFile)
+const TEXT = readFileSync(new URL('../README.md', import.meta.url), 'utf8')
+const SHELL = [...TEXT.matchAll(/```sh\n([\s\S]*?)```/g)].map(([, code = '']) => code)
+const CALLS = SHELL.filter((code) => code.startsWith('curl'))
+const CALL_MS = 60_000
+
+describe.skipIf(SANDBOX_MISSING !== undefined)('the calls of README.md', { timeout: CALL_MS }, () => {
+  let stack: Stack
+  beforeAll(async () => {
+    stack = await startStack({
+      models: [{ ...ECHO_MODEL, id: 'smollm2-135m-instruct' }],
+      sandboxes: [{ name: 'zygote', load: () => testZygote() }],
+    })
+  }, CALL_MS)
+  afterAll(() => stack[Symbol.asyncDispose]())
+
+  async function run(code: string): Promise<string> {
+    const here = code.replaceAll('http://127.0.0.1:8080', stack.url).replaceAll('sk-local-development', TEST_KEY)
+    return (await execute('sh', ['-c', here.replaceAll(/^curl /gm, 'curl -s ')], { timeout: CALL_MS })).stdout
+  }
+
+  test('are three: chat, code in the sandbox, and a durable job that is found again', async () => {
+    const [chat = '', code = '', job = ''] = CALLS
+    expect(CALLS).toHaveLength(3)
+    expect(JSON.parse(await run(chat))).toMatchObject({ object: 'chat.completion', model: 'smollm2-135m-instruct' })
+    expect(JSON.parse(await run(code))).toMatchObject({ success: true, stdout: '5050\n' })
+
+    const [submit = '', wait = ''] = job.split(/(?=^curl 'http)/m)
+    const accepted = await run(submit)
+    expect(accepted).toMatch(/^HTTP\/1\.1 202 /)
+    const { id } = JSON.parse(accepted.slice(accepted.indexOf('{')))
+    expect(JSON.parse(await run(wait.replace('JOB_ID', id)))).toMatchObject({ id, status: 'completed' })
+  })
+
+  test('its links lead to files that are there', () => {
+    const links = [...TEXT.matchAll(/\]\(([^)#]+)[^)]*\)/g)].map(([, link = '']) => link)
+    for (const link of links) expect(readFileSync(new URL(`../${link}`, import.meta.url)).length).toBeGreaterThan(0)
+    expect(links.length).toBeGreaterThan(10)
+  })
+})
