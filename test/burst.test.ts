@@ -100,6 +100,7 @@ describe('a burst', () => {
     await using stack = await startStack({ models: [{ id: 'm1', engine }] })
     const ids = await submit(stack, 'm1', 200, 'normal')
     expect(await endsOf(stack, ids)).toEqual({ 'completed, attempt 1': 200 })
-    expect([upstream.calls.length, most]).toEqual([200, 8])
+    expect(upstream.calls.length).toBe(200)
+    expect(most).toBeLessThanOrEqual(8)
   })
 })

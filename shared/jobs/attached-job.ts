@@ -46,6 +46,7 @@ export class AttachedJob {
   sentAtMs: number | undefined
   tries = 0
   crashes = 0
+  handBacks = 0
   /** Boot id of the worker that runs the current attempt. */
   worker: string | undefined
   startedAtMs: number | undefined

@@ -76,6 +76,8 @@ const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
+  // About a minute.
+  handBacksMax: 40,
   delayMsMax: 5_000,
 }
 
@@ -219,8 +221,10 @@ export class AttachedJobs implements Arbiter {
     if (job.state === 'done') return
     if (outcome.type === 'failed') job.tries++
     if (outcome.type === 'lost') job.crashes++
+    if (outcome.type === 'handed_back') job.handBacks++
     const remainingMs = job.envelope.deadline_ms - Date.now()
-    const history = { tries: job.tries, crashes: job.crashes, hasOutput: job.hasOutput, remainingMs }
+    const { tries, crashes, handBacks, hasOutput } = job
+    const history = { tries, crashes, handBacks, hasOutput, remainingMs }
     const decision = decide(outcome, history, POLICY, this.#budget.canSpend, Math.random())
     // Whoever may still run it must stop, unless it said itself that it did. Only this attempt: another may follow.
     if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })

@@ -1,13 +1,16 @@
 import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 
+/** Longest wait after a job was handed back. */
+const HAND_BACK_MS_MAX = 2_000
+
 /** How an attempt ended, as its arbiter sees it. */
 export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
   /** The worker died or cannot be heard any more. */
   | { type: 'lost' }
-  /** The worker drains and gave the job back. */
+  /** The worker drains, or does not know the model, and gave the job back. */
   | { type: 'handed_back' }
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
@@ -18,6 +21,8 @@ export interface History {
   readonly tries: number
   /** Workers that died while they ran the job, this one included. Finds poison. */
   readonly crashes: number
+  /** Workers that gave the job back, this one included. */
+  readonly handBacks: number
   /** The caller has seen output that another attempt would repeat. */
   readonly hasOutput: boolean
   /** Milliseconds until the deadline. */
@@ -29,6 +34,8 @@ export interface RetryPolicy {
   readonly triesMax: number
   readonly crashesMax: number
   readonly backoff: Backoff
+  /** Workers that may give a job back; from the third on each is waited for longer. */
+  readonly handBacksMax: number
   /** A wait longer than this is the caller's to make: the failure goes to it with its Retry-After. */
   readonly delayMsMax: number
 }
@@ -61,12 +68,20 @@ export function decide(
     case 'timed_out':
       return { do: 'fail', error: failure('timeout', 'The request took longer than its deadline allows.') }
     case 'handed_back':
-      return history.hasOutput ? failLost() : { do: 'retry', delayMs: 0 }
+      return history.hasOutput ? failLost() : decideHandedBack(history, policy)
     case 'lost':
       return history.hasOutput || history.crashes >= policy.crashesMax ? failLost() : { do: 'retry', delayMs: 0 }
     case 'failed':
       return decideFailed(outcome.error, history, policy, canSpend, random)
   }
+}
+
+/** Those that drain are soon gone, and while models are rolled out another worker may know this one. */
+function decideHandedBack({ handBacks }: History, { handBacksMax }: RetryPolicy): Decision {
+  if (handBacks >= handBacksMax) {
+    return { do: 'fail', error: failure('model_loading', 'No worker could run this model yet. Try again later.') }
+  }
+  return { do: 'retry', delayMs: handBacks < 3 ? 0 : Math.min(100 * 2 ** (handBacks - 3), HAND_BACK_MS_MAX) }
 }
 
 function decideFailed(

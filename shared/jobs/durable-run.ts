@@ -27,6 +27,7 @@ const REWRITE_MS = { min: 100, max: 2_000 }
 export const DURABLE_POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
+  handBacksMax: Number.POSITIVE_INFINITY,
   backoff: { baseMs: 1_000, maxMs: 60_000 },
   delayMsMax: 3_600_000,
 }
@@ -115,7 +116,8 @@ export class DurableRun implements AttemptSink {
     await this.#stopFlushing()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
-    const history = { tries: this.#tries + (isTry(error) ? 1 : 0), crashes: 0, hasOutput: false, remainingMs }
+    const tries = this.#tries + (isTry(error) ? 1 : 0)
+    const history = { tries, crashes: 0, handBacks: 0, hasOutput: false, remainingMs }
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())

@@ -105,6 +105,8 @@ export class ModelRooms {
   readonly #rooms = new Map<string, ModelRoom>()
   readonly #bounds: readonly ModelBound[]
   readonly #models: ReadonlySet<string> | undefined
+  /** Models of jobs that came by and that it does not know, since when. */
+  readonly #unknown = new Map<string, number>()
 
   /**
    * @param models Ids and aliases of the models it can run; undefined: whichever is asked for.
@@ -119,6 +121,13 @@ export class ModelRooms {
   /** Whether this worker can run a model. */
   knows(model: string): boolean {
     return this.#models?.has(model) !== false
+  }
+
+  /** For how long jobs of a model have come by that this worker does not know, in milliseconds. */
+  unknownForMs(model: string): number {
+    const sinceMs = this.#unknown.get(model) ?? Date.now()
+    if (this.#unknown.size < ROOMS_MAX) this.#unknown.set(model, sinceMs)
+    return Date.now() - sinceMs
   }
 
   of(work: Work): ModelRoom {

@@ -25,6 +25,10 @@ import { DEAD, jobsTopic } from './topics.ts'
 const DELIVERIES_MAX = 4
 /** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
 const PULL_MS = 1_000
+/** How long a worker takes nothing after a call that it had to hand back: it comes again, and is to meet another one. */
+const ASIDE_MS = 50
+/** How long a durable job waits for a worker that knows its model, while none does. */
+const UNKNOWN_MODEL_MS = 300_000
 /** Waiting jobs claimed in one statement at most: each may have a body of 64 KiB. */
 const PULL_MAX = 64
 /** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
@@ -155,6 +159,8 @@ export class Pool {
   #lastTurnMs = Date.now()
   #taken = 0
   #isHandingBack = false
+  /** It is better if another worker takes the next job. */
+  #isAside = false
 
   private constructor(definition: PoolDefinition, options: PoolOptions) {
     this.#definition = definition
@@ -266,6 +272,8 @@ export class Pool {
         this.#taken++
         this.#onDelivery(lane, delivery)
       }
+      if (this.#isAside) await setTimeout(ASIDE_MS, undefined, { ref: false })
+      this.#isAside = false
     }
   }
 
@@ -334,6 +342,11 @@ export class Pool {
       void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
       return
     }
+    // Models are rolled out worker by worker: another one may know it.
+    if (!this.#rooms.knows(job.model)) {
+      this.#isAside = true
+      return void events.handedBack()
+    }
     void this.#run(lane, new Attempt(job, kind, events, this.#options.log))
   }
 
@@ -346,8 +359,7 @@ export class Pool {
     const durable = this.#durable
     if (!durable) return delivery.acknowledge()
     const room = this.#rooms.of(envelope)
-    // Those that wait already are older.
-    if (room.isWaiting(lane.priority) || this.#claimable(lane, room) <= 0) {
+    if (this.#mustWait(lane, room)) {
       delivery.acknowledge()
       if (room.wait(lane.priority)) this.presence.tellCapacity()
       return this.#pull()
@@ -358,6 +370,17 @@ export class Pool {
     delivery.acknowledge()
     if (claimed) await this.#runDurable(lane, kind, claimed, durable)
     else this.#freeSlot()
+  }
+
+  /**
+   * Whether a job stays in the store: there is no room for it; others wait already, which are older; or another worker may know
+   * its model, which this one does not. When none does for long it is run here all the same, and fails.
+   */
+  #mustWait(lane: Lane, room: ModelRoom): boolean {
+    if (this.#claimable(lane, room) <= 0) return true
+    if (this.#rooms.knows(room.model)) return room.isWaiting(lane.priority)
+    const isNew = this.#rooms.unknownForMs(room.model) < UNKNOWN_MODEL_MS
+    return isNew || this.presence.hasModel(this.#definition.name, room.model)
   }
 
   /** Claims what waits in the store, as far as there is room. */

@@ -281,6 +281,50 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
+  it('gives up a job that every worker hands back, after about a minute, and says why', async () => {
+    const job = await submit()
+    const failure = job.next().catch((error: unknown) => error)
+    let attempts = 0
+    for (; job.state !== 'done'; attempts++) {
+      const taken = await take()
+      await tell(taken, 1, [STARTED, { type: 'handed_back' }])
+      while (job.state === 'queued' && (await broker.lag(QUEUE)) === 0) await vi.advanceTimersByTimeAsync(100)
+    }
+    expect(await failure).toMatchObject({ code: 'model_loading' })
+    expect(attempts).toBe(40)
+  })
+
+  it('keeps calls waiting to their deadlines while a worker lives', async () => {
+    const job = await submit()
+    await passWith('wrk_1', TIMEOUT_MS - 10_000)
+    expect(job.state).toBe('queued')
+    await passWith('wrk_1', 20_000)
+    await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
+  })
+
+  it('refuses a call that the queue must have lost, as workers have nothing to do', async () => {
+    const job = await submit()
+    await passWith('wrk_1', START_MS + 2_000, FREE)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
+  })
+
+  it('keeps no more calls of a model on their way than its workers can start soon', async () => {
+    await beat('wrk_1', { slots: 100 })
+    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], waiting: [] }
+    const bounds = [{ kind: 'say', model: 'm', capacity: 3 }]
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, bounds })))
+    for (let i = 0; i < 10; i++) await submit({ body: i })
+    expect(await broker.lag(QUEUE)).toBe(5)
+    await submit({ model: 'quick', body: 'quick' })
+    expect(await broker.lag(QUEUE)).toBe(6)
+    expect(jobs.waitingOf('inference', 'm')).toBe(5)
+    const first = await take()
+    await tell(first, 1, [STARTED])
+    expect(await broker.lag(QUEUE)).toBe(5)
+    await tell(first, 2, [COMPLETED])
+    expect(await broker.lag(QUEUE)).toBe(6)
+  })
+
   it('stops the worker of a job that passes its deadline', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])

@@ -7,10 +7,11 @@ const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 200, maxMs: 4_000 },
+  handBacksMax: 10,
   delayMsMax: 10_000,
 }
 const CODES = Object.keys(ERRORS) as ErrorCode[]
-const FRESH: History = { tries: 1, crashes: 0, hasOutput: false, remainingMs: 60_000 }
+const FRESH: History = { tries: 1, crashes: 0, handBacks: 0, hasOutput: false, remainingMs: 60_000 }
 
 function failed(code: ErrorCode, more: Partial<ErrorBody> = {}): Outcome {
   return { type: 'failed', error: { code, message: 'it failed', param: null, ...more } }
@@ -30,6 +31,7 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
   ['timed out after output', { type: 'timed_out' }, { hasOutput: true }, true, 'fail timeout'],
   ['handed back', { type: 'handed_back' }, {}, true, 'retry'],
   ['handed back without retry budget', { type: 'handed_back' }, { tries: 9 }, false, 'retry'],
+  ['handed back too often', { type: 'handed_back' }, { handBacks: 10 }, true, 'fail model_loading'],
   ['handed back after output', { type: 'handed_back' }, { hasOutput: true }, true, 'fail worker_lost'],
   ['lost once', { type: 'lost' }, { crashes: 1 }, true, 'retry'],
   ['lost twice, without retry budget', { type: 'lost' }, { crashes: 2 }, false, 'retry'],
@@ -64,6 +66,7 @@ describe('whatever happens', () => {
   const history: fc.Arbitrary<History> = fc.record({
     tries: fc.integer({ min: 1, max: 10 }),
     crashes: fc.nat(10),
+    handBacks: fc.nat(20),
     hasOutput: fc.boolean(),
     remainingMs: fc.integer({ min: -1_000, max: 600_000 }),
   })

@@ -3,14 +3,17 @@ import { expect, it } from 'vitest'
 import { check, STUCK } from '../support/model-checker.ts'
 import { GUARDS, type Guards, protocolModel } from '../support/protocol-model.ts'
 
-it('the protocol keeps every promise, whatever two faults do', () => {
+/** For many times what all states take. */
+const options = { timeout: 300_000 }
+
+it('the protocol keeps every promise, whatever two faults do', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model that reaches little proves little.
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
-it('the protocol may acknowledge records before it claims, since it publishes again', () => {
+it('the protocol may acknowledge records before it claims, since it publishes again', options, () => {
   expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
 })
 
@@ -52,7 +55,7 @@ const NEEDED: Record<keyof Guards, string> = {
   followersLook: STUCK,
 }
 
-it.each(Object.entries(NEEDED))('without %s: %s', (guard, violation) => {
+it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {
   // One fault is enough to be stuck; to see that, every state has to be visited.
   const faultsMax = violation === STUCK ? 1 : 2
   const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
