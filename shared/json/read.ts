@@ -1,0 +1,241 @@
+/**
+ * JSON.parse for large texts, in pieces: 32 MiB of it hold the process for up to half a second otherwise.
+ *
+ * The text is cut where its grammar allows it, between members of arrays and objects and inside of long strings, and each
+ * piece is parsed by JSON.parse itself. What is cut is put together as JSON.parse would have: of duplicate keys the last one
+ * counts, `__proto__` is a key like any other.
+ */
+
+/** Bytes that are parsed at once: about half a millisecond. Shorter texts are not cut. */
+export const PIECE_BYTES = 128 * 1024
+
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+const COMMA = 0x2c
+const COLON = 0x3a
+const [OPEN_ARRAY, CLOSE_ARRAY] = [0x5b, 0x5d]
+const [OPEN_OBJECT, CLOSE_OBJECT] = [0x7b, 0x7d]
+
+/** Where a text is no JSON. */
+export class JsonSyntaxError extends SyntaxError {
+  /** Bytes before the piece in which it breaks off. */
+  readonly offset: number
+
+  constructor(offset: number, cause: unknown) {
+    super(cause instanceof Error ? cause.message : String(cause), { cause })
+    this.name = 'JsonSyntaxError'
+    this.offset = offset
+  }
+}
+
+/**
+ * Parses JSON, to be run by `inTurns`. Its nesting must be bounded: each level of what is cut is a call.
+ *
+ * @param json UTF-8, which must be valid.
+ * @throws JsonSyntaxError
+ */
+export function* readJson(json: Buffer): Generator<undefined, unknown> {
+  if (json.length <= PIECE_BYTES) return parse(json, 0, json.length)
+  const reader = new Reader(json)
+  const value = yield* reader.value()
+  yield* reader.end()
+  return value
+}
+
+/** Parses a piece, with what its place in the text asks for around it. */
+function parse(json: Buffer, start: number, end: number, before = '', after = ''): unknown {
+  try {
+    return JSON.parse(before + json.toString('utf8', start, end) + after)
+  } catch (cause) {
+    throw new JsonSyntaxError(start, cause)
+  }
+}
+
+/** A place in the text, and how to go on from there. */
+class Reader {
+  readonly #json: Buffer
+  #at = 0
+
+  constructor(json: Buffer) {
+    this.#json = json
+  }
+
+  /** The value that begins here. */
+  *value(): Generator<undefined, unknown> {
+    yield* this.#skipBlanks()
+    switch (this.#json[this.#at]) {
+      case QUOTE:
+        return yield* this.#string()
+      case OPEN_ARRAY:
+        return yield* this.#array()
+      case OPEN_OBJECT:
+        return yield* this.#object()
+      default:
+        return this.#scalar()
+    }
+  }
+
+  /** @throws JsonSyntaxError when the text goes on */
+  *end(): Generator<undefined, void> {
+    yield* this.#skipBlanks()
+    if (this.#at < this.#json.length) throw this.#unexpected()
+  }
+
+  /** A number or a word: what is longer than a piece is neither. */
+  #scalar(): unknown {
+    const start = this.#at
+    const most = Math.min(this.#json.length, start + PIECE_BYTES)
+    while (this.#at < most && !isEndOfScalar(this.#json[this.#at] as number)) this.#at++
+    return parse(this.#json, start, this.#at)
+  }
+
+  *#array(): Generator<undefined, unknown[]> {
+    const array: unknown[] = []
+    yield* this.#members(CLOSE_ARRAY, {
+      run: (start, end) => {
+        for (const item of parse(this.#json, start, end, '[', ']') as unknown[]) array.push(item)
+      },
+      large: function* (this: Reader) {
+        array.push(yield* this.value())
+      }.bind(this),
+    })
+    return array
+  }
+
+  *#object(): Generator<undefined, object> {
+    const object = {}
+    yield* this.#members(CLOSE_OBJECT, {
+      run: (start, end) => {
+        const some = parse(this.#json, start, end, '{', '}') as object
+        for (const [key, value] of Object.entries(some)) setOwn(object, key, value)
+      },
+      large: function* (this: Reader) {
+        const key = yield* this.#key()
+        setOwn(object, key, yield* this.value())
+      }.bind(this),
+    })
+    return object
+  }
+
+  /** The members up to the closing bracket: as many at once as a piece holds, or one that is larger than a piece. */
+  *#members(close: number, take: { run(start: number, end: number): void; large(): Generator<undefined, void> }) {
+    this.#at++
+    yield* this.#skipBlanks()
+    if (this.#json[this.#at] === close) return void this.#at++
+    for (;;) {
+      const start = this.#at
+      const end = this.#endOfRun()
+      if (end === undefined) {
+        yield* take.large()
+      } else {
+        // JSON.parse takes an empty list for a good one, which between two commas it is not.
+        yield* this.#skipBlanks()
+        if (this.#at >= end) throw this.#unexpected()
+        take.run(start, end)
+        this.#at = end
+      }
+      yield
+      yield* this.#skipBlanks()
+      const next = this.#json[this.#at++]
+      if (next === close) return
+      if (next !== COMMA) throw this.#unexpected()
+      yield* this.#skipBlanks()
+    }
+  }
+
+  /** Where the members that begin here and fit in a piece end; undefined when not even the first one does. */
+  #endOfRun(): number | undefined {
+    const json = this.#json
+    const most = Math.min(json.length, this.#at + PIECE_BYTES)
+    let depth = 0
+    let end: number | undefined
+    for (let i = this.#at; i < most; i++) {
+      switch (json[i]) {
+        case QUOTE:
+          i = endOfString(json, i, most)
+          break
+        case OPEN_ARRAY:
+        case OPEN_OBJECT:
+          depth++
+          break
+        case CLOSE_ARRAY:
+        case CLOSE_OBJECT:
+          if (--depth < 0) return i
+          break
+        case COMMA:
+          if (depth === 0) end = i
+      }
+    }
+    return end
+  }
+
+  *#key(): Generator<undefined, string> {
+    yield* this.#skipBlanks()
+    if (this.#json[this.#at] !== QUOTE) throw this.#unexpected()
+    const key = yield* this.#string()
+    yield* this.#skipBlanks()
+    if (this.#json[this.#at++] !== COLON) throw this.#unexpected()
+    return key
+  }
+
+  /** A string of any length, cut between its characters. Halves of pairs meet again where the pieces are joined. */
+  *#string(): Generator<undefined, string> {
+    const json = this.#json
+    const parts: string[] = []
+    let i = this.#at + 1
+    for (;;) {
+      const start = i
+      const most = Math.min(json.length, start + PIECE_BYTES)
+      while (i < most && json[i] !== QUOTE) i += json[i] === BACKSLASH ? escapeBytes(json, i) : 1
+      while (isContinuation(json[i])) i++
+      parts.push(parse(json, start, Math.min(i, json.length), '"', '"') as string)
+      yield
+      if (json[i] === QUOTE) break
+      if (i >= json.length) throw new JsonSyntaxError(json.length, new Error('Unexpected end of JSON input'))
+    }
+    this.#at = i + 1
+    return parts.length === 1 ? (parts[0] as string) : parts.join('')
+  }
+
+  *#skipBlanks(): Generator<undefined, void> {
+    for (let count = 1; isBlank(this.#json[this.#at]); count++) {
+      this.#at++
+      if (count % PIECE_BYTES === 0) yield
+    }
+  }
+
+  #unexpected(): JsonSyntaxError {
+    const isOver = this.#at >= this.#json.length
+    return new JsonSyntaxError(this.#at, new Error(isOver ? 'Unexpected end of JSON input' : 'Unexpected token'))
+  }
+}
+
+/** The closing quote of a string, or where the search ends. */
+function endOfString(json: Buffer, start: number, most: number): number {
+  let end = start + 1
+  while (end < most && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
+  return end
+}
+
+/** `\n` has two bytes, `\u0041` six. */
+function escapeBytes(json: Buffer, at: number): number {
+  return json[at + 1] === 0x75 ? 6 : 2
+}
+
+/** A byte of UTF-8 that does not begin a character. */
+function isContinuation(byte: number | undefined): boolean {
+  return byte !== undefined && (byte & 0xc0) === 0x80
+}
+
+function isBlank(byte: number | undefined): boolean {
+  return byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09
+}
+
+function isEndOfScalar(byte: number): boolean {
+  return isBlank(byte) || byte === COMMA || byte === CLOSE_ARRAY || byte === CLOSE_OBJECT
+}
+
+/** As JSON.parse does: an assignment to `__proto__` would make no key. */
+function setOwn(object: object, key: string, value: unknown): void {
+  Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
+}

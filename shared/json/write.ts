@@ -1,0 +1,112 @@
+/**
+ * JSON.stringify for large values, in pieces of text. Joined they are exactly its text.
+ *
+ * What is small is written by JSON.stringify itself; only what is large is taken apart.
+ */
+
+/** Characters of a piece, about: half a millisecond. */
+const PIECE_CHARS = 64 * 1024
+/** Values and characters up to which JSON.stringify writes all at once. */
+const VALUES_AT_ONCE = 512
+const CHARS_AT_ONCE = 32 * 1024
+
+/** How a value is written. */
+export interface WriteOptions {
+  /** Objects are written with their keys in order, so that equal ones have the same text. */
+  readonly sortsKeys?: boolean
+}
+
+/**
+ * The text of a value, piece by piece. Of what JSON.stringify knows, values without a text are left out (`undefined` and
+ * functions in objects) or null (in arrays), and `toJSON` is asked.
+ *
+ * @param value Of bounded nesting, without cycles.
+ */
+export function* writeJson(value: unknown, options: WriteOptions = {}): Generator<string> {
+  let text = ''
+  for (const part of partsOf(value, options)) {
+    text += part
+    if (text.length < PIECE_CHARS) continue
+    yield text
+    text = ''
+  }
+  if (text !== '') yield text
+}
+
+/** Whether JSON.stringify writes a value of this size at once without holding up anybody. */
+export function isSmall(value: unknown): boolean {
+  return roomLeft(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })
+}
+
+interface Room {
+  values: number
+  chars: number
+}
+
+function roomLeft(value: unknown, room: Room): boolean {
+  if (--room.values < 0) return false
+  if (typeof value === 'string') {
+    room.chars -= value.length
+    return room.chars >= 0
+  }
+  if (typeof value !== 'object' || value === null) return true
+  if (Array.isArray(value)) return value.length <= room.values && value.every((item) => roomLeft(item, room))
+  for (const key in value) {
+    room.chars -= key.length
+    if (!roomLeft((value as Record<string, unknown>)[key], room)) return false
+  }
+  return true
+}
+
+function* partsOf(given: unknown, options: WriteOptions): Generator<string> {
+  const value = toJson(given)
+  if (!options.sortsKeys && isSmall(value)) return yield JSON.stringify(value) ?? 'null'
+  if (typeof value === 'string') return yield* stringParts(value)
+  if (Array.isArray(value)) return yield* arrayParts(value, options)
+  if (typeof value === 'object' && value !== null) return yield* objectParts(value, options)
+  yield JSON.stringify(value) ?? 'null'
+}
+
+function toJson(value: unknown): unknown {
+  const { toJSON } = (value ?? {}) as { toJSON?: unknown }
+  return typeof toJSON === 'function' ? toJSON.call(value) : value
+}
+
+function* stringParts(text: string): Generator<string> {
+  if (text.length <= PIECE_CHARS) return yield JSON.stringify(text)
+  yield '"'
+  for (let at = 0; at < text.length; ) {
+    let end = Math.min(text.length, at + PIECE_CHARS)
+    // Half of a pair alone would be written as an escape.
+    if (end < text.length && isLowSurrogate(text.charCodeAt(end))) end++
+    yield JSON.stringify(text.slice(at, end)).slice(1, -1)
+    at = end
+  }
+  yield '"'
+}
+
+function* arrayParts(array: readonly unknown[], options: WriteOptions): Generator<string> {
+  yield '['
+  for (const [index, item] of array.entries()) {
+    if (index > 0) yield ','
+    yield* partsOf(item, options)
+  }
+  yield ']'
+}
+
+function* objectParts(object: object, options: WriteOptions): Generator<string> {
+  const entries = Object.entries(object).filter(([, value]) => value !== undefined && typeof value !== 'function')
+  if (options.sortsKeys) entries.sort(([a], [b]) => (a < b ? -1 : 1))
+  yield '{'
+  for (const [index, [key, value]] of entries.entries()) {
+    if (index > 0) yield ','
+    yield* stringParts(key)
+    yield ':'
+    yield* partsOf(value, options)
+  }
+  yield '}'
+}
+
+function isLowSurrogate(unit: number): boolean {
+  return unit >= 0xdc00 && unit <= 0xdfff
+}

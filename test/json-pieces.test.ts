@@ -1,0 +1,153 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { atOnce, inTurns } from '#shared/in-turns.ts'
+import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
+import { writeJson } from '#shared/json/write.ts'
+
+/** Large JSON in pieces: what JSON.parse and JSON.stringify do at once, and exactly that. */
+
+const read = (text: string) => atOnce(readJson(Buffer.from(text)))
+const write = (value: unknown) => [...writeJson(value)].join('')
+
+/** Any JSON, so large that it is cut in other places each time. */
+const large = fc
+  .record({ value: fc.jsonValue({ maxDepth: 4 }), unit: fc.string({ unit: 'grapheme', minLength: 1 }), at: fc.nat(9) })
+  .map(({ value, unit, at }) => {
+    const long = unit.repeat(Math.ceil((PIECE_BYTES + at) / unit.length))
+    return {
+      a: [value, long, { [long]: value, b: Array(at).fill(long) }],
+      c: Array(PIECE_BYTES / 4).fill(at),
+      d: value,
+    }
+  })
+
+describe('JSON read in pieces', () => {
+  it('is what JSON.parse gives', () => {
+    fc.assert(
+      fc.property(large, fc.constantFrom(0, 1, 3), (value, indent) => {
+        const text = JSON.stringify(value, undefined, indent)
+        expect(JSON.stringify(read(text))).toBe(JSON.stringify(JSON.parse(text)))
+      }),
+      { numRuns: 30 },
+    )
+  })
+
+  it.each([
+    ['escapes', `"${'\\u00e9\\n\\"\\\\'.repeat(PIECE_BYTES / 8)}"`],
+    ['escaped pairs', `["${'a\\ud83d\\ude00'.repeat(PIECE_BYTES / 8)}"]`],
+    ['characters of four bytes', `["${'😀'.repeat(PIECE_BYTES / 2)}"]`],
+    [
+      'duplicate keys, __proto__ among them',
+      `{"__proto__":1,"a":"${'x'.repeat(PIECE_BYTES)}","a":2,"__proto__":{"b":3}}`,
+    ],
+    ['blanks', `${' '.repeat(PIECE_BYTES)}[ 1 ,\n${' '.repeat(PIECE_BYTES)}2\t]\r\n`],
+    ['an empty list after a long text', `["${'x'.repeat(PIECE_BYTES)}",[],{},[ ]]`],
+    ['a long number', `[${'1'.repeat(300)},${'2,'.repeat(PIECE_BYTES)}3e5]`],
+  ])('knows %s', (_, text) => {
+    expect(read(text)).toEqual(JSON.parse(text))
+    expect(Object.keys(read(text) as object)).toEqual(Object.keys(JSON.parse(text)))
+  })
+
+  it.each([
+    '[1,,2]',
+    '[1,]',
+    '[,1]',
+    '[1 2]',
+    '{"a":1,}',
+    '{,}',
+    '{"a" 1}',
+    '[1}',
+    '{"a":1]',
+    '["a]',
+    '[1',
+    '{"a"',
+    '[tru]',
+    '',
+  ])('refuses %j, wherever it is cut', (wrong) => {
+    const long = `"${'x'.repeat(PIECE_BYTES)}"`
+    for (const text of [
+      `[${long},${wrong}]`,
+      `[${wrong},${long}]`,
+      `{"a":${long},"b":${wrong}}`,
+      `${long}${wrong || 'x'}`,
+    ]) {
+      expect(() => JSON.parse(text)).toThrow(SyntaxError)
+      expect(() => read(text)).toThrow(JsonSyntaxError)
+    }
+  })
+
+  it('refuses what JSON.parse refuses, when a byte is missing or too many', () => {
+    fc.assert(
+      fc.property(large, fc.nat(), fc.constantFrom('', ',', ']', '}', '"', ':', '\\'), (value, place, put) => {
+        const text = JSON.stringify(value)
+        const at = place % text.length
+        const broken = (text.slice(0, at) + put + text.slice(at + 1)).toWellFormed()
+        expect(outcome(() => read(broken))).toBe(outcome(() => JSON.parse(broken)))
+      }),
+      { numRuns: 40 },
+    )
+  })
+})
+
+/** The value as text, or that there is none. */
+function outcome(parse: () => unknown): string {
+  try {
+    return JSON.stringify(parse())
+  } catch {
+    return 'refused'
+  }
+}
+
+describe('JSON written in pieces', () => {
+  it('is what JSON.stringify gives', () => {
+    fc.assert(
+      fc.property(large, (value) => {
+        expect(write(value)).toBe(JSON.stringify(value))
+      }),
+      { numRuns: 30 },
+    )
+  })
+
+  it('leaves out what has no text, and asks toJSON', () => {
+    const value = { a: undefined, b: [undefined, () => {}], c: new Date(0), d: 'x'.repeat(PIECE_BYTES), e: '\ud800' }
+    expect(write(value)).toBe(JSON.stringify(value))
+  })
+
+  it('has no piece that is large', () => {
+    const value = { a: 'x'.repeat(5_000_000), b: Array(100_000).fill({ c: 'd' }) }
+    for (const piece of writeJson(value)) expect(piece.length).toBeLessThan(300_000)
+  })
+})
+
+describe('work that is done in turns', () => {
+  it('is done by one after the other, each for some milliseconds', async () => {
+    const busy = (ms: number) => {
+      const end = performance.now() + ms
+      while (performance.now() < end);
+    }
+    let rounds = 0
+    let areDone = false
+    const count = () => {
+      rounds++
+      if (!areDone) setImmediate(count)
+    }
+    setImmediate(count)
+    function* work() {
+      for (let i = 0; i < 20; i++) yield busy(1)
+    }
+    await Promise.all(Array.from({ length: 10 }, () => inTurns(work())))
+    areDone = true
+    // Two hundred milliseconds of work in turns of five; all in each round would be four rounds.
+    expect(rounds).toBeGreaterThan(20)
+  })
+
+  it('ends with its signal', async () => {
+    const abort = new AbortController()
+    function* endless() {
+      for (;;) yield
+    }
+    const work = inTurns(endless(), abort.signal)
+    setTimeout(() => abort.abort(new Error('enough')), 10)
+    await expect(work).rejects.toThrow('enough')
+  })
+})
