@@ -27,12 +27,12 @@ export function getBudget(
   const wanted = Math.min(request.max_tokens ?? usual ?? Number.MAX_SAFE_INTEGER, ceiling ?? Number.MAX_SAFE_INTEGER)
   if (contextTokens === undefined) return { tokens: wanted, isContextBound: false }
   const room = contextTokens - inputTokens
-  if (room < 1) {
-    throw new ServiceError(
-      'context_length_exceeded',
-      `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${inputTokens} tokens. Please reduce the length of the messages.`,
-      { param: 'messages' },
-    )
-  }
+  if (room < 1) throw contextExceeded(contextTokens, inputTokens)
   return { tokens: Math.min(wanted, room), isContextBound: room < wanted }
+}
+
+/** The refusal of a prompt that leaves no room for an answer. @param tokens How many it has, as a number or in words */
+export function contextExceeded(contextTokens: number, tokens: number | string): ServiceError {
+  const message = `This model's maximum context length is ${contextTokens} tokens. However, your messages resulted in ${tokens} tokens. Please reduce the length of the messages.`
+  return new ServiceError('context_length_exceeded', message, { param: 'messages' })
 }

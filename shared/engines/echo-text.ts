@@ -9,8 +9,30 @@ const VOCABULARY = WORDS.split(' ')
  * Splits a text into the echo engine's tokens: a word or one other character, each with the white space before it;
  * white space at the end is one more. They join to the text, and no character is split.
  */
-export function splitTokens(text: string): string[] {
-  return text.match(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu) ?? []
+export function* splitTokens(text: string): Generator<string> {
+  for (const [token] of text.matchAll(/\s*(?:[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_])|\s+$/gu)) yield token
+}
+
+/** Characters in which tokens are counted at once. */
+const PIECE_CHARS = 16 * 1024
+const WORDS_AND_SIGNS = /[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]/gu
+const ENDS_IN_WORD = /[\p{L}\p{N}\p{M}_]$/u
+const BEGINS_WITH_WORD = /^[\p{L}\p{N}\p{M}_]/u
+
+/** How many tokens {@link splitTokens} gives, to be run by `inTurns`. A word that is cut counts once. */
+function* countTokens(text: string): Generator<undefined, number> {
+  let count = 0
+  let isInWord = false
+  for (let at = 0; at < text.length; ) {
+    const isPairCut = /[\ud800-\udbff]/.test(text[at + PIECE_CHARS - 1] ?? '')
+    const piece = text.slice(at, at + PIECE_CHARS + (isPairCut ? 1 : 0))
+    for (const _ of piece.matchAll(WORDS_AND_SIGNS)) count++
+    if (isInWord && BEGINS_WITH_WORD.test(piece)) count--
+    isInWord = ENDS_IN_WORD.test(piece)
+    at += piece.length
+    yield
+  }
+  return /\s$/.test(text) ? count + 1 : count
 }
 
 /** Seeded words, exactly `count` tokens. The same seed gives the same text. */
@@ -25,15 +47,18 @@ export function textOf(turn: Turn | undefined): string {
   return (turn?.parts ?? []).map((part) => ('text' in part ? part.text : '')).join('')
 }
 
-/** Tokens of the prompt: those of all texts, tool calls and tool definitions; one for each image, sound or file. */
-export function countPrompt(request: GenerateRequest): number {
+/**
+ * Tokens of the prompt, to be run by `inTurns`: those of all texts, tool calls and tool definitions; one for each image, sound
+ * or file.
+ */
+export function* countPrompt(request: GenerateRequest): Generator<undefined, number> {
   let count = 0
   for (const part of request.turns.flatMap((turn) => turn.parts)) {
-    if (part.type === 'tool_call') count += splitTokens(part.name + part.arguments).length
-    else count += 'text' in part ? splitTokens(part.text).length : 1
+    if (part.type === 'tool_call') count += yield* countTokens(part.name + part.arguments)
+    else count += 'text' in part ? yield* countTokens(part.text) : 1
   }
   for (const tool of request.tools) {
-    count += splitTokens(`${tool.name} ${tool.description ?? ''} ${JSON.stringify(tool.parameters)}`).length
+    count += yield* countTokens(`${tool.name} ${tool.description ?? ''} ${JSON.stringify(tool.parameters)}`)
   }
   return count
 }

@@ -1,5 +1,6 @@
 import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { type Budget, getBudget } from './budget.ts'
 import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { EchoPace } from './echo-pace.ts'
@@ -18,7 +19,7 @@ import { type Released, StopFilter } from './stop.ts'
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {
     generate: (request, options) => generate(model, request, options),
-    countTokens: async (request) => countPrompt(request),
+    countTokens: (request, { signal }) => inTurns(countPrompt(request), signal),
     close: async () => {},
   }
 }
@@ -38,7 +39,7 @@ async function* generate(
 ): AsyncGenerator<GenerateEvent> {
   options.signal.throwIfAborted()
   const { directive } = writeScript(request, 0)
-  const inputTokens = countPrompt(request)
+  const inputTokens = await inTurns(countPrompt(request), options.signal)
   const budget = getBudget(request, model, inputTokens, model.limits.context_tokens)
   const pace = new EchoPace(directive, options)
   try {

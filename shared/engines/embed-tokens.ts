@@ -1,6 +1,7 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { cutAfter } from './token-cuts.ts'
 
 /** Names of the encodings that token inputs may be of. */
 export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
@@ -10,8 +11,6 @@ export type TokenEncoding = ModelConfig['embeddings']['token_encoding']
  * the process for 8 s. A run of this length takes 2 ms.
  */
 const SLICE_CHARS = 1_024
-/** How long counting goes on before others have their turn. */
-const TURN_MS = 5
 
 /** Words, numbers and signs; and how many bytes of one make about a token. */
 const WORDS = /\p{L}+|\p{N}{1,3}|[^\s\p{L}\p{N}]+/gu
@@ -89,15 +88,16 @@ class Vocabulary implements Tokens {
   }
 
   async count(text: string, most: number): Promise<number> {
+    return await inTurns(this.#count(text, most))
+  }
+
+  *#count(text: string, most: number): Generator<undefined, number> {
     let tokens = 0
-    let turnEnds = performance.now() + TURN_MS
     for (let at = 0; at < text.length && tokens <= most; ) {
-      const end = cutAfter(text, at)
+      const end = cutAfter(text, at, SLICE_CHARS)
       tokens += this.#countSlice(text.slice(at, end))
       at = end
-      if (performance.now() < turnEnds) continue
-      await nextTurn()
-      turnEnds = performance.now() + TURN_MS
+      yield
     }
     return tokens
   }
@@ -117,23 +117,4 @@ class Vocabulary implements Tokens {
 
 function refuseToken(id: number, param: string): never {
   throw new ServiceError('invalid_value', `Invalid '${param}': ${id} is not a token of this model.`, { param })
-}
-
-/** The end of the slice that begins at `start`: where tokens end anyway, if there is such a place. */
-function cutAfter(text: string, start: number): number {
-  const end = start + SLICE_CHARS
-  if (end >= text.length) return text.length
-  for (let at = end; at > start; at--) if (isSafeCut(text, at)) return at
-  return isLowSurrogate(text.charCodeAt(end)) ? end - 1 : end
-}
-
-/** No token of either encoding reaches over these places: before the blank after a word, before a stop after a letter. */
-function isSafeCut(text: string, at: number): boolean {
-  const next = text[at] as string
-  if (next === ' ') return /\S/.test(text[at - 1] as string)
-  return '、。，！？'.includes(next) && /\p{L}/u.test(text[at - 1] as string)
-}
-
-function isLowSurrogate(unit: number): boolean {
-  return unit >= 0xdc00 && unit <= 0xdfff
 }

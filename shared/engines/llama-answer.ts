@@ -5,7 +5,7 @@ import { ServiceError } from '#shared/error.ts'
 import { type Budget, getBudget } from './budget.ts'
 import { writeSchemaGrammar } from './llama-grammar.ts'
 import { JSON_OBJECT_GRAMMAR } from './llama-grammar-rules.ts'
-import { writeCallPrompt, writeTextPrompt } from './llama-prompt.ts'
+import { fittingTokensOf, writeCallPrompt, writeTextPrompt } from './llama-prompt.ts'
 import type { LlamaRuntime } from './llama-runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './llama-sample.ts'
 import { describeToken, TokenText } from './llama-text.ts'
@@ -50,7 +50,8 @@ export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
 async function makePlan(call: LlamaCall): Promise<Plan> {
   const { runtime, sequence, request, signal, config } = call
   const tool = await chooseTool(runtime, sequence, request, signal)
-  const prompt = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
+  const text = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
+  const prompt = await fittingTokensOf(runtime, text, signal)
   const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
   return { tool, prompt, budget, grammar: await makeGrammar(runtime, request, tool) }
 }

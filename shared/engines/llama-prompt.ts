@@ -1,7 +1,10 @@
-import type { ChatHistoryItem, Token } from 'node-llama-cpp'
+import type { ChatHistoryItem, LlamaText, Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { contextExceeded } from './budget.ts'
 import type { LlamaRuntime } from './llama-runtime.ts'
+import { leastTokens, tokenizePrompt } from './llama-tokens.ts'
 
 /** Longest schema that is shown to the model; the grammar enforces a longer one all the same. */
 const SHOWN_SCHEMA_MAX = 2_000
@@ -16,13 +19,16 @@ export function refuseMedia(request: GenerateRequest): void {
   }
 }
 
+/** A prompt as text, with the marks of its turns: nothing is tokenized yet. */
+export type Prompt = LlamaText
+
 /** The prompt of an answer in words or JSON. */
-export function writeTextPrompt(runtime: LlamaRuntime, request: GenerateRequest): Token[] {
+export function writeTextPrompt(runtime: LlamaRuntime, request: GenerateRequest): Prompt {
   return render(runtime, [...writeHistory(request, describeFormat(request)), opening(writePrefill(request))])
 }
 
 /** The prompt of a tool call: it ends where the arguments begin. */
-export function writeCallPrompt(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Token[] {
+export function writeCallPrompt(runtime: LlamaRuntime, request: GenerateRequest, tool: Tool): Prompt {
   const history = writeHistory(request, `${describeTools([tool])}\nAnswer with a call of ${tool.name}.`)
   return render(runtime, [...history, opening(`{"name": "${tool.name}", "arguments":`)])
 }
@@ -31,7 +37,7 @@ export function writeCallPrompt(runtime: LlamaRuntime, request: GenerateRequest,
  * The prompt that asks which tool the last user turn needs. Two examples teach a small model the form; without them it
  * answers `none`, or a tool, to nearly everything.
  */
-export function writeRoutingPrompt(runtime: LlamaRuntime, request: GenerateRequest, tools: readonly Tool[]): Token[] {
+export function writeRoutingPrompt(runtime: LlamaRuntime, request: GenerateRequest, tools: readonly Tool[]): Prompt {
   const first = tools[0]?.name ?? NO_TOOL
   const list = tools.map((tool) => `- ${tool.name}: ${tool.description ?? tool.name}`).join('\n')
   const system =
@@ -53,14 +59,28 @@ export function writeRoutingPrompt(runtime: LlamaRuntime, request: GenerateReque
 export const NO_TOOL = 'none'
 
 /** Plain strings are never read as control tokens: a user cannot close a turn by writing its end mark. */
-function render(runtime: LlamaRuntime, chatHistory: ChatHistoryItem[]): Token[] {
-  const { model, wrapper } = runtime
-  const { contextText } = wrapper.generateContextState({ chatHistory })
-  const tokens = contextText.tokenize(model.tokenizer)
+function render({ wrapper }: LlamaRuntime, chatHistory: ChatHistoryItem[]): Prompt {
+  return wrapper.generateContextState({ chatHistory }).contextText
+}
+
+/** The tokens of a prompt. Others have their turn while a long one is cut up. @throws The signal's reason */
+export async function tokensOf({ model }: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
+  const tokens = await inTurns(tokenizePrompt(model, prompt), signal)
   // The ChatML template of the library begins with BOS even when the model file says that it wants none; SmolLM2 then
   // reads the first turn's mark twice and answers in French.
   const isUnwanted = tokens[0] === model.tokens.bos && !model.tokens.shouldPrependBosToken
   return isUnwanted ? tokens.slice(1) : tokens
+}
+
+/**
+ * The tokens of a prompt that is to be answered: one that surely leaves no room for that is not even cut up.
+ *
+ * @throws ServiceError `context_length_exceeded`, and as {@link tokensOf}
+ */
+export async function fittingTokensOf(runtime: LlamaRuntime, prompt: Prompt, signal: AbortSignal): Promise<Token[]> {
+  const least = leastTokens(prompt, runtime.tokenBytesMax)
+  if (least >= runtime.contextTokens) throw contextExceeded(runtime.contextTokens, `over ${least - 1}`)
+  return await tokensOf(runtime, prompt, signal)
 }
 
 function writeHistory(request: GenerateRequest, instructions: string): ChatHistoryItem[] {

@@ -2,6 +2,7 @@ import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import type { ChatWrapper, Llama, LlamaContext, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
 import { ServiceError } from '#shared/error.ts'
+import { longestTokenBytes } from './llama-tokens.ts'
 import { Slots } from './slots.ts'
 
 /** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */
@@ -21,6 +22,8 @@ export interface LlamaRuntime {
   readonly sequences: LlamaContextSequence[]
   /** Most tokens of a prompt and its answer together. */
   readonly contextTokens: number
+  /** Bytes of text that the longest token stands for; Infinity: unknown. */
+  readonly tokenBytesMax: number
 }
 
 /**
@@ -61,6 +64,7 @@ export async function openRuntime(file: string, contextTokens: number, parallel:
       sequences: getSequences(context, parallel),
       // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
       contextTokens: Math.min(contextTokens, context.contextSize) - 1,
+      tokenBytesMax: longestTokenBytes(model),
     }
   } catch (error) {
     await llama.dispose()

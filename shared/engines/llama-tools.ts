@@ -1,10 +1,11 @@
 import type { LlamaContextSequence } from 'node-llama-cpp'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import { writeWordsGrammar } from './llama-grammar-rules.ts'
-import { NO_TOOL, writeRoutingPrompt } from './llama-prompt.ts'
+import { NO_TOOL, tokensOf, writeRoutingPrompt } from './llama-prompt.ts'
 import type { LlamaRuntime } from './llama-runtime.ts'
 import { openSampling, readPrompt, sample } from './llama-sample.ts'
 import { TokenText } from './llama-text.ts'
+import { leastTokens } from './llama-tokens.ts'
 
 /** Longest answer of the routing question. */
 const NAME_TOKENS_MAX = 64
@@ -41,9 +42,12 @@ async function ask(
   isForced: boolean,
   signal: AbortSignal,
 ): Promise<string> {
-  const prompt = writeRoutingPrompt(runtime, request, tools)
+  const question = writeRoutingPrompt(runtime, request, tools)
+  const most = runtime.contextTokens - NAME_TOKENS_MAX
+  const isLong = leastTokens(question, runtime.tokenBytesMax) > most
+  const prompt = isLong ? [] : await tokensOf(runtime, question, signal)
   // A conversation that does not fit is refused where the answer's prompt is measured.
-  if (prompt.length + NAME_TOKENS_MAX > runtime.contextTokens) return isForced ? (tools[0]?.name ?? NO_TOOL) : NO_TOOL
+  if (isLong || prompt.length > most) return isForced ? (tools[0]?.name ?? NO_TOOL) : NO_TOOL
   const names = tools.map((tool) => tool.name)
   const grammar = await runtime.llama.createGrammar({
     grammar: writeWordsGrammar(isForced ? names : [...names, NO_TOOL]),

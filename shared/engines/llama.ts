@@ -6,7 +6,7 @@ import { ConfigError } from '#shared/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ChatEngine, GenerateOptions } from './chat.ts'
 import { answer } from './llama-answer.ts'
-import { refuseMedia, writeCallPrompt, writeTextPrompt } from './llama-prompt.ts'
+import { refuseMedia, tokensOf, writeCallPrompt, writeTextPrompt } from './llama-prompt.ts'
 import { type LlamaRuntime, openRuntime } from './llama-runtime.ts'
 import { getWeightsState, isKnownWeights, prepareWeights } from './weights.ts'
 
@@ -78,9 +78,11 @@ class LlamaEngine implements ChatEngine {
 
   /** With tools: the size of the prompt that leads to a call of the first one. */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
-    const runtime = await this.#load(AbortSignal.any([options.signal, this.#closing.signal]))
+    const signal = AbortSignal.any([options.signal, this.#closing.signal])
+    const runtime = await this.#load(signal)
     const [tool] = request.tools
-    return (tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)).length
+    const prompt = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
+    return (await tokensOf(runtime, prompt, signal)).length
   }
 
   async close(): Promise<void> {
