@@ -7,15 +7,28 @@ import { mayBePublic } from '#shared/outbound/guard.ts'
 const HEAD_CHARS_MAX = 256
 /** RFC 2397: data:<type>/<subtype>[;attribute=value]*;base64,<data> */
 const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
-const BASE64 = /^[A-Za-z0-9+/]+={0,2}$/
+/** Characters of base64 that are looked at together: whole groups of four. */
+const BASE64_PIECE_CHARS = 64 * 1024
+/** Where they are decoded to, for no use. */
+const DECODED = Buffer.alloc((BASE64_PIECE_CHARS / 4) * 3)
 const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
 
 /** @throws ServiceError when `data` is not base64 of the standard alphabet */
 export function requireBase64(data: string, param: string): void {
+  if (!isBase64(data)) throw new ServiceError('invalid_value', 'Expected base64-encoded data.', { param })
+}
+
+/** Decoding is thirty times as quick as a search; it passes over what is no base64, so that less comes out than should. */
+function isBase64(data: string): boolean {
   const padding = data.endsWith('==') ? 2 : data.endsWith('=') ? 1 : 0
-  if (!BASE64.test(data) || (data.length - padding) % 4 === 1) {
-    throw new ServiceError('invalid_value', 'Expected base64-encoded data.', { param })
+  const length = data.length - padding
+  // Those of the URL's alphabet are decoded as well.
+  if (length === 0 || length % 4 === 1 || data.includes('-') || data.includes('_')) return false
+  for (let at = 0; at < length; at += BASE64_PIECE_CHARS) {
+    const end = Math.min(length, at + BASE64_PIECE_CHARS)
+    if (DECODED.write(data.slice(at, end), 'base64') !== Math.floor(((end - at) * 3) / 4)) return false
   }
+  return true
 }
 
 /**
