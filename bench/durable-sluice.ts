@@ -27,7 +27,17 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     throw error
   }
   const observer = { onEnd: () => tally.end() }
-  const options = { broker, blobs, log, observer, version: 'bench', store, leaseMs: 9_000, onFatal }
+  const options = {
+    broker,
+    blobs,
+    log,
+    observer,
+    version: 'bench',
+    store,
+    leaseMs: 9_000,
+    bodyRoomBytes: 1024 * 1024,
+    onFatal,
+  }
   let pool: Pool | undefined
   const stopWork = async () => {
     await pool?.close()

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { resolve } from 'node:path'
+import { getHeapStatistics } from 'node:v8'
 import { z } from 'zod'
 import { RUN_SECONDS_MAX } from '#schemas/code.ts'
 import { problemText } from './setting-problem.ts'
@@ -18,6 +19,8 @@ const Duration = z.coerce
   .int()
   .min(1_000)
   .max(7 * 24 * HOUR_MS)
+/** In it two bodies of the largest size have room, each of which holds three times its bytes. */
+const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
 const Count = z.coerce.number().int().min(0)
 
 /** Every setting, by the name of its environment variable. README and .env.example list the same. */
@@ -149,6 +152,12 @@ const Settings = z.object({
   DRAIN_MS: Milliseconds.default(30_000).describe('How long work under way may take to end after SIGTERM'),
   JOBS_MAX: Count.default(10_000).describe('Calls one ingress holds at once'),
   BODY_BYTES_MAX: Count.default(32 * 1024 * 1024).describe('Largest JSON body, after decompression'),
+  BODY_BUDGET_BYTES: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
+    .describe('Memory that the bodies and messages of callers may take together; default: a quarter of the heap limit'),
   BODY_STALL_MS: Milliseconds.default(20_000).describe('Longest pause while a body is sent'),
   SLOW_READER_MS: Milliseconds.default(30_000).describe('Longest time a client may take nothing of a stream'),
   RATE_LIMIT_REQUESTS: Count.default(0).describe('Requests per minute and key; 0: no limit'),
@@ -245,6 +254,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     drainMs: s.DRAIN_MS,
     jobsMax: s.JOBS_MAX,
     bodyBytesMax: s.BODY_BYTES_MAX,
+    bodyBudgetBytes: s.BODY_BUDGET_BYTES,
     bodyStallMs: s.BODY_STALL_MS,
     slowReaderMs: s.SLOW_READER_MS,
     requestsPerMinute: s.RATE_LIMIT_REQUESTS,

@@ -1,5 +1,7 @@
 /** How long work goes on before others have their turn, in milliseconds. */
 const TURN_MS = 5
+/** What ends within this time does not wait for a turn: small work must not stand behind large. */
+const FREE_MS = 1
 
 const waiting: (() => void)[] = []
 
@@ -12,8 +14,7 @@ const waiting: (() => void)[] = []
  * @throws What the work throws; the signal's reason
  */
 export async function inTurns<T>(work: Generator<unknown, T>, signal?: AbortSignal): Promise<T> {
-  if (waiting.length > 0) await turn()
-  let turnEnds = performance.now() + TURN_MS
+  let turnEnds = performance.now() + (waiting.length > 0 ? FREE_MS : TURN_MS)
   for (;;) {
     signal?.throwIfAborted()
     const step = work.next()

@@ -28,8 +28,9 @@ export async function startPool(
       metrics.attemptSeconds.observe({ pool: job.pool, model: job.model }, durationMs / 1_000)
     },
   }
-  const { jobLeaseMs: leaseMs } = config
-  const pool = await Pool.open(definition, { broker, blobs, log, version, store, leaseMs, onFatal, observer })
+  const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
+  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
+  const pool = await Pool.open(definition, options)
   metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => pool.running)
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>

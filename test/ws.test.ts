@@ -6,6 +6,7 @@ import type { ServerFrame } from '#schemas/ws.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { Exchange } from '#services/ingress/ws-exchange.ts'
 import type { Outbox } from '#services/ingress/ws-outbox.ts'
+import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
@@ -540,7 +541,8 @@ describe('the access log', () => {
     const outbox = { reply: () => {}, room: async () => {}, isFull: false } as unknown as Outbox
     const key = { id: 'key_1' } as ApiKey
     const more = { headers: {}, sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
-    const exchange = new Exchange({ id: 'r1', key, outbox, ...more })
+    const held = new ByteBudget({ bytesMax: 1, keyBytesMax: 1 }).open('key_1')
+    const exchange = new Exchange({ id: 'r1', key, outbox, held, ...more })
     exchange.accept('job_1')
     const error = new ServiceError('overloaded', 'secret', { retryAfterMs: 1_000 })
     exchange.end(context, await exchange.settle(context, () => Promise.reject(error)))

@@ -2,11 +2,14 @@ import type { GenerateEvent } from '#schemas/generate.ts'
 import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import type { Call, IngressContext } from './call.ts'
 import { answerDurable } from './durable.ts'
-import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
+import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from './endpoint.ts'
 import { JobWishes } from './job-wishes.ts'
 import { respondStream, respondWhole } from './respond.ts'
 import { UsageCount } from './usage-count.ts'
 import { readWishes } from './wishes.ts'
+
+/** Most bytes of a character in memory. */
+const CHAR_BYTES = 2
 
 const MAKE_DURABLE =
   "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or hand the call over to POST /v1/jobs."
@@ -18,23 +21,22 @@ const MAKE_ASYNC = "Send it with 'Prefer: respond-async', or hand the call over 
  *
  * @throws ServiceError as long as nothing was sent
  */
-export async function answerCall(
-  context: IngressContext,
-  call: Call,
-  endpoint: JobEndpoint,
-  body: unknown,
-): Promise<void> {
+export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const wishes = readWishes(call.req.headers, body)
   const asked = JobWishes.of(call.req.headers, call.jobFields)
   if (!wishes.isDurable) asked.refuse(MAKE_DURABLE)
   else if (!wishes.isAsync) asked.refuseWaiting(MAKE_ASYNC)
   const { key, requestId } = call
-  const prepared = await endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body)
-  call.facts.model = prepared.model
-  call.facts.user_id = prepared.userId
-  await context.limits.countUser(key.id, prepared.userId)
-  if (wishes.isDurable) await answerDurable(context, call, endpoint, prepared, body, wishes, asked)
-  else await answerAttached(context, call, prepared)
+  // No async function: a suspended one would keep the body for as long as the answer takes.
+  const preparing = Promise.resolve(endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body))
+  return preparing.then((prepared) => {
+    call.facts.model = prepared.model
+    call.facts.user_id = prepared.userId
+    return context.limits.countUser(key.id, prepared.userId).then(() => {
+      if (wishes.isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
+      return answerAttached(context, call, prepared)
+    })
+  })
 }
 
 async function answerAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<void> {
@@ -60,12 +62,7 @@ async function answerAttached(context: IngressContext, call: Call, prepared: Pre
 }
 
 async function submitAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<AttachedJob> {
-  const job = await context.jobs.submit({
-    ...prepared,
-    tenant: call.key.id,
-    requestId: call.requestId,
-    traceparent: call.req.get('traceparent'),
-  })
+  const job = await submitJob(context, call, prepared, call.req.get('traceparent'))
   call.facts.job_id = job.id
   // A closed connection is the only way an SDK has to say stop (contract A.7).
   const onClose = () => context.jobs.cancel(job)
@@ -74,6 +71,23 @@ async function submitAttached(context: IngressContext, call: Call, prepared: Pre
   const onRevoked = () => context.jobs.cancel(job, call.revoked.reason.toBody())
   call.revoked.addEventListener('abort', onRevoked)
   if (call.revoked.aborted) onRevoked()
+  return job
+}
+
+/**
+ * Submits the job of a call that waits for it. Once it is accepted its body is no longer the call's: it lies in a blob, or
+ * waits as the few bytes of its record.
+ */
+export async function submitJob(
+  context: IngressContext,
+  call: Pick<Call, 'key' | 'requestId' | 'held'>,
+  prepared: PreparedCall,
+  traceparent: string | undefined,
+): Promise<AttachedJob> {
+  const { key, requestId, held } = call
+  const body = takeBody(prepared)
+  const job = await context.jobs.submit({ ...prepared, body, tenant: key.id, requestId, traceparent })
+  held.shrink(job.stored && 'json' in job.stored ? job.stored.json.length * CHAR_BYTES : 0)
   return job
 }
 

@@ -93,6 +93,7 @@ async function answer(
   const revocation = new Revocation(context.keys, key, res)
   const revoked = revocation.signal
   const noteFailure = (error: ServiceError) => noteFailed(context, res, error, format)
+  const held = context.budget.open(key.id)
   const call: Call = {
     req,
     res,
@@ -105,23 +106,28 @@ async function answer(
     noteFailure,
     jobFields: {},
     uploads,
+    held,
   }
   const end = route.isCall ? context.limits.begin(key.id) : undefined
   try {
     if (route.isCall) await context.limits.count(key.id, format, res)
     else await context.limits.show(key.id, format, res)
-    const body = route.hasBody ? await readBody(context, route, readJson, call) : undefined
-    revoked.throwIfAborted()
-    await route.handle(context, call, body)
+    // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.
+    await readBody(context, route, readJson, call).then((body) => {
+      revoked.throwIfAborted()
+      return route.handle(context, call, body)
+    })
   } finally {
     end?.()
     revocation.end()
+    held.release()
     for (const blob of uploads) await dropUpload(context, blob)
   }
 }
 
 /** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
 async function readBody(context: IngressContext, route: Route, readJson: ReadJson, call: Call): Promise<unknown> {
+  if (!route.hasBody) return undefined
   const { req, res, format, requestId, revoked } = call
   const refuse = () => {
     call.noteFailure(revoked.reason)
@@ -129,7 +135,7 @@ async function readBody(context: IngressContext, route: Route, readJson: ReadJso
   }
   revoked.addEventListener('abort', refuse)
   try {
-    return route.readBody ? await route.readBody(context, call) : await readJson(req)
+    return route.readBody ? await route.readBody(context, call) : await readJson(req, call.held)
   } finally {
     revoked.removeEventListener('abort', refuse)
   }

@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
+import { ByteBlocks } from './byte-blocks.ts'
 
 /** How much of a body is read, and how long a pause of it is waited for. */
 export interface BodyBounds {
@@ -15,15 +16,21 @@ export interface BodyBounds {
  * Reads the whole body of a request, inflated. What is left of a refused body is thrown away as it comes: the caller can
  * answer at once, and the server cuts the connection if the rest does not end soon (server.ts).
  *
+ * @param onGrowth Hears how many bytes are there, each time some have come; what it throws refuses the body.
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
  */
-export async function readBytes(req: IncomingMessage, bounds: BodyBounds): Promise<Buffer> {
+export async function readBytes(
+  req: IncomingMessage,
+  bounds: BodyBounds,
+  onGrowth: (bytes: number) => void,
+): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
   const inflater = openInflater(req.headers['content-encoding'])
   // From here on pipe() would leave a failed inflater on a request that nobody reads.
   const source: Readable = inflater ? req.pipe(inflater) : req
   try {
-    return await collect(req, source, bounds)
+    const blocks = await collect(req, source, bounds, onGrowth)
+    return await blocks.join()
   } finally {
     if (inflater) {
       req.unpipe(inflater)
@@ -51,12 +58,16 @@ function openInflater(encoding: string | undefined): Transform | undefined {
   }
 }
 
-function collect(req: IncomingMessage, source: Readable, { bytesMax, stallMs }: BodyBounds): Promise<Buffer> {
+function collect(
+  req: IncomingMessage,
+  source: Readable,
+  { bytesMax, stallMs }: BodyBounds,
+  onGrowth: (bytes: number) => void,
+): Promise<ByteBlocks> {
   return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = []
-    let bytes = 0
+    const blocks = new ByteBlocks()
     // Inflation is progress too: it may take longer than the bytes took to arrive.
-    const progress = () => req.socket.bytesRead + bytes
+    const progress = () => req.socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
       const isStalled = progress() === seen && !req.complete
@@ -64,13 +75,18 @@ function collect(req: IncomingMessage, source: Readable, { bytesMax, stallMs }: 
       seen = progress()
     }, stallMs)
     const onData = (chunk: Buffer) => {
-      bytes += chunk.length
+      const bytes = blocks.bytes + chunk.length
       if (bytes > bytesMax) return fail(tooLarge(bytesMax))
-      chunks.push(chunk)
+      try {
+        onGrowth(bytes)
+      } catch (error) {
+        return fail(error)
+      }
+      blocks.push(chunk)
     }
     const onEnd = () => {
       stop()
-      resolve(Buffer.concat(chunks, bytes))
+      resolve(blocks)
     }
     // A request that is cut closes without an end; behind an inflater nothing else tells.
     const onClose = () => {
@@ -80,7 +96,7 @@ function collect(req: IncomingMessage, source: Readable, { bytesMax, stallMs }: 
       if (source === req) onClose()
       else fail(new ServiceError('invalid_request', 'The body is not what Content-Encoding says.', { cause }))
     }
-    const fail = (error: ServiceError) => {
+    const fail = (error: unknown) => {
       stop()
       reject(error)
     }

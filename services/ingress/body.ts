@@ -1,15 +1,14 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { type BodyBounds, readBytes } from './body-bytes.ts'
 import { refuseShape } from './json-shape.ts'
 
-/** From here on a body is parsed in one turn of the event loop and checked in another. */
-const LARGE_BYTES = 256 * 1024
-
 /** Reads the JSON bodies of requests. */
-export type ReadJson = (req: IncomingMessage) => Promise<unknown>
+export type ReadJson = (req: IncomingMessage, held: HeldBytes) => Promise<unknown>
 
 /**
  * Makes a reader of JSON bodies: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
@@ -19,17 +18,31 @@ export type ReadJson = (req: IncomingMessage) => Promise<unknown>
  * empty body, what is not JSON in UTF-8, and what is nested too deep.
  */
 export function jsonReader(bounds: BodyBounds): ReadJson {
-  return async (req) => {
+  return async (req, held) => {
     if (isEmpty(req)) throw noBody()
     refuseOtherTypes(req)
-    const body = await readBytes(req, bounds)
+    const body = await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE))
     if (body.length === 0) throw noBody()
     if (!isUtf8(body)) throw new ServiceError('invalid_request', 'The body is not valid UTF-8.')
-    refuseShape(body)
-    const json = parse(body.toString())
-    // Checking a large body takes as long again, and others have waited already.
-    if (body.length > LARGE_BYTES) await nextTurn()
-    return json
+    return await parseJson(body, held)
+  }
+}
+
+/**
+ * Parses JSON that a caller sent, in turns with others where it is large.
+ *
+ * @param json Valid UTF-8.
+ * @throws ServiceError `invalid_request` for what is no JSON, nested too deep or of too many values; `overloaded`
+ */
+export async function parseJson(json: Buffer, held: HeldBytes): Promise<unknown> {
+  const values = await inTurns(refuseShape(json))
+  held.hold(json.length * HELD_PER_BYTE + values * HELD_PER_VALUE)
+  try {
+    return await inTurns(readJson(json))
+  } catch (error) {
+    if (!(error instanceof JsonSyntaxError)) throw error
+    const message = `We could not parse the JSON body of your request. ${placeOf(error)}`
+    throw new ServiceError('invalid_request', message.trim(), { cause: error })
   }
 }
 
@@ -55,17 +68,10 @@ function refuseOtherTypes(req: IncomingMessage): void {
   throw new ServiceError('unsupported_media_type', 'The charset of the body must be utf-8.')
 }
 
-function parse(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch (error) {
-    const message = `We could not parse the JSON body of your request. ${placeOf((error as Error).message)}`
-    throw new ServiceError('invalid_request', message.trim(), { cause: error })
-  }
-}
-
 /** Where JSON breaks off, by what V8 says of it, without what it quotes; empty where it does not tell. */
-function placeOf(message: string): string {
+function placeOf({ message, offset }: JsonSyntaxError): string {
+  // Of a body that was parsed in pieces V8 has seen but one.
+  if (offset > 0) return `It breaks off near byte ${offset}.`
   const place = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (place) return `${message.slice(0, place.index)} at ${place[1]}.`
   return message === 'Unexpected end of JSON input' ? 'It ends too early.' : ''

@@ -1,5 +1,6 @@
 import type { Request, Response } from 'express'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { ByteBudget, HeldBytes } from '#shared/byte-budget.ts'
 import type { Config } from '#shared/config.ts'
 import type { ServiceError } from '#shared/error.ts'
 import type { AttachedJobs } from '#shared/jobs/attached.ts'
@@ -24,6 +25,8 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
+  /** What request bodies may hold of this process's memory. */
+  readonly budget: ByteBudget
 }
 
 /** Which error shape and which headers a path speaks (contract A.2, A.3). */
@@ -47,6 +50,8 @@ export interface Call {
   readonly jobFields: Record<string, unknown>
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
   readonly uploads: Set<string>
+  /** What its body holds of the memory: given back when the body lies in a blob, at the latest when the call ends. */
+  readonly held: HeldBytes
 }
 
 /** What the access log says about a call beside its route and status. */

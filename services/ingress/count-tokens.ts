@@ -1,11 +1,11 @@
 import { CountTokensResult } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { decodeCountTokens, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
-import { inTurns } from './pieces.ts'
 
 /** Counting is quick or it fails. */
 const TIMEOUT_MS = 30_000

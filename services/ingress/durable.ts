@@ -5,7 +5,7 @@ import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { Created } from '#shared/store/store.ts'
 import type { Call, IngressContext } from './call.ts'
 import { respondRecorded, respondResult } from './durable-respond.ts'
-import type { JobEndpoint, PreparedCall } from './endpoint.ts'
+import { type JobEndpoint, type PreparedCall, takeBody } from './endpoint.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject } from './job-object.ts'
 import type { JobWishes } from './job-wishes.ts'
@@ -53,7 +53,7 @@ export function requireJobs(context: IngressContext): DurableJobs {
  *
  * @throws ServiceError as long as nothing was sent
  */
-export async function answerDurable(
+export function answerDurable(
   context: IngressContext,
   call: Call,
   endpoint: JobEndpoint,
@@ -62,17 +62,27 @@ export async function answerDurable(
   wishes: Wishes,
   asked: JobWishes,
 ): Promise<void> {
-  const jobs = requireJobs(context)
   boundMetadata(prepared.metadata)
-  const { idempotencyKey, isAsync, waitMs } = wishes
+  const { idempotencyKey, isAsync } = wishes
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  const more = await asked.resolve(context, call.key.id, deadlineInMs)
-  const whole = asked.joinedWith(body)
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, {
-    idempotencyKey,
-    isAsync,
-    ...more,
-  })
+  // No async function: a suspended one would keep the body for as long as the answer takes.
+  return asked
+    .resolve(context, call.key.id, deadlineInMs)
+    .then((more) => {
+      const wanted = { idempotencyKey, isAsync, ...more }
+      return createJob(context, call, endpoint, prepared, asked.joinedWith(body), wanted)
+    })
+    .then((created) => answerCreated(context, call, prepared, created, wishes))
+}
+
+async function answerCreated(
+  context: IngressContext,
+  call: Call,
+  prepared: PreparedCall,
+  { job, isReplay }: { job: DurableJob; isReplay: boolean },
+  { isAsync, waitMs }: Wishes,
+): Promise<void> {
+  const jobs = requireJobs(context)
   call.res.setHeader('x-job-id', job.id)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
@@ -86,13 +96,14 @@ export async function answerDurable(
 }
 
 /**
- * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5).
+ * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5). What the
+ * call holds of its body is given back then.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired` when that job was deleted, `overloaded`
  */
 export async function createJob(
   context: IngressContext,
-  call: Pick<Call, 'key' | 'requestId' | 'facts'> & {
+  call: Pick<Call, 'key' | 'requestId' | 'facts' | 'held'> & {
     readonly req: Pick<Call['req'], 'method' | 'path' | 'headers'>
     readonly uploads?: Set<string>
   },
@@ -112,7 +123,7 @@ export async function createJob(
     endpoint: endpoint.path,
     traceparent: call.req.headers.traceparent?.toString(),
   }
-  const key = idempotencyOf(idempotencyKey, call.req, body, context.config.jobRetentionMs)
+  const key = await idempotencyOf(idempotencyKey, call.req, body, context.config.jobRetentionMs)
   // From here on a job may hold them, even if its acceptance is never heard of.
   for (const blob of prepared.attachments ?? []) call.uploads?.delete(blob)
   let created = await jobs.create(spec, key)
@@ -121,6 +132,8 @@ export async function createJob(
     created = await jobs.create(spec, { ...key, replaces: created.job.id })
   }
   if (created.outcome !== 'created') for (const blob of prepared.attachments ?? []) call.uploads?.add(blob)
+  takeBody(prepared)
+  call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
   if (!isReplay && context.config.tokensPerMinute > 0) void spendTokens(context, jobs, job)

@@ -17,8 +17,8 @@ export interface PreparedCall {
   readonly pool: PoolName
   readonly kind: string
   readonly model: string
-  /** In the internal form of its kind. */
-  readonly body: unknown
+  /** In the internal form of its kind. It is let go of as soon as a job has it: see {@link takeBody}. */
+  body: unknown
   /** The caller's own name for the end user whose calls count against a limit of their own. */
   readonly userId?: string | undefined
   /** Blobs the body names; a durable job keeps them. */
@@ -51,6 +51,13 @@ export interface JobEndpoint {
   readBody?(context: IngressContext, call: Call): Promise<unknown>
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
+}
+
+/** Takes the body out of a call, whose rest lives as long as its answer takes. */
+export function takeBody(call: PreparedCall): unknown {
+  const { body } = call
+  call.body = undefined
+  return body
 }
 
 /** The whole of what encoding needs, once the job has an id. */

@@ -1,11 +1,11 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { isGenerateOutput, mergeGenerateEvents } from '#shared/engines/generate-events.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { IngressContext, WireFormat } from './call.ts'
 import { chatProtocol } from './chat.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { messagesProtocol, parseVersion, parseWishesUpstream } from './messages.ts'
 import { getModel } from './model.ts'
-import { inTurns } from './pieces.ts'
 import type { Protocol } from './protocol.ts'
 
 /** POST /v1/chat/completions (contract B). */

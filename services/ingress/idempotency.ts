@@ -1,5 +1,7 @@
-import { createHash } from 'node:crypto'
+import { createHash, type Hash } from 'node:crypto'
 import type { Request } from 'express'
+import { inTurns } from '#shared/in-turns.ts'
+import { writeJson } from '#shared/json/write.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
 
 /** How long a key stands for its job. */
@@ -10,24 +12,23 @@ const KEEP_MS = 24 * 3_600_000
  *
  * @param retentionMs How long an ended job is kept: its key must not outlive it.
  */
-export function idempotencyOf(
+export async function idempotencyOf(
   key: string | undefined,
   req: Pick<Request, 'method' | 'path'>,
   body: unknown,
   retentionMs: number = KEEP_MS,
-): IdempotencyKey | undefined {
+): Promise<IdempotencyKey | undefined> {
   if (key === undefined) return undefined
-  const fingerprint = createHash('sha256')
-    .update(`${req.path}\n${canonical(body)}`)
-    .digest('hex')
+  const hash = createHash('sha256').update(`${req.path}\n`)
+  await inTurns(hashCanonical(hash, body))
+  const fingerprint = hash.digest('hex')
   return { scope: `${req.method} ${req.path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
 }
 
 /** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep (body.ts). */
-function canonical(value: unknown): string {
-  return JSON.stringify(value, (_key, inner) =>
-    typeof inner === 'object' && inner !== null && !Array.isArray(inner)
-      ? Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)))
-      : inner,
-  )
+function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
+  for (const piece of writeJson(body, { sortsKeys: true })) {
+    hash.update(piece)
+    yield
+  }
 }

@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import { createServer } from 'node:net'
 import { PoolName } from '#schemas/job.ts'
+import { ByteBudget } from '#shared/byte-budget.ts'
 import { type Config, ConfigError } from '#shared/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { answerHealth } from '#shared/health.ts'
@@ -56,8 +57,9 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const durable = await openDurable(ports, jobs)
   const closing = new AbortController()
   const limits = new RateLimits(config)
+  const budget = openBudget(ports)
   const { models, blobs } = ports
-  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits }
+  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits, budget }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -129,6 +131,15 @@ function portError(error: unknown, { host, port }: Config): unknown {
   return new ConfigError([
     `HOST: ${host} is no address of this machine. 0.0.0.0 is all of them, 127.0.0.1 this machine.`,
   ])
+}
+
+/** What bodies and messages may hold of the memory, shown at each scrape. */
+function openBudget({ config, metrics }: Ports): ByteBudget {
+  const { bodyBudgetBytes: bytesMax } = config
+  const budget = new ByteBudget({ bytesMax, keyBytesMax: bytesMax / 2 })
+  metrics.gauge('sluice_body_bytes', 'Memory that bodies and messages of callers hold', {}, () => budget.held)
+  metrics.gauge('sluice_body_bytes_max', 'Memory that bodies and messages may hold', {}, () => bytesMax)
+  return budget
 }
 
 async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {

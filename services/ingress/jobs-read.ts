@@ -126,7 +126,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   requireEndpoint(call.key, endpoint)
   if (pool !== 'code') getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.req.headers['idempotency-key'])
-  const asked = idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
+  const asked = await idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
   call.facts.job_id = job.id
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')

@@ -14,6 +14,8 @@ export interface FormBounds {
   readonly fieldsBytesMax: number
   /** The form is given up after one to two times this long without a byte. */
   readonly stallMs: number
+  /** Hears how many bytes that belong to no file have come. @throws ServiceError To refuse the form */
+  onGrowth(bytes: number): void
 }
 
 /** A field that is no file. */
@@ -108,6 +110,9 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
+  /** Of them, those that are held: all but the file's. */
+  #heldBytes = 0
+  #isInFile = false
 
   constructor(req: IncomingMessage, parser: BusboyInstance, bounds: FormBounds, taker: FileTaker) {
     this.#req = req
@@ -164,6 +169,10 @@ class FormReading {
   #takeFile(file: FormFile): void {
     // An aborted form ends its file with an error; whoever reads it hears of it, and so does close().
     file.bytes.on('error', () => {})
+    this.#isInFile = true
+    file.bytes.once('end', () => {
+      this.#isInFile = false
+    })
     const taken = this.#taker.take(file)
     this.#files.push({ bytes: file.bytes, taken })
     taken.catch((error: unknown) => this.#fail(error))
@@ -183,7 +192,18 @@ class FormReading {
 
   #count(bytes: number): void {
     this.#bytes += bytes
+    if (!this.#isInFile) this.#hold(bytes)
     if (this.#bytes > this.#bounds.bytesMax) this.#fail(tooLarge(this.#bounds.bytesMax))
+  }
+
+  /** They are counted as they come: the parser keeps a field that is not whole yet. */
+  #hold(bytes: number): void {
+    this.#heldBytes += bytes
+    try {
+      this.#bounds.onGrowth(this.#heldBytes)
+    } catch (error) {
+      this.#fail(error)
+    }
   }
 
   /** Bytes that wait for a slow taker are not the client's fault: while nothing is read from the socket, none can come. */

@@ -1,4 +1,3 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { z } from 'zod'
 import { checkMessages, checkSound, type Wording, wellFormed } from './validate.ts'
 
@@ -7,21 +6,6 @@ export type Pieces<T> = Generator<void, T>
 
 /** Messages checked or decoded in one piece. */
 export const PIECE_MESSAGES = 1_000
-/** How long pieces are done one after the other before others get their turn of the event loop. */
-const TURN_MS = 10
-
-/** Does work in turns with that of others. Small work is done at once. */
-export async function inTurns<T>(work: Pieces<T>): Promise<T> {
-  let startedMs = performance.now()
-  for (;;) {
-    const step = work.next()
-    if (step.done) return step.value
-    if (performance.now() - startedMs < TURN_MS) continue
-    await nextTurn()
-    startedMs = performance.now()
-  }
-}
-
 /**
  * Checks a body as `parseBody` does, a long list of messages in pieces. Of a long list the first messages and all the rest
  * of the body come first, then the other messages in their order.

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import type { AudioFormat } from '#schemas/transcription.ts'
 import { REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription-body.ts'
+import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Call, IngressContext } from './call.ts'
@@ -53,6 +54,7 @@ export async function readTranscription(context: IngressContext, call: Call): Pr
     fieldBytesMax: FIELD_BYTES_MAX,
     fieldsBytesMax: FIELDS_BYTES_MAX,
     stallMs: bodyStallMs,
+    onGrowth: (bytes) => call.held.hold(bytes * HELD_PER_BYTE),
   }
   let isTaken = false
   let audio: UploadedAudio | undefined

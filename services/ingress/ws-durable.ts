@@ -1,3 +1,4 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
@@ -16,7 +17,7 @@ import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.t
  *
  * @throws ServiceError What the job failed with; `idempotency_key_in_use` after the job's id was told
  */
-export async function runDurable(
+export function runDurable(
   context: IngressContext,
   exchange: Exchange,
   endpoint: JobEndpoint,
@@ -28,15 +29,29 @@ export async function runDurable(
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
   }
-  const jobs = requireJobs(context)
   boundMetadata(prepared.metadata)
   const { idempotencyKey, isAsync } = wishes
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  const { key, requestId, facts, headers } = exchange
-  const call = { key, requestId, facts, req: { method: 'POST', path: endpoint.path, headers } }
-  const asked = { idempotencyKey, isAsync, ...(await wanted.resolve(context, key.id, deadlineInMs)) }
-  const whole = wanted.joinedWith(body)
-  const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, asked)
+  const { key, requestId, facts, held, headers } = exchange
+  const call = { key, requestId, facts, held, req: { method: 'POST', path: endpoint.path, headers } }
+  // No async function: a suspended one would keep the body for as long as the answer takes.
+  return wanted
+    .resolve(context, key.id, deadlineInMs)
+    .then((more) => {
+      const asked = { idempotencyKey, isAsync, ...more }
+      return createJob(context, call, endpoint, prepared, wanted.joinedWith(body), asked)
+    })
+    .then((created) => runCreated(context, exchange, prepared, created, isAsync))
+}
+
+async function runCreated(
+  context: IngressContext,
+  exchange: Exchange,
+  prepared: PreparedCall,
+  { job, isReplay }: { job: DurableJob; isReplay: boolean },
+  isAsync: boolean,
+): Promise<Ending> {
+  const jobs = requireJobs(context)
   // Cancelled while it was being accepted.
   if (exchange.isCancelled) {
     cancelJob(context, exchange, jobs, job.id)

@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
+import type { HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Call, CallFacts, IngressContext } from './call.ts'
@@ -25,6 +26,8 @@ export interface ExchangeOptions {
   /** Of the upgrade: the connection's version and trace are those of each of its requests. */
   readonly headers: IncomingHttpHeaders
   readonly outbox: Outbox
+  /** What its frame holds of the memory. */
+  readonly held: HeldBytes
   readonly sessionId: string
   /** As the access log shows it. */
   readonly path: string
@@ -42,6 +45,7 @@ export class Exchange {
   readonly kind: ExchangeOptions['kind']
   readonly key: Call['key']
   readonly headers: IncomingHttpHeaders
+  readonly held: HeldBytes
   readonly requestId = newId('req_')
   readonly facts: CallFacts
   /** Set while a job is attached to the connection: a drain waits for it. */
@@ -61,6 +65,7 @@ export class Exchange {
     this.kind = options.kind
     this.key = options.key
     this.headers = options.headers
+    this.held = options.held
     this.facts = { key_id: options.key.id }
     this.#options = options
     this.#outbox = options.outbox
@@ -129,6 +134,7 @@ export class Exchange {
 
   /** Tells the client how it ended, unless it has left, and writes the line of the access log. */
   end(context: IngressContext, ending: Ending): void {
+    this.held.release()
     if (!this.#hasLeft) this.#outbox.reply(this.#textOf(ending))
     if (ending.type === 'failed') this.facts.error_code = ending.error.code
     this.#log(context, this.#hasLeft ? 'aborted' : statusOf(ending))

@@ -1,5 +1,7 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
+import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
+import { readJson } from '#shared/json/read.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 import { refuseShape } from './json-shape.ts'
 import { excerpt, parseBody } from './validate.ts'
@@ -12,26 +14,35 @@ export type ReadFrame =
 /** Frames that begin something, whose failure is that of their id. */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
+/** Bytes of what is no JSON from which an excerpt is shown. */
+const SHOWN_BYTES = 1_024
 
-/** Reads a frame. Never throws: whatever a client sends is a frame or an error to tell it. */
-export function readFrame(data: Buffer, isBinary: boolean): ReadFrame {
+/**
+ * Reads a frame, to be run by `inTurns` where it is large. Never throws: whatever a client sends is a frame or an error to
+ * tell it.
+ *
+ * @param held What the frame holds of the memory, from then on.
+ */
+export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
   try {
     if (isBinary) throw new ServiceError('invalid_request', 'Frames must be text: one JSON object each.')
-    refuseShape(data)
-    value = parse(data.toString())
+    const values = yield* refuseShape(data)
+    value = yield* parse(data)
+    held.hold(data.length * HELD_PER_BYTE + values * HELD_PER_VALUE)
     return { frame: parseBody(ClientFrame, value, 'openai') }
   } catch (error) {
     return { error: ServiceError.from(error), id: beginningOf(value) }
   }
 }
 
-function parse(text: string): object {
+function* parse(data: Buffer): Generator<undefined, object> {
   let value: unknown
   try {
-    value = JSON.parse(text)
+    value = yield* readJson(data)
   } catch (cause) {
-    throw new ServiceError('invalid_request', `The frame is not JSON: ${excerpt(text)}`, { cause })
+    const shown = excerpt(data.toString('utf8', 0, SHOWN_BYTES))
+    throw new ServiceError('invalid_request', `The frame is not JSON: ${shown}`, { cause })
   }
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value
   throw new ServiceError('invalid_request', 'The frame is no JSON object.')

@@ -4,7 +4,7 @@ import type { AttachedJob } from '#shared/jobs/attached-job.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 import { jsonTextOf } from '#shared/protocols/json-text.ts'
 import { dataOf } from '#shared/protocols/protocol.ts'
-import { noteJob } from './answer.ts'
+import { noteJob, submitJob } from './answer.ts'
 import { requireEndpoint } from './auth.ts'
 import type { IngressContext } from './call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall } from './endpoint.ts'
@@ -28,27 +28,43 @@ const MAKE_ASYNC = 'Give the body "background": true.'
  * @throws ServiceError When it is refused or fails, before or after events
  */
 export async function runRequest(context: IngressContext, exchange: Exchange, frame: CreateRequest): Promise<Ending> {
-  const { key, requestId, headers } = exchange
+  const { key } = exchange
   const endpoint = findEndpoint(frame.endpoint)
   requireEndpoint(key, endpoint.path)
   const end = context.limits.begin(key.id)
   try {
     await context.limits.count(key.id, endpoint.format, NO_HEADERS)
-    const body = bodyOf(frame, endpoint)
-    const wishes = readWishes({ 'idempotency-key': frame.idempotency_key ?? undefined }, body)
-    const wanted = JobWishes.of({}, jobFieldsOf(frame))
-    if (!wishes.isDurable) wanted.refuse(MAKE_DURABLE)
-    else if (!wishes.isAsync) wanted.refuseWaiting(MAKE_ASYNC)
-    const prepared = await endpoint.prepare(context, { key, requestId, headers }, body)
-    exchange.facts.model = prepared.model
-    exchange.facts.user_id = prepared.userId
-    await context.limits.countUser(key.id, prepared.userId)
-    if (exchange.isStopped) return CANCELLED
-    if (wishes.isDurable) return await runDurable(context, exchange, endpoint, prepared, body, wishes, wanted)
-    return await runAttached(context, exchange, prepared)
+    return await perform(context, exchange, endpoint, frame)
   } finally {
     end()
   }
+}
+
+/** No async function: a suspended one would keep the body for as long as the answer takes. */
+function perform(
+  context: IngressContext,
+  exchange: Exchange,
+  endpoint: JobEndpoint,
+  frame: CreateRequest,
+): Promise<Ending> {
+  const { key, requestId, headers } = exchange
+  const body = bodyOf(frame, endpoint)
+  // The session knows the frame until the request has ended.
+  frame.body = {}
+  const wishes = readWishes({ 'idempotency-key': frame.idempotency_key ?? undefined }, body)
+  const wanted = JobWishes.of({}, jobFieldsOf(frame))
+  if (!wishes.isDurable) wanted.refuse(MAKE_DURABLE)
+  else if (!wishes.isAsync) wanted.refuseWaiting(MAKE_ASYNC)
+  const preparing = Promise.resolve(endpoint.prepare(context, { key, requestId, headers }, body))
+  return preparing.then((prepared) => {
+    exchange.facts.model = prepared.model
+    exchange.facts.user_id = prepared.userId
+    return context.limits.countUser(key.id, prepared.userId).then(() => {
+      if (exchange.isStopped) return CANCELLED
+      if (wishes.isDurable) return runDurable(context, exchange, endpoint, prepared, body, wishes, wanted)
+      return runAttached(context, exchange, prepared)
+    })
+  })
 }
 
 /** Who opens a WebSocket wants streams: here they are the default, where the endpoint has them. */
@@ -57,10 +73,8 @@ function bodyOf({ body }: CreateRequest, endpoint: JobEndpoint): Record<string, 
 }
 
 async function runAttached(context: IngressContext, exchange: Exchange, prepared: PreparedCall): Promise<Ending> {
-  const { key, requestId, headers } = exchange
   exchange.isAttached = true
-  const traceparent = headers.traceparent?.toString()
-  const job = await context.jobs.submit({ ...prepared, tenant: key.id, requestId, traceparent })
+  const job = await submitJob(context, exchange, prepared, exchange.headers.traceparent?.toString())
   const cancel = () => context.jobs.cancel(job)
   exchange.stopped.addEventListener('abort', cancel, { once: true })
   if (exchange.isStopped) cancel()

@@ -2,16 +2,22 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Socket } from 'node:net'
 import type { WebSocket } from 'ws'
 import { type ClientFrame, type ServerFrame, WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
+import type { HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
+import { atOnce, inTurns } from '#shared/in-turns.ts'
 import type { Call, IngressContext } from './call.ts'
 import { findEndpoint } from './endpoints.ts'
 import type { SocketBounds } from './ws-bounds.ts'
 import { type Ending, Exchange } from './ws-exchange.ts'
-import { errorFrame, frameText, readFrame } from './ws-frames.ts'
+import { errorFrame, frameText, type ReadFrame, readFrame } from './ws-frames.ts'
 import { Outbox } from './ws-outbox.ts'
+import { PartialMessage } from './ws-partial.ts'
 import { runRequest } from './ws-request.ts'
 import { runSubscription } from './ws-subscription.ts'
+
+/** Bytes above which a message is read in turns with others. */
+const LARGE_BYTES = 64 * 1024
 
 /** What a {@link Session} needs. */
 export interface SessionOptions {
@@ -22,6 +28,7 @@ export interface SessionOptions {
   readonly headers: IncomingHttpHeaders
   /** The key of the connection as it is now. @throws ServiceError When it is not valid any more */
   readonly findKey: () => Call['key']
+  readonly keyId: string
   readonly bounds: SocketBounds
 }
 
@@ -41,6 +48,9 @@ export class Session {
   readonly #outbox: Outbox
   readonly #exchanges = new Map<string, Exchange>()
   readonly #heartbeat: NodeJS.Timeout
+  readonly #partial: PartialMessage
+  /** Settles when the large messages that have come are read; undefined while there is none. */
+  #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
   #heardAt = performance.now()
@@ -48,10 +58,11 @@ export class Session {
   #linger: NodeJS.Timeout | undefined
 
   constructor(options: SessionOptions) {
-    const { ws, bounds } = options
+    const { ws, socket, bounds, keyId, context } = options
     this.#options = options
     this.#outbox = new Outbox(ws, bounds, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
     this.#heartbeat = setInterval(() => this.#beat(), bounds.heartbeatMs)
+    this.#partial = new PartialMessage(socket, context.budget, keyId, () => this.#onTooMuch())
     // Frames that break the protocol: ws itself closes with 1002, 1007 or 1009.
     ws.on('error', () => this.#stop())
     ws.on('message', (data, isBinary) => this.#onMessage(data as Buffer, isBinary))
@@ -96,23 +107,50 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  #onMessage(data: Buffer, isBinary: boolean): void {
-    if (this.#isClosing) return
-    const read = readFrame(data, isBinary)
-    if ('frame' in read) return this.#onFrame(read.frame)
-    const { id, error } = read
-    if (id !== undefined) return this.#begin(id, 'request', 'none', () => Promise.reject(error))
-    this.#reply(errorFrame(error))
-    if (++this.#malformed >= this.#options.bounds.malformedMax) this.close(WS_CLOSE.malformed, 'Malformed frames.')
+  /** The memory for messages is used up. What the client still sends is not read: it would be kept until the message ends. */
+  #onTooMuch(): void {
+    this.close(WS_CLOSE.overloaded, 'The server holds as many messages as it can. Try again shortly.')
+    this.#options.ws.pause()
   }
 
-  #onFrame(frame: ClientFrame): void {
+  /** Large messages are read in turns with others, yet messages take effect in the order in which they come. */
+  #onMessage(data: Buffer, isBinary: boolean): void {
+    const held = this.#partial.take()
+    const reading = readFrame(data, isBinary, held)
+    if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(atOnce(reading), held)
+    // Nothing more is read meanwhile but what came in the same piece.
+    this.#options.ws.pause()
+    const last = (this.#reading ?? Promise.resolve()).then(async () => {
+      this.#onRead(await inTurns(reading), held)
+      if (this.#reading !== last) return
+      this.#reading = undefined
+      this.#options.ws.resume()
+    })
+    this.#reading = last
+  }
+
+  /** @param held Given back here, unless an exchange begins that takes it over. */
+  #onRead(read: ReadFrame, held: HeldBytes): void {
+    if (this.#isClosing) return held.release()
+    if ('frame' in read) return this.#onFrame(read.frame, held)
+    const { id, error } = read
+    if (id !== undefined) return this.#begin(id, 'request', 'none', held, () => Promise.reject(error))
+    held.release()
+    this.#reply(errorFrame(error))
+    if (error.code !== 'overloaded' && ++this.#malformed >= this.#options.bounds.malformedMax)
+      this.close(WS_CLOSE.malformed, 'Malformed frames.')
+  }
+
+  #onFrame(frame: ClientFrame, held: HeldBytes): void {
     const { context } = this.#options
+    if (frame.type === 'request.create') {
+      const { id, endpoint } = frame
+      return this.#begin(id, 'request', endpoint, held, (exchange) => runRequest(context, exchange, frame))
+    }
+    held.release()
     switch (frame.type) {
-      case 'request.create':
-        return this.#begin(frame.id, 'request', frame.endpoint, (exchange) => runRequest(context, exchange, frame))
       case 'job.subscribe':
-        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', (exchange) =>
+        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', held, (exchange) =>
           runSubscription(context, exchange, frame),
         )
       case 'request.cancel':
@@ -129,14 +167,21 @@ export class Session {
     return exchange?.kind === kind ? exchange : undefined
   }
 
-  #begin(id: string, kind: Exchange['kind'], path: string, work: (exchange: Exchange) => Promise<Ending>): void {
-    if (this.#exchanges.has(id)) return this.close(WS_CLOSE.duplicateId, 'The id is in use.')
-    const key = this.#findKey()
-    if (!key) return
+  #begin(
+    id: string,
+    kind: Exchange['kind'],
+    path: string,
+    held: HeldBytes,
+    work: (exchange: Exchange) => Promise<Ending>,
+  ): void {
+    const isInUse = this.#exchanges.has(id)
+    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is in use.')
+    const key = isInUse ? undefined : this.#findKey()
+    if (!key) return held.release()
     this.begun++
     const { headers, context, bounds } = this.#options
     const log = { sessionId: this.id, path: path.slice(0, 200), route: routeOf(kind, path) }
-    const exchange = new Exchange({ id, kind, key, headers, outbox: this.#outbox, ...log })
+    const exchange = new Exchange({ id, kind, key, headers, outbox: this.#outbox, held, ...log })
     if (this.#exchanges.size >= bounds.inFlightMax) {
       return exchange.end(context, { type: 'failed', error: tooMany(bounds.inFlightMax) })
     }

@@ -109,7 +109,8 @@ export class Sockets {
     const count = (this.#countOfKey.get(key.id) ?? 0) + 1
     this.#countOfKey.set(key.id, count)
     const { headers } = req
-    const session = new Session({ context: this.#context, ws, socket, headers, findKey, bounds: this.#bounds })
+    const [keyId, context, bounds] = [key.id, this.#context, this.#bounds]
+    const session = new Session({ context, ws, socket, headers, findKey, keyId, bounds })
     this.#sessions.set(session, ws)
     const unwatch = this.#context.keys.watch(key, ({ message }) => session.close(WS_CLOSE.keyRevoked, message))
     ws.once('close', () => {

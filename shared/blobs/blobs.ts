@@ -16,6 +16,8 @@ export interface Blobs {
   copy(from: string, to: string): Promise<void>
   /** Reads a blob piece by piece. The caller reads it to its end, or destroys it. @throws ServiceError `not_found` */
   open(key: string): Promise<Readable>
+  /** How many bytes a blob has. @throws ServiceError `not_found` */
+  size(key: string): Promise<number>
   /** @throws ServiceError `not_found` */
   get(key: string): Promise<Buffer>
   /** Deletes a blob; one that is not there is fine. */

@@ -42,6 +42,9 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       const file = await open(pathOf(key)).catch(throwGone)
       return file.createReadStream()
     },
+    async size(key) {
+      return (await stat(pathOf(key)).catch(throwGone)).size
+    },
     async get(key) {
       return await readFile(pathOf(key)).catch(throwGone)
     },

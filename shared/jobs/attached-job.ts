@@ -2,6 +2,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
+import type { StoredBody } from './body.ts'
 import type { Outcome } from './decide.ts'
 import { DeltaBuffer, type MergeDeltas } from './delta-buffer.ts'
 import type { SkippedEvent } from './records.ts'
@@ -39,7 +40,10 @@ export interface Arbiter {
  * the worker whose `started` came first, in the order of `seq`, without gaps; all else is dropped.
  */
 export class AttachedJob {
+  /** Without the body, which a large job must not keep in memory. */
   readonly envelope: AttachedEnvelope
+  /** Where the body is, once it is taken. */
+  stored: StoredBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
   /** When an attempt was sent last, so that a worker may have it; undefined before the first. */

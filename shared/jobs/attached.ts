@@ -179,7 +179,10 @@ export class AttachedJobs implements Arbiter {
       start: this.#startTimer(job),
     })
     try {
-      await this.#sender.send(job)
+      const storing = this.#sender.store(job, spec.body)
+      if (storing) await storing
+      // It may have been ended meanwhile; its reader hears of it.
+      if (job.state !== 'done') await this.#sender.send(job)
     } catch (error) {
       // A record whose acknowledgement was lost may be in the queue all the same.
       this.#stopWorker(job)
@@ -288,7 +291,6 @@ export class AttachedJobs implements Arbiter {
       stream: spec.stream,
       traceparent: spec.traceparent,
       request_id: spec.requestId,
-      body: spec.body,
     }
   }
 

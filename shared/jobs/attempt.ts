@@ -4,7 +4,7 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log.ts'
-import { fetchBody } from './body.ts'
+import type { BodyRoom, FetchedBody } from './body-room.ts'
 import { DeltaBuffer } from './delta-buffer.ts'
 import type { Kind } from './pool.ts'
 
@@ -71,12 +71,14 @@ export class Attempt {
   }
 
   /** Runs to the end; never throws. Resolves when the last event is with the broker. */
-  async run(blobs: Blobs): Promise<AttemptEnd> {
+  async run(blobs: Blobs, room: BodyRoom): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
+    let fetched: FetchedBody | undefined
     try {
-      const body = await this.#read(await fetchBody(this.job, blobs))
+      fetched = await room.fetch(this.job, blobs, this.#abort.signal)
+      const body = await this.#read(fetched.body)
       await (this.job.stream ? this.#stream(body) : this.#whole(body))
       await this.#sink.completed()
       return 'completed'
@@ -84,6 +86,7 @@ export class Attempt {
       return await this.#onError(error).catch((cause: unknown) => this.#onUntold(cause))
     } finally {
       clearTimeout(deadline)
+      fetched?.release()
     }
   }
 

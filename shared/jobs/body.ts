@@ -1,26 +1,50 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { readJson } from '#shared/json/read.ts'
+import { isSmall, writeJson } from '#shared/json/write.ts'
 import { readJob } from './records.ts'
 
 /** Bytes of JSON above which a body travels as a blob (DESIGN section 4). */
 export const BODY_BYTES_MAX = 64 * 1024
 
+/** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */
+export type StoredBody = { readonly json: string } | { readonly blob: string }
+
 /**
- * The record of a job: its envelope as JSON, with the body inside or, when it is large, in a blob under the job's id.
+ * Makes a body ready for any number of records: one too large for them is written into a blob under the job's id, which
+ * whoever ends the job deletes. Nothing else keeps it.
  *
- * @returns The record, and whether a blob was written: whoever ends the job deletes it.
+ * @returns At once for a small body; others have their turn while a large one is written.
  */
-export async function packJob(envelope: JobEnvelope, blobs: Blobs): Promise<{ value: Buffer; hasBlob: boolean }> {
-  const { body, ...rest } = envelope
-  const json = JSON.stringify(body)
-  if (json.length <= BODY_BYTES_MAX) {
-    const head = JSON.stringify(rest)
-    return { value: Buffer.from(`${head.slice(0, -1)},"body":${json}}`), hasBlob: false }
+export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody | Promise<StoredBody> {
+  const json = isSmall(body) ? JSON.stringify(body) : undefined
+  if (json !== undefined && json.length <= BODY_BYTES_MAX) return { json }
+  return storeLarge(id, writeJson(body), blobs)
+}
+
+async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
+  let json = ''
+  for (let piece = pieces.next(); !piece.done; piece = pieces.next()) {
+    json += piece.value
+    if (json.length <= BODY_BYTES_MAX) continue
+    await blobs.put(id, bytesOf(json, pieces))
+    return { blob: id }
   }
-  await blobs.put(envelope.id, Buffer.from(json))
-  return { value: Buffer.from(JSON.stringify({ ...rest, blob: envelope.id })), hasBlob: true }
+  return { json }
+}
+
+async function* bytesOf(first: string, rest: Iterable<string>): AsyncGenerator<Buffer> {
+  yield Buffer.from(first)
+  for (const piece of rest) yield Buffer.from(piece)
+}
+
+/** The record of a job: its envelope as JSON, with its body or the place of it. */
+export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: StoredBody): Buffer {
+  const head = JSON.stringify(envelope).slice(0, -1)
+  const body = 'blob' in stored ? `"blob":${JSON.stringify(stored.blob)}` : `"body":${stored.json}`
+  return Buffer.from(`${head},${body}}`)
 }
 
 /** The envelope of a record, its body not fetched yet. Undefined when it cannot be understood. */
@@ -28,15 +52,16 @@ export function unpackJob(value: Buffer): JobEnvelope | undefined {
   return readJob(value)
 }
 
-/** The body of a job, from the envelope or from its blob. @throws ServiceError `internal_error` when the blob is gone */
+/**
+ * The body of a job, from the envelope or from its blob: others have their turn while a large one is read.
+ *
+ * @throws ServiceError `internal_error` when the blob is gone
+ */
 export async function fetchBody(envelope: Pick<JobEnvelope, 'body' | 'blob'>, blobs: Blobs): Promise<unknown> {
   if (envelope.blob === undefined) return envelope.body
   const value = await blobs.get(envelope.blob).catch((cause: unknown) => {
     // Not the caller's fault: the blob directory is not shared, or it was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
-  const body: unknown = JSON.parse(value.toString())
-  // Checking a large body takes as long again, and others have waited already.
-  await nextTurn()
-  return body
+  return await inTurns(readJson(value))
 }

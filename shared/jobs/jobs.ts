@@ -7,7 +7,7 @@ import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, Scope, Store } from '#shared/store/store.ts'
-import { BODY_BYTES_MAX, fetchBody } from './body.ts'
+import { fetchBody, storeBody } from './body.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import type { Presence } from './presence.ts'
@@ -208,10 +208,8 @@ export class DurableJobs {
   async #requestOf(id: string, spec: NewDurableJob, encode: EncodeContext): Promise<StoredRequest> {
     const { body, attachments = [] } = spec
     const more = attachments.length > 0 ? { attachments: [...attachments] } : {}
-    const json = JSON.stringify(body)
-    if (json.length <= BODY_BYTES_MAX) return { body, ...more, encode }
-    await this.#options.blobs.put(id, Buffer.from(json))
-    return { blob: id, ...more, encode }
+    const stored = await storeBody(id, body, this.#options.blobs)
+    return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
   }
 
   /** The body of a request with its attachments, under names of their own. */

@@ -11,6 +11,7 @@ import type { Log } from '#shared/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempt, type AttemptEnd, type Progress } from './attempt.ts'
 import { unpackJob } from './body.ts'
+import { BodyRoom } from './body-room.ts'
 import type { MergeDeltas } from './delta-buffer.ts'
 import { type ClaimedJob, DurableRuns } from './durable-runs.ts'
 import { ForeignJobs } from './foreign-jobs.ts'
@@ -113,6 +114,8 @@ export interface PoolOptions {
   readonly leaseMs: number
   /** How long jobs that this worker does not know are passed on; default: {@link ForeignJobs}'s. */
   readonly passOnMs?: number | undefined
+  /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
+  readonly bodyRoomBytes: number
   /** The loop broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -151,6 +154,7 @@ export class Pool {
   readonly #stopTaking = new AbortController()
   readonly #rooms: ModelRooms
   readonly #foreign: ForeignJobs
+  readonly #bodyRoom: BodyRoom
   #durable: DurableRuns | undefined
   #lanes: Lane[] = []
   #loop: Promise<unknown> = Promise.resolve()
@@ -165,6 +169,7 @@ export class Pool {
   private constructor(definition: PoolDefinition, options: PoolOptions) {
     this.#definition = definition
     this.#options = options
+    this.#bodyRoom = new BodyRoom(options.bodyRoomBytes)
     this.#reporter = new Reporter(options.broker, this.boot, options.log)
     this.#rooms = new ModelRooms(definition.models, definition.bounds ?? [])
     const { broker, log, passOnMs } = options
@@ -460,7 +465,7 @@ export class Pool {
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
-      const end = await attempt.run(this.#options.blobs)
+      const end = await attempt.run(this.#options.blobs, this.#bodyRoom)
       this.#options.observer.onEnd(attempt.job, end, performance.now() - startedAt)
     } finally {
       this.#running.delete(key)

@@ -3,7 +3,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log.ts'
 import type { AttachedJob } from './attached-job.ts'
-import { packJob } from './body.ts'
+import { recordOf, storeBody } from './body.ts'
 import type { Presence } from './presence.ts'
 import { jobsTopic } from './topics.ts'
 import { Turns } from './turns.ts'
@@ -36,6 +36,23 @@ export class Sender {
     this.#timer = setInterval(() => {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
     }, TURN_MS)
+  }
+
+  /**
+   * Takes the body of a new job, for all of its attempts. A large one goes into a blob before the job waits for its turn:
+   * what waits is small. Undefined when that is done already.
+   */
+  store(job: AttachedJob, body: unknown): Promise<void> | undefined {
+    const stored = storeBody(job.id, body, this.#options.blobs)
+    if (!(stored instanceof Promise)) {
+      job.stored = stored
+      return undefined
+    }
+    return stored.then((late) => {
+      job.stored = late
+      if ('blob' in late) this.#withBlob.add(job.id)
+      if (job.state === 'done') this.dropBlob(job)
+    })
   }
 
   /**
@@ -136,11 +153,9 @@ export class Sender {
   }
 
   async #publish(job: AttachedJob): Promise<void> {
-    const envelope = { ...job.envelope, attempt: job.attempt }
-    const { value, hasBlob } = await packJob(envelope, this.#options.blobs)
-    if (hasBlob) this.#withBlob.add(job.id)
-    if (job.state === 'done') return this.dropBlob(job)
+    const { stored, envelope, attempt } = job
+    if (!stored || job.state === 'done') return
     job.sentAtMs = Date.now()
-    await this.#options.broker.submit(jobsTopic(envelope.pool), value)
+    await this.#options.broker.submit(jobsTopic(envelope.pool), recordOf({ ...envelope, attempt }, stored))
   }
 }

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { packJob } from '#shared/jobs/body.ts'
+import { recordOf } from '#shared/jobs/body.ts'
 import { Dispatcher } from '#shared/jobs/dispatch.ts'
 import { type Kind, Pool, type PoolDefinition } from '#shared/jobs/pool.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
@@ -82,7 +82,15 @@ async function openPool(worker: string, definition: Partial<PoolDefinition> = {}
   const onFatal = (error: unknown) => {
     throw error
   }
-  const more = { blobs, log: silentLog, version: 'test', observer: { onEnd: () => {} }, leaseMs: 9_000, onFatal }
+  const more = {
+    blobs,
+    log: silentLog,
+    version: 'test',
+    observer: { onEnd: () => {} },
+    leaseMs: 9_000,
+    bodyRoomBytes: 1024 * 1024,
+    onFatal,
+  }
   const kinds = { say: work.kind(worker) }
   const pool = await Pool.open({ name: 'inference', slots: 64, kinds, ...definition }, { broker, store: of, ...more })
   pools.push(pool)
@@ -183,13 +191,12 @@ describe('the two lanes of a worker', () => {
   it.each([1, 4])('never run more jobs than its %i slots, however their records come', async (slots) => {
     for (let round = 0; round < 8; round++) {
       const pool = await openPool(`${round}`, { slots })
-      const attached = await Promise.all(
-        Array.from({ length: 8 }, (_, i) =>
-          packJob(envelopeOf({ id: `job_${round}_${i}`, body: { text: `attached ${i}` } }), blobs),
-        ),
-      )
+      const attached = Array.from({ length: 8 }, (_, i) => {
+        const { body: _body, ...envelope } = envelopeOf({ id: `job_${round}_${i}` })
+        return recordOf(envelope, { json: JSON.stringify({ text: `attached ${i}` }) })
+      })
       const low = submit(8, { priority: 'low' })
-      for (const { value } of attached) await broker.submit(jobsTopic('inference'), value)
+      for (const value of attached) await broker.submit(jobsTopic('inference'), value)
       const ids = await low
       await until(() => work.on(`${round}`) === slots)
       expect(pool.running).toBe(slots)

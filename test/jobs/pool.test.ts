@@ -3,7 +3,7 @@ import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.t
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { packJob } from '#shared/jobs/body.ts'
+import { recordOf as packRecord } from '#shared/jobs/body.ts'
 import { type AttemptContext, type Kind, Pool } from '#shared/jobs/pool.ts'
 import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
 import { until } from '../stack.ts'
@@ -101,6 +101,7 @@ async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: n
       store: undefined,
       leaseMs: 9_000,
       passOnMs: options.passOnMs ?? 100,
+      bodyRoomBytes: 1024 * 1024,
       onFatal: (error) => {
         throw error
       },
@@ -111,8 +112,7 @@ async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: n
 }
 
 async function submit(id: string, more: Partial<JobEnvelope> = {}): Promise<void> {
-  const { value } = await packJob(envelopeOf({ id: `job_${id}`, ...more }), noBlobs)
-  await broker.submit(QUEUE, value)
+  await broker.submit(QUEUE, recordOf(id, more))
 }
 
 function control(record: ControlRecord): Promise<void> {
@@ -156,8 +156,9 @@ function queueOf(...values: { value: Buffer; deliveryCount?: number }[]) {
   return { broker: proxied, settled }
 }
 
-async function recordOf(id: string, more: Partial<JobEnvelope> = {}): Promise<Buffer> {
-  return (await packJob(envelopeOf({ id: `job_${id}`, ...more }), noBlobs)).value
+function recordOf(id: string, more: Partial<JobEnvelope> = {}): Buffer {
+  const { body, ...envelope } = envelopeOf({ id: `job_${id}`, ...more })
+  return packRecord(envelope, { json: JSON.stringify(body) })
 }
 
 describe('a worker', () => {

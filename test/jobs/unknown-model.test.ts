@@ -48,7 +48,15 @@ async function openPool(...models: string[]): Promise<Pool> {
   const onFatal = (error: unknown) => {
     throw error
   }
-  const more = { ...common, broker, store, observer: { onEnd: () => {} }, leaseMs: 9_000, onFatal }
+  const more = {
+    ...common,
+    broker,
+    store,
+    observer: { onEnd: () => {} },
+    leaseMs: 9_000,
+    bodyRoomBytes: 1024 * 1024,
+    onFatal,
+  }
   const pool = await Pool.open({ name: 'inference', slots: 4, kinds: { say }, models }, more)
   pools.push(pool)
   return pool

@@ -78,6 +78,7 @@ async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promis
       observer: { onEnd: () => {} },
       store: undefined,
       leaseMs: 9_000,
+      bodyRoomBytes: 1024 * 1024,
       passOnMs,
       onFatal: (error) => {
         throw error

@@ -54,6 +54,12 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     expect(await blobs.sweep(-1_000)).toBe(0)
   })
 
+  it('tells how large a blob is', async () => {
+    const blobs = await open(directory)
+    await blobs.put('key', Buffer.from('日本'))
+    expect(await blobs.size('key')).toBe(6)
+  })
+
   it('copies a blob, which then lives on its own', async () => {
     const blobs = await open(directory)
     await blobs.put('from', Buffer.from('value'))
@@ -89,6 +95,7 @@ describe.each(ADAPTERS)('blobs, $name', ({ open }) => {
     await blobs.delete('gone')
     for (const key of ['never', 'gone']) {
       await expect(blobs.get(key)).rejects.toMatchObject({ code: 'not_found', constructor: ServiceError })
+      await expect(blobs.size(key)).rejects.toMatchObject({ code: 'not_found', constructor: ServiceError })
     }
   })
 

@@ -151,7 +151,15 @@ export class Fleet {
     } as const
     const onFatal = (error: unknown) => history.violated(undefined, `the loop of ${process.name} broke: ${error}`)
     const observer = { onEnd: () => {} }
-    const more = { blobs: noBlobs, log: silentLog, observer, version: 'test', leaseMs, onFatal }
+    const more = {
+      blobs: noBlobs,
+      log: silentLog,
+      observer,
+      version: 'test',
+      leaseMs,
+      bodyRoomBytes: 1024 * 1024,
+      onFatal,
+    }
     return await Pool.open(definition, { broker, store, ...more })
   }
 

@@ -14,6 +14,7 @@ export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {
     get,
     put: async (key, value) => void kept.set(key, Buffer.isBuffer(value) ? value : await buffer(value)),
     copy: async (from, to) => void kept.set(to, await get(from)),
+    size: async (key) => (await get(key)).length,
     open: async (key) => Readable.from([await get(key)]),
     delete: async (key) => void kept.delete(key),
     sweep: async () => 0,
