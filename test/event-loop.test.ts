@@ -1,0 +1,90 @@
+import { existsSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { ECHO_MODEL } from './stack.ts'
+import { HOSTILE_INPUTS, type HostileInput, modelInputs, send } from './support/hostile-inputs.ts'
+import { startWhole, type WholeProcess } from './support/whole-process.ts'
+
+/**
+ * The rule: whatever is sent, no handler holds the event loop for more than 50 ms, and everybody else is answered meanwhile.
+ * Held is CPU time of the service's main thread, so other work on the machine does not count; twice the rule is left for slow
+ * machines.
+ */
+const HOLD_MS_MAX = 100
+/** Longest wait for `/healthz` meanwhile; on a machine that is busy, twenty times what it takes otherwise. */
+const HEALTH_MS_MAX = 250
+
+const weights = join(
+  process.env.XDG_CACHE_HOME || join(homedir(), '.cache'),
+  'sluice/models/smollm2-135m-instruct.gguf',
+)
+const hasWeights = existsSync(weights)
+const MODELS = [
+  ECHO_MODEL,
+  {
+    id: 'embed-1',
+    pool: 'embeddings',
+    engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1' },
+    limits: { context_tokens: 8_192 },
+  },
+  { id: 'speech-1', pool: 'transcription', engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1' } },
+  ...(hasWeights ? [{ id: 'llama-1', engine: { type: 'llama', file: weights, context_tokens: 2_048 } }] : []),
+]
+
+let service: WholeProcess
+beforeAll(async () => {
+  service = await startWhole({ models: MODELS, settings: { REQUEST_TIMEOUT_MS: '300000', START_TIMEOUT_MS: '30000' } })
+  const chat = { model: hasWeights ? 'llama-1' : 'echo-1', max_tokens: 1, messages: [{ role: 'user', content: 'hi' }] }
+  expect(await send(service.url, 'POST /v1/chat/completions', JSON.stringify(chat))).toBe(200)
+  // What is loaded with its first use is loaded: a model, a vocabulary.
+  const tokens = { model: 'embed-1', input: [1, 2, 3] }
+  expect(await send(service.url, 'POST /v1/embeddings', JSON.stringify(tokens))).toBe(502)
+})
+afterAll(() => service[Symbol.asyncDispose]())
+
+async function healthMs(): Promise<number> {
+  const sentAt = performance.now()
+  expect(await send(service.url, 'GET /healthz')).toBe(200)
+  return performance.now() - sentAt
+}
+
+/** Asks for the health again and again while `work` is done. */
+async function longestHealthMs(work: Promise<unknown>): Promise<number> {
+  let isDone = false
+  const done = work.finally(() => {
+    isDone = true
+  })
+  let longest = 0
+  while (!isDone) {
+    longest = Math.max(longest, await healthMs())
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+  await done
+  return longest
+}
+
+async function checkRow({ name, make, send, holds }: HostileInput): Promise<void> {
+  const made = make()
+  const usualMs = Math.max(await healthMs(), await healthMs(), await healthMs())
+  await service.longestHoldMs()
+  let status: number | undefined
+  const work = send(service.url, made).then((answered) => {
+    status = answered
+  })
+  const waitedMs = await longestHealthMs(work)
+  const heldMs = await service.longestHoldMs()
+  if (process.env.TEST_LOG) process.stdout.write(`${heldMs} ms held, ${waitedMs} ms for health, ${status}: ${name}\n`)
+  expect(service.isAlive).toBe(true)
+  expect(status).not.toBe(0)
+  expect(heldMs).toBeLessThan(holds?.ms ?? HOLD_MS_MAX)
+  expect(waitedMs).toBeLessThan(Math.max(HEALTH_MS_MAX, 20 * usualMs) + (holds?.ms ?? 0))
+}
+
+describe('no input holds the event loop', () => {
+  it.each(HOSTILE_INPUTS)('$name', checkRow)
+})
+
+describe.skipIf(!hasWeights)('no input for a model in the process holds the event loop', () => {
+  it.each(modelInputs('llama-1'))('$name', checkRow)
+})

@@ -1,0 +1,225 @@
+import { request } from 'node:http'
+import { WebSocket } from 'ws'
+import { WS_PROTOCOL } from '#schemas/ws.ts'
+import { TEST_KEY } from '../stack.ts'
+
+/**
+ * What a caller may send to make the service compute for long: the largest and oddest of each kind that every endpoint reads.
+ * A new endpoint adds its rows.
+ */
+export interface HostileInput {
+  readonly name: string
+  /** Makes it: one at a time, since all together would fill the memory of the test. */
+  make(): Buffer
+  /** Sends it, and settles when it is answered. @returns The status of the answer, if it is HTTP */
+  send(url: string, made: Buffer): Promise<number | undefined>
+  /** For what takes longer than the rule allows: how long, in milliseconds, and why. */
+  readonly holds?: { readonly ms: number; readonly why: string }
+}
+
+const MIB = 1024 * 1024
+const LARGE = 28 * MIB
+const CHAT = '/v1/chat/completions'
+const MESSAGES = '/v1/messages'
+const COUNT = '/v1/messages/count_tokens'
+const EMBEDDINGS = '/v1/embeddings'
+const CODE = '/v1/tools/code'
+
+/** Sends one request and waits for the end of its answer. A connection that is cut has status 0. */
+export function send(
+  url: string,
+  line: string,
+  body: string | Buffer = '',
+  headers: Record<string, string> = {},
+): Promise<number> {
+  const [method = '', path = ''] = line.split(/ (.*)/s)
+  return new Promise((resolve) => {
+    const sent = request(`${url}${path}`, {
+      method,
+      agent: false,
+      headers: {
+        authorization: `Bearer ${TEST_KEY}`,
+        ...(body.length > 0 && { 'content-type': 'application/json' }),
+        ...headers,
+      },
+    })
+    sent.on('response', (response) => {
+      response.resume()
+      response.on('close', () => resolve(response.statusCode ?? 0))
+    })
+    sent.on('error', () => resolve(0))
+    sent.end(body)
+  })
+}
+
+function post(name: string, path: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
+  return {
+    name: `POST ${path} with ${name}`,
+    make: () => bytesOf(make()),
+    send: (url, made) => send(url, `POST ${path}`, made),
+    ...more,
+  }
+}
+
+function bytesOf(value: unknown): Buffer {
+  return Buffer.from(typeof value === 'string' ? value : JSON.stringify(value))
+}
+
+function get(name: string, target: string, headers: Record<string, string> = {}): HostileInput {
+  return { name, make: () => Buffer.alloc(0), send: (url) => send(url, `GET ${target}`, '', headers) }
+}
+
+const ECHO_WORD = { ms: 600, why: 'the echo engine, which is for tests and load, finds a word in one search' }
+const UNMASKED = { ms: 400, why: 'ws joins and unmasks a message of 32 MiB at once' }
+
+const chat = (content: unknown, more: object = {}) => ({
+  model: 'echo-1',
+  max_tokens: 10,
+  messages: [{ role: 'user', content }],
+  ...more,
+})
+const words = (bytes: number) => 'hello world '.repeat(Math.floor(bytes / 12))
+const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
+const pixels = (bytes: number) => `data:image/png;base64,${'iVBORw0K'.repeat(Math.floor(bytes / 8))}`
+const tool = (index: number, parameters: object) => ({
+  type: 'function',
+  function: { name: `tool_${index}`, parameters },
+})
+
+const CHAT_INPUTS: readonly HostileInput[] = [
+  post('a text of words', CHAT, () => chat(words(LARGE))),
+  post('a text of one word', CHAT, () => chat('a'.repeat(LARGE)), { holds: ECHO_WORD }),
+  post('a text of escapes', CHAT, () => chat('\n"\\'.repeat(LARGE / 6))),
+  post('a text of Japanese', CHAT, () => chat('日本語'.repeat(LARGE / 9)), { holds: ECHO_WORD }),
+  post('a text of emoji', CHAT, () => chat('😀'.repeat(LARGE / 4))),
+  post('a text of blanks', CHAT, () => chat(' '.repeat(LARGE)), { holds: ECHO_WORD }),
+  post('a text, streamed', CHAT, () => chat(words(LARGE), { stream: true })),
+  post('100,000 messages', CHAT, () => ({
+    model: 'echo-1',
+    messages: Array.from({ length: 100_000 }, () => ({ role: 'user', content: 'hi' })),
+  })),
+  post('100,000 parts', CHAT, () => chat(Array.from({ length: 100_000 }, () => ({ type: 'text', text: 'hi' })))),
+  post('a deep body', CHAT, () => `{"model":"echo-1","messages":${nested(127)}}`),
+  post('a body too deep', CHAT, () => `{"model":"echo-1","messages":${nested(LARGE / 2)}}`),
+  post('400,000 values where one belongs', CHAT, () => ({ model: 'echo-1', messages: Array(399_000).fill(1) })),
+  post('400,000 unknown fields', CHAT, () => ({
+    ...chat('hi'),
+    ...Object.fromEntries(Array.from({ length: 390_000 }, (_, i) => [`f${i}`, i])),
+  })),
+  post('128 tools', CHAT, () => chat('tool_1', { tools: Array.from({ length: 128 }, (_, i) => tool(i, {})) })),
+  post('a schema of 8 MB', CHAT, () =>
+    chat('tool_1', { tools: [tool(1, { type: 'object', description: words(8 * MIB) })] }),
+  ),
+  post('100,000 tokens of answer', CHAT, () => chat('!echo tokens=100000', { max_tokens: 100_000 })),
+  post('a stop string of 28 MB', CHAT, () => chat('hi', { stop: ['a'.repeat(LARGE)] })),
+  post('an image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: pixels(LARGE) } }])),
+  post('a broken image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: `${pixels(LARGE)}!` } }])),
+  post('metadata of 28 MB', CHAT, () => chat('hi', { metadata: { a: words(LARGE) } })),
+  post('JSON that breaks off at its end', CHAT, () => `{"model":"echo-1","messages":["${words(LARGE)}"`),
+  post('bytes that are no JSON', CHAT, () => '\u0000'.repeat(LARGE)),
+  post('a body of blanks', CHAT, () => ' '.repeat(LARGE)),
+  post('a text of words and an Idempotency-Key', CHAT, () => chat(words(LARGE)), {
+    send: (url, made) => send(url, `POST ${CHAT}`, made, { 'idempotency-key': `k${LARGE}` }),
+  }),
+]
+
+const MESSAGES_INPUTS: readonly HostileInput[] = [
+  post('a text of words', MESSAGES, () => chat(words(LARGE))),
+  post('a system prompt of words', MESSAGES, () => chat('hi', { system: words(LARGE) })),
+  post('100,000 messages', MESSAGES, () => ({
+    model: 'echo-1',
+    max_tokens: 10,
+    messages: Array.from({ length: 100_000 }, (_, i) => ({ role: i % 2 ? 'assistant' : 'user', content: 'hi' })),
+  })),
+  post('a text of words', COUNT, () => chat(words(LARGE), { max_tokens: undefined })),
+  post('a text of one word', COUNT, () => chat('a'.repeat(LARGE), { max_tokens: undefined })),
+]
+
+const OTHER_INPUTS: readonly HostileInput[] = [
+  post('2,048 inputs', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(2_048).fill(words(12 * 1024)) })),
+  post('an input of 28 MB', EMBEDDINGS, () => ({ model: 'embed-1', input: words(LARGE) })),
+  post('300,000 tokens', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(300_000).fill(1) })),
+  post('code of 28 MB', CODE, () => ({ lang: 'python', code: 'x = 1;'.repeat(LARGE / 6) })),
+  post('100,000 libraries', CODE, () => ({ lang: 'python', code: '1', libraries: Array(100_000).fill('numpy') })),
+  post('audio of 28 MB in JSON', '/v1/jobs', () => ({
+    endpoint: '/v1/audio/transcriptions',
+    body: { model: 'speech-1', file: `data:audio/wav;base64,${'UklGRg=='.slice(0, 4).repeat(LARGE / 4)}` },
+  })),
+  post('a text of words', '/v1/jobs', () => ({ endpoint: CHAT, body: chat(words(LARGE)) })),
+  post('an unknown endpoint of 28 MB', '/v1/jobs', () => ({ endpoint: 'x'.repeat(LARGE), body: {} })),
+  form(
+    'fields of 16 MB',
+    [1, 2, 3, 4].map((i) => [`known_speaker_references[${i}]`, 'a'.repeat(4 * MIB)]),
+  ),
+  form(
+    '1,000 fields',
+    Array.from({ length: 1_000 }, (_, i) => [`f${i}`, 'x']),
+  ),
+  get('GET /v1/models with a long path', `/v1/models/${'%41'.repeat(4_000)}`),
+  get('GET with long headers', '/v1/models', { 'x-long': 'a, '.repeat(4_000) }),
+  get('GET /v1/jobs with many statuses', `/v1/jobs?status=${'queued,'.repeat(2_000)}`),
+  get('GET /v1/jobs with many parameters', `/v1/jobs?${'a[b][]=1&'.repeat(1_500)}`),
+  get('GET /v1/jobs with a long cursor', `/v1/jobs?after=${'job_'.repeat(3_000)}`),
+]
+
+const SOCKET_INPUTS: readonly HostileInput[] = [
+  frame('a request of 28 MB', () => ({ type: 'request.create', id: 'r1', endpoint: CHAT, body: chat(words(LARGE)) }), {
+    holds: UNMASKED,
+  }),
+  frame('400,000 values', () => ({
+    type: 'request.create',
+    id: 'r1',
+    endpoint: CHAT,
+    body: { a: Array(390_000).fill(1) },
+  })),
+  frame('28 MB that are no JSON', () => 'x'.repeat(LARGE), { holds: UNMASKED }),
+]
+
+/** Every row. */
+export const HOSTILE_INPUTS: readonly HostileInput[] = [
+  ...CHAT_INPUTS,
+  ...MESSAGES_INPUTS,
+  ...OTHER_INPUTS,
+  ...SOCKET_INPUTS,
+]
+
+/** Rows for a model that runs inside the service, in place of one that repeats what it is told. */
+export function modelInputs(model: string): HostileInput[] {
+  return [
+    post(`a text of words for ${model}`, CHAT, () => chat(words(LARGE), { model })),
+    post(`a text that nearly fits for ${model}`, CHAT, () => chat(words(128 * 1024), { model })),
+    post(`1,000 messages for ${model}`, CHAT, () => ({
+      model,
+      messages: Array.from({ length: 1_000 }, () => ({ role: 'user', content: 'hi' })),
+    })),
+    post(`2 MB of words for ${model}`, COUNT, () => chat(words(2 * MIB), { model, max_tokens: undefined })),
+  ]
+}
+
+function form(name: string, fields: readonly (readonly string[])[]): HostileInput {
+  const parts = () =>
+    fields.map(([field, value]) => `--x\r\ncontent-disposition: form-data; name="${field}"\r\n\r\n${value}\r\n`)
+  const path = '/v1/audio/transcriptions'
+  return {
+    name: `POST ${path} with ${name}`,
+    make: () => Buffer.from(`${parts().join('')}--x--\r\n`),
+    send: (url, made) => send(url, `POST ${path}`, made, { 'content-type': 'multipart/form-data; boundary=x' }),
+  }
+}
+
+function frame(name: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
+  const exchange = (url: string, made: Buffer) =>
+    new Promise<undefined>((resolve, reject) => {
+      const ws = new WebSocket(`${url.replace('http', 'ws')}/v1/ws`, WS_PROTOCOL, {
+        headers: { authorization: `Bearer ${TEST_KEY}` },
+      })
+      ws.on('error', reject)
+      ws.on('close', () => resolve(undefined))
+      ws.on('message', (data) => {
+        const { type } = JSON.parse(String(data)) as { type: string }
+        if (type === 'session.created') ws.send(made, { binary: false })
+        else if (['error', 'request.failed', 'request.completed'].includes(type)) ws.close()
+      })
+    })
+  return { name: `a WebSocket with ${name}`, make: () => bytesOf(make()), send: exchange, ...more }
+}
