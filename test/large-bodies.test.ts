@@ -34,11 +34,22 @@ describe('a large body', () => {
     }
   })
 
+  test.each(['logit_bias', 'metadata'])('is checked as far as the first problem of its %s', (field) => {
+    const map = Object.fromEntries(
+      Array.from({ length: 50_000 }, (_, index) => [`${index}`, index < 3 ? undefined : {}]),
+    )
+    const body = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }], [field]: { ...map, 0: 0, 1: 0, 2: 0 } }
+    if (field === 'metadata') Object.assign(body.metadata ?? {}, { 0: 'a', 1: 'b', 2: 'c' })
+    const startedMs = cpuMs()
+    expect(() => parseBody(ChatRequest, body, 'openai')).toThrow(expect.objectContaining({ param: `${field}.3` }))
+    expect(cpuMs() - startedMs).toBeLessThan(250)
+  })
+
   test('may not have objects of very many keys, wherever they are', () => {
-    const wide = Object.fromEntries(Array.from({ length: 10_001 }, (_, index) => [`k${index}`, 1]))
-    const message = /more than 10000 keys/
+    const wide = Object.fromEntries(Array.from({ length: 50_001 }, (_, index) => [`k${index}`, 1]))
+    const message = /more than 50000 keys/
     expect(() => refuseShape(Buffer.from(JSON.stringify({ a: [1, { b: wide }] })))).toThrow(message)
-    const lists = { a: Array(20_000).fill(1), ...Object.fromEntries(Object.entries(wide).slice(2)) }
+    const lists = { a: Array(60_000).fill(1), ...Object.fromEntries(Object.entries(wide).slice(2)) }
     expect(() => refuseShape(Buffer.from(JSON.stringify(lists)))).not.toThrow()
   })
 
