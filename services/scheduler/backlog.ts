@@ -99,13 +99,13 @@ export class Backlog {
   #showOne(metrics: Metrics, labels: { pool: PoolName; priority: Priority; state: (typeof STATES)[number] }): void {
     const isWanted = (row: Depth) =>
       row.pool === labels.pool && row.priority === labels.priority && row.state === labels.state
-    const read = (value: (row: Depth | undefined) => number) =>
-      Date.now() - this.#readAtMs > STALE_MS ? undefined : value(this.#depth.find(isWanted))
+    const read = (value: (rows: readonly Depth[]) => number) =>
+      Date.now() - this.#readAtMs > STALE_MS ? undefined : value(this.#depth.filter(isWanted))
     metrics.gauge('sluice_jobs', 'Durable jobs in the store that have not ended', labels, () =>
-      read((row) => row?.count ?? 0),
+      read((rows) => rows.reduce((sum, { count }) => sum + count, 0)),
     )
     metrics.gauge('sluice_jobs_oldest_seconds', 'Age of the oldest of them', labels, () =>
-      read((row) => (row ? Math.max(0, Date.now() - row.oldest_at_ms) / 1_000 : 0)),
+      read((rows) => Math.max(0, ...rows.map(({ oldest_at_ms }) => Date.now() - oldest_at_ms)) / 1_000),
     )
   }
 }

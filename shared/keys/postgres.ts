@@ -1,6 +1,6 @@
 import { type Compiled, valuesOf } from '#shared/store/compile.ts'
 import { PostgresConnection } from '#shared/store/postgres-connection.ts'
-import { migrate } from '#shared/store/postgres-schema.ts'
+import { migrate } from '#shared/store/postgres-migrate.ts'
 import type { Params, Row } from '#shared/store/sql.ts'
 import type { Statement } from '#shared/store/statements.ts'
 import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
@@ -41,6 +41,7 @@ const REVOKE: Statement = {
  * @throws ServiceError `overloaded` when it cannot be reached at the start
  */
 export async function openPostgresKeys(url: string): Promise<KeyStore> {
+  await migrate(url)
   const connection = new PostgresConnection({
     url,
     connectionsMax: CONNECTIONS_MAX,
@@ -48,13 +49,7 @@ export async function openPostgresKeys(url: string): Promise<KeyStore> {
     // Whoever lists the keys meets the outage, and says so.
     onProblem: () => undefined,
   })
-  try {
-    await migrate(connection)
-    return new PostgresKeys(connection)
-  } catch (error) {
-    await connection.close()
-    throw error
-  }
+  return new PostgresKeys(connection)
 }
 
 class PostgresKeys implements KeyStore {

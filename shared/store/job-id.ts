@@ -10,6 +10,7 @@ import { newId } from '#shared/id.ts'
 const PREFIX = 'job_'
 const TIME_LENGTH = 10
 const RANDOM_LENGTH = 22
+const ATTACHMENT_LENGTH = 8
 /** Crockford's base 32, as in ULID: sorts like the numbers. */
 const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
@@ -25,6 +26,19 @@ export function newJobId(atMs: number = Date.now()): string {
 export function childJobId(parentId: string, step: string): string {
   const hash = createHash('sha256').update(`${parentId}\n${step}`).digest('hex').slice(0, RANDOM_LENGTH)
   return parentId.slice(0, PREFIX.length + TIME_LENGTH) + hash
+}
+
+/**
+ * A key for a blob that a job is to hold beside its body. It begins with the job's id, so that whoever finds the blob knows
+ * whom to ask whether it is still needed; the job may not be there yet.
+ */
+export function newAttachmentKey(jobId: string): string {
+  return newId(`${jobId}-`, ATTACHMENT_LENGTH)
+}
+
+/** The id of the durable job that a blob belongs to, if any job; undefined for the blob of an attached one. */
+export function ownerOfBlob(key: string): string | undefined {
+  return /^(job_[0-9A-HJKMNP-TV-Z]{10}\w{22})(-\w+)?$/.exec(key)?.[1]
 }
 
 /** The start of every id made at a time: no id of that time or later sorts before it. */

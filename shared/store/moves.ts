@@ -135,7 +135,7 @@ export const CANCEL: Move = {
   set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${WAITING} THEN 'cancelled' ELSE state END,
         ${endWhen(WAITING)}`,
   where: `id = :id AND tenant = coalesce(:tenant, tenant)
-          AND (${WAITING} OR (state = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
+          AND (${STATE} IN ('queued', 'scheduled') OR (${STATE} = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
 }
 

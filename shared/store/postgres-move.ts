@@ -2,7 +2,7 @@ import { replaceNames } from './compile.ts'
 import { CREATE_KEY, type Insert } from './inserts.ts'
 import type { Move } from './moves.ts'
 import { pickOf, updateOf } from './sql.ts'
-import { ERASE_EVENTS, ERASE_JOB, FIND, find, JOB_COLUMNS, type Statement } from './statements.ts'
+import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, FIND, find, JOB_COLUMNS, type Statement } from './statements.ts'
 
 /**
  * Moves, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or
@@ -99,10 +99,11 @@ function forMany(part: string): [given: string, part: string] {
   return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
-/** Job and events, at once. */
+/** Job, events and addresses of messages, at once. */
 export const ERASE: Statement = {
   name: 'erase',
-  sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased))
+  sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),
+          messages AS (${ERASE_DELIVERIES} AND EXISTS (SELECT 1 FROM erased))
         SELECT id FROM erased`,
 }
 

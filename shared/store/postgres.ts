@@ -1,9 +1,11 @@
+import { ServiceError } from '#shared/error.ts'
 import { type Compiled, parameterOf, valuesOf } from './compile.ts'
 import { CREATE, type Insert } from './inserts.ts'
 import { jobIdTime } from './job-id.ts'
 import type { Move } from './moves.ts'
 import { PostgresConnection } from './postgres-connection.ts'
 import { Groups, type Item } from './postgres-groups.ts'
+import { migrate, type OnProgress } from './postgres-migrate.ts'
 import {
   ERASE,
   findStatement,
@@ -12,10 +14,10 @@ import {
   moveStatement,
   sweepStatement,
 } from './postgres-move.ts'
-import { addPartitions, dropPartitions, migrate } from './postgres-schema.ts'
+import { addPartitions, dropPartitions } from './postgres-schema.ts'
 import type { MovedRow, Params, Row, SqlDatabase } from './sql.ts'
 import { SqlStore } from './sql-store.ts'
-import { FIND, PURGES, type Statement, takeDeliveries } from './statements.ts'
+import { FIND, type Statement } from './statements.ts'
 import type { NewEvent, Store } from './store.ts'
 
 /** `check_violation`: Postgres' word for a row that no partition takes. */
@@ -30,6 +32,8 @@ export interface PostgresOptions {
   readonly statementTimeoutMs?: number
   /** Hears of each outage once, and of its end. */
   readonly onProblem: (message: string, fields: Record<string, unknown>) => void
+  /** Hears of changes of the schema, which the start waits for. */
+  readonly onProgress?: OnProgress
 }
 
 /**
@@ -41,10 +45,10 @@ export interface PostgresOptions {
  * @throws ServiceError `overloaded` when it cannot be reached at the start
  */
 export async function openPostgresStore(options: PostgresOptions): Promise<Store> {
-  const { url, connectionsMax = 10, statementTimeoutMs = 10_000, onProblem } = options
+  const { url, connectionsMax = 10, statementTimeoutMs = 10_000, onProblem, onProgress } = options
+  await migrate(url, onProgress)
   const connection = new PostgresConnection({ url, connectionsMax, statementTimeoutMs, onProblem })
   try {
-    await migrate(connection)
     await addPartitions(connection)
     return new SqlStore(new PostgresDatabase(connection))
   } catch (error) {
@@ -95,14 +99,16 @@ class PostgresDatabase implements SqlDatabase {
     return (await this.run(ERASE, params)).length > 0
   }
 
-  async takeDeliveries(params: Params): Promise<Row[]> {
-    return await this.run(takeDeliveries('FOR UPDATE SKIP LOCKED'), params)
+  async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
+    return await this.run(statement('FOR UPDATE SKIP LOCKED'), params)
   }
 
-  async purge(): Promise<void> {
+  async keepDays(): Promise<void> {
     await addPartitions(this.#connection)
-    for (const statement of PURGES) await this.run(statement, {})
-    await dropPartitions(this.#connection)
+    await dropPartitions(this.#connection).catch((error: unknown) => {
+      // Somebody reads a day for long, such as a backup: it is dropped later, and its rows are deleted one by one.
+      if (!ServiceError.from(error).isUndone) throw error
+    })
   }
 
   async close(): Promise<void> {

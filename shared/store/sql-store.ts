@@ -4,7 +4,7 @@ import type { PoolName } from '#schemas/job.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
 import * as moves from './moves.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
+import { eventRows, type MovedRow, type Params, type Row, type SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import {
   type Created,
@@ -19,6 +19,7 @@ import {
   type NewJob,
   type OwnedJob,
   type ProcessLease,
+  type Purged,
   type QueuedOf,
   type ReapPolicy,
   type Run,
@@ -29,9 +30,22 @@ import {
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
+/**
+ * Rows that one statement writes at most: SQLite holds the event loop meanwhile. A job has an entry in ten indexes; events
+ * have one, and lie side by side.
+ */
+const JOBS_MAX = 100
+const ROWS_MAX = 500
+const EVENTS_MAX = 2_000
+/** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
+const LOOK = 500
+const PUT_OFF_MAX = 10
+
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly #db: SqlDatabase
+  /** The purge before this one left something. */
+  #isPurging = false
 
   constructor(db: SqlDatabase) {
     this.#db = db
@@ -105,7 +119,12 @@ export class SqlStore implements Store {
   }
 
   async erase(scope: Scope, id: string): Promise<boolean> {
-    return await this.#db.erase({ id, tenant: tenantOf(scope) })
+    const params = { id, tenant: tenantOf(scope) }
+    const job = await this.find(scope, id)
+    // The last statement is the one that counts: cut short before it, all of this is done again.
+    for (let upTo = EVENTS_MAX; upTo < (job?.last_seq ?? 0); upTo += EVENTS_MAX)
+      await this.#db.run(statements.ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
+    return await this.#db.erase(params)
   }
 
   async redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined> {
@@ -114,15 +133,15 @@ export class SqlStore implements Store {
   }
 
   async startDue(limit: number): Promise<Dispatch[]> {
-    return (await this.#db.move(moves.START_DUE, { limit }, [])).map(dispatchOf)
+    return (await this.#sweep(moves.START_DUE, {}, limit)).map(dispatchOf)
   }
 
   async takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]> {
-    return (await this.#db.move(moves.TAKE_UNPUBLISHED, { pool, older_ms: olderThanMs, limit }, [])).map(dispatchOf)
+    return (await this.#sweep(moves.TAKE_UNPUBLISHED, { pool, older_ms: olderThanMs }, limit)).map(dispatchOf)
   }
 
   async expire(limit: number): Promise<Moved[]> {
-    return (await this.#db.move(moves.EXPIRE, { limit }, [])).map((row) => movedOf(row, [], false))
+    return (await this.#sweep(moves.EXPIRE, {}, limit)).map((row) => movedOf(row, [], false))
   }
 
   async reap(holder: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]> {
@@ -133,9 +152,8 @@ export class SqlStore implements Store {
       deadline_grace_ms: policy.deadlineGraceMs,
       timeout_error: jsonText(TIMED_OUT),
       lost_error: jsonText(LOST),
-      limit,
     }
-    return (await this.#db.move(moves.REAP, params, [])).map(dispatchOf)
+    return (await this.#sweep(moves.REAP, params, limit)).map(dispatchOf)
   }
 
   async find(scope: Scope, id: string): Promise<DurableJob | undefined> {
@@ -195,7 +213,16 @@ export class SqlStore implements Store {
   }
 
   async takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
-    return (await this.#db.takeDeliveries({ limit, lease_ms: leaseMs })).map(deliveryOf)
+    const taken: Row[] = []
+    const look = Math.max(LOOK, limit)
+    for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
+      const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
+      taken.push(...(await this.#db.pick(statements.takeDeliveries, params)))
+      if (taken.length === limit) break
+      // Fewer than were looked at: the rest of them, if there is any, is due to others.
+      if ((await this.#db.pick(statements.putOffDeliveries, { look })).length < look) break
+    }
+    return taken.map(deliveryOf)
   }
 
   async recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean> {
@@ -207,19 +234,47 @@ export class SqlStore implements Store {
       error: outcome.state === 'delivered' ? null : outcome.error,
       retry_in_ms: outcome.state === 'pending' ? Math.ceil(outcome.retryInMs) : 0,
     }
-    return (await this.#db.run(statements.RECORD_DELIVERY, params)).length > 0
+    const [row] = await this.#db.run(statements.RECORD_DELIVERY, params)
+    if (row && outcome.state !== 'pending')
+      await this.#db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
+    return row !== undefined
   }
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {
     return (await this.#db.run(statements.LIST_DELIVERIES, { id: jobId })).map(deliveryOf)
   }
 
-  async purge(): Promise<void> {
-    await this.#db.purge()
+  async purge(): Promise<Purged> {
+    if (!this.#isPurging) await this.#db.keepDays()
+    const events = await this.#db.run(statements.PURGE_EVENTS, { jobs: JOBS_MAX, limit: EVENTS_MAX })
+    const hasMoreEvents = events.length === EVENTS_MAX
+    const jobs = hasMoreEvents ? [] : await this.#db.run(statements.PURGE_JOBS, { jobs: JOBS_MAX })
+    let hasMore = hasMoreEvents || jobs.length === JOBS_MAX
+    for (const statement of statements.PURGES) {
+      const rows = await this.#db.run(statement, { limit: ROWS_MAX })
+      hasMore ||= rows.length === ROWS_MAX
+    }
+    this.#isPurging = hasMore
+    return { requests: jobs.flatMap(({ request }) => jsonOf(request) ?? []), hasMore }
   }
 
   async close(): Promise<void> {
     await this.#db.close()
+  }
+
+  /** Moves up to `limit` jobs, a few at a time. What a failure cuts short gives those that were moved before it. */
+  async #sweep(move: moves.Move, params: Params, limit: number): Promise<MovedRow[]> {
+    const rows: MovedRow[] = []
+    for (let isMore = true; isMore && rows.length < limit; ) {
+      const most = Math.min(JOBS_MAX, limit - rows.length)
+      const moved = await this.#db.move(move, { ...params, limit: most }, []).catch((error: unknown) => {
+        if (rows.length === 0) throw error
+        return []
+      })
+      rows.push(...moved)
+      isMore = moved.length === most
+    }
+    return rows
   }
 
   async #moveOne(move: moves.Move, params: Params): Promise<Moved | undefined> {

@@ -26,10 +26,12 @@ export interface SqlDatabase {
   move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]>
   /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
-  /** Erases a job and its events. */
+  /** Erases a job with its events and the addresses of its messages. */
   erase(params: Params): Promise<boolean>
-  takeDeliveries(params: Params): Promise<Row[]>
-  purge(): Promise<void>
+  /** Runs a statement that picks rows for itself: of several at once, each takes others. */
+  pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
+  /** Prepares the days to come, and lets go of those past as a whole, where it can. */
+  keepDays(): Promise<void>
   close(): Promise<void>
 }
 

@@ -19,14 +19,11 @@ import {
 import { SqlStore } from './sql-store.ts'
 import { GroupCommit, translated } from './sqlite-commit.ts'
 import { openExclusively } from './sqlite-lock.ts'
-import { ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, PURGES, type Statement, takeDeliveries } from './statements.ts'
+import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, type Statement } from './statements.ts'
 import type { NewEvent, Store } from './store.ts'
 
 /** An fsync for each commit; a larger cache and a longer log than the defaults, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
-
-/** Rows one purge deletes at most: it holds up everything else meanwhile. */
-const PURGE_MAX = 1_000
 
 export interface SqliteOptions {
   /** Where `store.db` lies; made when it is not there. */
@@ -81,8 +78,6 @@ const INSERT_DELIVERY = `
   SELECT 'evt_' || substr(id, 5) || '_' || last_seq, id, last_seq, tenant, webhook_url, :type, 'pending', now_ms(),
     now_ms(), now_ms() + retention_ms
   FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
-const PURGE_JOBS = `DELETE FROM jobs WHERE id IN (
-  SELECT id FROM jobs WHERE purge_at_ms <= now_ms() LIMIT ${PURGE_MAX}) RETURNING id`
 
 /** Runs writes in order, in groups; reads at once. Both see what is committed. */
 class SqliteDatabase implements SqlDatabase {
@@ -135,21 +130,17 @@ class SqliteDatabase implements SqlDatabase {
   async erase(params: Params): Promise<boolean> {
     return await this.#write(() => {
       const isErased = this.#all(ERASE_JOB, params).length > 0
-      if (isErased) this.#all(ERASE_EVENTS, params)
+      if (isErased) for (const sql of [ERASE_EVENTS, ERASE_DELIVERIES]) this.#all(sql, params)
       return isErased
     })
   }
 
-  async takeDeliveries(params: Params): Promise<Row[]> {
-    return await this.#write(() => this.#all(takeDeliveries('').sql, params))
+  async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
+    return await this.run(statement(''), params)
   }
 
-  async purge(): Promise<void> {
-    await this.#write(() => {
-      const purged = this.#all(PURGE_JOBS, {})
-      for (const { id } of purged) this.#all(ERASE_EVENTS, { id: String(id) })
-      for (const { sql } of PURGES) this.#all(sql, {})
-    })
+  async keepDays(): Promise<void> {
+    // One file holds them all.
   }
 
   async close(): Promise<void> {
@@ -184,7 +175,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   #refuseWhenClosed(): void {
-    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.')
+    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true })
   }
 }
 

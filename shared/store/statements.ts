@@ -3,6 +3,7 @@
  *
  * Names of statements are unique; they name prepared statements.
  */
+import { DurableState } from '#schemas/durable-job.ts'
 import type { Params } from './sql.ts'
 import type { ListQuery } from './store.ts'
 
@@ -37,7 +38,8 @@ export const FIND_PAST: Statement = {
 
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
-  sql: `SELECT request, result FROM jobs WHERE id = :id AND erased_at_ms IS NULL AND ${VISIBLE}`,
+  // Written so that no index of jobs that are not erased fits: see `STATE` in moves.ts.
+  sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
 
 /** The job that holds an idempotency key; its id alone when the job is gone. */
@@ -61,37 +63,52 @@ export const FIND_CHUNK: Statement = {
           AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND (attempt <> :attempt OR owner = :owner)) ORDER BY seq`,
 }
 
-/** A page of jobs and one more, which says whether there is another page. */
+/** States of jobs that have not ended: those whose time to be kept has not begun. */
+const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress'])
+
+/**
+ * A page of jobs and one more, which says whether there is another page.
+ *
+ * A tenant's page is the first of the pages of each state asked for: each is one range of an index that ends in the id, so
+ * that no more than a page of each is read, however many jobs there are and however rare those asked for.
+ */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
-  const params: Params = { limit: query.limit + 1 }
-  const states = (query.states ?? []).map((state, i) => {
-    params[`state${i}`] = state
-    return `:state${i}`
-  })
-  const order = query.order ?? 'desc'
+  const { order = 'desc', after, endpoint, parentId } = query
   const filters: [condition: string, name: string, value: string | null | undefined][] = [
-    ['tenant = :tenant', 'tenant', tenant],
-    [`id ${order === 'desc' ? '<' : '>'} :after`, 'after', query.after],
-    ['endpoint = :endpoint', 'endpoint', query.endpoint],
-    ['parent_id = :parent_id', 'parent_id', query.parentId],
+    // Of one parent there may be many children, but of many tenants there are none: its index is the one to use.
+    [parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)', 'tenant', tenant],
+    [`id ${order === 'desc' ? '<' : '>'} :after`, 'after', after],
+    ['endpoint = :endpoint', 'endpoint', endpoint],
+    ['parent_id = :parent_id', 'parent_id', parentId],
   ]
   const given = filters.filter(([, , value]) => value !== undefined && value !== null)
-  for (const [, name, value] of given) params[name] = value as string
-  const conditions = ['erased_at_ms IS NULL', KEPT, ...given.map(([condition]) => condition)]
-  if (states.length > 0) conditions.push(`state IN (${states.join(', ')})`)
+  const conditions = ['erased_at_ms IS NULL', ...given.map(([condition]) => condition)].join(' AND ')
+  const asked = new Set(query.states?.length ? query.states : DurableState.options)
+  const unended = [...asked].filter((state) => UNENDED.has(state))
+  // In this order, so that statements of one name are the same.
+  const states = [...unended, ...[...asked].filter((state) => !UNENDED.has(state))]
+  const pages = states.map((_, i) => {
+    const kept = i < unended.length ? 'purge_at_ms IS NULL' : 'purge_at_ms > now_ms()'
+    return `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions} AND ${kept} AND state = :state${i}
+      ORDER BY id ${order} LIMIT :limit) AS page${i}`
+  })
+  const name = ['list', order, unended.length, states.length - unended.length, ...given.map(([, name]) => name)].join(
+    '_',
+  )
   return {
-    statement: {
-      name: ['list', order, states.length, ...given.map(([, name]) => name)].join('_'),
-      sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions.join(' AND ')} ORDER BY id ${order} LIMIT :limit`,
+    statement: { name, sql: `${pages.join(' UNION ALL ')} ORDER BY id ${order} LIMIT :limit` },
+    params: {
+      limit: query.limit + 1,
+      ...Object.fromEntries(given.map(([, name, value]) => [name, value as string])),
+      ...Object.fromEntries(states.map((state, i) => [`state${i}`, state])),
     },
-    params,
   }
 }
 
 export const DEPTH: Statement = {
   name: 'depth',
-  sql: `SELECT pool, priority, state, count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM jobs
-        WHERE state IN ('queued', 'scheduled', 'in_progress') GROUP BY pool, priority, state ORDER BY 1, 2, 3`,
+  sql: `SELECT pool, model, priority, state, count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM jobs
+        WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
 export const QUEUED_MODELS: Statement = {
@@ -100,13 +117,25 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
+/** Written so that no index of jobs in a state fits: see `STATE` in moves.ts. */
+const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
+
 /** Skeleton of an erased job: ids, states, times and counts. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
     webhook_url = NULL, webhook_events = '[]'
-  WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND state IN ('completed', 'failed', 'cancelled', 'expired')
+  WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED}
   RETURNING id`
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
+/** An address may hold a secret. A message that was not sent yet will not be. */
+export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL WHERE job_id = :id`
+
+/** Some of the events before that, so that no statement has to delete all those of a long run. */
+export const ERASE_FIRST_EVENTS: Statement = {
+  name: 'erase_first_events',
+  sql: `DELETE FROM job_events WHERE job_id = :id AND seq <= :up_to AND EXISTS (
+          SELECT 1 FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED})`,
+}
 
 export const RENEW: Statement = {
   name: 'renew',
@@ -124,7 +153,7 @@ export const SPARE: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
           crashes = crashes - (length(lost_by) - length(${LEFT})) / (length(CAST(:boot AS text)) + 1)
-        WHERE lost_by IS NOT NULL AND lost_by <> ${LEFT} AND state IN ('queued', 'scheduled', 'in_progress')`,
+        WHERE lost_by IS NOT NULL AND purge_at_ms IS NULL AND lost_by <> ${LEFT}`,
 }
 
 export const OWNED: Statement = {
@@ -157,25 +186,63 @@ export const RELEASE_LEASE: Statement = {
 
 const DELIVERY_COLUMNS = 'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms'
 
-/** Messages of one job go out in the order of its events. @param lock Locks what it picks, where that is needed. */
+/**
+ * Messages of one job go out in the order of its events. Looks at the `:look` longest due only: what waits for an earlier
+ * message among them is put off by {@link putOffDeliveries}.
+ *
+ * @param lock Locks what it picks, where that is needed.
+ */
 export const takeDeliveries = (lock: string): Statement => ({
   name: 'take_deliveries',
-  sql: `WITH picked AS MATERIALIZED (
-          SELECT id FROM deliveries AS due WHERE state = 'pending' AND next_at_ms <= now_ms() AND NOT EXISTS (
+  sql: `WITH due AS MATERIALIZED (${dueDeliveries(lock)}), picked AS MATERIALIZED (
+          SELECT id FROM due WHERE NOT EXISTS (
             SELECT 1 FROM deliveries AS earlier
             WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND earlier.state = 'pending')
-          ORDER BY next_at_ms LIMIT :limit ${lock})
+          ORDER BY next_at_ms LIMIT :limit)
         UPDATE deliveries SET tries = tries + 1, next_at_ms = now_ms() + CAST(:lease_ms AS bigint)
         WHERE id IN (SELECT id FROM picked)
         RETURNING ${DELIVERY_COLUMNS}`,
 })
+
+/** How soon a message is looked at again whose earlier one is on its way, or about to be. */
+const SOON_MS = 30_000
+const LOOK_AGAIN_MS = 2_000
+
+/**
+ * Messages that are due but wait for an earlier one of their job are due again when that is. `recordDelivery` lets the next
+ * one go before. Without this each would be looked at in every turn for as long as its receiver is away.
+ */
+export const putOffDeliveries = (lock: string): Statement => ({
+  name: 'put_off_deliveries',
+  sql: `WITH due AS MATERIALIZED (${dueDeliveries(lock)}), blocked AS MATERIALIZED (
+          SELECT id AS blocked_id, (
+            SELECT max(earlier.next_at_ms) FROM deliveries AS earlier
+            WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND earlier.state = 'pending') AS until_ms
+          FROM due)
+        UPDATE deliveries SET next_at_ms =
+          CASE WHEN until_ms > now_ms() + ${SOON_MS} THEN until_ms ELSE now_ms() + ${LOOK_AGAIN_MS} END
+        FROM blocked WHERE id = blocked_id AND until_ms IS NOT NULL
+        RETURNING id`,
+})
+
+function dueDeliveries(lock: string): string {
+  return `SELECT id, job_id, seq, next_at_ms FROM deliveries WHERE state = 'pending' AND next_at_ms <= now_ms()
+          ORDER BY next_at_ms LIMIT :look ${lock}`
+}
 
 /** Guard: nobody has taken it since, which `tries` would show. */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
   sql: `UPDATE deliveries SET state = :state, status = :status, error = :error,
           next_at_ms = now_ms() + CAST(:retry_in_ms AS bigint)
-        WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING id`,
+        WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING job_id`,
+}
+
+/** The first message of a job that waits, when the one before it is done. One that was tried has its own time. */
+export const RELEASE_DELIVERY: Statement = {
+  name: 'release_delivery',
+  sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (
+          SELECT id FROM deliveries WHERE job_id = :job_id AND state = 'pending' ORDER BY seq LIMIT 1)`,
 }
 
 export const LIST_DELIVERIES: Statement = {
@@ -183,13 +250,44 @@ export const LIST_DELIVERIES: Statement = {
   sql: `SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE job_id = :id ORDER BY seq`,
 }
 
-/** Small tables, purged row by row. A process is forgotten when nothing it owned is left and it cannot come back. */
+/** Jobs whose time is over, those first whose time was over first, always the same ones. Nobody sees them any more. */
+const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
+
+/** Some of their events: one job may have very many. */
+export const PURGE_EVENTS: Statement = {
+  name: 'purge_events',
+  sql: `DELETE FROM job_events WHERE (job_id, seq) IN (
+          SELECT job_id, seq FROM (${PAST}) AS past JOIN job_events ON job_id = past.id LIMIT :limit)
+        RETURNING seq`,
+}
+
+/** The jobs themselves, once they have no events. Gives those requests that may name blobs: few of many. */
+export const PURGE_JOBS: Statement = {
+  name: 'purge_jobs',
+  sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
+        RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request`,
+}
+
+/** Small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
 export const PURGES: readonly Statement[] = [
-  { name: 'purge_keys', sql: 'DELETE FROM idempotency_keys WHERE expires_at_ms <= now_ms()' },
-  { name: 'purge_deliveries', sql: 'DELETE FROM deliveries WHERE purge_at_ms <= now_ms()' },
+  {
+    name: 'purge_keys',
+    sql: `DELETE FROM idempotency_keys WHERE (tenant, scope, key) IN (
+            SELECT tenant, scope, key FROM idempotency_keys WHERE expires_at_ms <= now_ms()
+            ORDER BY expires_at_ms LIMIT :limit)
+          RETURNING job_id`,
+  },
+  {
+    name: 'purge_deliveries',
+    sql: `DELETE FROM deliveries WHERE id IN (
+            SELECT id FROM deliveries WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms LIMIT :limit)
+          RETURNING id`,
+  },
   {
     name: 'purge_processes',
-    sql: `DELETE FROM processes WHERE lease_until_ms <= now_ms() - 3600000
-          AND NOT EXISTS (SELECT 1 FROM jobs WHERE state = 'in_progress' AND owner = processes.boot)`,
+    sql: `DELETE FROM processes WHERE boot IN (
+            SELECT boot FROM processes WHERE lease_until_ms <= now_ms() - 3600000 AND NOT EXISTS (
+              SELECT 1 FROM jobs WHERE state = 'in_progress' AND owner = processes.boot) LIMIT :limit)
+          RETURNING boot`,
   },
 ]

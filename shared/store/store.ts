@@ -10,9 +10,10 @@ import type { PoolName } from '#schemas/job.ts'
  *   refused and nothing changed. A terminal row never moves again.
  * - The event of a move, and the webhook message about it, are written with it. Events of a job are numbered from 1
  *   without gaps. Publish only what a move gave back: commit before you speak.
- * - `overloaded` while the store cannot be reached, at once when `isReachable` is false; it comes back by itself. After
- *   such an error the outcome of a write is unknown, and the same write may be made again: {@link Run.chunk} and the
- *   job's own id make the second one give what the first one did.
+ * - `overloaded` while the store cannot be reached, at once when `isReachable` is false; it comes back by itself. Also for
+ *   one call that waited too long for its turn or a lock, which is no outage. After such an error the outcome of a write is
+ *   unknown unless it says `isUndone`, and the same write may be made again: {@link Run.chunk} and the job's own id make the
+ *   second one give what the first one did.
  *
  * Only `shared/jobs/` moves jobs.
  */
@@ -21,8 +22,11 @@ export interface Store extends JobMoves, Sweeps, JobReads, Leases, Webhooks {
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
   readonly isReachable: boolean
-  /** Deletes what is kept no longer, and prepares the days to come. Run it every minute. */
-  purge(): Promise<void>
+  /**
+   * Deletes some of what is kept no longer, and prepares the days to come. Run it every minute, and again at once while it
+   * says that there is more: one call is bounded, so that it holds up nothing else.
+   */
+  purge(): Promise<Purged>
   /** Waits for what runs, then lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }
@@ -89,11 +93,14 @@ export interface JobReads {
   /** Whether a job is past its `purge_at_ms`, as long as that is known: it is purged sooner or later. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
-  /** A page of jobs, newest first unless `order` is asc; erased ones are left out. */
+  /**
+   * A page of jobs, newest first unless `order` is asc; erased ones are left out. Of one tenant it reads little more than the
+   * page, whatever is asked for; of every tenant all that do not fit.
+   */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
   /** Events after `after`, in order, at most `limit`. */
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
-  /** How many jobs wait and run, and since when the oldest. */
+  /** How many jobs wait and run, and since when the oldest. Reads those only, however many are kept. */
   depth(): Promise<Depth[]>
   /** How many jobs are queued, by what runs them. */
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
@@ -121,6 +128,9 @@ export interface Webhooks {
   recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
+
+/** The lease of whoever purges: two at once would wait for each other's rows. */
+export const PURGE_LEASE = 'purge'
 
 /** The lease {@link Sweeps.reap} asks for. Hold it for less than a process lease less its renewal interval. */
 export const REAPER_LEASE = 'reaper'
@@ -209,6 +219,13 @@ export interface ReapPolicy {
   readonly deadlineGraceMs: number
 }
 
+/** What a purge did. */
+export interface Purged {
+  /** Of the jobs it deleted, those requests that may name blobs. */
+  readonly requests: readonly unknown[]
+  readonly hasMore: boolean
+}
+
 export interface ListQuery {
   readonly limit: number
   /** Cursor: the id of the last job of the page before. */
@@ -221,6 +238,7 @@ export interface ListQuery {
 
 export interface Depth {
   readonly pool: PoolName
+  readonly model: string
   readonly priority: Priority
   readonly state: 'queued' | 'scheduled' | 'in_progress'
   readonly count: number

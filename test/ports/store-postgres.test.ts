@@ -1,12 +1,14 @@
 /** What only Postgres can do to the store port: go away and come back, be shared, be partitioned, be migrated by many. */
 import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
-import { childJobId, newJobId } from '#shared/store/job-id.ts'
+import { childJobId, firstJobId, newJobId } from '#shared/store/job-id.ts'
+import { loadMigrations } from '#shared/store/migrations.ts'
 import { openPostgresStore } from '#shared/store/postgres.ts'
 import type { Run, Store } from '#shared/store/store.ts'
 import { until } from '../stack.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../support/postgres.ts'
-import { alive, claimed, HOUR_MS, newJob, openPostgresDatabase, running } from '../support/stores.ts'
+import { alive, claimed, HOUR_MS, newJob, openPostgresDatabase, running, type TestDatabase } from '../support/stores.ts'
 
 const DAY_MS = 24 * HOUR_MS
 const WITHIN = { withinMs: 30_000 }
@@ -21,7 +23,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const stores = await Promise.all([1, 2, 3, 4].map(() => open(database.url)))
     stores.push(await open(database.url))
-    expect(await database.query('SELECT name FROM migrations')).toHaveLength(4)
+    expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('postgres').length)
     for (const store of stores) {
       await store.create(newJob())
       await store.close()
@@ -76,8 +78,9 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(rows).toHaveLength(1)
     await database.advance(3 * DAY_MS)
     await store.purge()
-    // The child still waits, so its day stays.
-    expect(await database.query('SELECT id FROM jobs')).toHaveLength(2)
+    // The child still waits, so its day stays, but not what is past of it.
+    expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: child.id }])
+    expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: child.id }])
     await store.cancel('key_a', child.id)
     await database.advance(DAY_MS)
     await store.purge()
@@ -151,6 +154,88 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
   })
 })
 
+describe.skipIf(!postgres)('a change of the schema', () => {
+  it('takes as long as it takes, keeps nobody from writing, and is finished by the next start when it is cut short', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await openOldSchema(database)
+    const job = newJob()
+    const insert = (id: string) =>
+      database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
+        expires_at_ms, deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
+        VALUES ('${id}', 'key_a', 'inference', 'generate', '/', 'm', 'normal', FALSE, 'queued', 1, 1, 1, 1, 1, '{}', '[]')`)
+    // An index is made for what is there once whoever was writing before has finished.
+    await using writer = await openClient(database.url)
+    await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
+    const told: string[] = []
+    const start = () =>
+      open(database.url, { statementTimeoutMs: 1_000, onProgress: (message: string) => told.push(message) })
+    const builds = (condition: string) =>
+      database.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'sluice migration' AND state = 'active'
+        AND query LIKE '% INDEX CONCURRENTLY %jobs_unended%' AND ${condition}`)
+    const cut = expect(start()).rejects.toMatchObject({ code: 'overloaded' })
+    await until(async () => (await builds('TRUE')).length > 0, WITHIN)
+    await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
+    await cut
+    const stores = Promise.all([start(), start()])
+    // Far longer than statements of the store may take.
+    await until(async () => (await builds("now() - query_start > '4 s'")).length > 0, WITHIN)
+    await insert(job.id)
+    expect(told).toContain('another process changes the schema of the job store; waiting')
+    await writer.query('COMMIT')
+    for (const store of await stores) {
+      expect(await store.find('key_a', job.id)).toMatchObject({ state: 'queued' })
+      await store.close()
+    }
+    const indexes = await database.query(`SELECT relname FROM pg_index JOIN pg_class ON oid = indexrelid
+      WHERE relnamespace = current_schema::regnamespace AND NOT indisvalid`)
+    expect(indexes).toEqual([])
+    expect(told.filter((message) => message === 'schema of the job store changed')).toHaveLength(1)
+    const fresh = await database.query(`SELECT count(*)::int AS count FROM pg_indexes WHERE schemaname = current_schema
+      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%model%'`)
+    expect(fresh).toEqual([{ count: 1 }])
+  }, 120_000)
+})
+
+describe.skipIf(!postgres)('while others hold a lock for longer than statements may take', () => {
+  it('each call fails for itself, soon enough, and the store is not lost', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const problems: string[] = []
+    const onProblem = (message: string) => problems.push(message)
+    const store = await open(database.url, { statementTimeoutMs: 1_000, connectionsMax: 2, onProblem })
+    const job = newJob()
+    await store.create(job)
+    await database.query('BEGIN')
+    await database.query('LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE')
+    const calls = [
+      ...Array.from({ length: 40 }, () => store.listEvents('key_a', job.id, 0, 10)),
+      ...Array.from({ length: 40 }, () => store.create(newJob())),
+    ]
+    const settled = await Promise.allSettled(calls)
+    for (const call of settled) expect(call).toMatchObject({ reason: { code: 'overloaded', isUndone: true } })
+    expect([store.isReachable, problems]).toEqual([true, []])
+    await database.query('ROLLBACK')
+    expect(await store.find('key_a', job.id)).toBeDefined()
+    expect((await store.list('key_a', { limit: 100 })).jobs).toHaveLength(1)
+    await store.close()
+  }, 60_000)
+
+  it('a lock that is held for less than that fails no call', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await open(database.url, { connectionsMax: 2 })
+    const job = newJob()
+    await store.create(job)
+    await using locker = await openClient(database.url)
+    await locker.query('BEGIN; LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE')
+    const calls = Promise.all(Array.from({ length: 100 }, (_, i) => store.listEvents('key_a', job.id, i, 10)))
+    const waiting = `SELECT 1 FROM pg_stat_activity WHERE application_name = 'sluice' AND wait_event_type = 'Lock'
+      AND query LIKE '%job_events%' AND now() - query_start > '6 s'`
+    await until(async () => (await database.query(waiting)).length > 0, WITHIN)
+    await locker.query('ROLLBACK')
+    expect(await calls).toHaveLength(100)
+    await store.close()
+  }, 60_000)
+})
+
 describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
   it.each(['SIGINT', 'SIGKILL'] as const)(
     'the store refuses at once, comes back by itself, and has all it answered (%s)',
@@ -202,6 +287,31 @@ describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
     await expect(open('postgres://sluice@127.0.0.1:1/none')).rejects.toMatchObject({ code: 'overloaded' })
   })
 })
+
+/** A connection past the store. Disposing it lets go of what it holds. */
+async function openClient(url: string): Promise<Client & AsyncDisposable> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
+
+/** The schema of a version before, with a partition for today. */
+async function openOldSchema(database: TestDatabase): Promise<void> {
+  await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
+  for (const { name, sql, hash } of loadMigrations('postgres').slice(0, 2)) {
+    await database.query(sql)
+    await database.query(`INSERT INTO migrations VALUES ('${name}', '${hash}')`)
+  }
+  const day = Math.floor(Date.now() / DAY_MS) * DAY_MS
+  for (const table of ['jobs', 'job_events']) {
+    const range = `FROM ('${firstJobId(day)}') TO ('${firstJobId(day + DAY_MS)}')`
+    await database.query(`CREATE TABLE ${table}_${suffixOf(day)} PARTITION OF ${table} FOR VALUES ${range}`)
+  }
+}
+
+function suffixOf(ms: number): string {
+  return new Date(ms).toISOString().slice(0, 10).replaceAll('-', '')
+}
 
 /** Creates jobs one after another, and each again until it is answered. */
 function submitSteadily(store: Store, accepted: string[]) {

@@ -65,6 +65,16 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
   }
   const reap = (holder = 'scheduler', policy = POLICY) => store.reap(holder, policy, 100)
+  /** Purges until nothing is left to purge. Gives the requests it was told. */
+  async function purgeAll() {
+    const requests: unknown[] = []
+    for (let hasMore = true; hasMore; ) {
+      const purged = await store.purge()
+      requests.push(...purged.requests)
+      hasMore = purged.hasMore
+    }
+    return requests
+  }
   /** Loses the worker of a run and reaps it. */
   async function lose(run: Run) {
     await store.goodbye(run.owner)
@@ -822,7 +832,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
   describe('afterwards', () => {
     it('erases what a finished job said and keeps its skeleton', async () => {
-      const run = await running(store, { metadata: { secret: 'x' }, request: 'secret' })
+      const webhook = { url: 'https://example.com/secret', events: ['job.completed'] }
+      const run = await running(store, { metadata: { secret: 'x' }, request: 'secret', webhook })
       expect(await store.erase(TENANT, run.id)).toBe(false)
       await store.complete(run, { result: 'secret', usage: { n: 1 }, output: [delta('secret')] })
       expect(await store.erase(TENANT, run.id)).toBe(true)
@@ -837,7 +848,9 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.findContent(TENANT, run.id)).toBeUndefined()
       expect(await store.listEvents(TENANT, run.id, 0, 10)).toEqual([])
       expect((await store.list(TENANT, { limit: 10 })).jobs).toEqual([])
-      expect(JSON.stringify(await database.query('SELECT * FROM jobs'))).not.toContain('secret')
+      for (const table of ['jobs', 'job_events', 'deliveries']) {
+        expect(JSON.stringify(await database.query(`SELECT * FROM ${table}`))).not.toContain('secret')
+      }
     })
 
     it('runs a failed, cancelled or expired job again as a new one', async () => {
@@ -882,6 +895,56 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
+    it('purges what is past, whatever else of its day is kept, and names the blobs of what it purged', async () => {
+      const requests = [
+        { blob: 'a', encode: {} },
+        { body: 1, attachments: ['b'], encode: {} },
+        { body: 2, encode: {} },
+      ]
+      for (const request of requests) await store.complete(await running(store, { request }), { result: 1 })
+      const kept = newJob({ runAtMs: Date.now() + 7 * 24 * HOUR_MS, deadlineInMs: HOUR_MS })
+      await store.create(kept)
+      await store.purge()
+      await database.advance(24 * HOUR_MS)
+      const purged = await purgeAll()
+      expect(purged).toHaveLength(2)
+      expect(purged).toEqual(expect.arrayContaining(requests.slice(0, 2)))
+      expect(await types(kept.id)).toEqual(['job.queued'])
+      await store.close()
+      expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: kept.id }])
+      expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: kept.id }])
+    })
+
+    it('purges and erases many rows in small steps', async () => {
+      const long = await running(store)
+      for (let chunk = 0; chunk < 3; chunk++) {
+        await store.append(
+          { ...long, chunk },
+          Array.from({ length: 1_500 }, () => delta('x')),
+        )
+      }
+      await store.complete({ ...long, chunk: 3 }, { result: 1 })
+      const erased = await running(store)
+      await store.append(
+        erased,
+        Array.from({ length: 4_500 }, () => delta('x')),
+      )
+      await store.complete(next(erased), { result: 1 })
+      expect(await store.erase('key_b', erased.id)).toBe(false)
+      expect((await store.listEvents(TENANT, erased.id, 0, 10)).length).toBe(10)
+      expect(await store.erase(TENANT, erased.id)).toBe(true)
+      for (let i = 0; i < 150; i++) await store.create(newJob({ startInMs: 1_000 }))
+      await database.advance(1_000)
+      expect(await store.expire(120)).toHaveLength(120)
+      expect(await store.expire(120)).toHaveLength(30)
+      await database.advance(24 * HOUR_MS)
+      expect(await store.purge()).toMatchObject({ hasMore: true })
+      const left = async () => (await store.purge()).hasMore
+      for (let steps = 0; await left(); steps++) expect(steps).toBeLessThan(10)
+      await store.close()
+      for (const table of ['jobs', 'job_events']) expect(await database.query(`SELECT * FROM ${table}`)).toEqual([])
+    })
+
     it('keeps what is not finished, however old', async () => {
       const given = newJob({ deadlineInMs: 1_000 * HOUR_MS })
       await store.create(given)
@@ -910,6 +973,36 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await database.advance(1_000)
       await store.expire(10)
       expect(await store.listDeliveries(expiring.id)).toMatchObject([{ type: 'job.expired', url: webhook.url }])
+    })
+
+    it('that wait for an earlier one are put off until its next try, and go as soon as it is done', async () => {
+      const run = await running(store, { webhook })
+      await store.complete(run, { result: 1 })
+      const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
+      const [first] = await store.takeDeliveries(10, 20_000)
+      const refused = { state: 'pending', retryInMs: HOUR_MS, error: 'status 500' } as const
+      await store.recordDelivery(first?.id ?? '', 1, refused)
+      await database.advance(20_000)
+      expect(await store.takeDeliveries(10, 20_000)).toEqual([])
+      const [tryAt = 0, waitsUntil = 0] = await nextAt()
+      expect(waitsUntil).toBe(tryAt)
+      await database.advance(HOUR_MS)
+      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ id: first?.id, tries: 2 }])
+      await store.recordDelivery(first?.id ?? '', 2, { state: 'delivered', status: 200 })
+      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 1 }])
+    })
+
+    it('go out although more others wait for an earlier one than are looked at at once', async () => {
+      const boot = await alive(store)
+      const runs = await Promise.all(Array.from({ length: 520 }, () => running(store, { webhook }, boot)))
+      const firsts = await store.takeDeliveries(600, 20_000)
+      const away = { state: 'pending', retryInMs: HOUR_MS, error: 'away' } as const
+      await Promise.all(firsts.map(({ id }) => store.recordDelivery(id, 1, away)))
+      await Promise.all(runs.map((run) => store.complete(run, { result: 1 })))
+      await database.advance(1_000)
+      const last = await running(store, { webhook })
+      expect(firsts).toHaveLength(520)
+      expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ job_id: last.id }])
     })
 
     it('are taken by one at a time, in the order of the job, until they are delivered', async () => {

@@ -1,0 +1,19 @@
+-- online: each statement alone, without keeping anybody from writing (postgres-online.ts).
+-- However many jobs are kept, these find the few that are asked for. Those that have not ended have indexes of their own, so
+-- that a job is entered in few of them whenever it moves. What is erased is in none.
+
+-- The count of what waits and runs.
+CREATE INDEX jobs_unended ON jobs (pool, model, priority, state, created_at_ms) WHERE purge_at_ms IS NULL;
+
+-- Pages of jobs, newest or oldest first: one range of an index for each state.
+CREATE INDEX jobs_unended_tenant ON jobs (tenant, state, id, endpoint) WHERE purge_at_ms IS NULL;
+CREATE INDEX jobs_ended_tenant ON jobs (tenant, state, id) WHERE purge_at_ms IS NOT NULL AND erased_at_ms IS NULL;
+CREATE INDEX jobs_ended_endpoint ON jobs (tenant, endpoint, state, id)
+  WHERE purge_at_ms IS NOT NULL AND erased_at_ms IS NULL;
+CREATE INDEX jobs_parent_state ON jobs (parent_id, state, id) WHERE parent_id IS NOT NULL AND erased_at_ms IS NULL;
+CREATE INDEX jobs_parent_endpoint ON jobs (parent_id, endpoint, state, id)
+  WHERE parent_id IS NOT NULL AND erased_at_ms IS NULL;
+
+-- The new ones serve what these did.
+DROP INDEX jobs_tenant;
+DROP INDEX jobs_parent;

@@ -1,0 +1,71 @@
+/**
+ * Fills a store with as many jobs as a busy deployment keeps, so laid out that whoever does not find them by an index looks
+ * through most of them: what is asked for is rare and old, what is erased, blocked or past lies in the way.
+ */
+
+/** How many there are of each kind. */
+export interface Layout {
+  readonly jobs: number
+  /** Messages to webhooks that are due but wait for an earlier one of their job. */
+  readonly blocked: number
+  readonly keys: number
+  readonly nowMs: number
+  /** The start of every id: a {@link firstJobId} of the day. */
+  readonly prefix: string
+}
+
+/** Whose jobs nearly all of them are. */
+export const MANY_TENANT = 'key_a'
+/** Jobs of a state and an endpoint that are rare, and the oldest of all. */
+export const RARE = 20
+export const PARENT = 'job_parent'
+/** Of each waiting state. */
+export const WAITING = 300
+const PAST = 3_000
+const HOUR_MS = 3_600_000
+
+/** The id of the nth job, from 1. */
+export function manyId({ prefix }: Pick<Layout, 'prefix'>, n: number): string {
+  return `${prefix}000000000000${1_000_000_000 + n}`
+}
+
+/** Statements that fill the tables. @param numbers Gives rows `i` from 1 to a count. @param tables Where jobs and events go */
+export function fillStatements(
+  layout: Layout,
+  numbers: (count: number) => string,
+  tables = { jobs: 'jobs', events: 'job_events' },
+): string[] {
+  const { jobs, blocked, keys, nowMs } = layout
+  const id = (n: string) => `'${layout.prefix}000000000000' || CAST(1000000000 + ${n} AS text)`
+  const waiting = jobs - 3 * WAITING
+  const state = `CASE WHEN i <= ${RARE} THEN 'failed' WHEN i > ${waiting + 2 * WAITING} THEN 'queued'
+    WHEN i > ${waiting + WAITING} THEN 'scheduled' WHEN i > ${waiting} THEN 'in_progress' ELSE 'completed' END`
+  const ended = (value: string) => `CASE WHEN i <= ${waiting} THEN ${value} END`
+  const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
+  // A fifth of all, the newest that have ended, is erased; a fifth before them belongs to one parent.
+  const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
+  const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}' END`
+  return [
+    `INSERT INTO ${tables.jobs} (id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, owner,
+       last_seq, run_at_ms, expires_at_ms, deadline_ms, published_at_ms, created_at_ms, finished_at_ms, retention_ms,
+       purge_at_ms, erased_at_ms, metadata, webhook_events, request)
+     SELECT ${id('i')}, CASE WHEN i % 1000 = 0 THEN 'key_b' ELSE '${MANY_TENANT}' END, ${parent}, 'inference', 'generate',
+       CASE WHEN i <= ${RARE} THEN '/v1/embeddings' ELSE '/v1/chat/completions' END, 'echo-1', 'normal', CAST(0 = 1 AS boolean),
+       ${state}, 1, CASE WHEN i > ${waiting} AND i <= ${waiting + WAITING} THEN 'boot_' || CAST(i % 10 AS text) END, 1,
+       ${nowMs} + i - ${jobs}, ${nowMs + HOUR_MS}, ${nowMs + HOUR_MS}, ${nowMs}, ${nowMs} + i - ${jobs}, ${ended(String(nowMs))},
+       ${24 * HOUR_MS}, ${ended(purgeAt)}, ${ended(erased)}, '{}', '[]', '{"body":{"text":"hello"}}'
+     FROM ${numbers(jobs)}`,
+    `INSERT INTO ${tables.events} (job_id, seq, attempt, type, at_ms)
+     SELECT ${id('i')}, 1, 0, 'job.queued', ${nowMs} FROM ${numbers(jobs)} WHERE i <= ${RARE + PAST} OR i > ${Math.floor(jobs / 2)}`,
+    // Two messages a job: the first waits for its next try, the second is due and waits for the first.
+    `INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms)
+     SELECT 'evt_' || CAST(i AS text), ${id('(i / 2)')}, i % 2, '${MANY_TENANT}', 'https://example.com', 'job.started', 'pending',
+       CASE WHEN i % 2 = 0 THEN ${nowMs + HOUR_MS} ELSE ${nowMs - HOUR_MS} END, ${nowMs},
+       CASE WHEN i <= 500 THEN ${nowMs} ELSE ${nowMs + 24 * HOUR_MS} END FROM ${numbers(2 * blocked)}`,
+    `INSERT INTO idempotency_keys (tenant, scope, key, fingerprint, job_id, expires_at_ms)
+     SELECT '${MANY_TENANT}', 'POST /v1/jobs', CAST(i AS text), 'f', ${id('i')},
+       CASE WHEN i <= 3000 THEN ${nowMs} ELSE ${nowMs + 24 * HOUR_MS} END FROM ${numbers(keys)}`,
+    `INSERT INTO processes (boot, role, slots, version, draining, lease_ms, lease_until_ms)
+     SELECT 'boot_' || CAST(i AS text), 'inference', 4, 'test', CAST(0 = 1 AS boolean), 9000, ${nowMs + HOUR_MS} FROM ${numbers(10)}`,
+  ]
+}

@@ -1,0 +1,97 @@
+import { newId } from '#shared/id.ts'
+import { EVERY_TENANT, type ListQuery, REAPER_LEASE, type Run, type Store } from '#shared/store/store.ts'
+import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
+import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
+
+const OUTPUT = [{ type: 'job.output.delta' as const, data: { text: 'hello' } }]
+/** More than are erased in one statement. */
+const MANY_EVENTS = 2_100
+const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
+const WEBHOOK = { url: 'https://example.com', events: ['job.started', 'job.completed'] }
+const STATES = ['queued', 'scheduled', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
+
+/** Calls everything the store can do, in the middle of the many jobs of `fillStatements`. */
+export async function useStore(store: Store, layout: Layout): Promise<void> {
+  await moveJobs(store)
+  await sweep(store)
+  await read(store, layout)
+  await deliver(store)
+  for (let turns = 0; turns < 3; turns++) await store.purge()
+}
+
+async function moveJobs(store: Store): Promise<void> {
+  const owner = await alive(store, newId('boot_'))
+  const run = async (changes = {}): Promise<Run> => {
+    const job = newJob(changes)
+    await store.create(job)
+    return await claimed(store, job.id, owner)
+  }
+  const key = { scope: 'POST /v1/jobs', key: newId(''), fingerprint: 'f', keepMs: HOUR_MS }
+  await store.create(newJob(), key)
+  await store.create(newJob(), key)
+  const done = await run({ webhook: WEBHOOK })
+  await store.append(done, OUTPUT)
+  await store.append(done, OUTPUT)
+  await store.append({ ...done, chunk: 1 }, Array.from({ length: MANY_EVENTS }, () => OUTPUT).flat())
+  await store.complete({ ...done, chunk: 2 }, { result: 1, output: OUTPUT })
+  await store.erase(MANY_TENANT, done.id)
+  const failed = await run()
+  await store.fail(failed, { error: { code: 'upstream_error', message: '', param: null } })
+  await store.redrive(MANY_TENANT, failed.id, newJob().id)
+  await store.retry(await run(), { error: { code: 'upstream_error', message: '', param: null }, delayMs: 1 })
+  await store.handBack(await run())
+  const cancelled = await run()
+  await store.cancel(MANY_TENANT, cancelled.id)
+  await store.renew({ boot: owner, role: 'inference', slots: 4, version: 'test', draining: false, leaseMs: 9_000 })
+  await store.honourCancel(cancelled)
+  await store.goodbye(owner)
+}
+
+async function sweep(store: Store): Promise<void> {
+  await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
+  await store.startDue(500)
+  await store.takeUnpublished('inference', 30_000, 500)
+  await store.expire(500)
+  await store.reap('scheduler', POLICY, 500)
+  await store.releaseLease(REAPER_LEASE, 'scheduler')
+}
+
+async function read(store: Store, layout: Layout): Promise<void> {
+  const middle = manyId(layout, Math.floor(layout.jobs / 2))
+  await store.find(MANY_TENANT, middle)
+  await store.find(EVERY_TENANT, middle)
+  await store.findContent(MANY_TENANT, middle)
+  await store.listEvents(MANY_TENANT, middle, 0, 100)
+  await store.depth()
+  for (const query of listings(middle)) await store.list(MANY_TENANT, query)
+  await store.list('key_b', { limit: 100 })
+}
+
+/** Every combination of filters, with the rarest values. */
+function listings(middle: string): ListQuery[] {
+  const choices = <T>(...values: T[]) => values
+  return choices<ListQuery['states']>(undefined, ['failed'], ['cancelled', 'expired'], STATES).flatMap((states) =>
+    choices(undefined, '/v1/embeddings').flatMap((endpoint) =>
+      choices(undefined, PARENT).flatMap((parentId) =>
+        choices(undefined, middle).flatMap((after) =>
+          choices('asc' as const, 'desc' as const).map((order) => ({
+            limit: 100,
+            order,
+            ...(states && { states }),
+            ...(endpoint !== undefined && { endpoint }),
+            ...(parentId !== undefined && { parentId }),
+            ...(after !== undefined && { after }),
+          })),
+        ),
+      ),
+    ),
+  )
+}
+
+async function deliver(store: Store): Promise<void> {
+  const taken = await store.takeDeliveries(32, 30_000)
+  for (const { id, tries, job_id } of taken) {
+    await store.recordDelivery(id, tries, { state: 'delivered', status: 200 })
+    await store.listDeliveries(job_id)
+  }
+}
