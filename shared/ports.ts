@@ -27,6 +27,7 @@ import { openOpenAiTranscription } from './engines/transcribe-openai.ts'
 import { prepareWeights } from './engines/weights.ts'
 import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
+import { sweepBlobs } from './jobs/blobs-of-jobs.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
@@ -38,9 +39,6 @@ import { loadModels, type ModelCatalogue } from './models.ts'
 import { requireDockerSocket } from './sandbox/docker-socket.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/open-sandbox.ts'
 import type { Store } from './store/store.ts'
-
-/** Age at which a blob belongs to no job any more: a durable one may start, run and be kept for days each. */
-export const BLOB_AGE_MS = 22 * 24 * 3_600_000
 
 /** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
 const START_WAIT_MS = 120_000
@@ -111,14 +109,15 @@ export async function openPorts(
   const models = loadModels(config.modelsFile)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
-  const swept = await blobs.sweep(BLOB_AGE_MS)
-  if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   // First of all: it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'ports ready')
+  // Where there is a store, a scheduler sweeps them.
+  const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
+  if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const openKeys = () =>
@@ -263,7 +262,8 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
       // Before, each try would tell the same as its error.
       if (isOpen) log.warn(fields, message)
     }
-    const open = () => openPostgresStore({ url, connectionsMax, onProblem })
+    const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
+    const open = () => openPostgresStore({ url, connectionsMax, onProblem, onProgress })
     const store = await openWhenThere('Postgres', open, log).catch((error: unknown) => {
       const { cause } = error as Error
       const reason = error instanceof Error ? error.message : String(error)

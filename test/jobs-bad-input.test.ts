@@ -1,4 +1,6 @@
-import { readFile } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, inject, it, test } from 'vitest'
 import { ERRORS } from '#schemas/error.ts'
 import { newJobId } from '#shared/store/job-id.ts'
@@ -402,6 +404,20 @@ describe('while the store is away', () => {
     expect(await (await running).text()).toContain('[DONE]')
     outage.isDown = false
     expect(await service.job(id)).toMatchObject({ status: 'queued' })
+  })
+
+  it('nothing is kept of what is refused, however large it is', async () => {
+    const outage = switchedStore()
+    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
+    await using service = await startService({ wrapStore: outage.wrap, dataDir })
+    // Whether there is room for a job was asked a moment ago, and is not asked again for each.
+    await service.submit(say('x'), { run_at: FUTURE() })
+    outage.isDown = true
+    const large = say('x'.repeat(100_000))
+    const asked = Array.from({ length: 30 }, () => service.post('/v1/jobs', { endpoint: CHAT, body: large }))
+    expect(new Set((await Promise.all(asked)).map(({ status }) => status))).toEqual(new Set([503]))
+    expect(await readdir(join(dataDir, 'blobs'))).toEqual([])
+    await rm(dataDir, { recursive: true })
   })
 
   it('an event stream that has begun waits for it', async () => {

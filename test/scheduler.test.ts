@@ -1,4 +1,4 @@
-import { mkdtemp, rm, utimes } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, utimes } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -18,7 +18,7 @@ import { CONTROL, EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.
 import type { Service } from '#shared/lifecycle.ts'
 import { Metrics } from '#shared/metrics.ts'
 import { openPorts, type Ports } from '#shared/ports.ts'
-import { EVERY_TENANT, type NewJob, REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import { EVERY_TENANT, type NewJob, PURGE_LEASE, REAPER_LEASE, type Store } from '#shared/store/store.ts'
 import { until } from './stack.ts'
 import { openBroker, silentLog } from './support/jobs.ts'
 import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from './support/stores.ts'
@@ -270,6 +270,58 @@ describe('the scheduler', () => {
     const scheduler = await start()
     await scheduler.drain(AbortSignal.timeout(10_000))
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: kept }])
+  })
+
+  it('deletes the blobs of what it forgets, and those that a crash had left', async () => {
+    const { ports, ...first } = await start()
+    await first.drain(AbortSignal.timeout(10_000))
+    const put = (key: string) => ports.blobs.put(key, Buffer.from('x'))
+    const [past, kept] = [newJob({ retentionMs: 1_000 }), newJob()]
+    const requestOf = (id: string) => ({ ...REQUEST, blob: id, attachments: [`${id}-audio000`] })
+    for (const job of [past, kept]) {
+      await store.create({ ...job, request: requestOf(job.id) })
+      for (const key of [job.id, `${job.id}-audio000`]) await put(key)
+    }
+    await store.cancel(EVERY_TENANT, past.id)
+    const left = newJob().id
+    await put(left)
+    const hourAgo = Date.now() / 1_000 - 3_600
+    for (const key of [left, kept.id, `${kept.id}-audio000`])
+      await utimes(join(ports.config.blobDir, key), hourAgo, hourAgo)
+    await database.advance(2_000)
+    started.push(await startScheduler(ports))
+    await until(async () => (await readdir(ports.config.blobDir)).length === 2)
+    expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
+  })
+
+  it('forgets all that is past in one turn, step by step, while no other scheduler does', async () => {
+    const boot = await alive(store)
+    for (let i = 0; i < 300; i++) {
+      const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
+      await store.complete(run, { result: null })
+    }
+    await database.advance(2_000)
+    const steps: boolean[] = []
+    const purge: Store['purge'] = async () => {
+      const purged = await store.purge()
+      steps.push(purged.hasMore)
+      return purged
+    }
+    const watched = new Proxy(store, {
+      get: (target, name) => {
+        const value = name === 'purge' ? purge : (Reflect.get(target, name) as unknown)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    await store.holdLease(PURGE_LEASE, 'another', 60_000)
+    const idle = await start({ store: watched })
+    await idle.drain(AbortSignal.timeout(10_000))
+    expect(steps).toEqual([])
+    await store.releaseLease(PURGE_LEASE, 'another')
+    await start({ store: watched })
+    await until(async () => steps.at(-1) === false)
+    expect(steps).toEqual([true, true, true, false])
+    expect(await database.query('SELECT id FROM jobs')).toEqual([])
   })
 
   it('deletes blobs that nobody can need any more', async () => {

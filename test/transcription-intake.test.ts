@@ -111,7 +111,7 @@ describe('a transcription arrives as a form', () => {
   })
 
   it('keeps the blob until the call ends, and no longer', async () => {
-    expect((await fields({})).audio.blob).toMatch(/^upl_/)
+    expect((await fields({})).audio.blob).toMatch(/^job_\w{32}-\w{8}$/)
     expect(await until(async () => (await service.blobs()).length === 0)).toBe(true)
   })
 
@@ -251,7 +251,7 @@ describe('what an upload leaves behind', () => {
     using client = await openRaw(service.url)
     client.send(head(form.length))
     client.send(form.subarray(0, form.length - 20))
-    await until(async () => (await service.blobs()).some((name) => name.startsWith('upl_')))
+    await until(async () => (await service.blobs()).some((name) => name.startsWith('job_')))
 
     client.socket.destroy()
 

@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/follow.ts'
-import type { DurableJobs } from '#shared/jobs/jobs.ts'
+import { type DurableJobs, isSurelyUndone } from '#shared/jobs/jobs.ts'
 import type { Created } from '#shared/store/store.ts'
 import type { Call, IngressContext } from './call.ts'
 import { respondRecorded, respondResult } from './durable-respond.ts'
@@ -124,20 +124,34 @@ export async function createJob(
     traceparent: call.req.headers.traceparent?.toString(),
   }
   const key = await idempotencyOf(idempotencyKey, call.req, body, context.config.jobRetentionMs)
-  // From here on a job may hold them, even if its acceptance is never heard of.
-  for (const blob of prepared.attachments ?? []) call.uploads?.delete(blob)
-  let created = await jobs.create(spec, key)
-  // A failure that trying again may mend has freed the key (contract H.5).
-  if (key && !isAsync && created.outcome === 'exists' && hasFreedKey(created.job)) {
-    created = await jobs.create(spec, { ...key, replaces: created.job.id })
-  }
-  if (created.outcome !== 'created') for (const blob of prepared.attachments ?? []) call.uploads?.add(blob)
+  const created = await createWithUploads(call, prepared, async () => {
+    const first = await jobs.create(spec, key)
+    if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
+    // A failure that trying again may mend has freed the key (contract H.5).
+    return await jobs.create(spec, { ...key, replaces: first.job.id })
+  })
   takeBody(prepared)
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
   if (!isReplay && context.config.tokensPerMinute > 0) void spendTokens(context, jobs, job)
   return { job, isReplay }
+}
+
+/** Hands over what was uploaded to the job, unless there surely is none: it may hold them though nobody heard of it. */
+async function createWithUploads(
+  { uploads }: { readonly uploads?: Set<string> },
+  { attachments = [] }: PreparedCall,
+  create: () => Promise<Created>,
+): Promise<Created> {
+  try {
+    const created = await create()
+    if (created.outcome === 'created') for (const blob of attachments) uploads?.delete(blob)
+    return created
+  } catch (error) {
+    if (!isSurelyUndone(error)) for (const blob of attachments) uploads?.delete(blob)
+    throw error
+  }
 }
 
 /** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */

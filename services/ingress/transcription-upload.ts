@@ -3,7 +3,7 @@ import type { AudioFormat } from '#schemas/transcription.ts'
 import { REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription-body.ts'
 import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import type { Call, IngressContext } from './call.ts'
 import { readJobFields } from './job-form.ts'
 import { type FormBounds, type FormFile, readForm } from './multipart.ts'
@@ -107,7 +107,8 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  const blob = newId('upl_')
+  // Should the call become a durable job, this is its id.
+  const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await context.blobs.put(blob, checked())
   return new UploadedAudio({ blob, sha256: hash.digest('hex'), bytes, format: sniffer.end() })

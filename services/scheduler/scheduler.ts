@@ -1,13 +1,14 @@
-import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ConfigError } from '#shared/config.ts'
 import { newId } from '#shared/id.ts'
+import { sweepBlobs } from '#shared/jobs/blobs-of-jobs.ts'
 import { Dispatcher } from '#shared/jobs/dispatch.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import type { Service } from '#shared/lifecycle.ts'
-import { BLOB_AGE_MS, type Ports } from '#shared/ports.ts'
-import { REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import type { Ports } from '#shared/ports.ts'
+import { PURGE_LEASE, REAPER_LEASE, type Store } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 import { Loop } from './loop.ts'
+import { purge } from './purge.ts'
 import { isClaimed, Republisher } from './republish.ts'
 import { expire, reap, type SweepContext, startDue } from './sweeps.ts'
 import { webhookKey } from './webhook-secret.ts'
@@ -18,7 +19,7 @@ const WEBHOOKS_MS = 500
 const SECOND_MS = 1_000
 const BACKLOG_MS = 5_000
 const PURGE_MS = 60_000
-const HOUR_MS = 3_600_000
+const BLOBS_MS = 600_000
 
 const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
@@ -45,7 +46,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const sender = new WebhookSender({ store, log, metrics, version, key, policy })
   const republisher = new Republisher(context, presence, backlog)
   const keeping = [...keepJobs(context, boot, config.jobLeaseMs), ...keepBroker(context, backlog, republisher)]
-  const loops = [...keeping, ...cleanUp(context, ports.blobs), deliver(context, sender)]
+  const loops = [...keeping, ...cleanUp(context, ports, boot), deliver(context, sender)]
   const drain = async (signal: AbortSignal) => {
     await Promise.all(loops.map((loop) => loop.stop()))
     await sender.drain(signal)
@@ -98,14 +99,22 @@ function keepBroker(context: SweepContext, backlog: Backlog, republisher: Republ
   ]
 }
 
-function cleanUp({ log, store }: SweepContext, blobs: Blobs): Loop[] {
+function cleanUp(context: SweepContext, { blobs, config }: Ports, boot: string): Loop[] {
+  const { log, store } = context
+  const canRun = () => store.isReachable
   const sweep = async () => {
-    const count = await blobs.sweep(BLOB_AGE_MS)
+    const count = await sweepBlobs(blobs, store, config.requestTimeoutMs)
     if (count > 0) log.info({ count }, 'old blobs deleted')
   }
   return [
-    new Loop({ name: 'purge', intervalMs: PURGE_MS, log, canRun: () => store.isReachable, run: () => store.purge() }),
-    new Loop({ name: 'blobs', intervalMs: HOUR_MS, log, canRun: () => true, run: sweep }),
+    new Loop({
+      name: 'purge',
+      intervalMs: PURGE_MS,
+      log,
+      canRun,
+      run: (stopped) => purge(context, blobs, boot, stopped),
+    }),
+    new Loop({ name: 'blobs', intervalMs: BLOBS_MS, log, canRun, run: sweep }),
   ]
 }
 
@@ -124,9 +133,11 @@ function problemsOf(store: Store, loops: readonly Loop[]): string[] {
   return loops.flatMap(({ problem }) => problem ?? [])
 }
 
-/** Lets another scheduler begin at once to wait out the leases. */
+/** Lets another scheduler begin at once to wait out the leases, and to purge. */
 async function release({ log, store }: SweepContext, boot: string): Promise<void> {
-  await store.releaseLease(REAPER_LEASE, boot).catch((error: unknown) => {
-    log.info({ err: error }, 'lease of the reaper not released; it runs out')
-  })
+  for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
+    await store.releaseLease(lease, boot).catch((error: unknown) => {
+      log.info({ err: error, lease }, 'lease not released; it runs out')
+    })
+  }
 }

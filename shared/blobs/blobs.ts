@@ -22,6 +22,17 @@ export interface Blobs {
   get(key: string): Promise<Buffer>
   /** Deletes a blob; one that is not there is fine. */
   delete(key: string): Promise<void>
-  /** Deletes what is older than `ageMs`: what crashed processes left. Gives how many. */
-  sweep(ageMs: number): Promise<number>
+  /**
+   * Deletes what is older than `ageMs`, and what crashed in the middle of a `put`. Gives how many.
+   *
+   * @param choose Says which of them to delete, some hundred at a time; default: all.
+   */
+  sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
+}
+
+/** A blob that a sweep has found. */
+export interface OldBlob {
+  readonly key: string
+  /** Since it was put. */
+  readonly ageMs: number
 }

@@ -1,11 +1,13 @@
-import { copyFile, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { copyFile, open, opendir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import type { Blobs } from './blobs.ts'
+import type { Blobs, OldBlob } from './blobs.ts'
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
+/** Blobs of one choice of a sweep at most. */
+const SWEEP_MAX = 256
 
 /**
  * Blobs as files of one directory. Several processes may share it, also over a network file system with atomic rename.
@@ -51,20 +53,35 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     async delete(key) {
       await rm(pathOf(key), { force: true })
     },
-    async sweep(ageMs) {
-      const oldest = Date.now() - ageMs
+    async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
       let count = 0
-      for (const name of await readdir(directory)) {
-        const path = join(directory, name)
-        // Another process may have deleted it meanwhile.
-        const info = await stat(path).catch(() => undefined)
-        if (!info || info.mtimeMs > oldest) continue
-        await rm(path, { force: true })
-        count++
+      for await (const old of olderThan(directory, ageMs)) {
+        const blobs = old.filter(({ key }) => KEY.test(key))
+        const rest = old.filter(({ key }) => !KEY.test(key)).map(({ key }) => key)
+        for (const name of [...rest, ...(blobs.length > 0 ? await choose(blobs) : [])]) {
+          await rm(join(directory, name), { force: true })
+          count++
+        }
       }
       return count
     },
   }
+}
+
+/** Files of a directory, some at a time: there may be very many. */
+async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldBlob[]> {
+  let old: OldBlob[] = []
+  for await (const { name } of await opendir(directory)) {
+    // Another process may have deleted it meanwhile.
+    const info = await stat(join(directory, name)).catch(() => undefined)
+    const age = info ? Date.now() - info.mtimeMs : Number.NEGATIVE_INFINITY
+    if (age < ageMs) continue
+    old.push({ key: name, ageMs: age })
+    if (old.length < SWEEP_MAX) continue
+    yield old
+    old = []
+  }
+  if (old.length > 0) yield old
 }
 
 function throwGone(error: unknown): never {

@@ -3,10 +3,10 @@ import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
 import type { Log } from '#shared/log.ts'
-import { newJobId } from '#shared/store/job-id.ts'
+import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, Scope, Store } from '#shared/store/store.ts'
+import { blobsOf, dropBlobs } from './blobs-of-jobs.ts'
 import { fetchBody, storeBody } from './body.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
@@ -25,7 +25,7 @@ export interface NewDurableJob {
   readonly model: string
   /** In the internal form of its kind. */
   readonly body: unknown
-  /** Blobs the body names. They are the job's from the moment it is created. */
+  /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
   readonly attachments?: readonly string[] | undefined
   readonly stream: boolean
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
@@ -80,19 +80,20 @@ export class DurableJobs {
    * Accepts a job: once this resolves it is on disk. Its record goes out right after, outside the promise; should the broker
    * not take it, the scheduler publishes it.
    *
+   * Nothing is kept of a job that is refused; what may have been accepted all the same is left to the sweep of blobs.
+   *
    * @throws ServiceError `overloaded` when the store is down or too many jobs are under way
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
     await this.#refuseTooMany()
-    const id = newJobId()
+    const [attachment = ''] = spec.attachments ?? []
+    const id = ownerOfBlob(attachment) ?? newJobId()
     const call_id = id.slice('job_'.length)
     const encode = { ...spec.encode, call_id, created_at: Math.floor(Date.now() / 1_000) }
     const request = await this.#requestOf(id, spec, encode)
-    const created = await this.#createSurely(id, spec, request, key)
-    if (created.outcome !== 'created') {
-      if (request.blob !== undefined) await this.#dropBlobs([id])
-      return created
-    }
+    const own = request.blob === undefined ? [] : [request.blob]
+    const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
+    if (created.outcome !== 'created') return created
     this.#depth.count++
     this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
@@ -144,8 +145,7 @@ export class DurableJobs {
     if (!(await this.store.erase(scope, id))) {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
-    const { blob, attachments = [] } = (content?.request ?? {}) as Partial<StoredRequest>
-    await this.#dropBlobs(blob === id ? [id, ...attachments] : attachments)
+    await dropBlobs(this.#options, blobsOf(content?.request))
   }
 
   /**
@@ -162,11 +162,12 @@ export class DurableJobs {
     const content = await this.store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
-    const copies = await this.#copyAttachments(request)
-    const spec = { ...repeatOf(job, copies.body, request.encode), attachments: copies.attachments }
-    const created = await this.create(spec, key)
-    if (created.outcome !== 'created') await this.#dropBlobs(copies.attachments)
-    return created
+    await this.#refuseTooMany()
+    const copies: string[] = []
+    return await this.#orDrop(copies, async () => {
+      const body = await this.#copyAttachments(request, copies)
+      return await this.create({ ...repeatOf(job, body, request.encode), attachments: copies }, key)
+    })
   }
 
   /** Follows a job's events (see {@link follow}). */
@@ -193,8 +194,24 @@ export class DurableJobs {
     await this.#live.close()
   }
 
-  /** Counting asks the store, so a count serves a second. */
+  /** Drops the blobs of a job that is surely not made. What is made, or may be, holds them. */
+  async #orDrop(blobs: readonly string[], create: () => Promise<Created>): Promise<Created> {
+    try {
+      const created = await create()
+      if (created.outcome !== 'created') await dropBlobs(this.#options, blobs)
+      return created
+    } catch (error) {
+      if (isSurelyUndone(error)) await dropBlobs(this.#options, blobs)
+      throw error
+    }
+  }
+
+  /** Before anything is kept of a job. Counting asks the store, so a count serves a second. */
   async #refuseTooMany(): Promise<void> {
+    if (!this.store.isReachable) {
+      const message = 'The job store cannot be reached now.'
+      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
+    }
     const now = Date.now()
     if (now - this.#depth.atMs > DEPTH_AGE_MS) {
       this.#depth = { atMs: now, count: this.#depth.count }
@@ -202,7 +219,8 @@ export class DurableJobs {
       this.#depth.count = depth.reduce((sum, { count }) => sum + count, 0)
     }
     if (this.#depth.count < this.#options.jobsMax) return
-    throw new ServiceError('overloaded', 'Too many jobs are under way. Try again later.', { retryAfterMs: 10_000 })
+    const message = 'Too many jobs are under way. Try again later.'
+    throw new ServiceError('overloaded', message, { retryAfterMs: 10_000, isUndone: true })
   }
 
   async #requestOf(id: string, spec: NewDurableJob, encode: EncodeContext): Promise<StoredRequest> {
@@ -212,14 +230,18 @@ export class DurableJobs {
     return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
   }
 
-  /** The body of a request with its attachments, under names of their own. */
-  async #copyAttachments(request: StoredRequest): Promise<{ body: unknown; attachments: string[] }> {
+  /** The body of a request with copies of its attachments, whose names go to `copies` as they are made. */
+  async #copyAttachments(request: StoredRequest, copies: string[]): Promise<unknown> {
     const body = await fetchBody(request, this.#options.blobs)
-    const names = new Map((request.attachments ?? []).map((blob) => [blob, newId('upl_')]))
-    if (names.size === 0) return { body, attachments: [] }
-    for (const [from, to] of names) await this.#options.blobs.copy(from, to)
-    const renamed = JSON.parse(JSON.stringify(body), (_key, value) => names.get(value) ?? value)
-    return { body: renamed, attachments: [...names.values()] }
+    const { attachments = [] } = request
+    if (attachments.length === 0) return body
+    const id = newJobId()
+    const names = new Map(attachments.map((blob) => [blob, newAttachmentKey(id)]))
+    for (const [from, to] of names) {
+      copies.push(to)
+      await this.#options.blobs.copy(from, to)
+    }
+    return JSON.parse(JSON.stringify(body), (_key, value) => names.get(value) ?? value)
   }
 
   /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
@@ -247,20 +269,19 @@ export class DurableJobs {
     try {
       return await this.store.create(job, key)
     } catch (error) {
-      if (ServiceError.from(error).code !== 'overloaded' || !this.store.isReachable) throw error
+      if (isSurelyUndone(error) || !this.store.isReachable) throw error
       const created = await this.store.create(job, key)
       const isOurs = created.outcome === 'exists' && created.job.id === id
       return isOurs ? { outcome: 'created', job: created.job, events: [] } : created
     }
   }
+}
 
-  async #dropBlobs(keys: readonly string[]): Promise<void> {
-    for (const key of keys) {
-      await this.#options.blobs.delete(key).catch((error: unknown) => {
-        this.#options.log.warn({ err: error, blob: key }, 'blob not deleted')
-      })
-    }
-  }
+/** Whether a job that could not be created is surely not there. */
+export function isSurelyUndone(error: unknown): boolean {
+  const { code, isUndone } = ServiceError.from(error)
+  // The store says `overloaded` when an answer is lost; with any other error it has answered.
+  return isUndone || code !== 'overloaded'
 }
 
 /** The same job once more, with as much time. */

@@ -1,10 +1,14 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { sweepBlobs } from '#shared/jobs/blobs-of-jobs.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/jobs.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
+import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite.ts'
 import type { IdempotencyKey, Store } from '#shared/store/store.ts'
 import { openScratch } from '../simulation/scratch.ts'
@@ -140,6 +144,58 @@ describe('a submitted job', () => {
     await jobs.cancel(TENANT, id)
     await jobs.erase(TENANT, id)
     expect([...blobs.keys()]).toEqual([])
+  })
+
+  it('leaves nothing behind when it is refused, and all when nobody knows', async () => {
+    const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
+    const failing = (error: Error) => open({ store: storeWith({ create: () => Promise.reject(error) }) })
+    const refused = await failing(new ServiceError('overloaded', 'Busy.', { isUndone: true }))
+    await expect(refused.create(large)).rejects.toMatchObject({ code: 'overloaded' })
+    await expect((await failing(new Error('a mistake'))).create(large)).rejects.toThrow('a mistake')
+    await expect((await open({ store: storeWith({ isReachable: false }) })).create(large)).rejects.toThrow('reached')
+    expect([...blobs.keys()]).toEqual([])
+    const unknown = await failing(new ServiceError('overloaded', 'No answer.'))
+    await expect(unknown.create(large)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(blobs.size).toBe(1)
+  })
+
+  it('keeps its blobs while it is kept, and those of no job are swept', async () => {
+    const jobs = await open()
+    const attachment = newAttachmentKey(newJobId())
+    blobs.set(attachment, Buffer.from('audio'))
+    const body = { text: 'x'.repeat(BODY_BYTES_MAX) }
+    const created = await jobs.create(specOf({ body, attachments: [attachment] }))
+    const { id } = created.outcome === 'conflict' ? { id: '' } : created.job
+    expect(ownerOfBlob(attachment)).toBe(id)
+    const strangers = [newJobId(), newAttachmentKey(newJobId()), newId('job_'), 'upl_of_before']
+    for (const key of strangers) blobs.set(key, Buffer.from('x'))
+    expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(4)
+    expect([...blobs.keys()].toSorted()).toEqual([id, attachment])
+    await jobs.cancel(TENANT, id)
+    await store.erase(TENANT, id)
+    expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
+  })
+
+  it('is not looked for while it may still be on its way', async () => {
+    const asked: string[] = []
+    const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
+    const ages = [
+      [newJobId(), 11],
+      [newAttachmentKey(newJobId()), 65],
+      [newAttachmentKey(newJobId()), 75],
+      [newId('job_'), 65],
+      [newId('job_'), 75],
+      ['upl_of_before', 21 * 24 * 60],
+    ] as const
+    const old = ages.map(([key, minutes]) => ({ key, ageMs: minutes * 60_000 }))
+    let chosen: readonly string[] = []
+    const sweep: Blobs['sweep'] = async (_ageMs, choose) => {
+      chosen = (await choose?.(old)) ?? []
+      return chosen.length
+    }
+    await sweepBlobs({ ...memoryBlobs(blobs), sweep }, storeWith({ find }), 60 * 60_000)
+    expect(chosen).toEqual([0, 2, 4].map((i) => ages[i]?.[0]))
+    expect(asked).toEqual([0, 2].map((i) => ownerOfBlob(ages[i]?.[0] ?? '')))
   })
 
   it('is refused when too many are under way', async () => {

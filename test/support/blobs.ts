@@ -17,6 +17,10 @@ export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {
     size: async (key) => (await get(key)).length,
     open: async (key) => Readable.from([await get(key)]),
     delete: async (key) => void kept.delete(key),
-    sweep: async () => 0,
+    sweep: async (_ageMs, choose = async (old) => old.map(({ key }) => key)) => {
+      const chosen = await choose([...kept.keys()].map((key) => ({ key, ageMs: Number.POSITIVE_INFINITY })))
+      for (const key of chosen) kept.delete(key)
+      return chosen.length
+    },
   }
 }
