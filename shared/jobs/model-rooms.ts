@@ -80,6 +80,11 @@ export class ModelRoom implements Work {
     return this.#waiting
   }
 
+  /** Lanes of which jobs wait, or may: the store is being asked. */
+  get unsettled(): ReadonlySet<Priority> {
+    return new Set([...this.#waiting.keys(), ...this.#pulling])
+  }
+
   /** Forgets waiting jobs that nobody has told of for a while. */
   forgetWaiting(): void {
     for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
@@ -157,8 +162,8 @@ export class ModelRooms {
   tell(): Capacity | undefined {
     this.#forgetIdle()
     const waiting: Capacity['waiting'] = []
-    for (const { kind, model, waiting: lanes } of this.#rooms.values()) {
-      for (const priority of lanes.keys()) waiting.push({ kind, model, priority })
+    for (const { kind, model, unsettled } of this.#rooms.values()) {
+      for (const priority of unsettled) waiting.push({ kind, model, priority })
     }
     if (this.#models === undefined && this.#bounds.length === 0 && waiting.length === 0) return undefined
     return { models: this.#models ? [...this.#models] : null, bounds: [...this.#bounds], waiting }
