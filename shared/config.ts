@@ -57,6 +57,13 @@ const Settings = z.object({
     .regex(/^[a-zA-Z0-9._-]*$/)
     .default('')
     .describe('Put before every topic and group name'),
+  KAFKA_QUEUE_PARTITIONS: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(1_000)
+    .default(16)
+    .describe('Partitions of each queue with classic groups: as many workers can share it'),
   KAFKA_REPLICATION: z.coerce
     .number()
     .int()
@@ -175,6 +182,7 @@ export interface KafkaConfig {
   readonly brokers: string[]
   readonly client: 'auto' | 'share' | 'classic'
   readonly prefix: string
+  readonly queuePartitions: number
   readonly replicationFactor: number | undefined
   readonly tls: boolean
   readonly sasl:
@@ -287,6 +295,7 @@ function kafkaOf(s: z.infer<typeof Settings>): KafkaConfig | undefined {
     brokers: s.KAFKA_BROKERS.split(',').map((broker) => broker.trim()),
     client: s.KAFKA_CLIENT,
     prefix: s.KAFKA_PREFIX,
+    queuePartitions: s.KAFKA_QUEUE_PARTITIONS,
     replicationFactor: s.KAFKA_REPLICATION,
     tls: s.KAFKA_TLS,
     sasl: s.KAFKA_SASL_MECHANISM && {

@@ -292,13 +292,14 @@ async function openBroker(
   if (!config.kafka) return await openMemoryBroker({ topics })
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka.ts')
-  const { brokers, client, prefix, replicationFactor, tls, sasl } = config.kafka
+  const { brokers, client, prefix, queuePartitions, replicationFactor, tls, sasl } = config.kafka
   const options: KafkaOptions = {
     brokers,
     client,
     prefix,
     topics,
     clientId,
+    queuePartitions,
     ...(replicationFactor !== undefined && { replicationFactor }),
     tls,
     ...(sasl && { sasl }),

@@ -17,7 +17,10 @@ import { silentLog } from './support/jobs.ts'
 const MODES = [
   { mode: 'embedded', settings: () => ({}) },
   { mode: 'Kafka, share groups', settings: () => ({ KAFKA_CLIENT: 'share', ...kafka() }) },
-  { mode: 'Kafka, classic groups', settings: () => ({ KAFKA_CLIENT: 'classic', ...kafka() }) },
+  {
+    mode: 'Kafka, classic groups',
+    settings: () => ({ KAFKA_CLIENT: 'classic', KAFKA_QUEUE_PARTITIONS: '2', ...kafka() }),
+  },
 ]
 
 function kafka(): Record<string, string> {

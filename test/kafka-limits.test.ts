@@ -9,7 +9,7 @@ const kafka = inject('kafka')
 describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take small records only (%s)', (client) => {
   it('cost the one call that is too large, and none before, beside or after it', async () => {
     const prefix = `${newId('t', 8)}.`
-    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client }
+    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
     await using stack = await startStack({ kafka: kafka ?? '', settings })
     const call = async (content: string, stream: boolean) => {
       const body = { model: 'echo-1', messages: [{ role: 'user', content }], stream }
@@ -39,7 +39,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take sm
 
   it('refuse a call that is too large to be queued with 413', async () => {
     const prefix = `${newId('t', 8)}.`
-    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client }
+    const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
     await using stack = await startStack({ kafka: kafka ?? '', settings })
     await alterTopic(kafka ?? '', `${prefix}jobs.inference`, { 'max.message.bytes': '5000' })
     const call = (content: string) =>

@@ -72,7 +72,7 @@ describe.skipIf(!kafka || missing !== undefined)('in a fleet half upgraded', () 
       )
       expect(lost).toEqual([])
     },
-    120_000,
+    240_000,
   )
 })
 

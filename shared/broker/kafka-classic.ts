@@ -20,15 +20,15 @@ const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
 const ANY_BROKER = '1'
-/** Workers that can share a queue. */
+/** Workers that can share a queue, unless the options say otherwise. */
 const QUEUE_PARTITIONS = 16
 /** `ConfigSource` of a setting that was made for the topic itself. */
 const TOPIC_CONFIG = 1
 /** Refusals of a batch for what is in it, as kafkajs names them. */
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
-/** How often, and with what pause, a new topic is looked for until every broker knows it. */
-const SPREAD_ASKS_MAX = 50
-const SPREAD_ASK_MS = 100
+/** How often, and with what pause, a new topic is looked for until every broker knows it: many partitions take a busy one seconds. */
+const SPREAD_ASKS_MAX = 120
+const SPREAD_ASK_MS = 250
 
 /**
  * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved
@@ -44,7 +44,10 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
   try {
     await admin.connect()
     const checks = new KafkaJsAdmin(admin)
-    const problems = await checkTopics(checks, { ...options, topics: options.topics.map(withPartitions) })
+    const problems = await checkTopics(checks, {
+      ...options,
+      topics: options.topics.map((topic) => withPartitions(topic, options)),
+    })
     if (problems.length > 0) throw new KafkaUnfitError(problems)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
@@ -56,9 +59,9 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
 }
 
 /** A partition has one owner: with fewer of them than workers the others stand idle. */
-function withPartitions(topic: Topic): Topic {
-  if (topic.kind === 'channel' || topic.partitions >= QUEUE_PARTITIONS) return topic
-  return { ...topic, partitions: QUEUE_PARTITIONS, partitionsMin: topic.partitions }
+function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: KafkaOptions): Topic {
+  if (topic.kind === 'channel' || topic.partitions >= queuePartitions) return topic
+  return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
 }
 
 class ClassicBroker implements Broker {

@@ -13,6 +13,8 @@ export interface KafkaOptions {
   readonly prefix: string
   readonly topics: readonly Topic[]
   readonly clientId: string
+  /** Partitions of each queue with classic groups, which are as many workers as can share it. Default: 16. */
+  readonly queuePartitions?: number
   /** Of topics made here. Default: 3, or as many as there are brokers. */
   readonly replicationFactor?: number
   readonly tls?: boolean
