@@ -81,6 +81,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['10,000 levels inside a field', `{"model":"echo-1","x":${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}}`],
     ['a million opening brackets', '['.repeat(1_000_000)],
     ['a million values where messages belong', `{"model":"echo-1","messages":[${'1,'.repeat(1_000_000)}1]}`],
+    ['70,000 keys', `{${Array.from({ length: 70_000 }, (_, i) => `"k${i}":1`).join()}}`],
     ['a million keys', `{${Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":1`).join()}}`],
   ])('%s is refused with 400', async (_name, body) => {
     expect(await refusalOf(await postBytes(path, body), path)).toMatchObject(invalid)

@@ -95,16 +95,19 @@ function* arrayParts(array: readonly unknown[], options: WriteOptions): Generato
 }
 
 function* objectParts(object: object, options: WriteOptions): Generator<string> {
-  const entries = Object.entries(object).filter(([, value]) => value !== undefined && typeof value !== 'function')
-  if (options.sortsKeys) entries.sort(([a], [b]) => (a < b ? -1 : 1))
-  yield '{'
-  for (const [index, [key, value]] of entries.entries()) {
-    if (index > 0) yield ','
+  const keys = Object.keys(object)
+  if (options.sortsKeys) keys.sort()
+  let before = '{'
+  for (const key of keys) {
+    const value = (object as Record<string, unknown>)[key]
+    if (value === undefined || typeof value === 'function') continue
+    yield before
     yield* stringParts(key)
     yield ':'
     yield* partsOf(value, options)
+    before = ','
   }
-  yield '}'
+  yield before === '{' ? '{}' : '}'
 }
 
 function isLowSurrogate(unit: number): boolean {

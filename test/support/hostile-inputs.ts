@@ -102,6 +102,10 @@ const CHAT_INPUTS: readonly HostileInput[] = [
   post('a deep body', CHAT, () => `{"model":"echo-1","messages":${nested(127)}}`),
   post('a body too deep', CHAT, () => `{"model":"echo-1","messages":${nested(LARGE / 2)}}`),
   post('400,000 values where one belongs', CHAT, () => ({ model: 'echo-1', messages: Array(399_000).fill(1) })),
+  post('60,000 unknown fields', CHAT, () => ({
+    ...chat('hi'),
+    ...Object.fromEntries(Array.from({ length: 60_000 }, (_, i) => [`f${i}`, i])),
+  })),
   post('400,000 unknown fields', CHAT, () => ({
     ...chat('hi'),
     ...Object.fromEntries(Array.from({ length: 390_000 }, (_, i) => [`f${i}`, i])),
