@@ -401,11 +401,12 @@ for (const dialect of DIALECTS) {
       }
       answer.end()
     })
-    await using engine = engineOn(dialect, upstream.url, { timeouts: { between_tokens_ms: 100 } })
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { between_tokens_ms: 1_000 } })
     let got = 0
     for await (const event of engine.generate(ask(), options())) {
       if (event.type !== 'text') continue
-      if (got === 0) await settled(() => sent)
+      // For longer than the upstream may be silent.
+      if (got === 0) await settled(() => sent, 1_200)
       if (got === 0) expect(sent).toBeLessThan(12 * 1024 * 1024)
       got += event.text.length
     }
@@ -535,12 +536,12 @@ async function until(condition: () => boolean | Promise<boolean>): Promise<void>
 }
 
 /** Waits until a number has stopped growing for a while. */
-async function settled(read: () => number): Promise<void> {
+async function settled(read: () => number, forMs: number): Promise<void> {
   let last = -1
   await until(async () => {
     const before = last
     last = read()
-    await new Promise((resolve) => setTimeout(resolve, 150))
+    await new Promise((resolve) => setTimeout(resolve, forMs))
     return before === last
   })
 }
