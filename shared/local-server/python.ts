@@ -55,13 +55,23 @@ export async function describePython(
     const found = isMissing ? `${command} was not found` : `${command} could not be run`
     throw refuse(`install python3 and python3-pip (${found}).`, cause)
   })
-  const { executable, tag, version, has_pip } = Described.parse(JSON.parse(text))
+  const described = readDescription(text)
+  if (!described) throw refuse(`${command} does not answer as a Python. Install python3 and python3-pip.`)
+  const { executable, tag, version, has_pip } = described
   const [major = 0, minor = 0] = version
   if (major < VERSION_MIN[0] || (major === VERSION_MIN[0] && minor < VERSION_MIN[1])) {
     throw refuse(`${executable} is ${version.join('.')}. Install a newer one and put it first in PATH as python3.`)
   }
   if (needsPip && !has_pip) throw refuse(`${executable} has no pip. Install python3-pip.`)
   return { executable, tag }
+}
+
+function readDescription(text: string): z.infer<typeof Described> | undefined {
+  try {
+    return Described.parse(JSON.parse(text))
+  } catch {
+    return undefined
+  }
 }
 
 /** Runs a program, a short one unless `timeoutMs` says otherwise, and gives what it prints. */

@@ -191,7 +191,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
     expect(indexes).toEqual([])
     expect(told.filter((message) => message === 'schema of the job store changed')).toHaveLength(1)
     const fresh = await database.query(`SELECT count(*)::int AS count FROM pg_indexes WHERE schemaname = current_schema
-      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%model%'`)
+      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%(pool, model, priority, state%'`)
     expect(fresh).toEqual([{ count: 1 }])
   }, 120_000)
 })
