@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config.ts'
@@ -49,6 +50,8 @@ async function main(): Promise<void> {
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
   for (const role of roles) await NEEDS[role]?.(config).catch(exitWithProblems)
+  // What it fetches is kept from then on.
+  const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
   const opening = openPorts(config, log, packageJson.version, isWhole(roles), fail, undefined, role)
   const ports = await opening.catch(exitWithProblems)
@@ -68,7 +71,7 @@ async function main(): Promise<void> {
   if (!roles.includes('ingress') && config.metricsPort !== undefined)
     serveHealth(config.metricsPort, services, ports, log)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
-  if (ingress) greet(config, ingress, ports.models)
+  if (ingress) greet(config, ingress, ports.models, isFirst)
 }
 
 function readArguments(): string[] {
@@ -130,7 +133,7 @@ function serveHealth(port: number, services: readonly Service[], ports: Ports, l
 }
 
 /** Says where to go, once, to people at a terminal and in logs alike. */
-function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue): void {
+function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue, isFirst: boolean): void {
   const url = urlOf(config.host, ingress.port)
   const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
   const model = models.find(({ pool }) => pool === 'inference')?.id ?? 'MODEL'
@@ -139,7 +142,7 @@ function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue): vo
     `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
     `    -d '{"model":"${model}","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
   )
-  if (ingress.createdKey !== undefined) lines.push('', ...FIRST_START)
+  if (isFirst) lines.push('', ...FIRST_START)
   // A progress bar may stand in the line.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''
   process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)

@@ -53,5 +53,5 @@ function unreadable(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
   // Below its first line the parser quotes the file, which may hold secrets.
-  return message.split('\n')[0] ?? message
+  return (message.split('\n')[0] ?? message).replace(/:$/, '')
 }

@@ -19,6 +19,8 @@ interface Together {
   /** Some of it was not there yet, and so was told. */
   isTold: boolean
   hasFailed: boolean
+  /** Parts that were told to be ready: pools may share one. */
+  readonly ready: Set<string>
   readonly startedMs: number
 }
 
@@ -30,13 +32,21 @@ const together = new WeakMap<Ports, Together>()
  */
 export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Promise<void> } {
   const abort = new AbortController()
-  const all = together.get(ports) ?? { underWay: 0, isTold: false, hasFailed: false, startedMs: performance.now() }
+  const all = together.get(ports) ?? {
+    underWay: 0,
+    isTold: false,
+    hasFailed: false,
+    ready: new Set<string>(),
+    startedMs: performance.now(),
+  }
   together.set(ports, all)
   all.underWay += 1
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
-  const show = unlessThere((...progress) => {
+  const show = unlessThere((what, fraction, message) => {
     all.isTold = true
-    draw(...progress)
+    if (fraction >= 1 && all.ready.has(what)) return
+    if (fraction >= 1) all.ready.add(what)
+    draw(what, fraction, message)
   })
   const done = ports
     .prepareModels(pool, show, abort.signal)
@@ -83,7 +93,13 @@ function drawBar(what: string, fraction: number, message: string): void {
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
   // One line: what is longer could not be drawn again.
-  process.stderr.write(`\r\x1b[K${line.slice(0, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
+  process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
+}
+
+/** Cut after a word. */
+function shortened(line: string, columns: number): string {
+  if (line.length <= columns) return line
+  return `${line.slice(0, columns - 1).replace(/ [^ ]*$/, '')}…`
 }
 
 function logSteps(log: Log): PrepareProgress {

@@ -47,7 +47,7 @@ function expectation(issue: Issue): string {
     case 'invalid_value':
       return `expected ${issue.values.length > 1 ? 'one of ' : ''}${issue.values.join(', ')}`
     case 'too_small':
-      return issue.origin === 'string' ? 'must not be empty' : `must be ${issue.minimum} or more`
+      return issue.origin === 'string' ? tooShort(Number(issue.minimum)) : `must be ${issue.minimum} or more`
     case 'too_big':
       return `must be ${issue.maximum} or less`
     case 'unrecognized_keys':
@@ -60,6 +60,10 @@ function expectation(issue: Issue): string {
         .replaceAll(/'(\w+)' ?\|? ?/g, '$1, ')
         .replace(/, $/, '')
   }
+}
+
+function tooShort(minimum: number): string {
+  return minimum <= 1 ? 'must not be empty' : `must have ${minimum} characters or more`
 }
 
 function kind(expected: string): string {

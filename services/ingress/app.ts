@@ -108,8 +108,9 @@ async function answer(
     uploads,
     held,
   }
-  const end = route.isCall ? context.limits.begin(key.id) : undefined
+  let end: (() => void) | undefined
   try {
+    end = route.isCall ? context.limits.begin(key.id) : undefined
     if (route.isCall) await context.limits.count(key.id, format, res)
     else await context.limits.show(key.id, format, res)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.

@@ -86,12 +86,12 @@ async function answerCreated(
   call.res.setHeader('x-job-id', job.id)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
   if (!isAsync) return await answerWaiting(context, call, jobs, prepared, job, isReplay)
-  if (waitMs === 0) return sendAccepted(call, job)
+  if (waitMs === 0) return await sendAccepted(jobs, call, job)
   const left = AbortSignal.any([AbortSignal.timeout(waitMs), leaveOf(context, call)])
   const ended = await jobs.waitForEnd(call.key.id, job.id, left)
   call.revoked.throwIfAborted()
   if (call.res.destroyed) return
-  if (!TERMINAL.has(ended.state)) return sendAccepted(call, ended)
+  if (!TERMINAL.has(ended.state)) return await sendAccepted(jobs, call, ended)
   await respondEnd(context, call, jobs, prepared, ended)
 }
 
@@ -193,12 +193,19 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
 }
 
 /** Says 202 with the job (contract H.3). */
-export function sendAccepted({ res }: Pick<Call, 'res'>, job: DurableJob): void {
+export async function sendAccepted(jobs: DurableJobs, call: Pick<Call, 'res' | 'key'>, job: DurableJob): Promise<void> {
+  const { res } = call
+  const accepted = await acceptedObject(jobs, call.key.id, job)
   res.status(202)
   res.setHeader('location', `/v1/jobs/${job.id}`)
   res.setHeader('preference-applied', 'respond-async')
   res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
-  res.json(jobObject(job))
+  res.json(accepted)
+}
+
+/** A job as its 202 shows it: one that an equal call has made before may have completed, and then its result is there. */
+export async function acceptedObject(jobs: DurableJobs, tenant: string, job: DurableJob): Promise<object> {
+  return jobObject(job, job.state === 'completed' ? { result: await jobs.result(tenant, job.id) } : {})
 }
 
 /** The job goes on when its caller leaves: the same key, or its id, finds it again. */

@@ -130,7 +130,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
   call.facts.job_id = job.id
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
-  sendAccepted(call, job)
+  await sendAccepted(jobs, call, job)
 }
 
 /** DELETE /v1/jobs/{id}: forgets a finished job. */

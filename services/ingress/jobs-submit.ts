@@ -10,7 +10,7 @@ import { readIdempotencyKey } from './wishes.ts'
 
 /** POST /v1/jobs (contract H.3): a call to another endpoint, checked as that endpoint would, to be run as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
-  requireJobs(context)
+  const jobs = requireJobs(context)
   refuseUnknown(SubmitJob, body)
   refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
   const submit = parseBody(SubmitJob, body, 'openai')
@@ -36,7 +36,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   const whole = asked.isOfHeaders ? { ...(body as object), ...asked.fields } : body
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, wishes)
   if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
-  sendAccepted(call, job)
+  await sendAccepted(jobs, call, job)
 }
 
 /** Problems of the inner body are named by their path from the outer one. */

@@ -3,10 +3,9 @@ import { ServiceError } from '#shared/error.ts'
 import { TERMINAL } from '#shared/jobs/follow.ts'
 import type { DurableJobs } from '#shared/jobs/jobs.ts'
 import type { IngressContext } from './call.ts'
-import { boundMetadata, createJob, RETRY_AFTER_SECONDS, requireJobs } from './durable.ts'
+import { acceptedObject, boundMetadata, createJob, RETRY_AFTER_SECONDS, requireJobs } from './durable.ts'
 import { RecordedOutput, resultOf } from './durable-respond.ts'
 import type { JobEndpoint, PreparedCall } from './endpoint.ts'
-import { jobObject } from './job-object.ts'
 import type { JobWishes } from './job-wishes.ts'
 import type { Wishes } from './wishes.ts'
 import { CANCELLED, type Ending, type Exchange, STREAMED } from './ws-exchange.ts'
@@ -58,7 +57,8 @@ async function runCreated(
     return CANCELLED
   }
   exchange.accept(job.id)
-  if (isAsync) return { type: 'completed', status: 202, body: JSON.stringify(jobObject(job)) }
+  if (isAsync)
+    return { type: 'completed', status: 202, body: JSON.stringify(await acceptedObject(jobs, exchange.key.id, job)) }
   if (isReplay && !TERMINAL.has(job.state)) {
     const message = 'A request with this idempotency key is still being processed. Subscribe to its job instead.'
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })

@@ -7,6 +7,8 @@ import { type Work, workKey } from './work.ts'
 const BUSY_MS = 1_000
 /** How long jobs of a model that this worker does not know are told of, after the last one came by. */
 const FOREIGN_MS = 10_000
+/** How long after the last job of a model that this worker does not know the next one is the first again. */
+const UNKNOWN_FORGET_MS = 900_000
 /** Models with waiting jobs that are remembered; more are found again by the scheduler. */
 const ROOMS_MAX = 1_000
 
@@ -110,8 +112,8 @@ export class ModelRooms {
   readonly #rooms = new Map<string, ModelRoom>()
   readonly #bounds: readonly ModelBound[]
   readonly #models: ReadonlySet<string> | undefined
-  /** Models of jobs that came by and that it does not know, since when. */
-  readonly #unknown = new Map<string, number>()
+  /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
+  readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
   /**
    * @param models Ids and aliases of the models it can run; undefined: whichever is asked for.
@@ -130,9 +132,11 @@ export class ModelRooms {
 
   /** For how long jobs of a model have come by that this worker does not know, in milliseconds. */
   unknownForMs(model: string): number {
-    const sinceMs = this.#unknown.get(model) ?? Date.now()
-    if (this.#unknown.size < ROOMS_MAX) this.#unknown.set(model, sinceMs)
-    return Date.now() - sinceMs
+    const lastMs = Date.now()
+    const known = this.#unknown.get(model)
+    const sinceMs = known && lastMs - known.lastMs < UNKNOWN_FORGET_MS ? known.sinceMs : lastMs
+    if (known || this.#unknown.size < ROOMS_MAX) this.#unknown.set(model, { sinceMs, lastMs })
+    return lastMs - sinceMs
   }
 
   of(work: Work): ModelRoom {

@@ -314,6 +314,7 @@ export class Pool {
 
   async #passOn(lane: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
     lane.running++
+    this.#shrinkTakes()
     const isPassedOn = await this.#foreign.passOn(jobsTopic(this.#definition.name, lane.priority), delivery, job)
     lane.running--
     this.#freeSlot()

@@ -214,6 +214,8 @@ export class ChosenSandbox {
     const state = this.#state
     const now = performance.now()
     if (state.name === 'refused') return unavailable(state.reason, state.atMs + AGAIN_MS - now)
+    if (state.name === 'absent')
+      return unavailable('The sandbox is prepared after the models. Try again in a minute.', AGAIN_MS)
     if (state.name !== 'preparing') return unavailable('The sandbox is being opened. Try again shortly.', 0)
     const { fraction, message, sinceMs } = state
     const leftMs = fraction > 0 ? ((now - sinceMs) / fraction) * (1 - fraction) : 0
