@@ -1,7 +1,11 @@
 import { request } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import type { WebSocket } from 'ws'
+import { SOCKET_BOUNDS } from '#services/ingress/ws-bounds.ts'
+import { Outbox } from '#services/ingress/ws-outbox.ts'
+import { ReadPause } from '#services/ingress/ws-pause.ts'
 import { type Stack, startStack, TEST_KEY, until } from './stack.ts'
-import { openRaw } from './support/raw-http.ts'
+import { openRaw, type RawClient } from './support/raw-http.ts'
 import { isEnd, openWs, type WsClient } from './support/ws.ts'
 
 /**
@@ -343,5 +347,97 @@ describe('a client that does not read', () => {
     expect(last).toBeLessThan(FRAMES)
     client.ws.resume()
     await until(() => client.frames.filter(isEnd).length === FRAMES, { withinMs: 20_000 })
+  })
+})
+
+describe('the memory for messages', () => {
+  const held = (of: Stack) => gauge(of, 'sluice_body_bytes ')
+  const head = [
+    'GET /v1/ws HTTP/1.1',
+    'host: test',
+    'connection: upgrade',
+    'upgrade: websocket',
+    `authorization: Bearer ${TEST_KEY}`,
+    'sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==',
+    'sec-websocket-protocol: inference.v1',
+    'sec-websocket-version: 13',
+  ]
+  /** A client that never closes its side. */
+  const openHalf = async (of: Stack): Promise<RawClient> => {
+    const client = await openRaw(of.url)
+    client.send(`${head.join('\r\n')}\r\n\r\n`)
+    await until(() => client.received.includes('session.created'))
+    return client
+  }
+  /** A frame whose mask is zero. */
+  const frame = (first: number, payload: string) =>
+    Buffer.concat([Buffer.from([first, 0x80 | payload.length, 0, 0, 0, 0]), Buffer.from(payload)])
+  const PONGS = Buffer.concat(Array(8_000).fill(frame(0x8a, 'x'.repeat(125))))
+  const FRAGMENT = frame(0x01, '{')
+
+  it('is not used by control frames between messages', async () => {
+    using client = await openHalf(stack)
+    for (let i = 0; i < 5; i++) client.send(PONGS)
+    client.send(frame(0x89, 'all read?'))
+    await until(() => client.received.includes('all read?'))
+    expect(await held(stack)).toBe(0)
+    // A message that is cut by one is whole all the same.
+    client.send(Buffer.concat([FRAGMENT, frame(0x8a, ''), frame(0x80, '"type":"ping","id":"p1"}')]))
+    await until(() => client.received.includes('"pong"'))
+    expect(await held(stack)).toBe(0)
+  })
+
+  it('is not used beyond one message by who is alone, and given back as soon as that is refused', async () => {
+    await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
+    using client = await openHalf(own)
+    client.send(FRAGMENT)
+    for (let i = 0; i < 20; i++) client.send(PONGS)
+    // 0x03f5: 1013. The connection is there still, since its client has not closed its side.
+    await until(() => client.received.includes('\x03\xf5') && client.isEnded, { withinMs: 20_000 })
+    expect(await held(own)).toBe(0)
+    expect(await gauge(own, 'sluice_websockets')).toBe(1)
+    expect(client.isCut).toBe(false)
+  })
+
+  it('counts what there is of a message, until its client is gone', async () => {
+    await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' } })
+    {
+      using client = await openWs(own)
+      for (let i = 0; i < 9; i++) client.ws.send('x'.repeat(100_000), { fin: false })
+      await until(async () => (await held(own)) >= 2_700_000)
+      expect(await held(own)).toBeLessThan(4_000_000)
+    }
+    await until(async () => (await held(own)) === 0)
+  })
+})
+
+describe('reading from a client', () => {
+  it('is not resumed by a reply that was flushed while a message is read', () => {
+    const flushes: (() => void)[] = []
+    const ws = {
+      isPaused: false,
+      bufferedAmount: 0,
+      readyState: 1,
+      OPEN: 1,
+      pause: () => {
+        ws.isPaused = true
+      },
+      resume: () => {
+        ws.isPaused = false
+      },
+      send: (_text: string, onFlushed: () => void) => flushes.push(onFlushed),
+    }
+    const socket = ws as unknown as WebSocket
+    const pause = new ReadPause(socket)
+    const outbox = new Outbox(socket, { ...SOCKET_BOUNDS, repliesMax: 2 }, pause, () => {})
+    for (let i = 0; i < 3; i++) outbox.reply('{}')
+    pause.begin('reading')
+    for (const flush of flushes.splice(0)) flush()
+    expect(ws.isPaused).toBe(true)
+    for (let i = 0; i < 3; i++) outbox.reply('{}')
+    pause.end('reading')
+    expect(ws.isPaused).toBe(true)
+    for (const flush of flushes.splice(0)) flush()
+    expect(ws.isPaused).toBe(false)
   })
 })

@@ -1,5 +1,6 @@
 import type { WebSocket } from 'ws'
 import type { SocketBounds } from './ws-bounds.ts'
+import type { ReadPause } from './ws-pause.ts'
 
 /**
  * What waits to be read by the client of one connection.
@@ -10,15 +11,17 @@ import type { SocketBounds } from './ws-bounds.ts'
 export class Outbox {
   readonly #ws: WebSocket
   readonly #bounds: SocketBounds
+  readonly #pause: ReadPause
   readonly #onStalled: () => void
   readonly #waiting = new Set<() => void>()
   #replies = 0
   #stall: NodeJS.Timeout | undefined
 
   /** @param onStalled The client took nothing for too long. */
-  constructor(ws: WebSocket, bounds: SocketBounds, onStalled: () => void) {
+  constructor(ws: WebSocket, bounds: SocketBounds, pause: ReadPause, onStalled: () => void) {
     this.#ws = ws
     this.#bounds = bounds
+    this.#pause = pause
     this.#onStalled = onStalled
   }
 
@@ -35,10 +38,10 @@ export class Outbox {
   /** Sends what answers a frame of the client. */
   reply(text: string): void {
     if (!this.#isOpen) return
-    if (++this.#replies > this.#bounds.repliesMax) this.#ws.pause()
+    if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
       // Half the bound, or reading would stop and go with every frame.
-      if (--this.#replies <= this.#bounds.repliesMax / 2 && this.#ws.isPaused) this.#ws.resume()
+      if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
   }
@@ -60,8 +63,6 @@ export class Outbox {
   close(): void {
     clearTimeout(this.#stall)
     this.#wake()
-    // The client's own close frame must be read.
-    this.#ws.resume()
   }
 
   get #isOpen(): boolean {

@@ -13,6 +13,7 @@ import { type Ending, Exchange } from './ws-exchange.ts'
 import { errorFrame, frameText, type ReadFrame, readFrame } from './ws-frames.ts'
 import { Outbox } from './ws-outbox.ts'
 import { PartialMessage } from './ws-partial.ts'
+import { ReadPause } from './ws-pause.ts'
 import { runRequest } from './ws-request.ts'
 import { runSubscription } from './ws-subscription.ts'
 
@@ -49,6 +50,7 @@ export class Session {
   readonly #exchanges = new Map<string, Exchange>()
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
+  readonly #pause: ReadPause
   /** Settles when the large messages that have come are read; undefined while there is none. */
   #reading: Promise<void> | undefined
   #malformed = 0
@@ -60,11 +62,17 @@ export class Session {
   constructor(options: SessionOptions) {
     const { ws, socket, bounds, keyId, context } = options
     this.#options = options
-    this.#outbox = new Outbox(ws, bounds, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
+    this.#pause = new ReadPause(ws)
+    this.#outbox = new Outbox(ws, bounds, this.#pause, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
     this.#heartbeat = setInterval(() => this.#beat(), bounds.heartbeatMs)
-    this.#partial = new PartialMessage(socket, context.budget, keyId, () => this.#onTooMuch())
+    const { budget, config } = context
+    const onTooMuch = () => this.#onTooMuch()
+    this.#partial = new PartialMessage({ ws, socket, budget, keyId, messageBytesMax: config.bodyBytesMax, onTooMuch })
     // Frames that break the protocol: ws itself closes with 1002, 1007 or 1009.
-    ws.on('error', () => this.#stop())
+    ws.on('error', () => {
+      this.#stop()
+      this.#partial.drop()
+    })
     ws.on('message', (data, isBinary) => this.#onMessage(data as Buffer, isBinary))
     ws.once('close', (code) => {
       this.closeCode ??= code
@@ -107,24 +115,24 @@ export class Session {
     this.#outbox.reply(frameText(frame))
   }
 
-  /** The memory for messages is used up. What the client still sends is not read: it would be kept until the message ends. */
+  /** The memory for messages is used up. */
   #onTooMuch(): void {
     this.close(WS_CLOSE.overloaded, 'The server holds as many messages as it can. Try again shortly.')
-    this.#options.ws.pause()
   }
 
   /** Large messages are read in turns with others, yet messages take effect in the order in which they come. */
   #onMessage(data: Buffer, isBinary: boolean): void {
     const held = this.#partial.take()
+    if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(atOnce(reading), held)
     // Nothing more is read meanwhile but what came in the same piece.
-    this.#options.ws.pause()
+    this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await inTurns(reading), held)
       if (this.#reading !== last) return
       this.#reading = undefined
-      this.#options.ws.resume()
+      this.#pause.end('reading')
     })
     this.#reading = last
   }
@@ -222,6 +230,7 @@ export class Session {
     clearInterval(this.#heartbeat)
     for (const exchange of this.#exchanges.values()) exchange.leave()
     this.#outbox.close()
+    this.#pause.stop()
     const { ws, bounds } = this.#options
     this.#linger = setTimeout(() => ws.terminate(), bounds.lingerMs)
   }
