@@ -185,6 +185,25 @@ describe('a key that is gone', () => {
     await until(() => client.isEnded, { withinMs: WITHIN_MS })
   })
 
+  it('holds nothing any more of a body that still arrives, as soon as its connection is cut', async () => {
+    await using own = await startWithFile()
+    const held = async () =>
+      Number(/^sluice_body_bytes (\d+)$/m.exec(await (await own.stack.get('/metrics')).text())?.[1])
+    using client = await openRaw(own.stack.url)
+    const headers = [`authorization: Bearer ${SECRET}`, 'content-type: application/json', 'content-length: 9000000']
+    client.send(rawRequest(`POST ${CHAT}`, headers, `{"model":"${'x'.repeat(1_000_000)}`))
+    await until(async () => (await held()) > 0)
+    const drip = setInterval(() => client.send('x'), 100)
+    try {
+      await own.revoke()
+      expect((await client.answer()).status).toBe(401)
+      await until(() => client.isCut, { withinMs: WITHIN_MS })
+      await until(async () => (await held()) === 0, { withinMs: 4_000 })
+    } finally {
+      clearInterval(drip)
+    }
+  })
+
   it('ends its streams also where it was taken out of the file, and where nobody reads them', async () => {
     await using own = await startWithFile()
     using deaf = await openRaw(own.stack.url)

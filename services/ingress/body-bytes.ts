@@ -66,8 +66,9 @@ function collect(
 ): Promise<ByteBlocks> {
   return new Promise((resolve, reject) => {
     const blocks = new ByteBlocks()
+    const { socket } = req
     // Inflation is progress too: it may take longer than the bytes took to arrive.
-    const progress = () => req.socket.bytesRead + blocks.bytes
+    const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
       const isStalled = progress() === seen && !req.complete
@@ -88,7 +89,8 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A request that is cut closes without an end; behind an inflater nothing else tells.
+    // A request that is cut closes without an end; behind an inflater nothing else tells. One that was answered meanwhile
+    // does not close with its connection, so that is asked too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
@@ -104,9 +106,13 @@ function collect(
       clearInterval(stall)
       source.off('data', onData).off('end', onEnd)
       req.off('close', onClose)
+      socket.off('close', onClose)
     }
     source.on('data', onData).on('end', onEnd).on('error', onError)
     req.on('close', onClose)
+    // Pipelined requests are read side by side.
+    socket.setMaxListeners(0).on('close', onClose)
+    if (socket.destroyed) onClose()
   })
 }
 

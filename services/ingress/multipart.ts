@@ -128,9 +128,12 @@ class FormReading {
       if (!this.#req.complete) this.#fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
     this.#listen()
+    const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
+    // A request that was answered meanwhile does not close with its connection. Pipelined ones are read side by side.
+    socket.setMaxListeners(0).on('close', onClose)
     // It may have been cut while its key was looked up: then it closes no more.
-    if (this.#req.closed) onClose()
+    if (this.#req.closed || socket.destroyed) onClose()
     this.#req.pipe(this.#parser)
     try {
       await this.#end.promise
@@ -139,6 +142,7 @@ class FormReading {
     } finally {
       clearInterval(stall)
       this.#req.off('data', onData).off('close', onClose)
+      socket.off('close', onClose)
     }
   }
 
