@@ -57,14 +57,13 @@ export class PartialMessage {
 
   /**
    * Forgets what there is of a message, and reads what still comes only to throw it away: a socket with unread bytes would be
-   * reset, and its client not see the close frame. To be called once that is written; our side ends with it.
+   * reset, and its client not see the close frame. To be called once that is written.
    */
   drop(): void {
     const { ws, socket } = this.#options
     this.#held.release()
     socket.removeAllListeners('data')
     forgetUnfinished(ws)
-    socket.end()
     socket.resume()
   }
 
