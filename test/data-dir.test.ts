@@ -110,7 +110,8 @@ describe('a disk that fills up while models are prepared is what the failure nam
   /** A Python whose pip says what pip says. */
   async function pipThatSays(words: string): Promise<string> {
     const python = join(place, `python-${words.length}`)
-    const script = `#!/bin/sh\ncase "$2" in *runpy*) echo "${words}" >&2; exit 1;; esac\nexit 0\n`
+    const described = JSON.stringify({ executable: python, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
+    const script = `#!/bin/sh\ncase "$2" in *runpy*) echo "${words}" >&2; exit 1;; esac\necho '${described}'\n`
     await writeFile(python, script, { mode: 0o755 })
     return python
   }

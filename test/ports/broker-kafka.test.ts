@@ -178,7 +178,7 @@ describe.skipIf(!kafka)('the boot check', () => {
   it.each(['share', 'classic'] as const)(
     'names everything it cannot mend at once, with its fix (%s)',
     async (client) => {
-      const many = (name: string) => ({ ...JOBS, name, partitions: -5 })
+      const many = (name: string) => ({ ...REPLIES, name, partitions: -5 })
       const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
       const { message } = (await opening.catch((error: unknown) => error)) as Error
       expect(message).toMatch(/Topic \S+many does not exist and could not be made/)

@@ -98,10 +98,14 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
     })
 
     test('shows the beginning of a stop string that is not completed', async () => {
-      const text = textOf(await collect(engine, quick()))
+      const whole = await collect(engine, quick())
+      const text = textOf(whole)
       const events = await collect(engine, quick({ stop: [`${text.slice(-4)}x`, `${text.slice(0, 4)}\0`] }))
       expect(textOf(events)).toBe(text)
-      expect(events).toContainEqual({ type: 'finish', choice: 0, reason: 'stop' })
+      // What a small model says, and how it ends, differs from processor to processor.
+      const endOf = (answer: GenerateEvent[]) => answer.filter(({ type }) => type === 'finish')
+      expect(endOf(events)).toEqual(endOf(whole))
+      expect(endOf(events)).toHaveLength(1)
     })
 
     test('does not repeat a prefill', async () => {

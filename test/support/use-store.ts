@@ -44,6 +44,12 @@ async function moveJobs(store: Store): Promise<void> {
   await store.cancel(MANY_TENANT, cancelled.id)
   await store.renew({ boot: owner, role: 'inference', slots: 4, version: 'test', draining: false, leaseMs: 9_000 })
   await store.honourCancel(cancelled)
+  await store.create(newJob())
+  await store.claimNext(
+    { pool: 'inference', kind: newJob().kind, model: newJob().model, priority: 'normal' },
+    owner,
+    10,
+  )
   await store.goodbye(owner)
 }
 
@@ -62,7 +68,9 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.find(EVERY_TENANT, middle)
   await store.findContent(MANY_TENANT, middle)
   await store.listEvents(MANY_TENANT, middle, 0, 100)
+  await store.isPast(MANY_TENANT, middle)
   await store.depth()
+  await store.queuedModels()
   for (const query of listings(middle)) await store.list(MANY_TENANT, query)
   await store.list('key_b', { limit: 100 })
 }
