@@ -116,7 +116,7 @@ describe('the room of a worker for bodies', () => {
   })
 })
 
-describe('a process with a heap of 1 GiB', () => {
+describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
   let service: WholeProcess
   beforeEach(async () => {
     service = await startWhole({ heapMib: 1_024 })
@@ -173,7 +173,7 @@ describe('a process with a heap of 1 GiB', () => {
       socket.write(`${head.join('\r\n')}\r\n\r\n`)
       for (let mib = 0; mib < 31; mib++) socket.write(CHUNK)
     }
-    await until(() => answers.length > 40, { withinMs: 40_000 })
+    await until(() => answers.length > 40, { withinMs: 150_000 })
     for (const answer of answers) expect(answer).toMatch(/^HTTP\/1.1 529 .*retry-after: 2\r\n.*"overloaded_error"/s)
     expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
     expect(service.rssMib()).toBeLessThan(900)
@@ -198,7 +198,7 @@ describe('a process with a heap of 1 GiB', () => {
         for (let mib = 1; mib < 31; mib++) ws.send(CHUNK, { fin: false, binary: false })
       })
     }
-    await until(() => codes.length > 25, { withinMs: 40_000 })
+    await until(() => codes.length > 25, { withinMs: 150_000 })
     expect(new Set(codes)).toEqual(new Set([WS_CLOSE.overloaded]))
     expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
     expect(service.rssMib()).toBeLessThan(900)

@@ -1,5 +1,5 @@
 import { existsSync } from 'node:fs'
-import { homedir } from 'node:os'
+import { availableParallelism, homedir, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ECHO_MODEL } from './stack.ts'
@@ -12,7 +12,7 @@ import { startWhole, type WholeProcess } from './support/whole-process.ts'
  * machines.
  */
 const HOLD_MS_MAX = 100
-/** Longest wait for `/healthz` meanwhile; on a machine that is busy, twenty times what it takes otherwise. */
+/** Longest wait for `/healthz` meanwhile, where no other work waits for the processors. */
 const HEALTH_MS_MAX = 250
 
 const weights = join(
@@ -43,6 +43,11 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
+/** How many processes share a processor: so much longer everything takes. Two of them are this test and the service. */
+function crowding(): number {
+  return Math.max(1, (loadavg()[0] ?? 0) / availableParallelism())
+}
+
 async function healthMs(): Promise<number> {
   const sentAt = performance.now()
   expect(await send(service.url, 'GET /healthz')).toBe(200)
@@ -66,7 +71,6 @@ async function longestHealthMs(work: Promise<unknown>): Promise<number> {
 
 async function checkRow({ name, make, send, holds }: HostileInput): Promise<void> {
   const made = make()
-  const usualMs = Math.max(await healthMs(), await healthMs(), await healthMs())
   await service.longestHoldMs()
   let status: number | undefined
   const work = send(service.url, made).then((answered) => {
@@ -78,7 +82,7 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
   expect(service.isAlive).toBe(true)
   expect(status).not.toBe(0)
   expect(heldMs).toBeLessThan(holds?.ms ?? HOLD_MS_MAX)
-  expect(waitedMs).toBeLessThan(Math.max(HEALTH_MS_MAX, 20 * usualMs) + (holds?.ms ?? 0))
+  expect(waitedMs).toBeLessThan((HEALTH_MS_MAX + (holds?.ms ?? 0)) * crowding())
 }
 
 describe('no input holds the event loop', () => {

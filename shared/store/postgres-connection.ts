@@ -24,10 +24,11 @@ const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
- * Every statement finds its rows by an index. A plan made while a table was empty must do so too, for it is kept. Where there
+ * Every statement finds its rows by an index, whatever it is asked for: so it is planned once. A plan made while a table was empty must do so too, for it is kept. Where there
  * is no index after all, Postgres counts the plan as very expensive, and would compile it first.
  */
-export const PLAN = 'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off'
+export const PLAN =
+  'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan'
 
 /**
  * Connections to Postgres that come back by themselves.

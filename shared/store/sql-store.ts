@@ -2,7 +2,9 @@ import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
+import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
+import { keyParams, newJobParams } from './new-job-params.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import { eventRows, type MovedRow, type Params, type Row, type SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
@@ -38,7 +40,7 @@ const JOBS_MAX = 100
 const ROWS_MAX = 500
 const EVENTS_MAX = 2_000
 /** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
-const LOOK = 500
+const LOOK = 200
 const PUT_OFF_MAX = 10
 
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
@@ -171,7 +173,7 @@ export class SqlStore implements Store {
   }
 
   async list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
-    const { statement, params } = statements.listJobs(tenantOf(scope), query)
+    const { statement, params } = listJobs(tenantOf(scope), query)
     const rows = await this.#db.run(statement, params)
     return { jobs: rows.slice(0, query.limit).map(jobOf), hasMore: rows.length > query.limit }
   }
@@ -316,39 +318,4 @@ function movedOf(row: MovedRow, output: readonly NewEvent[], isOwners: boolean):
 
 function dispatchOf(row: MovedRow): Dispatch {
   return { ...movedOf(row, [], false), request: jsonOf(row.request) }
-}
-
-function newJobParams(job: NewJob): Params {
-  return {
-    id: job.id,
-    tenant: job.tenant,
-    parent_id: job.parentId ?? null,
-    pool: job.pool,
-    kind: job.kind,
-    endpoint: job.endpoint,
-    model: job.model,
-    priority: job.priority ?? 'normal',
-    stream: job.stream ?? false,
-    run_at_ms: job.runAtMs ?? null,
-    start_in_ms: Math.min(job.startInMs ?? job.deadlineInMs, job.deadlineInMs),
-    deadline_in_ms: job.deadlineInMs,
-    retention_ms: job.retentionMs,
-    metadata: JSON.stringify(job.metadata ?? {}),
-    webhook_url: job.webhook?.url ?? null,
-    webhook_events: JSON.stringify(job.webhook?.events ?? []),
-    request_id: job.requestId ?? null,
-    traceparent: job.traceparent ?? null,
-    request: JSON.stringify(job.request ?? null),
-  }
-}
-
-function keyParams(key: IdempotencyKey | undefined): Params {
-  if (!key) return {}
-  return {
-    key_scope: key.scope,
-    key: key.key,
-    fingerprint: key.fingerprint,
-    key_keep_ms: key.keepMs,
-    replaces: key.replaces ?? null,
-  }
 }

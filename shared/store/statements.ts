@@ -3,9 +3,6 @@
  *
  * Names of statements are unique; they name prepared statements.
  */
-import { DurableState } from '#schemas/durable-job.ts'
-import type { Params } from './sql.ts'
-import type { ListQuery } from './store.ts'
 
 export interface Statement {
   readonly name: string
@@ -61,50 +58,6 @@ export const FIND_CHUNK: Statement = {
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
         WHERE job_id = :id AND attempt = :attempt AND chunk = :chunk
           AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND (attempt <> :attempt OR owner = :owner)) ORDER BY seq`,
-}
-
-/** States of jobs that have not ended: those whose time to be kept has not begun. */
-const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress'])
-
-/**
- * A page of jobs and one more, which says whether there is another page.
- *
- * A tenant's page is the first of the pages of each state asked for: each is one range of an index that ends in the id, so
- * that no more than a page of each is read, however many jobs there are and however rare those asked for.
- */
-export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
-  const { order = 'desc', after, endpoint, parentId } = query
-  const filters: [condition: string, name: string, value: string | null | undefined][] = [
-    // Of one parent there may be many children, but of many tenants there are none: its index is the one to use.
-    [parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)', 'tenant', tenant],
-    [`id ${order === 'desc' ? '<' : '>'} :after`, 'after', after],
-    ['endpoint = :endpoint', 'endpoint', endpoint],
-    ['parent_id = :parent_id', 'parent_id', parentId],
-  ]
-  const given = filters.filter(([, , value]) => value !== undefined && value !== null)
-  // As the indexes that it is to use say it: see migrations/*-bounded-reads.sql.
-  const notErased = endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'
-  const conditions = [notErased, ...given.map(([condition]) => condition)].join(' AND ')
-  const asked = new Set(query.states?.length ? query.states : DurableState.options)
-  const unended = [...asked].filter((state) => UNENDED.has(state))
-  // In this order, so that statements of one name are the same.
-  const states = [...unended, ...[...asked].filter((state) => !UNENDED.has(state))]
-  const pages = states.map((_, i) => {
-    const kept = i < unended.length ? 'purge_at_ms IS NULL' : 'purge_at_ms > now_ms()'
-    return `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions} AND ${kept} AND state = :state${i}
-      ORDER BY id ${order} LIMIT :limit) AS page${i}`
-  })
-  const name = ['list', order, unended.length, states.length - unended.length, ...given.map(([, name]) => name)].join(
-    '_',
-  )
-  return {
-    statement: { name, sql: `${pages.join(' UNION ALL ')} ORDER BY id ${order} LIMIT :limit` },
-    params: {
-      limit: query.limit + 1,
-      ...Object.fromEntries(given.map(([, name, value]) => [name, value as string])),
-      ...Object.fromEntries(states.map((state, i) => [`state${i}`, state])),
-    },
-  }
 }
 
 export const DEPTH: Statement = {

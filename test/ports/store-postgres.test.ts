@@ -168,7 +168,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
     await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
     const told: string[] = []
     const start = () =>
-      open(database.url, { statementTimeoutMs: 1_000, onProgress: (message: string) => told.push(message) })
+      open(database.url, { statementTimeoutMs: 3_000, onProgress: (message: string) => told.push(message) })
     const builds = (condition: string) =>
       database.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'sluice migration' AND state = 'active'
         AND query LIKE '% INDEX CONCURRENTLY %jobs_unended%' AND ${condition}`)
@@ -178,7 +178,7 @@ describe.skipIf(!postgres)('a change of the schema', () => {
     await cut
     const stores = Promise.all([start(), start()])
     // Far longer than statements of the store may take.
-    await until(async () => (await builds("now() - query_start > '4 s'")).length > 0, WITHIN)
+    await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
     await insert(job.id)
     expect(told).toContain('another process changes the schema of the job store; waiting')
     await writer.query('COMMIT')

@@ -69,7 +69,7 @@ function get(name: string, target: string, headers: Record<string, string> = {})
   return { name, make: () => Buffer.alloc(0), send: (url) => send(url, `GET ${target}`, '', headers) }
 }
 
-const ECHO_WORD = { ms: 600, why: 'the echo engine, which is for tests and load, finds a word in one search' }
+const ECHO_WORD = { ms: 1_500, why: 'the echo engine, which is for tests and load, finds a word in one search' }
 const UNMASKED = { ms: 400, why: 'ws joins and unmasks a message of 32 MiB at once' }
 
 const chat = (content: unknown, more: object = {}) => ({
@@ -114,7 +114,7 @@ const CHAT_INPUTS: readonly HostileInput[] = [
   post('a schema of 8 MB', CHAT, () =>
     chat('tool_1', { tools: [tool(1, { type: 'object', description: words(8 * MIB) })] }),
   ),
-  post('100,000 tokens of answer', CHAT, () => chat('!echo tokens=100000', { max_tokens: 100_000 })),
+  post('100,000 tokens of answer', CHAT, () => chat('!echo tokens=100000', { max_tokens: 100_000, stream: true })),
   post('a stop string of 28 MB', CHAT, () => chat('hi', { stop: ['a'.repeat(LARGE)] })),
   post('an image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: pixels(LARGE) } }])),
   post('a broken image of 28 MB', CHAT, () => chat([{ type: 'image_url', image_url: { url: `${pixels(LARGE)}!` } }])),
