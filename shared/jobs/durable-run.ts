@@ -67,7 +67,7 @@ export class DurableRun implements AttemptSink {
   readonly #bytesMax: number
   readonly #pending: DeltaBuffer
   #chunk = 0
-  #isLost = false
+  readonly #lost = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
   #writeMs = 0
@@ -145,6 +145,13 @@ export class DurableRun implements AttemptSink {
     await this.#write((run) => this.#options.store.honourCancel(run))
   }
 
+  /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
+  lose(): void {
+    if (this.#lost.signal.aborted) return
+    this.#lost.abort()
+    this.onStop('lost')
+  }
+
   async #stopFlushing(): Promise<void> {
     this.#ending.abort()
     await this.#flush
@@ -154,7 +161,7 @@ export class DurableRun implements AttemptSink {
   /** One flush at a time; it goes on while there is more. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
-      while (!this.#isLost && (!this.#pending.isEmpty || this.#progress)) {
+      while (!this.#lost.signal.aborted && (!this.#pending.isEmpty || this.#progress)) {
         await delay(this.#pauseMs(), this.#ending.signal)
         if (this.#ending.signal.aborted) return
         const output = this.#takeOutput()
@@ -187,16 +194,16 @@ export class DurableRun implements AttemptSink {
   }
 
   async #write(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
-    if (this.#isLost) return undefined
+    if (this.#lost.signal.aborted) return undefined
     const moved = await this.#persist(move)
     if (moved) {
       this.#chunk++
       this.#options.dispatcher.publishEvents(moved.events)
       return moved
     }
-    this.#isLost = true
+    if (this.#lost.signal.aborted) return undefined
     this.#options.log.info({ job_id: this.#job.id, attempt: this.#job.attempt }, 'job is no longer ours')
-    this.onStop('lost')
+    this.lose()
     return undefined
   }
 
@@ -213,7 +220,8 @@ export class DurableRun implements AttemptSink {
       } catch (error) {
         if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
       }
-      await delay(waitMs, signal)
+      await delay(waitMs, AbortSignal.any([signal, this.#lost.signal]))
+      if (this.#lost.signal.aborted) return undefined
     }
   }
 }

@@ -161,7 +161,7 @@ export class DurableRuns {
     const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
     const sink = new DurableRun(job, kind, moved, boot, options)
     // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
-    this.#held.get(job.id)?.sink.onStop('lost')
+    this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
     return { job, sink }
   }
@@ -227,7 +227,7 @@ export class DurableRuns {
   #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
     const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
     for (const [id, held] of before) {
-      if (attempts.get(id) !== held.attempt && this.#held.get(id) === held) held.sink.onStop('lost')
+      if (attempts.get(id) !== held.attempt && this.#held.get(id) === held) held.sink.lose()
     }
   }
 
