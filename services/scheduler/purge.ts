@@ -7,7 +7,7 @@ import type { SweepContext } from './sweeps.ts'
 /** How long others keep away should this process die in the middle: longer than one step takes. */
 const LEASE_MS = 60_000
 /** Steps of one turn. */
-const STEPS_MAX = 50
+const STEPS_MAX = 100
 
 /**
  * Deletes what is past its retention, with its blobs, as the only scheduler that does so at the time. Blobs go after their job

@@ -36,12 +36,12 @@ const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran th
  * Rows that one statement writes at most: SQLite holds the event loop meanwhile. A job has an entry in ten indexes; events
  * have one, and lie side by side.
  */
-const JOBS_MAX = 100
-const ROWS_MAX = 500
+const JOBS_MAX = 50
+const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
 /** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
-const LOOK = 200
-const PUT_OFF_MAX = 10
+const LOOK = 100
+const PUT_OFF_MAX = 30
 
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
