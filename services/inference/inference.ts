@@ -1,24 +1,25 @@
-import { type CountTokensResult, GenerateRequest } from '#schemas/generate.ts'
+import type { CountTokensResult, GenerateRequest } from '#schemas/generate.ts'
 import { isGenerateOutput, mergeGenerateEvents } from '#shared/engines/generate-events.ts'
 import { estimateUsage } from '#shared/engines/upstream-usage.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { Kind } from '#shared/jobs/pool.ts'
 import type { Service } from '#shared/lifecycle.ts'
 import { modelsOf } from '#shared/pool-models.ts'
 import { startPool } from '#shared/pool-service.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback, isUpstream } from './fallback.ts'
 import { withProgress } from './progress.ts'
 import { recordCount, recordGenerate } from './recorder.ts'
 import { requirePublicUrls } from './remote-urls.ts'
+import { readRequest } from './request.ts'
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
   const generate: Kind = {
-    parse: (body) => tolerant(GenerateRequest).parse(body),
+    parse: (body) => inTurns(readRequest(body)),
     run: (body, context) => {
       const request = body as GenerateRequest
       const events = generateWithFallback(engines, ports, request, context)
@@ -29,7 +30,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     openRecorder: recordGenerate,
   }
   const countTokens: Kind = {
-    parse: (body) => tolerant(GenerateRequest).parse(body),
+    parse: (body) => inTurns(readRequest(body)),
     async *run(body, context): AsyncGenerator<CountTokensResult> {
       const request = body as GenerateRequest
       if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)

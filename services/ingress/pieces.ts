@@ -6,6 +6,9 @@ export type Pieces<T> = Generator<void, T>
 
 /** Messages checked or decoded in one piece. */
 export const PIECE_MESSAGES = 1_000
+/** Levels around a message: the body and its list. */
+const MESSAGE_DEPTH = 2
+
 /**
  * Checks a body as `parseBody` does, a long list of messages in pieces. Of a long list the first messages and all the rest
  * of the body come first, then the other messages in their order.
@@ -17,7 +20,7 @@ export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
   body: unknown,
   wording: Wording,
 ): Pieces<z.output<T>> {
-  const sound = wellFormed(body, 0)
+  const sound = yield* soundInPieces(body)
   yield
   if (!hasLongList(sound)) return checkSound(schema, sound, wording)
   const { messages } = sound
@@ -29,6 +32,18 @@ export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
       checked.push(message)
   }
   return { ...head, messages: checked }
+}
+
+/** {@link wellFormed}, a long list of messages in pieces. */
+function* soundInPieces(body: unknown): Pieces<unknown> {
+  if (!hasLongList(body)) return wellFormed(body, 0)
+  const { messages, ...rest } = body
+  const sound: unknown[] = []
+  for (const [index, message] of messages.entries()) {
+    if (index % PIECE_MESSAGES === 0) yield
+    sound.push(wellFormed(message, MESSAGE_DEPTH))
+  }
+  return { ...(wellFormed(rest, 0) as object), messages: sound }
 }
 
 /** Longest list that any schema takes: it refuses a longer one before it looks inside. */

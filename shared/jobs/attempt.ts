@@ -152,7 +152,7 @@ export class Attempt {
   /** A body in a form that this version does not know is for another worker, as long as the job has not met many of us. */
   async #read(body: unknown): Promise<unknown> {
     try {
-      return this.#kind.parse(body)
+      return await this.#kind.parse(body)
     } catch (cause) {
       if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
       this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, err: cause }, 'body not understood; handed back')

@@ -73,7 +73,7 @@ export interface OutputRecorder {
 
 /** One kind of job: how its body is read, how it runs, what its deltas are. */
 export interface Kind {
-  /** @throws When the body is not what the ingress sends. */
+  /** The body as it is run, or a promise of it. @throws When it is not what the ingress sends */
   parse(body: unknown): unknown
   /** Yields deltas until the job is done. @throws ServiceError */
   run(body: unknown, context: AttemptContext): AsyncIterable<unknown>
