@@ -48,9 +48,9 @@ describe('a large body', () => {
   test('may not have objects of very many keys, wherever they are', () => {
     const wide = Object.fromEntries(Array.from({ length: 50_001 }, (_, index) => [`k${index}`, 1]))
     const message = /more than 50000 keys/
-    expect(() => refuseShape(Buffer.from(JSON.stringify({ a: [1, { b: wide }] })))).toThrow(message)
+    expect(() => doAll(refuseShape(Buffer.from(JSON.stringify({ a: [1, { b: wide }] }))))).toThrow(message)
     const lists = { a: Array(60_000).fill(1), ...Object.fromEntries(Object.entries(wide).slice(2)) }
-    expect(() => refuseShape(Buffer.from(JSON.stringify(lists)))).not.toThrow()
+    expect(() => doAll(refuseShape(Buffer.from(JSON.stringify(lists))))).not.toThrow()
   })
 
   test('of legacy results costs as much a result as a small one', () => {
