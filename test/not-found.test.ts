@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { newId } from '#shared/id.ts'
 import { loadModels } from '#shared/models.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './stack.ts'
-import { startWhole } from './support/processes.ts'
+import { startWhole } from './support/whole-process.ts'
 
 const MODELS = [
   { ...ECHO_MODEL, aliases: ['echo-latest'] },
@@ -117,8 +117,8 @@ describe('a key of an upstream that is not set', () => {
       { id: 'a', engine: engine('anthropic') },
       { id: 'e', pool: 'embeddings', engine: engine('openai') },
     ]
-    await using whole = await startWhole(models, {})
-    await until(() => whole.output().split('api_key_env is not set').length === 4)
+    await using whole = await startWhole({ models })
+    await until(() => whole.output.split('api_key_env is not set').length === 4)
     const headers = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
     const post = (path: string, body: object) =>
       fetch(whole.url + path, { method: 'POST', headers, body: JSON.stringify(body) })

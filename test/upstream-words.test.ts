@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { TEST_KEY, until } from './stack.ts'
-import { startWhole, type WholeProcess } from './support/processes.ts'
 import { type Answer, type ScriptedUpstream, startUpstream } from './support/upstream.ts'
+import { startWhole, type WholeProcess } from './support/whole-process.ts'
 
 /*
  * What upstreams say when they fail quotes prompts, keys and hosts. None of it is in the log of a run, and callers see
@@ -58,7 +58,10 @@ beforeAll(async () => {
   ])
   const gone = modelOf('openai-gone', 'openai', 'http://127.0.0.1:9/v1')
   const chained = { ...modelOf('chained', 'openai', `${upstream.url}/our-key/v1`), fallbacks: ['openai-broken'] }
-  whole = await startWhole([...models, gone, chained], { LOG_LEVEL: 'trace', UPSTREAM_KEY: KEY })
+  whole = await startWhole({
+    models: [...models, gone, chained],
+    settings: { LOG_LEVEL: 'trace', UPSTREAM_KEY: KEY },
+  })
 })
 afterAll(async () => {
   await whole?.[Symbol.asyncDispose]()
@@ -84,7 +87,7 @@ const chat = (model: string, more: object = {}) => post('/v1/chat/completions', 
 
 /** Waits until the access log has these calls: what they logged before is there then, too. */
 const logged = (count: number) =>
-  until(() => whole.output().split('"msg":"request"').length > count, { withinMs: 30_000 })
+  until(() => whole.output.split('"msg":"request"').length > count, { withinMs: 30_000 })
 
 const secrets = () => [KEY, HEADER, new URL(upstream.url).host, upstream.url]
 
@@ -99,7 +102,7 @@ test('no failure of an upstream puts its words, our key, its address or the prom
     chat('chained'),
   ])
   await logged(answers.length)
-  const output = whole.output()
+  const output = whole.output
   expect(output).toContain('attempt failed')
   expect(output).toContain('model failed; falling back')
   for (const hidden of [...secrets(), PROMPT, '127.0.0.1:9', 'run.py']) expect(output).not.toContain(hidden)
@@ -108,9 +111,7 @@ test('no failure of an upstream puts its words, our key, its address or the prom
 
 test('the log tells operators the status of the upstream, its code and the length of what it said', async () => {
   await chat('openai-bad-request')
-  const line = await until(
-    () => /.*"attempt failed".*/g.exec(whole.output().replaceAll(/.*openai-(?!bad).*/g, ''))?.[0],
-  )
+  const line = await until(() => /.*"attempt failed".*/g.exec(whole.output.replaceAll(/.*openai-(?!bad).*/g, ''))?.[0])
   expect(JSON.parse(line)).toMatchObject({
     code: 'invalid_request',
     err: { code: 'invalid_request', cause: { status: 400, upstream_code: 'invalid_image_format' } },

@@ -81,37 +81,8 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
   }
 }
 
-/** The whole service in a process of its own, with the memory broker. */
-export interface WholeProcess extends AsyncDisposable {
-  /** Address of the API. */
-  readonly url: string
-  /** Everything it wrote so far, log and messages. */
-  output(): string
-}
-
-/** Starts every role in one process. @param settings By their environment names, on top of those of a test */
-export async function startWhole(models: readonly object[], settings: Record<string, string>): Promise<WholeProcess> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-whole-'))
-  const modelsFile = join(dataDir, 'models.yaml')
-  await writeFile(modelsFile, stringify({ models }))
-  const env = { PATH: process.env.PATH, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SANDBOX: 'off' }
-  const started = startRole('', { ...env, SLUICE_API_KEY: TEST_KEY, ...settings })
-  await until(() => started.hasExited() || /http:\/\/[\d.:]+/.test(started.stderr()), { withinMs: 90_000 })
-  if (started.hasExited()) throw new Error(`it did not start: ${started.stderr()}`)
-  return {
-    url: started.url(),
-    output: () => started.log.map((line) => JSON.stringify(line)).join('\n') + started.stderr(),
-    async [Symbol.asyncDispose]() {
-      started.child.kill('SIGKILL')
-      await started.exited
-      await rm(dataDir, { recursive: true, force: true })
-    },
-  }
-}
-
 function startRole(role: string, env: Record<string, string | undefined>, cwd?: string) {
-  const args = ['services/main.ts', ...(role === '' ? [] : [role])]
-  const child = spawn(process.execPath, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, ['services/main.ts', role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const log: Record<string, unknown>[] = []
   let stderr = ''
   let rest = ''

@@ -16,8 +16,8 @@ export interface WholeProcess extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly isAlive: boolean
-  /** Everything it wrote to its standard error. */
-  readonly stderr: string
+  /** Everything it wrote so far: its log, and what it says to people. */
+  readonly output: string
   /** Resident memory, in MiB. */
   rssMib(): number
   /** The longest time for which a round of its event loop computed since the last call, in milliseconds. */
@@ -52,9 +52,12 @@ export async function startWhole(options: WholeOptions = {}): Promise<WholeProce
   }
   const child = spawn(process.execPath, [...flags, 'services/main.ts'], {
     env,
-    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
   })
-  let stderr = ''
+  let [output, stderr] = ['', '']
+  child.stdout?.on('data', (chunk) => {
+    output += chunk
+  })
   child.stderr?.on('data', (chunk) => {
     stderr += chunk
   })
@@ -67,8 +70,8 @@ export async function startWhole(options: WholeOptions = {}): Promise<WholeProce
     get isAlive() {
       return isAlive()
     },
-    get stderr() {
-      return stderr
+    get output() {
+      return output + stderr
     },
     rssMib: () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))?.[1]) / 1024,
     async longestHoldMs() {
