@@ -215,6 +215,26 @@ describe('a durable run', () => {
     expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
+  it('gives up a write that waits to be made again once it is told that the job is lost', async () => {
+    const sent: Sent[] = []
+    const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
+    run.delta({ text: 'a' })
+    await pass(1_000)
+    let isSettled = false
+    const completed = run.completed().then(() => {
+      isSettled = true
+    })
+    await pass(10_000)
+    expect(isSettled).toBe(false)
+    run.lose()
+    run.lose()
+    await passing(completed)
+    const written = sent.length
+    await pass(60_000)
+    expect(sent).toHaveLength(written)
+    expect(lost).toEqual(['lost'])
+  })
+
   it('starts its output over in the next attempt, and says so', async () => {
     const first = await claim()
     first.run.delta({ text: 'half' })
