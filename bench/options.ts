@@ -1,7 +1,7 @@
 import { parseArgs } from 'node:util'
-import { DURABLE_NAMES, type DurableName } from './durable-targets.ts'
-import type { Cell } from './measure.ts'
-import { TARGET_NAMES, type TargetName } from './targets.ts'
+import type { Cell } from './calls/measure.ts'
+import { TARGET_NAMES, type TargetName } from './calls/targets.ts'
+import { DURABLE_NAMES, type DurableName } from './durable/targets.ts'
 
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
 

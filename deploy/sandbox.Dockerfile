@@ -4,7 +4,7 @@
 #
 # then SANDBOX_IMAGE=REGISTRY/sluice-sandbox:TAG for the code workers. deploy/sandbox-image.sh makes the same without one.
 FROM python:3.13-slim-bookworm AS build
-COPY shared/sandbox/root /sandbox
+COPY shared/sandbox/root/build_root.py shared/sandbox/root/requirements.txt /sandbox/
 RUN pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-compile \
       --target /image/opt/site -r /sandbox/requirements.txt \
  && python3 -B /sandbox/build_root.py /image

@@ -1,6 +1,6 @@
-import type { Config } from '#shared/config.ts'
-import type { Service } from '#shared/lifecycle.ts'
+import type { Config } from '#shared/config/config.ts'
 import type { Ports } from '#shared/ports.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
 import { startCode } from './code/code.ts'
 import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'

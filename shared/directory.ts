@@ -4,7 +4,7 @@
  */
 import { chmodSync, chownSync, closeSync, fsyncSync, mkdirSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { ConfigError } from './config.ts'
+import { ConfigError } from './config/config.ts'
 import { newId } from './id.ts'
 
 /** More than a file system keeps beside its blocks for a file of few bytes. */

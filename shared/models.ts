@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
-import { ConfigError } from './config.ts'
-import { problemTexts } from './setting-problem.ts'
+import { ConfigError } from './config/config.ts'
+import { problemTexts } from './config/problem.ts'
 
 /** The models of the service, by id and alias. */
 export class ModelCatalogue {

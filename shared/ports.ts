@@ -6,38 +6,38 @@ import { type Backoff, backoffMs } from './backoff.ts'
 import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
 import type { Broker } from './broker/broker.ts'
-import type { KafkaOptions } from './broker/kafka.ts'
+import type { KafkaOptions } from './broker/kafka/kafka.ts'
 import { openMemoryBroker } from './broker/memory.ts'
-import { type Config, ConfigError } from './config.ts'
+import { type Config, ConfigError } from './config/config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireWritable } from './directory.ts'
-import { openAnthropicEngine } from './engines/anthropic.ts'
+import { openAnthropicEngine } from './engines/anthropic/anthropic.ts'
 import type { ChatEngine } from './engines/chat.ts'
-import { openEchoEngine } from './engines/echo.ts'
-import type { EmbeddingEngine } from './engines/embed.ts'
-import { openLocalEmbeddings } from './engines/embed-local.ts'
-import { openOpenAiEmbeddings } from './engines/embed-openai.ts'
-import { openLlamaEngine } from './engines/llama.ts'
-import { openOpenAiEngine } from './engines/openai.ts'
-import type { TranscriptionEngine } from './engines/transcribe.ts'
-import { AudioTools } from './engines/transcribe-audio.ts'
-import { openLocalTranscription } from './engines/transcribe-local.ts'
-import { openOpenAiTranscription } from './engines/transcribe-openai.ts'
-import { prepareWeights } from './engines/weights.ts'
+import { openEchoEngine } from './engines/echo/echo.ts'
+import type { EmbeddingEngine } from './engines/embedding.ts'
+import { openLlamaEngine } from './engines/llama/llama.ts'
+import { AudioTools } from './engines/local/audio-tools.ts'
+import { openLocalEmbeddings } from './engines/local/embeddings.ts'
+import { openLocalTranscription } from './engines/local/transcription.ts'
+import { openOpenAiEngine } from './engines/openai/chat.ts'
+import { openOpenAiEmbeddings } from './engines/openai/embeddings.ts'
+import { openOpenAiTranscription } from './engines/openai/transcript/transcription.ts'
+import type { TranscriptionEngine } from './engines/transcription.ts'
 import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
-import { sweepBlobs } from './jobs/blobs-of-jobs.ts'
+import { sweepBlobs } from './jobs/durable/blobs.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
-import type { Service } from './lifecycle.ts'
 import { LocalServer } from './local-server/local-server.ts'
-import type { Log } from './log.ts'
+import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
-import { requireDockerSocket } from './sandbox/docker-socket.ts'
-import { ChosenSandbox, type LoadAdapter } from './sandbox/open-sandbox.ts'
+import { prepareWeights } from './prepare/weights.ts'
+import type { Service } from './process/lifecycle.ts'
+import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
+import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { Store } from './store/store.ts'
 
 /** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
@@ -230,15 +230,15 @@ export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
       name: 'docker',
       load: async () => {
         await requireDockerSocket(env.DOCKER_HOST)
-        const { dockerAdapter } = await import('./sandbox/docker.ts')
+        const { dockerAdapter } = await import('./sandbox/docker/docker.ts')
         return dockerAdapter({ directory, runtime, image, log })
       },
     },
     {
       name: 'zygote',
-      load: async () => (await import('./sandbox/zygote.ts')).zygoteAdapter({ directory, log }),
+      load: async () => (await import('./sandbox/zygote/zygote.ts')).zygoteAdapter({ directory, log }),
     },
-    { name: 'wasm', load: async () => (await import('./sandbox/wasm.ts')).wasmAdapter({ directory, log }) },
+    { name: 'wasm', load: async () => (await import('./sandbox/wasm/wasm.ts')).wasmAdapter({ directory, log }) },
   ]
   return all.filter(({ name }) => sandbox === 'auto' || sandbox === name)
 }
@@ -256,7 +256,7 @@ export async function openKeyStore(
 async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {
   const { databaseUrl: url, databaseConnections: connectionsMax, dataDir } = config
   if (url !== undefined) {
-    const { openPostgresStore } = await import('./store/postgres.ts')
+    const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
       // Before, each try would tell the same as its error.
@@ -274,7 +274,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     return store
   }
   if (!isWhole) return undefined
-  const { openSqliteStore } = await import('./store/sqlite.ts')
+  const { openSqliteStore } = await import('./store/sqlite/sqlite.ts')
   try {
     return openSqliteStore({ directory: dataDir, boot: newId('sluice_', 8) })
   } catch (error) {
@@ -291,7 +291,7 @@ async function openBroker(
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
   // The clients are only loaded where they are used: they would double the footprint of a process without Kafka.
-  const { openKafkaBroker } = await import('./broker/kafka.ts')
+  const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
   const { brokers, client, prefix, queuePartitions, replicationFactor, tls, sasl } = config.kafka
   const options: KafkaOptions = {
     brokers,

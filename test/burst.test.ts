@@ -7,9 +7,9 @@
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { prepareWeights } from '#shared/engines/weights.ts'
-import { type Stack, startStack, until } from './stack.ts'
-import { startUpstream } from './support/upstream.ts'
+import { prepareWeights } from '#shared/prepare/weights.ts'
+import { startUpstream } from './support/processes/upstream.ts'
+import { type Stack, startStack, until } from './support/stack.ts'
 
 const JOBS = Number(process.env.BURST_JOBS ?? 120)
 const CALLS = Number(process.env.BURST_CALLS ?? 60)
@@ -19,7 +19,7 @@ const options = { timeout: WITHIN_MS + 60_000 }
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/ports/chat-engine.test.ts says why weights are missing, and fails in CI.
+// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,

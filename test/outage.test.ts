@@ -1,7 +1,7 @@
 import { describe, expect, inject, it } from 'vitest'
-import { until } from './stack.ts'
-import { startLocalKafka, whyNoLocalKafka } from './support/kafka.ts'
-import { openFleet } from './support/processes.ts'
+import { openFleet } from './support/processes/fleet.ts'
+import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
+import { until } from './support/stack.ts'
 
 // A broker that tests may stop must be their own; where Kafka comes from elsewhere there may be none.
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()

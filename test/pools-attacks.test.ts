@@ -9,22 +9,22 @@ import { promisify } from 'node:util'
 import { afterEach, describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent } from '#schemas/transcription.ts'
-import type { EmbedText } from '#shared/engines/embed-batch.ts'
-import { Batcher } from '#shared/engines/embed-batcher.ts'
-import { openOpenAiEmbeddings } from '#shared/engines/embed-openai.ts'
-import { openLocalTranscription } from '#shared/engines/transcribe-local.ts'
-import { openOpenAiTranscription } from '#shared/engines/transcribe-openai.ts'
+import type { EmbedText } from '#shared/engines/batching/batch.ts'
+import { Batcher } from '#shared/engines/batching/batcher.ts'
+import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
+import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
+import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
 import type { Environment } from '#shared/local-server/environment.ts'
 import { loadModels } from '#shared/models.ts'
-import { TranscriptStream } from '#shared/protocols/transcript-stream.ts'
-import { encodeTranscript } from '#shared/protocols/transcript-whole.ts'
-import { findEnvironment } from './local-server/running.ts'
-import { silence, waveOf } from './local-server/wave.ts'
-import { startStack } from './stack.ts'
+import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
+import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'
 import { embedderModel, startEmbedder } from './support/embeddings.ts'
-import { startSpeechServer } from './support/speech-server.ts'
-import { askTranscript, collectTranscript, eventsOf, localModel, speechModel } from './support/transcribe-calls.ts'
-import { startUpstream } from './support/upstream.ts'
+import { startUpstream } from './support/processes/upstream.ts'
+import { askTranscript, collectTranscript, eventsOf, localModel, speechModel } from './support/speech/calls.ts'
+import { findEnvironment } from './support/speech/running.ts'
+import { startSpeechServer } from './support/speech/server.ts'
+import { silence, waveOf } from './support/speech/wave.ts'
+import { startStack } from './support/stack.ts'
 
 const environment = await findEnvironment()
 const pathOf = (path: string) => fileURLToPath(new URL(path, import.meta.url))
@@ -188,7 +188,7 @@ describe.skipIf(!environment || !existsSync('/dev/full'))('a disk without room f
     const file = join(directory, 'good.wav')
     await writeFile(file, waveOf(silence(30)))
     const { python, directory: prepared } = environment as Environment
-    const script = [pathOf('./local-server/full_disk.py'), pathOf('../shared/local-server/python')]
+    const script = [pathOf('./support/speech/full_disk.py'), pathOf('../shared/local-server/python')]
     const args = ['-I', '-B', ...script, join(prepared, 'site'), file]
     const { stdout } = await promisify(execFile)(python.executable, args)
     expect(JSON.parse(stdout)).toEqual({ status: 500, code: 'internal_error' })

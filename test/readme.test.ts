@@ -2,8 +2,8 @@ import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from './stack.ts'
-import { SANDBOX_MISSING, testZygote } from './support/sandbox.ts'
+import { SANDBOX_MISSING, testZygote } from './support/sandbox/sandbox.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from './support/stack.ts'
 
 /* The calls of the first page, as they stand there, against the service with a scripted model under the name they use. */
 

@@ -1,6 +1,6 @@
 import { describe, expect, inject, it } from 'vitest'
-import { type Stack, type StackOptions, startStack, until } from './stack.ts'
-import { type ScriptedUpstream, startUpstream } from './support/upstream.ts'
+import { type ScriptedUpstream, startUpstream } from './support/processes/upstream.ts'
+import { type Stack, type StackOptions, startStack, until } from './support/stack.ts'
 
 /** One way to run the whole service: embedded, or with everything going through a real Kafka. */
 const MODES: { mode: string; options: () => StackOptions }[] = [

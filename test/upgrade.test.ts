@@ -10,9 +10,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
-import { TEST_KEY, until } from './stack.ts'
-import { type Fleet, openFleet, type RoleProcess } from './support/processes.ts'
-import { openPostgresDatabase } from './support/stores.ts'
+import { openPostgresDatabase } from './support/jobs/stores.ts'
+import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
+import { TEST_KEY, until } from './support/stack.ts'
 
 /** The oldest version whose processes work beside those of this one. It still reads every record strictly. */
 const OLDEST = '7b87dabb1d40b0f081178dd2fc5f3887c1cb24d8'

@@ -1,7 +1,7 @@
 import type { ParseArgsOptionsConfig } from 'node:util'
-import type { Config } from '#shared/config.ts'
-import type { JobsApi } from './jobs-api.ts'
-import type { Output } from './output.ts'
+import type { Config } from '#shared/config/config.ts'
+import type { JobsApi } from './client/jobs-api.ts'
+import type { Output } from './text/output.ts'
 
 /** Exit codes of the tool (docs/cli.md). */
 export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const

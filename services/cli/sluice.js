@@ -12,7 +12,7 @@ import { fileURLToPath } from 'node:url'
 const NODE_MAJOR_MIN = 24
 const [major = 0] = process.versions.node.split('.').map(Number)
 
-if (major >= NODE_MAJOR_MIN) await import('#services/cli.ts')
+if (major >= NODE_MAJOR_MIN) await import('./cli.ts')
 else runWith(ownNode())
 
 /** The Node of this project's dependencies. */

@@ -1,9 +1,9 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { EmbedText } from '#shared/engines/embed-batch.ts'
-import { inputsTooLong, inputTooLong } from '#shared/engines/embed-limits.ts'
-import { guessTokens, loadTokens } from '#shared/engines/embed-tokens.ts'
+import type { EmbedText } from '#shared/engines/batching/batch.ts'
+import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
+import { guessTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
 
 /** How long inputs are looked at before other jobs have their turn. */
 const TURN_MS = 5

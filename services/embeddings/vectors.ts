@@ -1,6 +1,6 @@
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
-import { vectorToBase64 } from '#shared/protocols/embeddings-vector.ts'
+import { vectorToBase64 } from '#shared/vector.ts'
 
 /** Characters of base64 at which a piece goes on its way: an event may have 512 KiB of JSON. */
 const PIECE_CHARS = 256 * 1024

@@ -1,15 +1,15 @@
 import type { Request, Response } from 'express'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { ByteBudget, HeldBytes } from '#shared/byte-budget.ts'
-import type { Config } from '#shared/config.ts'
+import type { Config } from '#shared/config/config.ts'
 import type { ServiceError } from '#shared/error.ts'
-import type { AttachedJobs } from '#shared/jobs/attached.ts'
-import type { DurableJobs } from '#shared/jobs/jobs.ts'
-import type { Log } from '#shared/log.ts'
+import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
-import type { ApiKey, ApiKeys } from './keys.ts'
-import type { RateLimits } from './rate-limits.ts'
+import type { ApiKey, ApiKeys } from './callers/keys.ts'
+import type { RateLimits } from './callers/rate-limits.ts'
 
 /** What the ingress works with. */
 export interface IngressContext {

@@ -1,11 +1,11 @@
-import { answerCall } from './answer.ts'
+import { answerCall } from './answer/answer.ts'
 import type { Call, IngressContext, WireFormat } from './call.ts'
-import { JOB_ENDPOINTS } from './endpoints.ts'
-import { streamEvents } from './jobs-events.ts'
-import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs-read.ts'
-import { submitJob } from './jobs-submit.ts'
-import { listModels, retrieveModel } from './models.ts'
-import { refusePlain, WS_PATH } from './ws-upgrade.ts'
+import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
+import { listModels, retrieveModel } from './endpoints/models.ts'
+import { streamEvents } from './jobs/events.ts'
+import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs/read.ts'
+import { submitJob } from './jobs/submit.ts'
+import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 /** One endpoint: a row of the table. */
 export interface Route {

@@ -1,5 +1,5 @@
 import { setTimeout } from 'node:timers/promises'
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
 
 /** Turns of several processes drift apart by up to this share of the interval. */
 const JITTER = 0.1

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { blobsOf, dropBlobs } from '#shared/jobs/blobs-of-jobs.ts'
+import { blobsOf, dropBlobs } from '#shared/jobs/durable/blobs.ts'
 import { PURGE_LEASE } from '#shared/store/store.ts'
 import type { SweepContext } from './sweeps.ts'
 

@@ -1,6 +1,6 @@
 import { PoolName } from '#schemas/job.ts'
-import { slotsKept } from '#shared/jobs/lanes.ts'
 import type { Peer, Presence } from '#shared/jobs/presence.ts'
+import { slotsKept } from '#shared/jobs/worker/lanes.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './sweeps.ts'

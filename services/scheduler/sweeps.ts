@@ -1,7 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import type { Dispatcher } from '#shared/jobs/dispatch.ts'
-import type { Log } from '#shared/log.ts'
+import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import { type Dispatch, type Moved, REAPER_LEASE, type Store } from '#shared/store/store.ts'
 

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { link, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { type Config, ConfigError } from '#shared/config.ts'
+import { type Config, ConfigError } from '#shared/config/config.ts'
 import { makeDirectory } from '#shared/directory.ts'
 import { newId } from '#shared/id.ts'
 

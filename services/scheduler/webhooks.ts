@@ -1,7 +1,7 @@
 import type { WebhookDelivery } from '#schemas/durable-job.ts'
 import { backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'

@@ -1,7 +1,7 @@
 import { Readable } from 'node:stream'
 import type { TranscribeRequest } from '#schemas/transcription.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import type { AudioFile } from '#shared/engines/transcribe.ts'
+import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /** The audio of a request: its blob, read piece by piece each time it is asked for, or what the request itself holds. */

@@ -1,6 +1,6 @@
 import type { TranscribeRequest } from '#schemas/transcription.ts'
-import type { AudioFile } from '#shared/engines/transcribe.ts'
-import { type AudioTools, aboutReference } from '#shared/engines/transcribe-audio.ts'
+import { type AudioTools, aboutReference } from '#shared/engines/local/audio-tools.ts'
+import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { sampleOf } from './audio.ts'
 

@@ -3,7 +3,7 @@ import type { Readable } from 'node:stream'
 /**
  * The blob port: bytes too large for a record, by key. A directory by default.
  *
- * Promises every adapter keeps (test/ports/blobs.test.ts): `put` resolves once `get` anywhere gives the whole; a reader
+ * Promises every adapter keeps (test/shared/blobs/blobs.test.ts): `put` resolves once `get` anywhere gives the whole; a reader
  * never sees half of one; a missing key is `not_found`; a second `put` of a key replaces it.
  */
 export interface Blobs {

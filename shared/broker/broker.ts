@@ -5,7 +5,7 @@
  * what was not acknowledged. A **channel** hands every record of a partition to everyone who receives it, in the order in
  * which one sender sent it, from now on; nobody acknowledges.
  *
- * Promises every adapter keeps (test/ports/broker.test.ts):
+ * Promises every adapter keeps (test/shared/broker/broker.test.ts):
  * - `submit` resolves once the record is durable on the broker, and only then; it rejects within `sendTimeoutMs`.
  * - A record taken but neither acknowledged nor released comes back when its taker dies or closes.
  * - `send` keeps the order of one sender on one partition.

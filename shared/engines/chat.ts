@@ -3,7 +3,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 /**
  * The chat engine port: something that turns a {@link GenerateRequest} into {@link GenerateEvent}s.
  *
- * Promises every engine keeps (test/ports/chat-engine.test.ts):
+ * Promises every engine keeps (test/shared/engines/chat-engine.test.ts):
  * - `start` comes first, then deltas, one `finish` for each choice, `usage` last and once.
  * - The texts of a choice join to the whole answer; no delta splits a surrogate pair.
  * - Leaving the loop early, or aborting `signal`, stops the work within a second: an upstream's socket is closed.

@@ -1,7 +1,7 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
 import { readControl } from './records.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'

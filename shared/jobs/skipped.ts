@@ -1,4 +1,4 @@
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
 
 /** The same news is told this often at most. */
 const QUIET_MS = 60_000

@@ -27,7 +27,7 @@ export const FIRST_KEY_ID = 'key_first'
 /**
  * The key store port: where API keys are kept. A table of Postgres for a fleet, `keys.json` by default.
  *
- * Promises every adapter keeps (test/ports/keys.test.ts):
+ * Promises every adapter keeps (test/shared/keys/keys.test.ts):
  * - What is resolved is kept, and every process that opened the same store sees it with its next `list`.
  * - Writers that write at once do not undo each other; a reader never sees half a write.
  * - A key is never deleted, only revoked, and stays so.

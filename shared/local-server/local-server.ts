@@ -3,7 +3,8 @@ import type { Dispatcher } from 'undici'
 import { abortable } from '#shared/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
+import { describePython } from '#shared/prepare/python.ts'
 import {
   discardEnvironment,
   type Environment,
@@ -11,7 +12,6 @@ import {
   getEnvironmentState,
   prepareEnvironment,
 } from './environment.ts'
-import { describePython } from './python.ts'
 import { ORIGIN, ServerProcess } from './server-process.ts'
 
 /*

@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
-import type { Log } from '#shared/log.ts'
+import type { Log } from '#shared/log/log.ts'
 
 const LINE_CHARACTERS_MAX = 2_000
 /** Lines a minute that are logged; a model that complains about every frame must not fill a disk. */

@@ -1,7 +1,7 @@
-import { ChatStream } from './chat-stream.ts'
-import { encodeChat } from './chat-whole.ts'
-import { MessagesStream } from './messages-stream.ts'
-import { encodeMessage } from './messages-whole.ts'
+import { ChatStream } from './chat/stream.ts'
+import { encodeChat } from './chat/whole.ts'
+import { MessagesStream } from './messages/stream.ts'
+import { encodeMessage } from './messages/whole.ts'
 import type { OutputEncoding } from './protocol.ts'
 
 /** Chat completions (contract B). */

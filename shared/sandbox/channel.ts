@@ -13,7 +13,7 @@ import {
   SCRATCH_BYTES_MAX,
 } from './limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
-import { FrameReader } from './wasm/frames.ts'
+import { FrameReader } from './wasm/inside/frames.ts'
 
 /*
  * The service's end of a supervisor's channel (python/frames.py has the grammar). The supervisor is our code and keeps

@@ -5,7 +5,7 @@ import type { PoolName } from '#schemas/job.ts'
 /**
  * The store port: the arbiter of durable jobs (DESIGN section 3). Postgres in production, SQLite by default.
  *
- * Promises every adapter keeps (test/ports/store.test.ts):
+ * Promises every adapter keeps (test/shared/store/store.test.ts):
  * - Each move is one guarded statement on database time. It resolves once it is on disk; `undefined` says that its guard
  *   refused and nothing changed. A terminal row never moves again.
  * - The event of a move, and the webhook message about it, are written with it. Events of a job are numbered from 1

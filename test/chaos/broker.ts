@@ -4,7 +4,7 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import type { Actor } from './actor.ts'
+import type { Actor } from './load/actor.ts'
 
 const run = promisify(execFile)
 const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')

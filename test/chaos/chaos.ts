@@ -1,12 +1,12 @@
-import { checkHistory, describeSmallest, type Verdict } from './check.ts'
-import type { Clients } from './client.ts'
+import { checkHistory, describeSmallest, type Verdict } from './check/check.ts'
+import { countUnfinished, readFinalState } from './check/final-state.ts'
+import { History, readHistory } from './check/history.ts'
+import { startWitness } from './check/witness.ts'
 import { type Cluster, FLEET, startCluster } from './cluster.ts'
 import { type FaultKind, planFaults, runFaults } from './faults.ts'
 import { type Figures, figuresOf } from './figures.ts'
-import { countUnfinished, readFinalState } from './final-state.ts'
-import { History, readHistory } from './history.ts'
-import { runLoad } from './load.ts'
-import { startWitness } from './witness.ts'
+import type { Clients } from './load/client.ts'
+import { runLoad } from './load/load.ts'
 
 /** How long the fleet may take, after the last fault and the last submission, until every job has ended. */
 const QUIET_MS = 180_000

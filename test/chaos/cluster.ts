@@ -4,13 +4,13 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
-import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
-import { whyNoLocalKafka } from '../support/kafka.ts'
-import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/postgres.ts'
-import { type Actor, RoleActor } from './actor.ts'
+import { whyNoLocalKafka } from '../support/processes/kafka.ts'
+import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/processes/postgres.ts'
+import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { type BrokerActor, startBroker } from './broker.ts'
+import type { History } from './check/history.ts'
 import type { Targets } from './faults.ts'
-import type { History } from './history.ts'
+import { type Actor, RoleActor } from './load/actor.ts'
 
 /** From nothing to everything ready, on a machine that has other things to do. */
 const READY_MS = 120_000

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { planFaults } from './faults.ts'
-import { planJob } from './workload.ts'
+import { planJob } from './load/workload.ts'
 
 const FLEET = { ingress: 2, inference: 3, scheduler: 2 }
 const sortOf = (target: string) => target.replace(/-\d+$/, '')

@@ -1,6 +1,6 @@
+import type { History } from './check/history.ts'
 import type { Cluster } from './cluster.ts'
-import type { History } from './history.ts'
-import { openRandom, type Random } from './random.ts'
+import { openRandom, type Random } from './load/random.ts'
 
 /** What is done to an actor: killed with -9, stopped and continued, or ended in good order. */
 export type FaultKind = 'kill' | 'freeze' | 'roll'

@@ -1,6 +1,6 @@
-import { acceptedOf, type Verdict } from './check.ts'
-import { type JobHistory, of } from './check-job.ts'
-import type { Of, Recorded } from './history.ts'
+import { acceptedOf, type Verdict } from './check/check.ts'
+import type { Of, Recorded } from './check/history.ts'
+import { type JobHistory, of } from './check/job.ts'
 
 /** Exit code of a process that could not start: its settings are wrong, or Kafka or Postgres stayed away too long. */
 const NOT_STARTED = '2'

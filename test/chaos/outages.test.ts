@@ -2,11 +2,11 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { until } from '../stack.ts'
-import { type Answer, chat, submit, submitMany } from './calls.ts'
+import { until } from '../support/stack.ts'
+import { countUnfinished, query } from './check/final-state.ts'
+import { History } from './check/history.ts'
 import { type Cluster, startCluster, whyNoCluster } from './cluster.ts'
-import { countUnfinished, query } from './final-state.ts'
-import { History } from './history.ts'
+import { type Answer, chat, submit, submitMany } from './load/calls.ts'
 
 const missing = await whyNoCluster()
 if (missing && process.env.CI === 'true') throw new Error(`Outage tests cannot run: ${missing}`)

@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { stringify } from 'yaml'
-import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
-import { RoleActor } from './actor.ts'
-import { readJob, submitMany } from './calls.ts'
+import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { freePorts } from './cluster.ts'
+import { RoleActor } from './load/actor.ts'
+import { readJob, submitMany } from './load/calls.ts'
 
 describe('one process with everything in it', { timeout: 120_000 }, () => {
   it('is killed with 100 slow jobs, and finishes all of them when it is started again', async () => {

@@ -1,5 +1,5 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import { TERMINAL } from '#shared/jobs/follow.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Created, Dispatch, Moved, Store } from '#shared/store/store.ts'
 
 /** One line of what happened. Without a job it concerns them all. */

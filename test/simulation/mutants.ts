@@ -5,7 +5,7 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import { EventsRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { isLast } from '#shared/jobs/follow.ts'
+import { isLast } from '#shared/jobs/durable/follow.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
 import { EVERY_TENANT, type Moved, type Run, type Store } from '#shared/store/store.ts'
 import { type Follow, TENANT } from './clients.ts'

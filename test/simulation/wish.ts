@@ -1,4 +1,4 @@
-import type { Random } from '../chaos/random.ts'
+import type { Random } from '../chaos/load/random.ts'
 import type { Script } from './work.ts'
 
 /** A job as a client wants it. */

@@ -1,8 +1,8 @@
 import { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { openAnthropicEngine } from '#shared/engines/anthropic.ts'
+import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
-import { openOpenAiEngine } from '#shared/engines/openai.ts'
+import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import type { ServiceError } from '#shared/error.ts'
 
 /** The two wire formats of upstreams. */

@@ -1,9 +1,9 @@
 /** Runs once before all tests: starts the Kafka and the Postgres they share, and stops them at the end. */
 import { readFile } from 'node:fs/promises'
 import type { TestProject } from 'vitest/node'
-import { findDocker } from './docker.ts'
-import { findKafka } from './kafka.ts'
-import { findPostgres } from './postgres.ts'
+import { findKafka } from './processes/kafka.ts'
+import { findPostgres } from './processes/postgres.ts'
+import { findDocker } from './sandbox/docker.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {

@@ -1,7 +1,7 @@
 import { request } from 'node:http'
 import { WebSocket } from 'ws'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
-import { TEST_KEY } from '../stack.ts'
+import { TEST_KEY } from './stack.ts'
 
 /**
  * What a caller may send to make the service compute for long: the largest and oddest of each kind that every endpoint reads.

@@ -4,27 +4,27 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 
 const run = promisify(execFile)
-const SCRIPTS = join(import.meta.dirname, '..', 'python')
+const SCRIPTS = join(import.meta.dirname, '..', 'sdk', 'python')
 /** A script ends itself before, and says where it hung. */
 const SCRIPT_MS = 230_000
 
 /** Time for a hook that runs {@link runCases}: some seconds on an idle machine. */
 export const CASES_MS = SCRIPT_MS + 10_000
 
-/** The pinned packages of an environment of test/python. */
+/** The pinned packages of an environment of test/sdk/python. */
 export function pinsOf(env: string): string[] {
   const lines = readFileSync(join(SCRIPTS, `requirements-${env}.txt`), 'utf8').split('\n')
   return lines.filter((line) => line !== '' && !line.startsWith('#'))
 }
 
-/** The cases of a script of test/python, in their order. */
+/** The cases of a script of test/sdk/python, in their order. */
 export function casesOf(script: string): string[] {
   const text = readFileSync(join(SCRIPTS, script), 'utf8')
   return [...text.matchAll(/^(?:async )?def (case_\w+)/gm)].map(([, name]) => String(name))
 }
 
 /**
- * Runs all cases of a script of test/python.
+ * Runs all cases of a script of test/sdk/python.
  *
  * @param bin Of the environment.
  * @param given What the script is told.

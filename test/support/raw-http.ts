@@ -1,5 +1,5 @@
 import { connect, type Socket } from 'node:net'
-import { until } from '../stack.ts'
+import { until } from './stack.ts'
 
 /** One answer as it came over the wire. */
 export interface RawAnswer {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe } from 'vitest'
-import { type Stack, startStack, until } from '../stack.ts'
+import { type Stack, startStack, until } from './stack.ts'
 
 /** A model id with a slash: clients escape it in paths, or do not. */
 export const SLASHED = 'org/echo-2'

@@ -1,6 +1,6 @@
 import { WebSocket } from 'ws'
 import { ServerFrame, WS_PROTOCOL } from '#schemas/ws.ts'
-import { type Stack, TEST_KEY, until } from '../stack.ts'
+import { type Stack, TEST_KEY, until } from './stack.ts'
 
 type Frame<T extends ServerFrame['type']> = Extract<ServerFrame, { type: T }>
 

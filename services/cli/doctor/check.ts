@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { coloured, type Output, plain } from '#services/cli/output.ts'
-import type { Config } from '#shared/config.ts'
+import { coloured, type Output, plain } from '#services/cli/text/output.ts'
+import type { Config } from '#shared/config/config.ts'
 
 /** What a check found out about one thing. */
 export interface Finding {

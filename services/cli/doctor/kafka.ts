@@ -1,6 +1,6 @@
 import { PoolName } from '#schemas/job.ts'
-import { KafkaCluster } from '#shared/broker/kafka-cluster.ts'
-import type { KafkaConfig } from '#shared/config.ts'
+import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
+import type { KafkaConfig } from '#shared/config/config.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 

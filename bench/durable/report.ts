@@ -1,0 +1,112 @@
+import { renderTable, show } from '../figures/markdown.ts'
+import { median } from '../figures/stats.ts'
+import type { DurableResults, DurableSample } from './durable.ts'
+import type { DurableCell, DurableFigures } from './load.ts'
+import type { DurableName } from './targets.ts'
+
+/** The heading that the section of durable jobs begins with. */
+export const DURABLE_TITLE = '## Durable jobs'
+
+/** What the section says before its figures. */
+export const DURABLE_INTRODUCTION = `What is accepted here survives a crash of everything: every system answers a submit, and counts a job as completed, only
+after an fsync. BullMQ runs on a Redis with \`appendonly yes\` and \`appendfsync always\`; pg-boss and *Sluice, library* on one
+Postgres with its default settings, 10 connections each; *SQLite* is one file with \`synchronous=FULL\`. Every job carries the same
+400 bytes, does nothing, and gives 90 bytes; what is done is kept in each of them.
+
+**How.** A *library* is called in the process that also runs its workers, 32 jobs at once. *Sluice, HTTP* is called with
+\`Prefer: respond-async\` in processes of its own with their default settings: an ingress, a worker and a scheduler around Kafka
+and Postgres; or \`npm start\`. **Submit**: callers submit one job after another for two seconds, no worker runs; then the workers
+are started and *completed/s* is how fast they empty the queue. Behind HTTP the workers run all the while, and *completed/s*
+counts from the first submit on, with the submits. **Submit until completed**: callers submit a job, wait until it has been completed,
+and submit the next. pg-boss polls, at most twice a second. The systems are visited in turn, load by load, and every ratio is with
+BullMQ in the same round; figures are medians over the rounds.
+
+Callers, workers and servers share the cores, so these are figures of CPU more than of the disk where its fsync is quick.`
+
+const TITLES: Record<DurableName, string> = {
+  bullmq: 'BullMQ, Redis',
+  'pg-boss': 'pg-boss, Postgres',
+  library: 'Sluice, library, Postgres',
+  'library-sqlite': 'Sluice, library, SQLite',
+  http: 'Sluice, HTTP, Kafka and Postgres',
+  'http-sqlite': 'Sluice, HTTP, one process, SQLite',
+}
+
+/** The section's tables, in Markdown. */
+export function renderDurable({ samples, skipped }: DurableResults): string[] {
+  const figures = new DurableTable(samples)
+  return [
+    DURABLE_TITLE,
+    renderTarget(figures),
+    '### Submit',
+    renderTable([...HEAD, 'completed/s', '× BullMQ'], figures.rows('submit', true)),
+    '### Submit until completed',
+    renderTable(HEAD, figures.rows('whole', false)),
+    ...skipped.map((reason) => `Not measured, ${reason}.`),
+  ]
+}
+
+const HEAD = ['callers', 'through', 'jobs/s', '× BullMQ', 'p50 ms', 'p99 ms']
+
+/** What the design promises (DESIGN section 11). */
+function renderTarget(figures: DurableTable): string {
+  const rows = [1, 32].flatMap((callers) =>
+    (['library', 'library-sqlite'] as const).map((name) => {
+      const value = figures.ratio(name, { shape: 'submit', callers }, ({ perSecond }) => perSecond)
+      const verdict = Number.isNaN(value) ? 'not measured' : value >= 1 ? 'reached' : '**missed**'
+      return [`durable submit, ${TITLES[name]}, callers: ${callers}`, '≥ 1 × BullMQ', `${show(value, 2)} ×`, verdict]
+    }),
+  )
+  return renderTable(['what', 'target', 'measured', ''], rows)
+}
+
+/** Samples by system and load. */
+class DurableTable {
+  readonly #samples: readonly DurableSample[]
+
+  constructor(samples: readonly DurableSample[]) {
+    this.#samples = samples
+  }
+
+  rows(shape: DurableCell['shape'], hasCompleted: boolean): string[][] {
+    const callers = new Set(this.#samples.filter(({ cell }) => cell.shape === shape).map(({ cell }) => cell.callers))
+    const names = new Set(this.#samples.map(({ target }) => target))
+    return [...callers].flatMap((count) =>
+      [...names].map((name) => this.#row(name, { shape, callers: count }, hasCompleted)),
+    )
+  }
+
+  /** Median over the rounds of the comparison with BullMQ in the same round. NaN when it was not measured. */
+  ratio(name: DurableName, cell: DurableCell, figure: (figures: DurableFigures) => number): number {
+    const bases = new Map(this.#of('bullmq', cell).map(({ round, figures }) => [round, figure(figures)]))
+    return median(this.#of(name, cell).map(({ round, figures }) => figure(figures) / (bases.get(round) ?? Number.NaN)))
+  }
+
+  #row(name: DurableName, cell: DurableCell, hasCompleted: boolean): string[] {
+    const one = (figure: (figures: DurableFigures) => number) =>
+      median(this.#of(name, cell).map(({ figures }) => figure(figures)))
+    const rate = (figures: DurableFigures) => figures.perSecond
+    const completed = (figures: DurableFigures) => figures.completedPerSecond
+    return [
+      String(cell.callers),
+      TITLES[name],
+      show(one(rate), 0),
+      show(this.ratio(name, cell, rate), 2),
+      show(
+        one(({ p50 }) => p50),
+        2,
+      ),
+      show(
+        one(({ p99 }) => p99),
+        2,
+      ),
+      ...(hasCompleted ? [show(one(completed), 0), show(this.ratio(name, cell, completed), 2)] : []),
+    ]
+  }
+
+  #of(name: DurableName, { shape, callers }: DurableCell): DurableSample[] {
+    return this.#samples.filter(
+      ({ target, cell }) => target === name && cell.shape === shape && cell.callers === callers,
+    )
+  }
+}

@@ -1,0 +1,90 @@
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { sluice, urlOf } from '../calls/targets.ts'
+import type { Kafka } from '../machine/kafka.ts'
+import type { Processes } from '../machine/processes.ts'
+import type { Postgres, Redis } from './servers.ts'
+
+/** What is measured, in the order of each round. BullMQ is what the others are compared with. */
+export const DURABLE_NAMES = ['bullmq', 'pg-boss', 'library', 'library-sqlite', 'http', 'http-sqlite'] as const
+export type DurableName = (typeof DURABLE_NAMES)[number]
+
+/** A driver that runs one system: puts loads on it when it is asked to. */
+export interface DurableTarget {
+  readonly name: DurableName
+  readonly url: URL
+}
+
+/** What the systems stand on; undefined where it is not to be had here. */
+export interface Servers {
+  readonly kafka: Kafka
+  readonly postgres: Postgres | undefined
+  readonly redis: Redis | undefined
+}
+
+const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
+
+/** Starts one system and its driver. @returns undefined when it lacks what it stands on */
+export async function startDurableTarget(
+  name: DurableName,
+  servers: Servers,
+  processes: Processes,
+): Promise<DurableTarget | undefined> {
+  const settings = await settingsOf(name, servers, processes)
+  if (!settings) return undefined
+  const system = name.replace('library', 'sluice').replace(/-sqlite$/, '')
+  const args = [system, JSON.stringify(settings)]
+  const driver = await processes.node({ name, script: './durable/driver.ts', args, addressOn: 'stdout' })
+  return { name, url: urlOf(driver) }
+}
+
+/** What the driver of a system is told. */
+async function settingsOf(
+  name: DurableName,
+  { kafka, postgres, redis }: Servers,
+  processes: Processes,
+): Promise<Record<string, string> | undefined> {
+  const dir = join(processes.dir, name)
+  mkdirSync(dir)
+  switch (name) {
+    case 'bullmq':
+      return redis && { redisPort: String(redis.port) }
+    case 'pg-boss':
+      return postgres && { databaseUrl: await postgres.createDatabase('pg_boss') }
+    case 'library':
+      return postgres && { dir, databaseUrl: await postgres.createDatabase('library') }
+    case 'library-sqlite':
+      return { dir }
+    case 'http':
+      return postgres && (await startFleet(processes, dir, kafka, await postgres.createDatabase('http')))
+    case 'http-sqlite':
+      return await startOne(processes, dir)
+  }
+}
+
+/** An ingress, a worker and a scheduler around Kafka and Postgres. */
+async function startFleet(processes: Processes, dir: string, kafka: Kafka, databaseUrl: string) {
+  const fleet = {
+    KAFKA_BROKERS: kafka.brokers,
+    KAFKA_PREFIX: `bench-durable-${process.pid}.`,
+    DATABASE_URL: databaseUrl,
+  }
+  const env = { ...environmentOf(dir), ...fleet }
+  const ingress = await processes.node(sluice('http-ingress', ['ingress'], env))
+  await processes.node({ ...sluice('http-inference', ['inference'], env), addressOn: 'none' })
+  await processes.node({ ...sluice('http-scheduler', ['scheduler'], env), addressOn: 'none' })
+  return { url: urlOf(ingress).href, key: KEY }
+}
+
+/** `npm start`. */
+async function startOne(processes: Processes, dir: string) {
+  const whole = await processes.node(sluice('http-sqlite-sluice', [], environmentOf(dir)))
+  return { url: urlOf(whole).href, key: KEY }
+}
+
+/** Sluice's defaults, but for where things are, and the engine that costs nothing. */
+function environmentOf(dir: string): Record<string, string> {
+  const modelsFile = join(dir, 'models.yaml')
+  writeFileSync(modelsFile, 'models:\n  - id: echo-1\n    engine: { type: echo }\n')
+  return { PORT: '0', DATA_DIR: dir, MODELS_FILE: modelsFile, SLUICE_API_KEY: KEY }
+}

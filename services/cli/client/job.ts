@@ -1,0 +1,85 @@
+import { z } from 'zod'
+import { EXIT, type ExitCode } from '#services/cli/command.ts'
+
+/*
+ * The tool may be older or newer than the service it talks to: it reads the fields it shows, keeps the others, and does
+ * without those that are missing (contract H.2 and H.4).
+ */
+
+const Progress = z.looseObject({
+  phase: z.string().nullish(),
+  percent: z.number().nullish(),
+  message: z.string().nullish(),
+})
+/** How far a job is, as its handler says. */
+export type Progress = z.infer<typeof Progress>
+
+const Failure = z.looseObject({ code: z.string().nullish(), message: z.string(), status: z.number().nullish() })
+
+/** A job as the API shows it. Times are unix seconds. */
+export const JobView = z.looseObject({
+  id: z.string(),
+  status: z.string(),
+  endpoint: z.string().nullish(),
+  model: z.string().nullish(),
+  created_at: z.number(),
+  started_at: z.number().nullish(),
+  completed_at: z.number().nullish(),
+  failed_at: z.number().nullish(),
+  cancelled_at: z.number().nullish(),
+  expired_at: z.number().nullish(),
+  attempt: z.number().nullish(),
+  parent_id: z.string().nullish(),
+  progress: Progress.nullish(),
+  result: z.unknown().optional(),
+  error: Failure.nullish(),
+  usage: z.unknown().optional(),
+  last_sequence_number: z.number().nullish(),
+})
+export type JobView = z.infer<typeof JobView>
+
+/** A page of jobs. */
+export const JobPage = z.looseObject({
+  data: z.array(JobView),
+  has_more: z.boolean(),
+  last_id: z.string().nullish().describe('Where the next page begins: a page may show fewer jobs than were looked at'),
+})
+export type JobPage = z.infer<typeof JobPage>
+
+/** One event of a job's stream. */
+export const JobEventView = z.looseObject({
+  type: z.string(),
+  sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
+  attempt: z.number().nullish(),
+  progress: Progress.nullish(),
+  chunk: z.unknown().optional(),
+  job: JobView.nullish(),
+  reason: z.string().nullish(),
+  delay_ms: z.number().nullish(),
+  output_reset: z.boolean().nullish(),
+})
+export type JobEventView = z.infer<typeof JobEventView>
+
+/** States that never change. */
+const ENDS: Readonly<Record<string, ExitCode>> = {
+  completed: EXIT.ok,
+  failed: EXIT.failed,
+  expired: EXIT.failed,
+  cancelled: EXIT.cancelled,
+}
+
+/** The exit code that says how a job ended; undefined while it goes on. */
+export function exitOf(job: JobView): ExitCode | undefined {
+  return Object.hasOwn(ENDS, job.status) ? ENDS[job.status] : undefined
+}
+
+/** The event that ends a stream: no other follows it. */
+export function isLast(event: JobEventView): boolean {
+  const [group, state] = event.type.split('.')
+  return group === 'job' && state !== undefined && Object.hasOwn(ENDS, state)
+}
+
+/** Unix seconds of its end; undefined while it goes on. */
+export function endedAt(job: JobView): number | undefined {
+  return job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? undefined
+}

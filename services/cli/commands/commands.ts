@@ -1,0 +1,21 @@
+import type { Command } from '#services/cli/command.ts'
+import { doctor } from '#services/cli/doctor/doctor.ts'
+import { cancel } from './cancel.ts'
+import { followCommand } from './follow.ts'
+import { get } from './get.ts'
+import { jobs } from './jobs.ts'
+import { keys } from './keys.ts'
+import { redrive } from './redrive.ts'
+import { submit } from './submit.ts'
+
+/** Every command by its word, in the order of the help. */
+export const COMMANDS: Readonly<Record<string, Command>> = {
+  submit,
+  follow: followCommand,
+  get,
+  cancel,
+  jobs,
+  redrive,
+  keys,
+  doctor,
+}

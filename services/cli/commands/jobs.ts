@@ -1,0 +1,75 @@
+import { exitOf, type JobView } from '#services/cli/client/job.ts'
+import { type Command, EXIT, type ExitCode, noArguments } from '#services/cli/command.ts'
+import { ageOf } from '#services/cli/text/job-text.ts'
+import { coloured, tableOf } from '#services/cli/text/output.ts'
+import { timeOf } from '#services/cli/text/time.ts'
+
+const LIMIT_DEFAULT = 20
+const LIMIT_MAX = 10_000
+
+/** `sluice jobs` */
+export const jobs: Command = {
+  summary: 'List jobs, newest first',
+  help: `Usage: sluice jobs [options]
+
+Lists the jobs of this key, newest first: a table on a terminal, a line of JSON for each elsewhere and with --json.
+
+Options:
+  --status LIST    only these, with commas: queued, in_progress, cancelling, completed, failed, cancelled, expired
+  --endpoint PATH  only jobs of this endpoint
+  --since TIME     only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
+  --limit N        at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
+
+Examples:
+  sluice jobs --status queued,in_progress
+  sluice jobs --status failed --since 1d --json | jq -r '.id + " " + .error.message'`,
+  options: {
+    status: { type: 'string' },
+    endpoint: { type: 'string' },
+    since: { type: 'string' },
+    limit: { type: 'string' },
+  },
+  async run({ values, args, api, out }): Promise<ExitCode> {
+    noArguments(args)
+    const since = values.text('since')
+    const filter = {
+      statuses: values.parts('status'),
+      endpoint: values.text('endpoint'),
+      since: since === undefined ? undefined : timeOf('since', since, Date.now(), -1),
+    }
+    const found: JobView[] = []
+    for await (const job of api.list(filter, values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT)) {
+      if (out.isForPeople) found.push(job)
+      else await out.json(job)
+    }
+    if (out.isForPeople) await out.write(found.length > 0 ? jobTable(found, out.columns) : 'No jobs.\n')
+    return EXIT.ok
+  },
+}
+
+const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
+  completed: 'green',
+  failed: 'red',
+  expired: 'red',
+  cancelled: 'yellow',
+  cancelling: 'yellow',
+}
+
+/** Jobs under each other; the status, last in colour, is what people look for. */
+export function jobTable(found: readonly JobView[], columnsMax: number): string {
+  const nowMs = Date.now()
+  const rows = found.map((job) => {
+    const { percent } = job.progress ?? {}
+    const share = typeof percent === 'number' && exitOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
+    const age = ageOf(job.created_at, nowMs)
+    return [job.id, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? ''), `${job.status}${share}`]
+  })
+  const table = { head: ['job', 'age', 'endpoint', 'model', 'attempt', 'status'], rows, spare: ['attempt', 'endpoint'] }
+  const [head, ...lines] = tableOf(table, columnsMax).split('\n')
+  const tinted = lines.map((line, i) => {
+    const status = found[i]?.status ?? ''
+    const colour = COLOURS[status]
+    return colour ? line.replace(/\S+$/, (word) => (word === status ? coloured(colour, word) : word)) : line
+  })
+  return [head, ...tinted].join('\n')
+}

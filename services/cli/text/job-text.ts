@@ -1,0 +1,84 @@
+import { z } from 'zod'
+import { endedAt, type JobView } from '#services/cli/client/job.ts'
+import { plain } from './output.ts'
+
+/*
+ * The text a person wants to read, in what the endpoints of the service stream and answer. Everything in a shape that is
+ * not known here is shown as JSON or not at all; programs get it whole.
+ */
+
+/** Characters of an answer that are shown with its job. */
+const ANSWER_MAX = 300
+
+const Choices = z.looseObject({ choices: z.array(z.looseObject({ index: z.number().default(0) })) })
+const Content = z.looseObject({ content: z.string() })
+const BlockDelta = z.looseObject({ type: z.literal('content_block_delta'), delta: z.looseObject({ text: z.string() }) })
+const TranscriptDelta = z.looseObject({ type: z.literal('transcript.text.delta'), delta: z.string() })
+const OutputText = z.looseObject({ stream: z.enum(['stdout', 'stderr']), text: z.string() })
+const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string(), text: z.string().optional() })) })
+const Transcript = z.looseObject({ text: z.string() })
+const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
+
+/** The text in one chunk of streamed output; empty where there is none. Of several choices the first. */
+export function textOf(chunk: unknown): string {
+  const block = BlockDelta.safeParse(chunk).data?.delta.text ?? TranscriptDelta.safeParse(chunk).data?.delta
+  return block ?? OutputText.safeParse(chunk).data?.text ?? choiceText(chunk, 'delta') ?? ''
+}
+
+/** The text of a job's result; where it has none the result itself. */
+export function resultText({ result }: JobView): string {
+  if (result === null || result === undefined) return ''
+  const blocks = Blocks.safeParse(result).data?.content.map(({ text }) => text ?? '')
+  const printed = Printed.safeParse(result).data
+  if (printed) return printed.stdout + printed.stderr
+  return choiceText(result, 'message') ?? blocks?.join('') ?? Transcript.safeParse(result).data?.text ?? pretty(result)
+}
+
+function choiceText(value: unknown, field: 'delta' | 'message'): string | undefined {
+  const choices = Choices.safeParse(value).data?.choices
+  return Content.safeParse(choices?.find(({ index }) => index === 0)?.[field]).data?.content
+}
+
+function pretty(value: unknown): string {
+  return `${JSON.stringify(value, null, 2)}\n`
+}
+
+/** A job for a person: a field on a line. */
+export function describeJob(job: JobView): string {
+  const { progress, error } = job
+  const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
+  const fields: [string, string | null | undefined][] = [
+    ['id', job.id],
+    ['status', job.status],
+    ['endpoint', job.endpoint],
+    ['model', job.model],
+    ['attempt', job.attempt ? String(job.attempt) : ''],
+    ['repeats', job.parent_id],
+    ['created', timeOf(job.created_at)],
+    ['started', timeOf(job.started_at)],
+    ['ended', timeOf(endedAt(job))],
+    ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
+    ['answer', excerpt(plain(resultText(job)))],
+    ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
+  ]
+  const shown = fields.filter(([, value]) => value)
+  return shown.map(([name, value]) => `${name.padEnd(9)} ${plain(value ?? '')}\n`).join('')
+}
+
+function excerpt(text: string): string {
+  return text.length > ANSWER_MAX ? `${text.slice(0, ANSWER_MAX).trimEnd()}…` : text
+}
+
+/** Unix seconds as people of this place write them. */
+function timeOf(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined) return ''
+  return new Date(seconds * 1_000).toLocaleString('sv-SE')
+}
+
+/** How long ago, in the largest unit that fits. */
+export function ageOf(seconds: number, nowMs: number): string {
+  const age = Math.max(0, Math.floor(nowMs / 1_000 - seconds))
+  if (age < 60) return `${age} s`
+  if (age < 3_600) return `${Math.floor(age / 60)} min`
+  return age < 86_400 ? `${Math.floor(age / 3_600)} h` : `${Math.floor(age / 86_400)} d`
+}

@@ -1,0 +1,157 @@
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { encodeContextOf, type PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
+import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import { leaveOf } from './durable.ts'
+import { formatOf } from './errors-http.ts'
+import { respondBody, respondStream } from './respond.ts'
+
+/** Answers with a job's result as soon as it has ended. @throws ServiceError What the job failed with */
+export async function respondResult(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  job: DurableJob,
+  isJson: boolean,
+): Promise<void> {
+  const signal = leaveOf(context, call)
+  await respondBody(
+    call,
+    async () => {
+      const ended = await jobs.waitForEnd(call.key.id, job.id, signal)
+      call.revoked.throwIfAborted()
+      if (!TERMINAL.has(ended.state))
+        throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
+      return await resultOf(jobs, call.key.id, ended)
+    },
+    context.config.slowReaderMs,
+    isJson,
+  )
+}
+
+/**
+ * The result of a job that has ended.
+ *
+ * @throws ServiceError What it failed with; `job_cancelled`, `job_expired`, `job_not_finished`
+ */
+export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJob): Promise<unknown> {
+  switch (job.state) {
+    case 'completed':
+      return await jobs.result(tenant, job.id)
+    case 'failed':
+      throw ServiceError.fromBody(job.error ?? { code: 'internal_error', message: 'The job failed.', param: null })
+    case 'cancelled':
+      throw new ServiceError('job_cancelled', 'The job was cancelled.')
+    case 'expired':
+      throw new ServiceError('job_expired', 'The job waited longer than its deadline allows and was not started.')
+    default:
+      throw new ServiceError('job_not_finished', 'The job has not ended yet.', { retryAfterMs: 2_000 })
+  }
+}
+
+/** Streams the output of a durable job to a caller who waits, as the plain call would. */
+export async function respondRecorded(
+  context: IngressContext,
+  call: Call,
+  jobs: DurableJobs,
+  prepared: PreparedCall,
+  job: DurableJob,
+): Promise<void> {
+  const signal = leaveOf(context, call)
+  const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.created_at_ms))
+  await using source = new RecordedOutput(jobs, call, job, signal)
+  await respondStream(call, source, new FrameEncoder(encoder, job.endpoint), () => {}, context.config.slowReaderMs)
+}
+
+/** The recorded output of one job, as `respondStream` reads it. Dispose it: who stops early is still subscribed. */
+export class RecordedOutput implements AsyncDisposable {
+  firstOutputAtMs: number | undefined
+  readonly #jobs: DurableJobs
+  readonly #tenant: string
+  readonly #id: string
+  /** Output of the attempts before does not count; nobody has been told of it yet. */
+  readonly #attempt: number
+  readonly #signal: AbortSignal
+  readonly #events: AsyncGenerator<DurableEvent[]>
+  #hasEnded = false
+
+  /** @param signal Nobody reads on: its reason is thrown, where it is a ServiceError. */
+  constructor(jobs: DurableJobs, call: Pick<Call, 'key'>, job: DurableJob, signal: AbortSignal) {
+    this.#jobs = jobs
+    this.#tenant = call.key.id
+    this.#id = job.id
+    this.#attempt = job.attempt
+    this.#signal = signal
+    this.#events = jobs.follow(call.key.id, job.id, 0, signal)
+  }
+
+  /** Chunks of the wire, at least one; undefined after the last. @throws ServiceError What the job failed with */
+  async next(): Promise<unknown[] | undefined> {
+    for (;;) {
+      const { value: events, done } = await this.#events.next()
+      if (done) break
+      const chunks: unknown[] = []
+      for (const event of events) this.#take(event, chunks)
+      if (chunks.length > 0) return chunks
+    }
+    const job = await this.#jobs.get(this.#tenant, this.#id)
+    // What was left in the middle is no whole output, even if the job has ended since.
+    if (!this.#hasEnded && this.#signal.aborted) throw leftBecause(this.#signal, job)
+    await resultOf(this.#jobs, this.#tenant, job)
+    return undefined
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#events.return(undefined)
+  }
+
+  #take(event: DurableEvent, chunks: unknown[]): void {
+    const { type, data, attempt } = event
+    if (isLast(event)) this.#hasEnded = true
+    if (attempt < this.#attempt) return
+    if (type === 'job.output.delta') {
+      this.firstOutputAtMs ??= Date.now()
+      chunks.push((data as { chunk: unknown }).chunk)
+    } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
+      // A plain stream cannot take back what it said; the job goes on, and its events tell all.
+      throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
+    }
+  }
+}
+
+/** Frames recorded chunks again. */
+class FrameEncoder implements StreamEncoder {
+  readonly #encoder: StreamEncoder
+  readonly #isNamed: boolean
+
+  constructor(encoder: StreamEncoder, endpoint: string) {
+    this.#encoder = encoder
+    this.#isNamed = formatOf(endpoint) === 'anthropic'
+  }
+
+  event(chunk: unknown): string {
+    const name = this.#isNamed ? `event: ${(chunk as { type: string }).type}\n` : ''
+    return `${name}data: ${JSON.stringify(chunk)}\n\n`
+  }
+
+  /** The last chunk is recorded as well; only chat's end mark is not. */
+  end(): string {
+    return this.#isNamed ? '' : 'data: [DONE]\n\n'
+  }
+
+  error(error: ServiceError): string {
+    return this.#encoder.error(error)
+  }
+
+  keepAlive(): string {
+    return this.#encoder.keepAlive()
+  }
+}
+
+function leftBecause({ reason }: AbortSignal, { id }: DurableJob): ServiceError {
+  if (reason instanceof ServiceError) return reason
+  return new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
+}

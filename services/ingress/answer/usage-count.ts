@@ -1,0 +1,45 @@
+import type { GenerateEvent } from '#schemas/generate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+
+/** Characters of a token, for calls that end before the engine has counted. */
+const CHARS_PER_TOKEN = 4
+
+/**
+ * Counts what one call uses, for its key's limit, the metrics and the access log: what the engine says at the end, or an
+ * estimate of what was made until then when the call ends before (contract A.7: usage so far is recorded).
+ */
+export class UsageCount {
+  readonly #context: IngressContext
+  readonly #call: Pick<Call, 'facts' | 'key'>
+  #input = 0
+  #chars = 0
+  #isCounted = false
+
+  constructor(context: IngressContext, call: Pick<Call, 'facts' | 'key'>) {
+    this.#context = context
+    this.#call = call
+  }
+
+  /** Takes the next event of the answer. */
+  see(event: GenerateEvent): void {
+    if (event.type === 'start') this.#input = event.input_tokens
+    else if (event.type === 'usage') this.#count(event.usage.input_tokens, event.usage.output_tokens)
+    else if ('text' in event) this.#chars += event.text.length
+  }
+
+  /** The call ended, well or not. */
+  end(): void {
+    if (!this.#isCounted && this.#chars > 0) this.#count(this.#input, Math.ceil(this.#chars / CHARS_PER_TOKEN))
+  }
+
+  #count(input: number, output: number): void {
+    const { facts, key } = this.#call
+    const { metrics, limits } = this.#context
+    this.#isCounted = true
+    facts.input_tokens = input
+    facts.output_tokens = output
+    metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
+    metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
+    limits.spendTokens(key.id, input + output)
+  }
+}

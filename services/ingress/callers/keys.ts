@@ -1,0 +1,136 @@
+import { timingSafeEqual } from 'node:crypto'
+import { ServiceError } from '#shared/error.ts'
+import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
+import type { Log } from '#shared/log/log.ts'
+
+export type { ApiKey } from '#shared/keys/keys.ts'
+
+/** Told once that a key is not valid any more, with what its caller gets. */
+type OnRevoked = (error: ServiceError) => void
+
+/** How often the store is asked: a revoked key stops within this time and that of one query. */
+const REFRESH_MS = 1_000
+
+/**
+ * The API keys as this ingress knows them: those of the key store, and SLUICE_API_KEY.
+ *
+ * A call never waits for the store. While it is away or broken the keys known so far stay as they are, rather than none.
+ */
+export class ApiKeys {
+  readonly #store: KeyStore
+  readonly #fixed: ApiKey | undefined
+  readonly #log: Log
+  #created: string | undefined
+  #stored: readonly ApiKey[] | undefined
+  #byHash = new Map<string, ApiKey>()
+  /** By hash, who has a connection of that key open. */
+  readonly #watchers = new Map<string, Set<OnRevoked>>()
+  #timer: NodeJS.Timeout | undefined
+  #isStale = false
+  #isClosed = false
+
+  /**
+   * Reads the keys; makes and keeps a random one where there never was any.
+   *
+   * @param store Closed with the keys, also when they cannot be opened.
+   * @param fixedSecret SLUICE_API_KEY: always valid, never kept.
+   * @throws What the store says when it cannot be reached or understood
+   */
+  static async open(store: KeyStore, fixedSecret: string | undefined, log: Log): Promise<ApiKeys> {
+    const keys = new ApiKeys(store, fixedSecret, log)
+    try {
+      if (fixedSecret === undefined) await keys.#createFirst()
+      await keys.#load()
+    } catch (error) {
+      await store.close()
+      throw error
+    }
+    keys.#refreshLater()
+    return keys
+  }
+
+  private constructor(store: KeyStore, fixedSecret: string | undefined, log: Log) {
+    this.#store = store
+    this.#log = log
+    this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: 'key_env' })
+  }
+
+  /** The secret made on the first run, to be shown once; undefined where another process made it, or nobody had to. */
+  get created(): string | undefined {
+    return this.#created
+  }
+
+  /** The key a secret belongs to; undefined when there is none or it was revoked. Constant time in the secret. */
+  find(secret: string): ApiKey | undefined {
+    const hash = hashOf(secret)
+    const key = this.#byHash.get(hash)
+    if (!key || !timingSafeEqual(Buffer.from(key.hash), Buffer.from(hash))) return undefined
+    return key.revoked ? undefined : key
+  }
+
+  /**
+   * Tells when a key is not valid any more, revoked or gone, since whoever came with it may stay for hours.
+   *
+   * @param key Valid now: as {@link find} has just given it.
+   * @returns Ends the watch. To be called, or the watcher is kept.
+   */
+  watch({ hash }: ApiKey, onRevoked: OnRevoked): () => void {
+    const watchers = this.#watchers.get(hash) ?? new Set()
+    this.#watchers.set(hash, watchers.add(onRevoked))
+    return () => {
+      watchers.delete(onRevoked)
+      if (watchers.size === 0 && this.#watchers.get(hash) === watchers) this.#watchers.delete(hash)
+    }
+  }
+
+  /** Stops asking the store, and closes it. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    await this.#store.close()
+  }
+
+  async #createFirst(): Promise<void> {
+    const { key, secret } = newKey({ id: FIRST_KEY_ID })
+    if (await this.#store.createFirst(key)) this.#created = secret
+  }
+
+  async #load(): Promise<void> {
+    const stored = await this.#store.list()
+    // The store gives the very same list while nothing changed.
+    if (stored === this.#stored) return
+    this.#stored = stored
+    const keys = this.#fixed ? [this.#fixed, ...stored] : stored
+    this.#byHash = new Map(keys.map((key) => [key.hash, key]))
+    this.#tellRevoked()
+  }
+
+  #tellRevoked(): void {
+    for (const [hash, watchers] of this.#watchers) {
+      const key = this.#byHash.get(hash)
+      if (key && !key.revoked) continue
+      this.#watchers.delete(hash)
+      const error = new ServiceError('invalid_api_key', 'This API key was revoked.')
+      for (const onRevoked of watchers) onRevoked(error)
+    }
+  }
+
+  #refreshLater(): void {
+    if (this.#isClosed) return
+    this.#timer = setTimeout(() => void this.#refresh(), REFRESH_MS).unref()
+  }
+
+  async #refresh(): Promise<void> {
+    try {
+      await this.#load()
+      if (this.#isStale) this.#log.info({ key_store: this.#store.name }, 'key store is back')
+      this.#isStale = false
+    } catch (error) {
+      // Said once: an outage may last for hours.
+      if (!this.#isStale && !this.#isClosed)
+        this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
+      this.#isStale = true
+    }
+    this.#refreshLater()
+  }
+}

@@ -1,0 +1,109 @@
+import { CodeBody, type CodeEvent, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import {
+  CODE_ANSWER_BYTES_MAX,
+  CodeStream,
+  encodeCode,
+  isCodeOutput,
+  mergeCodeEvents,
+} from '#shared/protocols/code/code.ts'
+import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { isInstalled, LIBRARIES } from './libraries.ts'
+
+/** Names the caller's own end user, for attribution and their limit (contract I). */
+const USER_HEADER = 'x-service-userid'
+const USER_ID_CHARS_MAX = 256
+/** Characters that are counted before others have their turn: about half a millisecond. */
+const PIECE_CHARS = 64 * 1024
+
+/** POST /v1/tools/code (contract I): Python in a sandbox. Whatever becomes of the code is an answer, also a violation. */
+export const code: JobEndpoint = {
+  path: '/v1/tools/code',
+  format: 'openai',
+  canStream: () => true,
+  async prepare(context, caller, body) {
+    const asked = parseBody(CodeBody, body, 'openai')
+    await requireCode(asked.code)
+    requireLibraries(asked.libraries ?? [])
+    const userId = userIdOf(caller)
+    const request: CodeRequest = {
+      code: asked.code,
+      timeout_seconds: timeoutOf(asked.timeout ?? undefined, context.config.codeSecondsMax),
+      ...(userId !== undefined && { user_id: userId }),
+    }
+    return {
+      pool: 'code',
+      kind: 'execute',
+      // Jobs, logs and metrics name what ran.
+      model: asked.lang,
+      userId,
+      body: request,
+      stream: asked.stream ?? false,
+      timeoutMs: context.config.requestTimeoutMs,
+      answerBytesMax: CODE_ANSWER_BYTES_MAX,
+      encode: { request_id: caller.requestId, model: asked.lang, include_usage: false, version: '' },
+      merge: mergeCodeEvents,
+      isOutput: isCodeOutput,
+      encodeWhole: (events) => encodeCode(events as CodeEvent[]),
+      openStream: () => new CodeStream(),
+    }
+  },
+}
+
+/** Whether it is valid Python is found out where it runs: a syntax error is an answer (spec 4.5). */
+async function requireCode(source: string): Promise<void> {
+  const points = source.length > CODE_POINTS_MAX ? await inTurns(codePoints(source)) : 0
+  if (points > CODE_POINTS_MAX) {
+    const message = `Invalid 'code': string too long. Expected a string with maximum length ${CODE_POINTS_MAX}, but got a string with length ${points} instead.`
+    throw refuse('string_above_max_length', 'code', message)
+  }
+  if (source.trim() === '') throw refuse('invalid_value', 'code', "Invalid 'code': it is blank.")
+  if (source.includes('\0')) throw refuse('invalid_value', 'code', "Invalid 'code': it holds a NUL character.")
+}
+
+/** Counted without an array of them, which would be a gigabyte for 28 MB of code. */
+function* codePoints(text: string): Generator<undefined, number> {
+  let points = text.length
+  for (let i = 1; i < text.length; i++) {
+    if (isPair(text, i)) points--
+    if (i % PIECE_CHARS === 0) yield
+  }
+  return points
+}
+
+function isPair(text: string, at: number): boolean {
+  const low = text.charCodeAt(at)
+  if (low < 0xdc00 || low > 0xdfff) return false
+  const high = text.charCodeAt(at - 1)
+  return high >= 0xd800 && high <= 0xdbff
+}
+
+function requireLibraries(names: readonly string[]): void {
+  const unknown = names.find((name) => !isInstalled(name))
+  if (unknown === undefined) return
+  const message = `The library '${excerpt(unknown)}' is not installed. Installed are ${LIBRARIES.join(', ')} and the Python standard library.`
+  throw refuse('invalid_value', 'libraries', message)
+}
+
+/** @param most What the operator allows. */
+function timeoutOf(asked: number | undefined, most: number): number {
+  if (asked === undefined) return Math.min(RUN_SECONDS_DEFAULT, most)
+  if (asked <= most) return asked
+  const message = `Invalid 'timeout': integer above maximum value. Expected a value <= ${most}, but got ${asked} instead.`
+  throw refuse('integer_above_max_value', 'timeout', message)
+}
+
+function userIdOf({ headers }: Caller): string | undefined {
+  const userId = headers[USER_HEADER]?.toString().trim()
+  if (!userId) return undefined
+  if (userId.length <= USER_ID_CHARS_MAX) return userId
+  const message = `Invalid '${USER_HEADER}': expected at most ${USER_ID_CHARS_MAX} characters.`
+  throw refuse('string_above_max_length', USER_HEADER, message)
+}
+
+function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: string, message: string): ServiceError {
+  return new ServiceError(code, message, { param })
+}

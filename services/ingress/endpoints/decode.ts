@@ -1,0 +1,80 @@
+import type { ErrorCode } from '#schemas/error.ts'
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { excerpt } from '#services/ingress/body/validate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { SchemaBounds } from '#shared/json-schema/bounds.ts'
+
+/** Rules that both protocols check once the model is known. */
+
+/** Refuses a field. @throws ServiceError always */
+export function refuse(code: ErrorCode, param: string, message: string): never {
+  throw new ServiceError(code, message, { param })
+}
+
+/** Kinds of content a model may be unable to read. */
+export type MediaKind = 'images' | 'audio' | 'files'
+
+/** Refuses a part that the model cannot read. */
+export function requireMedia(model: ModelConfig, kind: MediaKind, param: string): void {
+  if (model.capabilities[kind]) return
+  refuse('unsupported_value', param, `The model '${model.id}' does not read ${kind}.`)
+}
+
+/** Refuses tools for a model without them, and names that occur twice. `paramAt` gives the path of a tool's name. */
+export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt: (index: number) => string): void {
+  if (tools.length > 0 && !model.capabilities.tools) {
+    refuse('unsupported_parameter', 'tools', `The model '${model.id}' does not call tools.`)
+  }
+  const seen = new Set<string>()
+  for (const [index, { name }] of tools.entries()) {
+    if (seen.has(name))
+      refuse('invalid_value', paramAt(index), `Tool names must be unique, but '${name}' occurs twice.`)
+    seen.add(name)
+  }
+}
+
+/**
+ * Bounds the schemas of a request together, for every engine: of its tools and of its format. `paramAt` gives the path of a
+ * tool's schema, `formatParam` that of the format's.
+ */
+export function requireBoundedSchemas(
+  tools: readonly Tool[],
+  paramAt: (index: number) => string,
+  format: GenerateRequest['response_format'],
+  formatParam: string,
+): void {
+  const bounds = new SchemaBounds()
+  for (const [index, { parameters }] of tools.entries()) bounds.check(parameters, paramAt(index))
+  if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
+}
+
+/** Refuses a choice that names no known tool, or that forces a call where there is nothing to call. */
+export function requireToolChoice(
+  choice: GenerateRequest['tool_choice'],
+  tools: readonly Tool[],
+  param = 'tool_choice',
+): void {
+  if (choice?.type !== 'tool' && choice?.type !== 'required') return
+  if (tools.length === 0) refuse('invalid_value', param, 'A tool choice that forces a call needs tools.')
+  if (choice.type === 'tool') requireNamed(choice.name, tools, param)
+}
+
+/** Refuses the name of a tool that was not given. */
+export function requireNamed(name: string, tools: readonly Tool[], param: string): void {
+  if (tools.some((tool) => tool.name === name)) return
+  refuse('invalid_value', param, `The tool '${excerpt(name)}' is not among the tools of the request.`)
+}
+
+/** Refuses structured output for a model that cannot be held to it. */
+export function requireJson(model: ModelConfig, param: string): void {
+  if (model.capabilities.json) return
+  refuse('unsupported_value', param, `The model '${model.id}' cannot be held to a JSON format.`)
+}
+
+/** The limit to generate under: clamped, not refused (contract B.6), or the model's default. Undefined: the room left. */
+export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
+  const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits
+  const wanted = asked ?? usual
+  return wanted === undefined || ceiling === undefined ? wanted : Math.min(wanted, ceiling)
+}

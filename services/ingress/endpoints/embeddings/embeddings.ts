@@ -1,0 +1,71 @@
+import { EmbeddingsBody, type EmbedEvent, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#shared/engines/batching/limits.ts'
+import { ServiceError } from '#shared/error.ts'
+import { mergeEmbedEvents, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
+import { chatEncoding } from '#shared/protocols/protocols.ts'
+import { readInputs } from './inputs.ts'
+
+/** POST /v1/embeddings (contract E). */
+export const embeddings: JobEndpoint = {
+  path: '/v1/embeddings',
+  format: 'openai',
+  prepare(context, caller, body) {
+    const asked = parseBody(EmbeddingsBody, body, 'openai')
+    const model = getModel(context, caller, asked.model, 'embeddings')
+    const inputs = readInputs(asked.input)
+    requireShort(inputs, model)
+    const dimensions = dimensionsOf(asked.dimensions ?? undefined, model)
+    return {
+      pool: 'embeddings',
+      kind: 'embed',
+      model: model.id,
+      body: { model: model.id, inputs, ...(dimensions !== undefined && { dimensions }) },
+      stream: false,
+      timeoutMs: context.config.requestTimeoutMs,
+      answerBytesMax: answerBytesMax(inputs.length),
+      encode: {
+        request_id: caller.requestId,
+        model: model.id,
+        include_usage: true,
+        version: '',
+        encoding_format: asked.encoding_format,
+      },
+      merge: mergeEmbedEvents,
+      isOutput: () => true,
+      encodeWhole: (events, encode) => writeEmbeddings(events as EmbedEvent[], encode),
+      openStream: (encode) => chatEncoding.openStream(encode),
+    }
+  },
+}
+
+/** Refuses what is too long at a glance; the rest takes a tokenizer, which a worker has. */
+function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
+  // The local model server counts by its own tokenizer, in which an endless word is one token.
+  const most = engine.type === 'local' ? undefined : limits.context_tokens
+  let sum = 0
+  for (const [index, input] of inputs.entries()) {
+    const isTokens = typeof input !== 'string'
+    const least = isTokens ? input.length : Math.ceil(Buffer.byteLength(input) / TOKEN_BYTES_MAX)
+    if (most !== undefined && least > most) throw inputTooLong(index, isTokens ? least : `over ${least}`, most)
+    sum += least
+  }
+  if (sum > TOKENS_MAX) throw inputsTooLong()
+}
+
+/** The length that vectors are cut to; undefined: none. */
+function dimensionsOf(asked: number | undefined, { id, embeddings }: ModelConfig): number | undefined {
+  if (asked === undefined || asked === embeddings.dimensions) return asked
+  const param = 'dimensions'
+  if (!embeddings.can_shorten) {
+    const own = embeddings.dimensions === undefined ? '' : ` They have ${embeddings.dimensions} numbers.`
+    const message = `Invalid 'dimensions': the vectors of the model '${id}' cannot be shortened.${own}`
+    throw new ServiceError('unsupported_value', message, { param })
+  }
+  if (embeddings.dimensions === undefined || asked < embeddings.dimensions) return asked
+  const message = `Invalid 'dimensions': integer above maximum value. Expected a value <= ${embeddings.dimensions}, but got ${asked} instead.`
+  throw new ServiceError('integer_above_max_value', message, { param })
+}

@@ -1,0 +1,25 @@
+import { ServiceError } from '#shared/error.ts'
+import { code } from './code/code.ts'
+import { embeddings } from './embeddings/embeddings.ts'
+import type { JobEndpoint } from './endpoint.ts'
+import { chatCompletions, messages } from './generate.ts'
+import { countTokens } from './messages/count-tokens.ts'
+import { transcriptions } from './transcription/transcription.ts'
+
+/** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
+export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
+  chatCompletions,
+  messages,
+  countTokens,
+  embeddings,
+  transcriptions,
+  code,
+]
+
+/** The endpoint of a path that a caller names. @throws ServiceError `invalid_value` */
+export function findEndpoint(path: string): JobEndpoint {
+  const endpoint = JOB_ENDPOINTS.find((known) => known.path === path)
+  if (endpoint) return endpoint
+  const known = JOB_ENDPOINTS.map((row) => row.path).join(', ')
+  throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
+}

@@ -1,0 +1,165 @@
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesToolChoice } from '#schemas/messages.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { type Pieces, parseInPieces } from '#services/ingress/body/pieces.ts'
+import { excerpt, extraOf } from '#services/ingress/body/validate.ts'
+import {
+  outputTokens,
+  refuse,
+  requireBoundedSchemas,
+  requireJson,
+  requireToolChoice,
+  requireTools,
+} from '#services/ingress/endpoints/decode.ts'
+import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
+import type { DecodeContext } from '#services/ingress/endpoints/protocol.ts'
+import { ServiceError } from '#shared/error.ts'
+import { decodeConversation } from './turns.ts'
+
+/**
+ * Decodes a messages body (contract C.2, C.3). Shape first, then the model, then the rules that need it.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+export function* decodeMessages(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+  const request = yield* parseInPieces(MessagesRequest, body, 'messages')
+  const model = findModel(request.model, context)
+  const maxTokens = outputTokens(model, request.max_tokens)
+  if (request.thinking?.type === 'enabled' && request.thinking.budget_tokens >= request.max_tokens) {
+    refuse('invalid_value', 'thinking.budget_tokens', 'Input should be less than max_tokens')
+  }
+  return {
+    ...(yield* decodePrompt(request, model, context)),
+    stream: request.stream ?? false,
+    max_tokens: maxTokens,
+    reasoning: reasoning(request, model, maxTokens),
+    extra: extra(request),
+  }
+}
+
+/** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (contract C.6). */
+export function* decodeCount(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+  const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
+  const model = findModel(request.model, context)
+  return {
+    ...(yield* decodePrompt(request, model, context)),
+    stream: false,
+    reasoning: reasoning(request, model),
+    extra: extra(request),
+  }
+}
+
+/** In this format an unknown model reads `model: <id>` (contract C.2), and those that may be used follow. */
+function findModel(id: string, context: DecodeContext): ModelConfig {
+  try {
+    return context.getModel(id)
+  } catch (error) {
+    if (!(error instanceof ServiceError) || error.code !== 'model_not_found') throw error
+    const [, others = ''] = error.message.split(NO_ACCESS)
+    const named = others === '' ? excerpt(id) : `${excerpt(id)}.${others}`
+    throw new ServiceError('model_not_found', named, { cause: error, param: 'model' })
+  }
+}
+
+const CONSUMED: ReadonlySet<string> = new Set([
+  ...['model', 'messages', 'max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'stop_sequences', 'stream'],
+  ...['tools', 'tool_choice', 'metadata', 'output_config', 'thinking'],
+])
+const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens'])
+const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
+
+/** Of `thinking` and `output_config` only what has no internal form goes along, such as `display`. */
+function extra(request: CountTokensRequest): GenerateRequest['extra'] {
+  const rest = {
+    ...extraOf(request, CONSUMED),
+    thinking: extraOf(request.thinking ?? {}, THINKING_CONSUMED),
+    output_config: extraOf(request.output_config ?? {}, OUTPUT_CONSUMED),
+  }
+  return extraOf(rest, NOTHING)
+}
+
+const NOTHING: ReadonlySet<string> = new Set()
+
+function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
+  // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
+  // refusal (errors.ts) and send the whole conversation instead.
+  if (request.thread !== undefined && request.thread !== null) {
+    refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
+  }
+  if (typeof request.temperature === 'number' && typeof request.top_p === 'number') {
+    refuse('invalid_value', 'temperature', 'temperature and top_p cannot both be specified. Use only one of them.')
+  }
+  const tools = decodeTools(request.tools ?? [], model)
+  const format = responseFormat(request, model)
+  requireBoundedSchemas(tools, (index) => `tools[${index}].input_schema`, format, 'output_config.format.schema')
+  const turns = yield* decodeConversation(request.system ?? '', request.messages, { ...context, model })
+  return {
+    dialect: 'anthropic' as const,
+    model: model.id,
+    turns,
+    temperature: request.temperature ?? undefined,
+    top_p: request.top_p ?? undefined,
+    top_k: request.top_k || undefined,
+    n: 1,
+    stop: request.stop_sequences ?? [],
+    logprobs: false,
+    tools,
+    ...toolUse(request.tool_choice ?? undefined, tools),
+    response_format: format,
+    user: request.metadata?.user_id ?? undefined,
+  }
+}
+
+const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'input_schema', 'strict'])
+
+function decodeTools(tools: readonly MessagesTool[], model: ModelConfig): Tool[] {
+  const decoded = tools.map((tool) => ({
+    name: tool.name,
+    description: tool.description ?? undefined,
+    parameters: tool.input_schema,
+    strict: tool.strict ?? undefined,
+    extra: extraOf(tool, TOOL_CONSUMED),
+  }))
+  requireTools(model, decoded, (index) => `tools[${index}].name`)
+  return decoded
+}
+
+function toolUse(
+  choice: MessagesToolChoice | undefined,
+  tools: readonly Tool[],
+): Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'> {
+  if (choice === undefined) return {}
+  const use = internalChoice(choice)
+  requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
+  // Without tools there is nothing to choose, and upstreams refuse the mere words.
+  if (tools.length === 0) return {}
+  if (choice.type === 'none') return { tool_choice: use }
+  return { tool_choice: use, parallel_tool_calls: choice.disable_parallel_tool_use ? false : undefined }
+}
+
+function internalChoice(choice: MessagesToolChoice): GenerateRequest['tool_choice'] {
+  if (choice.type === 'tool') return { type: 'tool', name: choice.name }
+  return { type: choice.type === 'any' ? 'required' : choice.type }
+}
+
+function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
+  const format = request.output_config?.format
+  if (!format) return undefined
+  requireJson(model, 'output_config.format')
+  return { type: 'json_schema', schema: format.schema }
+}
+
+/** Passed to models that think, else ignored. The budget follows `max_tokens` where that was clamped. */
+function reasoning(
+  request: CountTokensRequest,
+  model: ModelConfig,
+  maxTokens = Infinity,
+): GenerateRequest['reasoning'] {
+  if (!model.capabilities.reasoning) return undefined
+  const effort = request.output_config?.effort ?? undefined
+  const thinking = request.thinking
+  if (!thinking) return effort === undefined ? undefined : { effort }
+  if (thinking.type === 'disabled') return { effort, enabled: false }
+  if (thinking.type !== 'enabled') return { effort, enabled: true, adaptive: true }
+  return { effort, enabled: true, budget_tokens: Math.min(thinking.budget_tokens, maxTokens - 1) }
+}

@@ -1,0 +1,86 @@
+import { ListModels, type Model, type ModelConfig } from '#schemas/models.ts'
+import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import { isUsable, modelNotFound } from './model.ts'
+import { modelInfoOf } from './model-info.ts'
+
+const PREFIX = '/v1/models/'
+
+/**
+ * GET /v1/models (spec 4.7): the models this key may use, each under its id and its aliases. Whoever speaks the messages
+ * format gets them as its SDK has them, in pages (contract F).
+ */
+export function listModels(context: IngressContext, call: Call): void {
+  const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
+  if (call.format === 'anthropic') call.res.json(pageOf(named, call))
+  else call.res.json({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
+}
+
+/** GET /v1/models/{model} (spec 4.8). The id may hold slashes, escaped or not (contract 0.13); an alias gives its model. */
+export function retrieveModel(context: IngressContext, call: Call): void {
+  const id = decode(call.req.path.slice(PREFIX.length))
+  const model = id === undefined ? undefined : context.models.find(id)
+  if (!model || !isUsable(model, call.key)) throw modelNotFound(context, call.key, id ?? '')
+  call.res.json(call.format === 'anthropic' ? modelInfoOf(model, model.id) : modelOf(model, model.id))
+}
+
+interface Named {
+  readonly model: ModelConfig
+  readonly name: string
+}
+
+function namesOf(model: ModelConfig): Named[] {
+  return [model.id, ...model.aliases].map((name) => ({ model, name }))
+}
+
+/** A page of the list; its cursors are names. @throws ServiceError when a cursor is none of them */
+function pageOf(all: readonly Named[], call: Call): object {
+  const { limit, after_id, before_id } = parseBody(ListModels, { ...call.req.query }, 'messages')
+  if (after_id !== undefined && before_id !== undefined) {
+    throw new ServiceError('invalid_value', 'Cannot be given together with after_id.', { param: 'before_id' })
+  }
+  const isBackward = before_id !== undefined
+  const end = isBackward ? placeOf(all, before_id, 'before_id') : all.length
+  const start = after_id === undefined ? 0 : placeOf(all, after_id, 'after_id') + 1
+  const page = isBackward ? all.slice(Math.max(0, end - limit), end) : all.slice(start, start + limit)
+  const data = page.map(({ model, name }) => modelInfoOf(model, name))
+  const has_more = isBackward ? end > limit : start + limit < all.length
+  return { data, has_more, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
+}
+
+function placeOf(all: readonly Named[], id: string, param: string): number {
+  const place = all.findIndex(({ name }) => name === id)
+  if (place !== -1) return place
+  throw new ServiceError('invalid_value', `There is no model '${excerpt(id)}'.`, { param })
+}
+
+function modelOf(model: ModelConfig, id: string): Model {
+  const { created, owned_by, limits } = model
+  return {
+    id,
+    object: 'model',
+    created,
+    owned_by,
+    permission: [],
+    root: '',
+    parent: '',
+    capabilities: capabilitiesOf(model),
+    ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
+    ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
+  }
+}
+
+function capabilitiesOf({ pool, capabilities, transcription }: ModelConfig): string[] {
+  if (pool === 'embeddings') return ['embeddings']
+  if (pool === 'transcription') return ['transcription', ...(transcription.diarize ? ['diarization'] : [])]
+  return ['chat', 'messages', ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : []))]
+}
+
+function decode(escaped: string): string | undefined {
+  try {
+    return decodeURIComponent(escaped)
+  } catch {
+    return undefined
+  }
+}

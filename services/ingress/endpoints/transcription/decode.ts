@@ -1,0 +1,145 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import {
+  type TranscribeRequest,
+  type TranscriptForm,
+  type TranscriptFormat,
+  VoiceActivity,
+} from '#schemas/transcription.ts'
+import { TranscriptionBody } from '#schemas/transcription-body.ts'
+import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
+import { findLanguage } from '#shared/protocols/transcript/languages.ts'
+import { audioOfJson } from './json.ts'
+import { decodeSpeakers } from './speakers.ts'
+import { UploadedAudio } from './upload.ts'
+
+/** What decoding needs to know about the service. */
+export interface DecodeContext {
+  /** @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
+  readonly getModel: (id: string) => ModelConfig
+  readonly audioBytesMax: number
+}
+
+/** A transcription that was checked: what to do, and how to say what comes of it. */
+export interface DecodedTranscription {
+  readonly request: TranscribeRequest
+  readonly form: TranscriptForm
+}
+
+const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diarized_json'])
+
+/**
+ * Decodes a body (contract D.1), from a form or from JSON. Shape first, then the model, the rules between fields, and the
+ * audio last.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+export function decodeTranscription(body: unknown, context: DecodeContext): DecodedTranscription {
+  const { file, ...fields } = (body ?? {}) as Record<string, unknown>
+  const asked = parseBody(TranscriptionBody, isObject(body) ? fields : body, 'openai')
+  const model = context.getModel(asked.model)
+  const form = formOf(asked)
+  requireCombination(asked, form)
+  requireWithinModel(asked, form, model)
+  const diarize = form.format === 'diarized_json'
+  const language = languageOf(asked, model)
+  const prompt = promptOf(asked)
+  const vad = vadOf(asked, diarize)
+  const request = {
+    model: model.id,
+    audio: file instanceof UploadedAudio ? { ...file } : audioOfJson(file, context.audioBytesMax),
+    ...(language !== undefined && { language }),
+    ...(prompt !== undefined && { prompt }),
+    temperature: asked.temperature ?? 0,
+    words: form.words,
+    logprobs: form.logprobs,
+    diarize,
+    speakers: decodeSpeakers(asked, diarize),
+    ...(vad && { vad }),
+    stream: asked.stream ?? false,
+  }
+  return { request, form }
+}
+
+function isObject(body: unknown): boolean {
+  return typeof body === 'object' && body !== null && !Array.isArray(body)
+}
+
+/** Without a wish verbose_json has segments (contract D.3). */
+function formOf(asked: TranscriptionBody): TranscriptForm {
+  const format = asked.response_format ?? 'json'
+  const granularities = asked.timestamp_granularities ?? []
+  const isVerbose = format === 'verbose_json'
+  return {
+    format,
+    words: isVerbose && granularities.includes('word'),
+    segments: isVerbose && (granularities.length === 0 || granularities.includes('segment')),
+    logprobs: format === 'json' && (asked.include ?? []).includes('logprobs'),
+  }
+}
+
+function requireCombination(asked: TranscriptionBody, { format }: TranscriptForm): void {
+  if (asked.stream && !STREAMABLE.has(format)) {
+    const message = `The response_format '${format}' cannot be streamed. Use json, text or diarized_json, or no stream.`
+    refuse('unsupported_value', 'stream', message)
+  }
+  if (format !== 'verbose_json' && (asked.timestamp_granularities ?? []).length > 0) {
+    const message = "timestamp_granularities are only there with response_format 'verbose_json'."
+    refuse('unsupported_value', 'timestamp_granularities', message)
+  }
+  if (format !== 'json' && (asked.include ?? []).length > 0) {
+    refuse('unsupported_value', 'include', "Log probabilities are only there with response_format 'json'.")
+  }
+}
+
+function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, model: ModelConfig): void {
+  const { words, diarize } = model.transcription
+  if (form.format === 'diarized_json' && !diarize) {
+    refuse('unsupported_value', 'response_format', `The model '${model.id}' does not tell speakers apart.`)
+  }
+  if (form.words && !words) {
+    refuse('unsupported_value', 'timestamp_granularities', `The model '${model.id}' does not tell when words are said.`)
+  }
+  if (form.logprobs && !model.capabilities.logprobs) {
+    refuse('unsupported_value', 'include', `The model '${model.id}' does not give log probabilities.`)
+  }
+  for (const [index, hint] of (asked.languages ?? []).entries()) requireLanguage(hint, `languages[${index}]`)
+}
+
+/** One hint is as good as the language itself; of several the engine chooses by what it hears. */
+function languageOf({ language, languages }: TranscriptionBody, model: ModelConfig): string | undefined {
+  const given = language ?? (languages?.length === 1 ? languages[0] : undefined)
+  if (given == null) return undefined
+  const code = requireLanguage(given, 'language')
+  const known = model.transcription.languages
+  if (known && !known.some((each) => findLanguage(each) === code)) {
+    const message = `The model '${model.id}' does not know the language '${code}'. It knows ${known.join(', ')}.`
+    refuse('unsupported_value', 'language', message)
+  }
+  return code
+}
+
+function requireLanguage(code: string, param: string): string {
+  const known = findLanguage(code)
+  if (known !== undefined) return known
+  const message = `Invalid '${param}': '${excerpt(code)}' is no language code. Use ISO-639-1, such as 'en'.`
+  return refuse('invalid_language_format', param, message)
+}
+
+/** Words to expect are told to engines as a part of what was said before. */
+function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
+  const parts = [prompt ?? '', (keywords ?? []).join(', ')].filter((part) => part !== '')
+  return parts.length === 0 ? undefined : parts.join('\n')
+}
+
+/** Whole where nothing is said, but speakers are told apart piece by piece (contract D.2). */
+function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
+  if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined
+  if (strategy === 'auto') return VoiceActivity.parse({})
+  if (typeof strategy === 'string') {
+    const message = `Invalid value: '${excerpt(strategy)}'. Expected 'auto' or an object of the type 'server_vad'.`
+    refuse('invalid_value', 'chunking_strategy', message)
+  }
+  const { type: _type, ...given } = strategy
+  return VoiceActivity.parse(Object.fromEntries(Object.entries(given).filter(([, value]) => value !== null)))
+}

@@ -1,0 +1,45 @@
+import type { TranscribeEvent } from '#schemas/transcription.ts'
+import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
+import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
+import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'
+import { decodeTranscription } from './decode.ts'
+import { readTranscription } from './upload.ts'
+
+/** Formats whose answers are text (contract 0.11). */
+const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
+
+/** Formats that are no streams (contract D.1). */
+const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
+
+/** POST /v1/audio/transcriptions (contract D): a form over HTTP; in `POST /v1/jobs` and over a WebSocket the same in JSON. */
+export const transcriptions: JobEndpoint = {
+  path: '/v1/audio/transcriptions',
+  format: 'openai',
+  canStream: ({ response_format: format }) => !WHOLE_ONLY.has(String(format)),
+  readBody: readTranscription,
+  prepare(context, caller, body) {
+    const { request, form } = decodeTranscription(body, {
+      getModel: (id) => getModel(context, caller, id, 'transcription'),
+      audioBytesMax: context.config.audioBytesMax,
+    })
+    const { model, audio, stream = false } = request
+    return {
+      pool: 'transcription',
+      kind: 'transcribe',
+      model,
+      body: request,
+      ...(audio.blob !== undefined && { attachments: [audio.blob] }),
+      stream,
+      ...(!stream && TEXTS.has(form.format) && { isText: true as const }),
+      answerBytesMax: TRANSCRIPT_BYTES_MAX,
+      timeoutMs: context.config.requestTimeoutMs,
+      encode: { request_id: caller.requestId, model, include_usage: false, version: '', transcript: form },
+      merge: mergeTranscribeEvents,
+      isOutput: isTranscribeOutput,
+      encodeWhole: (deltas, encode) => encodeTranscript(deltas as TranscribeEvent[], encode),
+      openStream: (encode) => new TranscriptStream(encode),
+    }
+  },
+}

@@ -1,0 +1,121 @@
+import { createHash } from 'node:crypto'
+import type { AudioFormat } from '#schemas/transcription.ts'
+import { REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription-body.ts'
+import { type FormBounds, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
+import { excerpt } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { readJobFields } from '#services/ingress/jobs/form.ts'
+import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { bodyOfForm } from './form.ts'
+import { AudioSniffer } from './sniff.ts'
+
+/** Fields a form may have: each of the contract once, its lists, and some that are ignored. */
+const FIELDS_MAX = 256
+/** A speaker's voice is the longest field there is; a little more is refused by name. */
+const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
+/** All voices, and all else. */
+const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
+/** Boundaries, names and types of the parts. */
+const FRAMING_BYTES_MAX = 256 * 1024
+
+/** An audio file that was stored while it arrived. In JSON it reads as its hash: two uploads of one file are the same call. */
+export class UploadedAudio {
+  readonly blob: string
+  readonly sha256: string
+  readonly bytes: number
+  readonly format: AudioFormat
+
+  constructor(stored: { blob: string; sha256: string; bytes: number; format: AudioFormat }) {
+    this.blob = stored.blob
+    this.sha256 = stored.sha256
+    this.bytes = stored.bytes
+    this.format = stored.format
+  }
+
+  toJSON(): object {
+    return { sha256: this.sha256 }
+  }
+}
+
+/**
+ * Reads the form of a transcription: the file goes into a blob while it arrives, the fields become a body as JSON would
+ * have it, with an {@link UploadedAudio} as `file`. The blob is one of `call.uploads`; what the form says of the job becomes
+ * `call.jobFields`.
+ *
+ * @throws ServiceError Problems of the form, of its fields' syntax, and of the file: `request_too_large`, `invalid_audio`
+ */
+export async function readTranscription(context: IngressContext, call: Call): Promise<Record<string, unknown>> {
+  const { audioBytesMax, bodyStallMs } = context.config
+  const bounds: FormBounds = {
+    bytesMax: audioBytesMax + FIELDS_BYTES_MAX + FRAMING_BYTES_MAX,
+    fieldsMax: FIELDS_MAX,
+    fieldBytesMax: FIELD_BYTES_MAX,
+    fieldsBytesMax: FIELDS_BYTES_MAX,
+    stallMs: bodyStallMs,
+    onGrowth: (bytes) => call.held.hold(bytes * HELD_PER_BYTE),
+  }
+  let isTaken = false
+  let audio: UploadedAudio | undefined
+  const fields = await readForm(call.req, bounds, {
+    // What calls itself the file is never kept in memory.
+    isFile: (name, filename) => filename !== undefined || name === 'file',
+    take: async (file) => {
+      requireAudio(file, isTaken)
+      isTaken = true
+      audio = await storeAudio(context, call, file)
+    },
+  })
+  const { jobFields, others } = readJobFields(fields)
+  Object.assign(call.jobFields, jobFields)
+  return { ...bodyOfForm(others), ...(audio && { file: audio }) }
+}
+
+function requireAudio({ name, filename }: FormFile, isTaken: boolean): void {
+  if (name !== 'file') {
+    const shown = excerpt(name ?? '')
+    throw new ServiceError(
+      'invalid_value',
+      `Unexpected file '${shown}': the audio is sent as 'file', and all else without a filename.`,
+      {
+        param: shown,
+      },
+    )
+  }
+  if (isTaken) throw new ServiceError('invalid_value', "Expected one 'file', but got several.", { param: 'file' })
+  if (filename === undefined || filename === '') {
+    const message = "Invalid 'file': expected the audio file itself, as a part with a filename."
+    throw new ServiceError('invalid_type', message, { param: 'file' })
+  }
+}
+
+async function storeAudio(context: IngressContext, call: Call, file: FormFile): Promise<UploadedAudio> {
+  const bytesMax = context.config.audioBytesMax
+  const hash = createHash('sha256')
+  const sniffer = new AudioSniffer(file.filename)
+  let bytes = 0
+  async function* checked(): AsyncGenerator<Buffer> {
+    for await (const chunk of file.bytes as AsyncIterable<Buffer>) {
+      bytes += chunk.length
+      if (bytes > bytesMax) throw tooLarge(bytesMax)
+      hash.update(chunk)
+      sniffer.push(chunk)
+      yield chunk
+    }
+    // Here, so that nothing is kept of what is no audio.
+    if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
+    sniffer.end()
+  }
+  // Should the call become a durable job, this is its id.
+  const blob = newAttachmentKey(newJobId())
+  call.uploads.add(blob)
+  await context.blobs.put(blob, checked())
+  return new UploadedAudio({ blob, sha256: hash.digest('hex'), bytes, format: sniffer.end() })
+}
+
+/** The refusal of a file that is too large, however it came. */
+export function tooLarge(bytesMax: number): ServiceError {
+  const message = `The audio file is larger than the ${bytesMax} bytes the service accepts.`
+  return new ServiceError('request_too_large', message, { param: 'file' })
+}

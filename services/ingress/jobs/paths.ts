@@ -1,0 +1,31 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Call } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+
+/** Whether a text can be the id of a job: nothing else reaches the store. */
+export function isJobId(text: string): boolean {
+  return /^job_[0-9A-Za-z_-]{8,64}$/.test(text)
+}
+
+/** The id in the path `/v1/jobs/{id}…`. @throws ServiceError `job_not_found` for what can be none */
+export function jobIdOf(call: Call): string {
+  const id = String(call.req.params.id)
+  if (isJobId(id)) return id
+  throw new ServiceError('job_not_found', `No job with the id '${id.slice(0, 64)}'.`)
+}
+
+/** The job in the path, if it is the caller's. @throws ServiceError `job_not_found` */
+export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
+  return jobs.get(call.key.id, jobIdOf(call))
+}
+
+/** A whole number in the query; undefined when it is not there. @throws ServiceError `invalid_value` */
+export function queryNumber(call: Call, name: string, most: number): number | undefined {
+  const text = call.req.query[name]
+  if (text === undefined) return undefined
+  const value = /^\d{1,15}$/.test(String(text)) ? Number(text) : Number.NaN
+  if (value <= most) return value
+  const message = `Invalid '${name}': expected a whole number from 0 to ${most}.`
+  throw new ServiceError('invalid_value', message, { param: name })
+}

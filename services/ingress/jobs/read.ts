@@ -1,0 +1,170 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { ListJobs } from '#schemas/jobs.ts'
+import {
+  acceptedOf,
+  leaveOf,
+  RETRY_AFTER_SECONDS,
+  requireJobs,
+  sendAccepted,
+} from '#services/ingress/answer/durable.ts'
+import { resultOf } from '#services/ingress/answer/durable-respond.ts'
+import { formatOf, sendError } from '#services/ingress/answer/errors-http.ts'
+import { respondBody } from '#services/ingress/answer/respond.ts'
+import { readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/wishes.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { requireEndpoint } from '#services/ingress/callers/auth.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { idempotencyOf } from './idempotency.ts'
+import { jobObject, statusOf } from './object.ts'
+import { findJob, isJobId, jobIdOf, queryNumber } from './paths.ts'
+import { refuseJobHeaders } from './wishes.ts'
+
+/** Statuses of the wire by the states they stand for. */
+const STATES = {
+  queued: ['queued', 'scheduled'],
+  in_progress: ['in_progress'],
+  cancelling: ['in_progress'],
+  completed: ['completed'],
+  failed: ['failed'],
+  cancelled: ['cancelled'],
+  expired: ['expired'],
+} as const
+
+/**
+ * GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one.
+ *
+ * Two statuses share a state, so a page may hold fewer jobs than its limit; `last_id` and `has_more` go on all the same.
+ */
+export async function listJobs(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  refuseUnknown(ListJobs, call.req.query)
+  const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
+  const statuses = query.status?.split(',').map((status) => status.trim())
+  // Each once: every number of them is a statement of its own, which the database keeps prepared.
+  const states = statuses && [...new Set(statuses.flatMap(statesOf))]
+  const page = await jobs.list(call.key.id, {
+    limit: query.limit,
+    order: query.order,
+    ...(query.after !== undefined && { after: idOf(query.after, 'after') }),
+    ...(states && { states }),
+    ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
+    ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
+  })
+  const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
+  const data = asked.map((job) => listed(jobObject(job)))
+  const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
+  call.res.json({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
+}
+
+/** A list does not read results, and null would say that there is none. */
+function listed({ result: _, ...job }: Record<string, unknown>): Record<string, unknown> {
+  return job
+}
+
+/** GET /v1/jobs/{id}: the job; with `?wait=N` once it has ended, or N seconds later. */
+export async function getJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
+  let job = await findJob(jobs, call)
+  if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
+    job = await waitFor(context, call, job.id, waitSeconds)
+  }
+  if (call.res.destroyed) return
+  if (!TERMINAL.has(job.state)) call.res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
+  call.res.json(await wholeJob(jobs, call, job))
+}
+
+async function waitFor(context: IngressContext, call: Call, id: string, seconds: number): Promise<DurableJob> {
+  const end = context.limits.beginFollow(call.key.id)
+  try {
+    const left = AbortSignal.any([AbortSignal.timeout(seconds * 1_000), leaveOf(context, call)])
+    const job = await requireJobs(context).waitForEnd(call.key.id, id, left)
+    call.revoked.throwIfAborted()
+    return job
+  } finally {
+    end()
+  }
+}
+
+/** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
+export async function getResult(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
+  if (job.state === 'failed' && job.error) {
+    const error = ServiceError.fromBody(job.error)
+    call.noteFailure(error)
+    return sendError(call.res, error, formatOf(job.endpoint), call.requestId, true)
+  }
+  const result = await resultOf(jobs, call.key.id, job)
+  if (result === null) throw gone()
+  await respondBody(call, async () => result, context.config.slowReaderMs)
+}
+
+/** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
+async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
+  const isUnknown = ServiceError.from(error).code === 'job_not_found'
+  if (isUnknown && (await jobs.store.isPast(call.key.id, jobIdOf(call)))) throw gone()
+  throw error
+}
+
+function gone(): ServiceError {
+  return new ServiceError('result_expired', 'The result of this job is not kept any more.')
+}
+
+/** POST /v1/jobs/{id}/cancel. */
+export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { id } = await findJob(jobs, call)
+  const job = await jobs.cancel(call.key.id, id)
+  call.res.json(await wholeJob(jobs, call, job))
+}
+
+/** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
+export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  refuseJobHeaders(call.req.headers, 'a job that is run again is asked what it was asked before.')
+  const { id, endpoint, model, pool } = await findJob(jobs, call)
+  // The key may have lost a right since, and the catalogue a model.
+  requireEndpoint(call.key, endpoint)
+  if (pool !== 'code') getModel(context, call, model, pool)
+  const key = readIdempotencyKey(call.req.headers['idempotency-key'])
+  const asked = await idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
+  const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
+  call.facts.job_id = job.id
+  if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
+  await sendAccepted(jobs, call, job)
+}
+
+/** DELETE /v1/jobs/{id}: forgets a finished job. */
+export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { id } = await findJob(jobs, call)
+  await jobs.erase(call.key.id, id)
+  call.res.json({ id, object: 'job.deleted', deleted: true })
+}
+
+/** A job with its result and what became of its webhook's messages. */
+export async function wholeJob(
+  jobs: DurableJobs,
+  call: Pick<Call, 'key'>,
+  job: DurableJob,
+): Promise<Record<string, unknown>> {
+  const result = job.state === 'completed' ? await jobs.result(call.key.id, job.id) : null
+  const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
+  return jobObject(job, { result, deliveries })
+}
+
+function statesOf(status: string) {
+  if (Object.hasOwn(STATES, status)) return STATES[status as keyof typeof STATES]
+  const known = Object.keys(STATES).join(', ')
+  throw new ServiceError('invalid_value', `Unknown status. Expected one of ${known}.`, { param: 'status' })
+}
+
+function idOf(text: string, param: string): string {
+  if (isJobId(text)) return text
+  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
+}

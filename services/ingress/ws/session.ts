@@ -1,0 +1,252 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Socket } from 'node:net'
+import type { WebSocket } from 'ws'
+import { type ClientFrame, type ServerFrame, WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import type { HeldBytes } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { atOnce, inTurns } from '#shared/in-turns.ts'
+import type { SocketBounds } from './bounds.ts'
+import { type Ending, Exchange } from './exchange.ts'
+import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
+import { Outbox } from './outbox.ts'
+import { PartialMessage } from './partial.ts'
+import { ReadPause } from './pause.ts'
+import { runRequest } from './request.ts'
+import { runSubscription } from './subscription.ts'
+
+/** Bytes above which a message is read in turns with others. */
+const LARGE_BYTES = 64 * 1024
+
+/** What a {@link Session} needs. */
+export interface SessionOptions {
+  readonly context: IngressContext
+  readonly ws: WebSocket
+  readonly socket: Socket
+  /** Of the upgrade. */
+  readonly headers: IncomingHttpHeaders
+  /** The key of the connection as it is now. @throws ServiceError When it is not valid any more */
+  readonly findKey: () => Call['key']
+  readonly keyId: string
+  readonly bounds: SocketBounds
+}
+
+/**
+ * One WebSocket connection: `open → closing → closed`.
+ *
+ * While open it reads frames and runs what they ask for, many things at once. From the first reason to close on, no frame
+ * is taken any more and whatever is attached to the connection is cancelled; durable jobs go on.
+ */
+export class Session {
+  readonly id = newId('ws_')
+  /** Requests and subscriptions begun so far. */
+  begun = 0
+  /** With which code we closed it, or the client did. */
+  closeCode: number | undefined
+  readonly #options: SessionOptions
+  readonly #outbox: Outbox
+  readonly #exchanges = new Map<string, Exchange>()
+  readonly #heartbeat: NodeJS.Timeout
+  readonly #partial: PartialMessage
+  readonly #pause: ReadPause
+  /** Settles when the large messages that have come are read; undefined while there is none. */
+  #reading: Promise<void> | undefined
+  #malformed = 0
+  #bytesRead = 0
+  #heardAt = performance.now()
+  #isClosing = false
+  #linger: NodeJS.Timeout | undefined
+
+  constructor(options: SessionOptions) {
+    const { ws, socket, bounds, keyId, context } = options
+    this.#options = options
+    this.#pause = new ReadPause(ws)
+    this.#outbox = new Outbox(ws, bounds, this.#pause, () => this.close(WS_CLOSE.overloaded, 'You read too slowly.'))
+    this.#heartbeat = setInterval(() => this.#beat(), bounds.heartbeatMs)
+    const { budget, config } = context
+    const onTooMuch = () => this.#onTooMuch()
+    this.#partial = new PartialMessage({ ws, socket, budget, keyId, messageBytesMax: config.bodyBytesMax, onTooMuch })
+    // Frames that break the protocol: ws itself closes with 1002, 1007 or 1009.
+    ws.on('error', () => {
+      this.#stop()
+      this.#partial.drop()
+    })
+    ws.on('message', (data, isBinary) => this.#onMessage(data as Buffer, isBinary))
+    ws.once('close', (code) => {
+      this.closeCode ??= code
+      this.#stop()
+      clearTimeout(this.#linger)
+    })
+    this.#reply({ type: 'session.created', session: this.#describe() })
+  }
+
+  /** Whether the answer to an attached request is under way. */
+  get isBusy(): boolean {
+    return [...this.#exchanges.values()].some((exchange) => exchange.isAttached)
+  }
+
+  /** Asks the client to finish and to connect again. */
+  announceDrain(deadlineMs: number): void {
+    this.#reply({ type: 'session.draining', deadline_seconds: Math.ceil(deadlineMs / 1_000) })
+  }
+
+  /** Closes the connection; the client gets a moment for its part. A second call does nothing. */
+  close(code: number, reason: string): void {
+    if (this.#isClosing) return
+    this.closeCode = code
+    this.#options.ws.close(code, reason)
+    this.#stop()
+  }
+
+  #describe() {
+    const { bounds, context } = this.#options
+    return {
+      id: this.id,
+      protocol: WS_PROTOCOL,
+      max_in_flight: bounds.inFlightMax,
+      max_message_bytes: context.config.bodyBytesMax,
+      heartbeat_seconds: bounds.heartbeatMs / 1_000,
+    } as const
+  }
+
+  #reply(frame: ServerFrame): void {
+    this.#outbox.reply(frameText(frame))
+  }
+
+  /** The memory for messages is used up. */
+  #onTooMuch(): void {
+    this.close(WS_CLOSE.overloaded, 'The server holds as many messages as it can. Try again shortly.')
+  }
+
+  /** Large messages are read in turns with others, yet messages take effect in the order in which they come. */
+  #onMessage(data: Buffer, isBinary: boolean): void {
+    const held = this.#partial.take()
+    if (this.#isClosing) return held.release()
+    const reading = readFrame(data, isBinary, held)
+    if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(atOnce(reading), held)
+    // Nothing more is read meanwhile but what came in the same piece.
+    this.#pause.begin('reading')
+    const last = (this.#reading ?? Promise.resolve()).then(async () => {
+      this.#onRead(await inTurns(reading), held)
+      if (this.#reading !== last) return
+      this.#reading = undefined
+      this.#pause.end('reading')
+    })
+    this.#reading = last
+  }
+
+  /** @param held Given back here, unless an exchange begins that takes it over. */
+  #onRead(read: ReadFrame, held: HeldBytes): void {
+    if (this.#isClosing) return held.release()
+    if ('frame' in read) return this.#onFrame(read.frame, held)
+    const { id, error } = read
+    if (id !== undefined) return this.#begin(id, 'request', 'none', held, () => Promise.reject(error))
+    held.release()
+    this.#reply(errorFrame(error))
+    if (error.code !== 'overloaded' && ++this.#malformed >= this.#options.bounds.malformedMax)
+      this.close(WS_CLOSE.malformed, 'Malformed frames.')
+  }
+
+  #onFrame(frame: ClientFrame, held: HeldBytes): void {
+    const { context } = this.#options
+    if (frame.type === 'request.create') {
+      const { id, endpoint } = frame
+      return this.#begin(id, 'request', endpoint, held, (exchange) => runRequest(context, exchange, frame))
+    }
+    held.release()
+    switch (frame.type) {
+      case 'job.subscribe':
+        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', held, (exchange) =>
+          runSubscription(context, exchange, frame),
+        )
+      case 'request.cancel':
+        return this.#find(frame.id, 'request')?.cancel()
+      case 'job.unsubscribe':
+        return this.#find(frame.id, 'subscription')?.cancel()
+      case 'ping':
+        return this.#reply({ type: 'pong', id: frame.id })
+    }
+  }
+
+  #find(id: string, kind: Exchange['kind']): Exchange | undefined {
+    const exchange = this.#exchanges.get(id)
+    return exchange?.kind === kind ? exchange : undefined
+  }
+
+  #begin(
+    id: string,
+    kind: Exchange['kind'],
+    path: string,
+    held: HeldBytes,
+    work: (exchange: Exchange) => Promise<Ending>,
+  ): void {
+    const isInUse = this.#exchanges.has(id)
+    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is in use.')
+    const key = isInUse ? undefined : this.#findKey()
+    if (!key) return held.release()
+    this.begun++
+    const { headers, context, bounds } = this.#options
+    const log = { sessionId: this.id, path: path.slice(0, 200), route: routeOf(kind, path) }
+    const exchange = new Exchange({ id, kind, key, headers, outbox: this.#outbox, held, ...log })
+    if (this.#exchanges.size >= bounds.inFlightMax) {
+      return exchange.end(context, { type: 'failed', error: tooMany(bounds.inFlightMax) })
+    }
+    this.#exchanges.set(id, exchange)
+    void exchange.settle(context, work).then((ending) => {
+      // First: the client may use the id again as soon as it hears.
+      this.#exchanges.delete(id)
+      exchange.end(context, ending)
+    })
+  }
+
+  /** The key as it is now, since it may be revoked or lose a right while the connection is open. */
+  #findKey(): Call['key'] | undefined {
+    try {
+      return this.#options.findKey()
+    } catch {
+      this.close(WS_CLOSE.keyRevoked, 'The key is not valid any more.')
+      return undefined
+    }
+  }
+
+  #beat(): void {
+    const { socket, bounds, ws } = this.#options
+    const now = performance.now()
+    // Frames, pongs, and pieces of a large frame, which no pong can come between.
+    if (socket.bytesRead !== this.#bytesRead) {
+      this.#bytesRead = socket.bytesRead
+      this.#heardAt = now
+    } else if (now - this.#heardAt >= bounds.idleMs) {
+      return this.close(WS_CLOSE.idle, 'Nothing was heard from you.')
+    }
+    ws.ping()
+  }
+
+  #stop(): void {
+    if (this.#isClosing) return
+    this.#isClosing = true
+    clearInterval(this.#heartbeat)
+    for (const exchange of this.#exchanges.values()) exchange.leave()
+    this.#outbox.close()
+    this.#pause.stop()
+    const { ws, bounds } = this.#options
+    this.#linger = setTimeout(() => ws.terminate(), bounds.lingerMs)
+  }
+}
+
+/** Labels of metrics are few: a path of the client's own making is none. */
+function routeOf(kind: Exchange['kind'], path: string): string {
+  if (kind === 'subscription') return path
+  try {
+    return findEndpoint(path).path
+  } catch {
+    return 'none'
+  }
+}
+
+function tooMany(most: number): ServiceError {
+  const message = `This connection may run ${most} requests and subscriptions at once.`
+  return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: 1_000 })
+}

@@ -1,0 +1,161 @@
+import type { IncomingMessage } from 'node:http'
+import type { Socket } from 'node:net'
+import { type WebSocket, WebSocketServer } from 'ws'
+import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { authenticate } from '#services/ingress/callers/auth.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { SOCKET_BOUNDS, type SocketBounds } from './bounds.ts'
+import { Session } from './session.ts'
+import { credentialsOf, refuseUpgrade, requireProtocol, WS_PATH } from './upgrade.ts'
+
+/** An upgrade on its way: what is said about it later. */
+interface Opening {
+  readonly requestId: string
+  readonly startedAt: number
+  readonly keyId?: string
+}
+
+/**
+ * The WebSockets of one ingress (contract H.6): who gets one, how many there are, and their end.
+ *
+ * What is refused is refused with the API's own errors before the upgrade, but for a key with too many connections: browsers
+ * do not show a refused upgrade, so its connection is opened and closed with 4429.
+ */
+export class Sockets {
+  readonly #context: IngressContext
+  readonly #bounds: SocketBounds
+  readonly #server: WebSocketServer
+  readonly #openings = new WeakMap<IncomingMessage, Opening>()
+  readonly #sessions = new Map<Session, WebSocket>()
+  readonly #countOfKey = new Map<string, number>()
+
+  constructor(context: IngressContext, bounds: Partial<SocketBounds> = {}) {
+    this.#context = context
+    this.#bounds = { ...SOCKET_BOUNDS, ...bounds }
+    this.#server = new WebSocketServer({
+      noServer: true,
+      clientTracking: false,
+      perMessageDeflate: false,
+      maxPayload: context.config.bodyBytesMax,
+      handleProtocols: () => WS_PROTOCOL,
+    })
+    this.#server.on('headers', (headers, req) => {
+      const { requestId } = this.#openingOf(req)
+      headers.push(`x-request-id: ${requestId}`, `request-id: ${requestId}`)
+    })
+    this.#server.on('wsClientError', (error, socket, req) => {
+      this.#refuse(req, socket as Socket, new ServiceError('invalid_request', `${error.message}.`))
+    })
+    context.metrics.gauge('sluice_websockets', 'Open WebSockets', {}, () => this.#sessions.size)
+  }
+
+  /** Whether the answer to an attached request is under way on any of them. */
+  get isBusy(): boolean {
+    return [...this.#sessions.keys()].some((session) => session.isBusy)
+  }
+
+  /** Answers an upgrade to `GET /v1/ws`, for the `upgrade` event of a server. */
+  upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void {
+    // Until ws takes over, or for good: a client that is gone is no error of ours.
+    const ignore = () => {}
+    socket.on('error', ignore)
+    const opening = { requestId: newId('req_'), startedAt: performance.now() }
+    this.#openings.set(req, opening)
+    const credentials = credentialsOf(req)
+    const findKey = () => authenticate(credentials, this.#context.keys, 'openai', WS_PATH)
+    try {
+      const key = findKey()
+      this.#openings.set(req, { ...opening, keyId: key.id })
+      requireProtocol(req)
+      this.#requirePlace()
+      this.#server.handleUpgrade(req, socket, head, (ws) => {
+        socket.off('error', ignore)
+        this.#open(req, socket, ws, key, findKey)
+      })
+    } catch (error) {
+      this.#refuse(req, socket, ServiceError.from(error))
+    }
+  }
+
+  /** Asks every client to finish and to connect again elsewhere. */
+  announceDrain(): void {
+    for (const session of this.#sessions.keys()) session.announceDrain(this.#context.config.drainMs)
+  }
+
+  /** Closes all with 1012, and waits until they are closed: at the latest when their clients have had their moment. */
+  async close(): Promise<void> {
+    // Jobs that were failed just now have yet to tell.
+    await new Promise((resolve) => setImmediate(resolve))
+    const closed = [...this.#sessions].map(([session, ws]) => {
+      const { promise, resolve } = Promise.withResolvers<void>()
+      if (ws.readyState === ws.CLOSED) resolve()
+      ws.once('close', () => resolve())
+      session.close(WS_CLOSE.restart, 'The server shuts down. Connect again.')
+      return promise
+    })
+    await Promise.all(closed)
+  }
+
+  #requirePlace(): void {
+    const { jobs } = this.#context
+    if (jobs.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+    if (this.#sessions.size < this.#bounds.connectionsMax) return
+    throw new ServiceError('overloaded', 'Too many WebSockets are open. Try again shortly.', { retryAfterMs: 5_000 })
+  }
+
+  #open(req: IncomingMessage, socket: Socket, ws: WebSocket, key: Call['key'], findKey: () => Call['key']): void {
+    const count = (this.#countOfKey.get(key.id) ?? 0) + 1
+    this.#countOfKey.set(key.id, count)
+    const { headers } = req
+    const [keyId, context, bounds] = [key.id, this.#context, this.#bounds]
+    const session = new Session({ context, ws, socket, headers, findKey, keyId, bounds })
+    this.#sessions.set(session, ws)
+    const unwatch = this.#context.keys.watch(key, ({ message }) => session.close(WS_CLOSE.keyRevoked, message))
+    ws.once('close', () => {
+      unwatch()
+      this.#sessions.delete(session)
+      this.#release(key.id)
+      const { id: session_id, closeCode: close_code, begun: requests } = session
+      this.#log(req, 101, { session_id, close_code, requests })
+    })
+    const most = this.#bounds.connectionsMaxPerKey
+    if (count > most) session.close(WS_CLOSE.tooManyConnections, `This key may have ${most} connections.`)
+  }
+
+  #release(keyId: string): void {
+    const left = (this.#countOfKey.get(keyId) ?? 1) - 1
+    if (left > 0) this.#countOfKey.set(keyId, left)
+    else this.#countOfKey.delete(keyId)
+  }
+
+  #refuse(req: IncomingMessage, socket: Socket, error: ServiceError): void {
+    const { log } = this.#context
+    const { requestId } = this.#openingOf(req)
+    if (error.code === 'internal_error') log.error({ err: error, request_id: requestId }, 'internal error')
+    refuseUpgrade(req, socket, error, requestId, this.#bounds.lingerMs)
+    this.#log(req, error.status, { error_code: error.code })
+  }
+
+  #openingOf(req: IncomingMessage): Opening {
+    return this.#openings.get(req) ?? { requestId: newId('req_'), startedAt: performance.now() }
+  }
+
+  /** The line of the connection itself, at its end; its requests have their own. */
+  #log(req: IncomingMessage, status: number, facts: object): void {
+    const { log, metrics } = this.#context
+    const { requestId, startedAt, keyId } = this.#openingOf(req)
+    metrics.requests.inc({ route: WS_PATH, status: String(status), model: '' })
+    const line = {
+      request_id: requestId,
+      method: 'GET',
+      path: WS_PATH,
+      status,
+      duration_ms: Math.round((performance.now() - startedAt) * 10) / 10,
+      ...(keyId !== undefined && { key_id: keyId }),
+      ...facts,
+    }
+    log.info(line, 'request')
+  }
+}

@@ -1,0 +1,79 @@
+import { type IncomingHttpHeaders, type IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { WS_PROTOCOL } from '#schemas/ws.ts'
+import { sendError } from '#services/ingress/answer/errors-http.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/** Where WebSockets are opened. */
+export const WS_PATH = '/v1/ws'
+
+/** Browsers cannot set headers: they offer their key as a second protocol, which is neither echoed nor logged. */
+const KEY_PREFIX = 'bearer.'
+
+/** Whether a request is ours to upgrade. Any other, such as Java's `Upgrade: h2c`, is answered as if it had not asked. */
+export function isSocketRequest(req: IncomingMessage): boolean {
+  const isWebSocket = req.headers.upgrade?.toLowerCase() === 'websocket'
+  return isWebSocket && req.method === 'GET' && req.url?.split('?')[0] === WS_PATH
+}
+
+/** GET /v1/ws without an upgrade. */
+export function refusePlain(_context: IngressContext, { res }: Call): never {
+  res.setHeader('upgrade', 'websocket')
+  throw new ServiceError(
+    'invalid_request',
+    `${WS_PATH} is a WebSocket: connect to it with the protocol ${WS_PROTOCOL}.`,
+  )
+}
+
+/** What of a request's headers carries its key. */
+export interface Credentials {
+  readonly headers: IncomingHttpHeaders
+}
+
+/** The key of an upgrade, as headers: those of any call, else the one offered as a protocol. */
+export function credentialsOf({ headers }: IncomingMessage): Credentials {
+  const { authorization, 'x-api-key': apiKey } = headers
+  if (authorization !== undefined || apiKey !== undefined) {
+    return { headers: { ...(authorization && { authorization }), ...(apiKey && { 'x-api-key': apiKey }) } }
+  }
+  const offered = protocolsOf(headers).find((protocol) => protocol.startsWith(KEY_PREFIX))
+  return { headers: offered ? { authorization: `Bearer ${offered.slice(KEY_PREFIX.length)}` } : {} }
+}
+
+/** @throws ServiceError `invalid_request` when the client does not offer our protocol */
+export function requireProtocol({ headers }: IncomingMessage): void {
+  if (protocolsOf(headers).includes(WS_PROTOCOL)) return
+  throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
+}
+
+function protocolsOf(headers: IncomingHttpHeaders): string[] {
+  return (headers['sec-websocket-protocol'] ?? '').split(',').map((protocol) => protocol.trim())
+}
+
+/** Answers an upgrade with an HTTP error, as any other call is answered, and lets go of the connection. */
+export function refuseUpgrade(
+  req: IncomingMessage,
+  socket: Socket,
+  error: ServiceError,
+  requestId: string,
+  lingerMs: number,
+): void {
+  if (!socket.writable) return void socket.destroy()
+  const res = new ServerResponse(req)
+  res.assignSocket(socket)
+  res.setHeader('x-request-id', requestId)
+  res.setHeader('request-id', requestId)
+  res.setHeader('connection', 'close')
+  // RFC 6455 §4.4: a client of another version learns ours.
+  res.setHeader('sec-websocket-version', '13')
+  res.once('finish', () => {
+    res.detachSocket(socket)
+    socket.end()
+  })
+  sendError(res, error, 'openai', requestId)
+  // A client may leave its side open for ever.
+  const cut = setTimeout(() => socket.destroy(), lingerMs)
+  socket.once('close', () => clearTimeout(cut))
+  socket.resume()
+}

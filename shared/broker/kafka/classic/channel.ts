@@ -1,0 +1,155 @@
+/**
+ * Receives one partition of a channel through kafkajs, which reads in groups only: a group of its own with a throw-away
+ * name, an assigner that gives its one member this one partition, a position of its own, and no commits. Kafka forgets a
+ * group without members and commits by itself.
+ */
+import { randomUUID } from 'node:crypto'
+import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
+import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
+import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
+import { pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { isTransientInKafkaJs } from './client.ts'
+
+const LONG_POLL_MS = 250
+const SESSION_TIMEOUT_MS = 10_000
+const HEARTBEAT_INTERVAL_MS = 3_000
+const FETCH_BYTES_MAX = 4 * 1024 * 1024
+
+/** One receiver of one partition. Call `open` once. */
+export class ClassicReceiver implements Closable {
+  readonly #kafka: Kafka
+  readonly #admin: Admin
+  readonly #options: KafkaOptions
+  readonly #topic: string
+  readonly #partition: number
+  readonly #onRecord: (record: ChannelRecord) => void
+  readonly #supervisor: Supervisor
+  readonly #closing = new AbortController()
+  #position = 0n
+  #loop: Promise<void> = Promise.resolve()
+
+  constructor(
+    kafka: Kafka,
+    admin: Admin,
+    options: KafkaOptions,
+    topic: string,
+    partition: number,
+    onRecord: (record: ChannelRecord) => void,
+  ) {
+    this.#kafka = kafka
+    this.#admin = admin
+    this.#options = options
+    this.#topic = topic
+    this.#partition = partition
+    this.#onRecord = onRecord
+    this.#supervisor = new Supervisor(`receiver of ${topic}/${partition}`, options, isTransientInKafkaJs)
+  }
+
+  /** Fixes the position at the end of the partition, waiting for the broker if need be, and starts. */
+  async open(): Promise<this> {
+    await this.#until(async () => {
+      this.#position = await this.#end()
+      return true
+    })
+    this.#loop = this.#until(() => this.#runOnce())
+    return this
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort()
+    await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#loop)
+  }
+
+  /** Repeats a step until it says it is done or this is closed. */
+  async #until(step: () => Promise<boolean>): Promise<void> {
+    while (!this.#closing.signal.aborted) {
+      try {
+        if (await step()) return
+      } catch (error) {
+        if (this.#closing.signal.aborted) return
+        await pause(this.#supervisor.failed(error), this.#closing.signal)
+      }
+    }
+  }
+
+  async #end(): Promise<bigint> {
+    const offsets = await this.#admin.fetchTopicOffsets(this.#topic)
+    const found = offsets.find(({ partition }) => partition === this.#partition)
+    if (!found) throw new Error(`${this.#topic} has no partition ${this.#partition}`)
+    return BigInt(found.high)
+  }
+
+  /** Runs one kafkajs consumer until it crashes, which throws, or this is closed. */
+  async #runOnce(): Promise<boolean> {
+    const consumer = this.#kafka.consumer({
+      groupId: `${this.#topic}-${this.#partition}-${randomUUID()}`,
+      partitionAssigners: [assignOnly(this.#topic, this.#partition)],
+      sessionTimeout: SESSION_TIMEOUT_MS,
+      heartbeatInterval: HEARTBEAT_INTERVAL_MS,
+      maxWaitTimeInMs: LONG_POLL_MS,
+      maxBytesPerPartition: FETCH_BYTES_MAX,
+      allowAutoTopicCreation: false,
+      readUncommitted: true,
+    })
+    const ended = Promise.withResolvers<boolean>()
+    const end = () => ended.resolve(true)
+    this.#closing.signal.addEventListener('abort', end, { once: true })
+    consumer.on(consumer.events.CRASH, ({ payload }) => ended.reject(payload.error))
+    consumer.on(consumer.events.GROUP_JOIN, () => {
+      consumer.seek({ topic: this.#topic, partition: this.#partition, offset: String(this.#position) })
+      this.#supervisor.progress()
+    })
+    try {
+      await consumer.connect()
+      await consumer.subscribe({ topics: [this.#topic], fromBeginning: true })
+      await consumer.run({ autoCommit: false, eachBatch: async (payload) => this.#onBatch(payload) })
+      return await ended.promise
+    } finally {
+      this.#closing.signal.removeEventListener('abort', end)
+      await consumer.disconnect().catch(() => undefined)
+    }
+  }
+
+  #onBatch({ batch }: EachBatchPayload): void {
+    for (const { offset, key, value } of batch.messages) {
+      const at = BigInt(offset)
+      if (at < this.#position || this.#closing.signal.aborted) continue
+      this.#position = at + 1n
+      this.#hand({ key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
+    }
+  }
+
+  #hand(record: ChannelRecord): void {
+    try {
+      this.#onRecord(record)
+    } catch (error) {
+      // The port's word: what a receiver throws ends the process. kafkajs would take it for a failed fetch.
+      setImmediate(() => {
+        throw error
+      })
+    }
+  }
+}
+
+/** Gives the group's only member one partition of the topic, instead of all. */
+function assignOnly(topic: string, partition: number): PartitionAssigner {
+  const name = 'OnlyOne'
+  const version = 0
+  return () => ({
+    name,
+    version,
+    protocol: ({ topics }) => ({
+      name,
+      metadata: AssignerProtocol.MemberMetadata.encode({ version, topics, userData: Buffer.alloc(0) }),
+    }),
+    assign: async ({ members }) =>
+      members.map(({ memberId }) => ({
+        memberId,
+        memberAssignment: AssignerProtocol.MemberAssignment.encode({
+          version,
+          assignment: { [topic]: [partition] },
+          userData: Buffer.alloc(0),
+        }),
+      })),
+  })
+}

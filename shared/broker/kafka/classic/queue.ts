@@ -1,0 +1,263 @@
+/**
+ * The queue half on a classic consumer group. A partition has one owner, who fetches ahead of its takers within a bound,
+ * pauses it when full, and commits as far as everything is acknowledged.
+ *
+ * Weaker than a share group in what Kafka gives: a record waits for its partition's owner; a released record comes back to
+ * the same member; deliveries of a dead member are not counted; a joining member may be handed what others still run.
+ */
+import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
+import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
+import { pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { isTransientInKafkaJs } from './client.ts'
+import { ClassicPartition, type ClassicRecord } from './partition.ts'
+import { startsOf, unplaced } from './start.ts'
+
+const TAKE_WAIT_MS = 900
+const SESSION_TIMEOUT_MS = 10_000
+const HEARTBEAT_INTERVAL_MS = 1_000
+const REBALANCE_TIMEOUT_MS = 15_000
+/** Also how long kafkajs sleeps when all partitions are paused. */
+const LONG_POLL_MS = 250
+const FETCH_BYTES_MAX = 1024 * 1024
+/** Above the first a partition is paused, below the second it goes on. */
+const WAITING_BYTES_MAX = 2 * 1024 * 1024
+const WAITING_BYTES_RESUME = 1024 * 1024
+const WAITING_COUNT_MAX = 1_000
+
+/** One member of a classic group. Call `open` once. */
+export class ClassicConsumer implements QueueConsumer {
+  readonly #kafka: Kafka
+  readonly #admin: Admin
+  readonly #queue: string
+  readonly #topic: string
+  readonly #options: KafkaOptions
+  readonly #supervisor: Supervisor
+  readonly #closing = new AbortController()
+  readonly #partitions = new Map<number, ClassicPartition>()
+  readonly #paused = new Set<number>()
+  #assigned: readonly number[] = []
+  /** Partitions in which the group had no position when this member came. */
+  #unplaced: readonly number[] = []
+  #consumer: Consumer | undefined
+  #loop: Promise<void> = Promise.resolve()
+  #wake: (() => void) | undefined
+  #committing: Promise<void> | undefined
+  #closed: Promise<void> | undefined
+
+  constructor(kafka: Kafka, admin: Admin, queue: string, topic: string, options: KafkaOptions) {
+    this.#kafka = kafka
+    this.#admin = admin
+    this.#queue = queue
+    this.#topic = topic
+    this.#options = options
+    this.#supervisor = new Supervisor(`classic consumer of ${topic}`, options, isTransientInKafkaJs)
+  }
+
+  /** Starts to join; records come as soon as the group has assigned partitions. */
+  open(): this {
+    this.#loop = this.#supervise()
+    return this
+  }
+
+  async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
+    if (signal.aborted || this.#closing.signal.aborted) return []
+    if (!this.#hasWaiting()) await this.#wait(signal)
+    if (signal.aborted || this.#closing.signal.aborted) return []
+    const taken: ClassicRecord[] = []
+    for (const [number, partition] of this.#partitions) {
+      if (taken.length < max) taken.push(...partition.take(max - taken.length))
+      if (this.#paused.has(number) && partition.waitingBytes < WAITING_BYTES_RESUME) this.#resume(number)
+    }
+    this.#rotate()
+    return taken.map((record) => this.#toDelivery(record))
+  }
+
+  /** Commits what is acknowledged and leaves the group, so that others get the rest at once. */
+  close(): Promise<void> {
+    this.#closed ??= this.#close()
+    return this.#closed
+  }
+
+  #hasWaiting(): boolean {
+    return [...this.#partitions.values()].some(({ waitingCount }) => waitingCount > 0)
+  }
+
+  async #wait(signal: AbortSignal): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    const wake = () => resolve()
+    const timer = setTimeout(wake, TAKE_WAIT_MS)
+    signal.addEventListener('abort', wake, { once: true })
+    this.#wake = wake
+    await promise
+    this.#wake = undefined
+    clearTimeout(timer)
+    signal.removeEventListener('abort', wake)
+  }
+
+  /** The next taker starts at another partition. */
+  #rotate(): void {
+    const [first] = this.#partitions
+    if (!first || !this.#partitions.delete(first[0])) return
+    this.#partitions.set(...first)
+  }
+
+  #toDelivery(record: ClassicRecord): Delivery {
+    const partition = this.#partition(record.partition)
+    return {
+      value: record.value,
+      deliveryCount: record.deliveryCount,
+      position: `${this.#queue}/${record.partition}@${record.offset}`,
+      acknowledge: () => {
+        partition.finish(record.offset)
+        this.#commitSoon()
+      },
+      release: () => {
+        partition.putBack(record)
+        this.#wake?.()
+      },
+    }
+  }
+
+  #partition(number: number): ClassicPartition {
+    const existing = this.#partitions.get(number)
+    if (existing) return existing
+    const partition = new ClassicPartition()
+    this.#partitions.set(number, partition)
+    return partition
+  }
+
+  async #supervise(): Promise<void> {
+    while (!this.#closing.signal.aborted) {
+      try {
+        await this.#runOnce()
+      } catch (error) {
+        if (this.#closing.signal.aborted) return
+        await pause(this.#supervisor.failed(error), this.#closing.signal)
+      }
+    }
+  }
+
+  /** Runs one kafkajs consumer until it crashes or this is closed. */
+  async #runOnce(): Promise<void> {
+    const consumer = this.#kafka.consumer({
+      groupId: classicGroup(this.#topic),
+      partitionAssigners: [PartitionAssigners.roundRobin],
+      sessionTimeout: SESSION_TIMEOUT_MS,
+      heartbeatInterval: HEARTBEAT_INTERVAL_MS,
+      rebalanceTimeout: REBALANCE_TIMEOUT_MS,
+      maxWaitTimeInMs: LONG_POLL_MS,
+      maxBytesPerPartition: FETCH_BYTES_MAX,
+      allowAutoTopicCreation: false,
+      readUncommitted: true,
+    })
+    this.#consumer = consumer
+    this.#unplaced = await unplaced(this.#admin, this.#topic)
+    const ended = Promise.withResolvers<void>()
+    const end = () => ended.resolve()
+    this.#closing.signal.addEventListener('abort', end, { once: true })
+    consumer.on(consumer.events.CRASH, ({ payload }) => ended.reject(payload.error))
+    consumer.on(consumer.events.GROUP_JOIN, ({ payload }) =>
+      this.#onJoin(payload.memberAssignment[this.#topic] ?? [], consumer),
+    )
+    try {
+      await consumer.connect()
+      await consumer.subscribe({ topics: [this.#topic], fromBeginning: true })
+      await consumer.run({ autoCommit: false, eachBatch: async (payload) => this.#onBatch(payload) })
+      await ended.promise
+    } finally {
+      this.#closing.signal.removeEventListener('abort', end)
+      if (this.#closing.signal.aborted) await this.#commit()
+      await consumer.disconnect().catch(() => undefined)
+    }
+  }
+
+  #onJoin(assigned: readonly number[], consumer: Consumer): void {
+    this.#supervisor.progress()
+    this.#assigned = assigned
+    for (const partition of this.#partitions.values()) partition.restart()
+    for (const number of this.#paused) this.#resume(number)
+    const fresh = assigned.filter((number) => this.#unplaced.includes(number))
+    if (fresh.length > 0) void this.#place(consumer, fresh)
+  }
+
+  /** Gives the group its first positions, and reads nothing there before; the next join tries again where that fails. */
+  async #place(consumer: Consumer, partitions: number[]): Promise<void> {
+    const topic = this.#topic
+    consumer.pause([{ topic, partitions }])
+    try {
+      const { retentionMsMin } = this.#options.topics.find(({ name }) => name === this.#queue) ?? {}
+      const starts = await startsOf(this.#admin, topic, partitions, retentionMsMin)
+      const offsets = [...starts].map(([partition, offset]) => ({ topic, partition, offset: String(offset) }))
+      for (const offset of offsets) consumer.seek(offset)
+      if (offsets.length > 0) await consumer.commitOffsets(offsets)
+      this.#unplaced = this.#unplaced.filter((number) => !partitions.includes(number))
+    } catch (error) {
+      this.#options.onProblem('a queue is read from its beginning', { topic, partitions, error: String(error) })
+    } finally {
+      consumer.resume([{ topic, partitions }])
+    }
+  }
+
+  #onBatch({ batch }: EachBatchPayload): void {
+    const partition = this.#partition(batch.partition)
+    partition.add(
+      batch.messages.map(({ offset, value }) => ({
+        partition: batch.partition,
+        offset: Number(offset),
+        value: value ?? Buffer.alloc(0),
+        deliveryCount: 1,
+      })),
+    )
+    this.#supervisor.progress()
+    const isFull = partition.waitingBytes > WAITING_BYTES_MAX || partition.waitingCount > WAITING_COUNT_MAX
+    if (isFull) this.#pause(batch.partition)
+    this.#wake?.()
+  }
+
+  #pause(number: number): void {
+    this.#paused.add(number)
+    this.#consumer?.pause([{ topic: this.#topic, partitions: [number] }])
+  }
+
+  #resume(number: number): void {
+    this.#paused.delete(number)
+    this.#consumer?.resume([{ topic: this.#topic, partitions: [number] }])
+  }
+
+  /** One commit under way; what is acknowledged meanwhile goes into the next. */
+  #commitSoon(): void {
+    this.#committing ??= new Promise<void>((resolve) => setImmediate(resolve))
+      .then(() => this.#commit())
+      .finally(() => {
+        this.#committing = undefined
+        if (this.#toCommit().length > 0 && !this.#closing.signal.aborted) this.#commitSoon()
+      })
+  }
+
+  #toCommit() {
+    return this.#assigned.flatMap((number) => {
+      const offset = this.#partitions.get(number)?.toCommit
+      return offset === undefined ? [] : [{ topic: this.#topic, partition: number, offset: String(offset) }]
+    })
+  }
+
+  /** A refused commit costs a redelivery, no more: a rebalance is under way, after which the next one goes through. */
+  async #commit(): Promise<void> {
+    const offsets = this.#toCommit()
+    if (offsets.length === 0) return
+    try {
+      await this.#consumer?.commitOffsets(offsets)
+      for (const { partition, offset } of offsets) this.#partition(partition).committed(Number(offset))
+    } catch (error) {
+      this.#options.onProblem('a commit was refused, so these records may come again', { error: String(error) })
+      await pause(HEARTBEAT_INTERVAL_MS, this.#closing.signal)
+    }
+  }
+
+  async #close(): Promise<void> {
+    this.#closing.abort()
+    this.#wake?.()
+    await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#loop)
+  }
+}

@@ -1,0 +1,247 @@
+/**
+ * What a process knows of a Kafka cluster: its nodes, who leads which partition, whether anybody answers.
+ *
+ * Every user has a connection of its own to a node, named by a lane, because a broker answers one request a connection at a
+ * time: a long poll would hold up a heartbeat. Reachable means that some broker answers a metadata request. It is asked
+ * when a connection breaks or a call takes long, then four times a second until it answers.
+ *
+ * Used by everything that speaks through `@platformatic/kafka`; kafkajs does all this by itself.
+ */
+
+import { isIP } from 'node:net'
+import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
+import { NodeUnknown, responseOf } from './errors.ts'
+import type { KafkaOptions } from './options.ts'
+import { pause } from './supervision.ts'
+
+const CONNECT_TIMEOUT_MS = 1_000
+const METADATA_TIMEOUT_MS = 1_000
+const PROBE_INTERVAL_MS = 250
+/** Metadata is asked for at most this often; who needs it earlier gets the answer under way. */
+const REFRESH_INTERVAL_MS = 100
+const GROUP_KEY_TYPE = 0
+
+/** The node of a partition that nobody leads. */
+export const NO_LEADER = -1
+
+interface Address {
+  readonly host: string
+  readonly port: number
+}
+
+interface TopicState {
+  readonly id: string
+  /** The leading node of each partition, or `NO_LEADER`. */
+  readonly leaders: readonly number[]
+}
+
+/** A cluster as one process sees it. The caller closes it. */
+export class KafkaCluster {
+  readonly #options: KafkaOptions
+  readonly #closing = new AbortController()
+  readonly #lanes = new Map<string, Promise<Connection>>()
+  #topicNames: readonly string[] = []
+  #bootstrap: Address[]
+  #nodes = new Map<number, Address>()
+  #topics = new Map<string, TopicState>()
+  #control: Connection | undefined
+  #refreshing: Promise<void> | undefined
+  #isProbing = false
+  #isReachable = true
+
+  constructor(options: KafkaOptions) {
+    this.#options = options
+    this.#bootstrap = options.brokers.map(parseAddress)
+  }
+
+  /** False from the moment no broker answers until one does. */
+  get isReachable(): boolean {
+    return this.#isReachable
+  }
+
+  /** Learns where these topics live, now and at each refresh. @throws when no broker answers */
+  async follow(topicNames: readonly string[]): Promise<void> {
+    this.#topicNames = topicNames
+    await this.#refreshOnce()
+  }
+
+  /** The node that leads a partition; `NO_LEADER` when nobody does, or nobody is known to. */
+  leader(topic: string, partition: number): number {
+    return this.#topics.get(topic)?.leaders[partition] ?? NO_LEADER
+  }
+
+  /** How many partitions a topic has; 0 when it is not known. */
+  partitions(topic: string): number {
+    return this.#topics.get(topic)?.leaders.length ?? 0
+  }
+
+  /** The ids of the brokers. */
+  get nodeIds(): readonly number[] {
+    return [...this.#nodes.keys()]
+  }
+
+  /** Which requests the brokers know, and which features are on. @throws when no broker answers */
+  async versions(): Promise<apiVersionsV3.ApiVersionsResponse> {
+    return apiVersionsV3.api.async(await this.#controlConnection(), 'sluice', '1')
+  }
+
+  /** The topic's id, which the newer requests name it by. */
+  topicId(topic: string): string | undefined {
+    return this.#topics.get(topic)?.id
+  }
+
+  /** Asks again who leads what. Never rejects: a failure makes the cluster unreachable, and users try again anyway. */
+  refresh(): Promise<void> {
+    this.#refreshing ??= this.#refreshOnce()
+      .catch(() => this.suspect())
+      .then(() => pause(REFRESH_INTERVAL_MS, this.#closing.signal))
+      .finally(() => {
+        this.#refreshing = undefined
+      })
+    return this.#refreshing
+  }
+
+  /** The node that coordinates a group. @throws when no broker answers or the coordinator is not ready */
+  async coordinator(group: string): Promise<number> {
+    const connection = await this.#controlConnection()
+    const { coordinators } = await findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group])
+    const [found] = coordinators
+    if (!found) throw new NodeUnknown(`No coordinator for group ${group}`)
+    this.#nodes.set(found.nodeId, found)
+    return found.nodeId
+  }
+
+  /** The lane's connection to a node, made when there is none. @throws when the node cannot be reached */
+  connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
+    const key = `${lane} ${nodeId}`
+    const existing = this.#lanes.get(key)
+    if (existing) return existing
+    const address = this.#nodes.get(nodeId)
+    if (!address) return Promise.reject(new NodeUnknown(`Node ${nodeId} is not in the cluster`))
+    const connecting = this.#dial(address, requestTimeoutMs)
+    this.#lanes.set(key, connecting)
+    const forget = () => {
+      if (this.#lanes.get(key) === connecting) this.#lanes.delete(key)
+    }
+    connecting.then(
+      (connection) => connection.once('close', forget),
+      () => {
+        forget()
+        this.suspect()
+      },
+    )
+    return connecting
+  }
+
+  /** Closes a lane's connection to a node, if there is one. */
+  async hangUp(nodeId: number, lane: string): Promise<void> {
+    const connecting = this.#lanes.get(`${lane} ${nodeId}`)
+    await connecting?.then((connection) => connection.close()).catch(() => undefined)
+  }
+
+  /** Somebody could not reach a broker, or waits for one unusually long: finds out whether any answers. */
+  suspect(): void {
+    if (this.#isProbing || this.#closing.signal.aborted) return
+    this.#isProbing = true
+    void this.#probe().finally(() => {
+      this.#isProbing = false
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort()
+    const connections = await Promise.allSettled(this.#lanes.values())
+    const open = connections.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
+    if (this.#control) open.push(this.#control)
+    await Promise.allSettled(open.map((connection) => connection.close()))
+  }
+
+  async #probe(): Promise<void> {
+    while (!this.#closing.signal.aborted) {
+      try {
+        await this.#refreshOnce()
+        return this.#setReachable(true)
+      } catch (error) {
+        this.#setReachable(false, error)
+      }
+      await pause(PROBE_INTERVAL_MS, this.#closing.signal)
+    }
+  }
+
+  #setReachable(isReachable: boolean, error?: unknown): void {
+    if (this.#isReachable === isReachable || this.#closing.signal.aborted) return
+    this.#isReachable = isReachable
+    if (isReachable) this.#options.onProblem('Kafka answers again', {})
+    else this.#options.onProblem('no Kafka broker answers', { error: String(error) })
+  }
+
+  async #refreshOnce(): Promise<void> {
+    const connection = await this.#controlConnection()
+    this.#learn(await requestMetadata(connection, this.#topicNames))
+  }
+
+  #learn(response: metadataV12.MetadataResponse): void {
+    this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
+    for (const topic of response.topics) {
+      if (!topic.name || topic.partitions.length === 0) continue
+      const leaders = Array<number>(topic.partitions.length).fill(NO_LEADER)
+      for (const { partitionIndex, leaderId } of topic.partitions) leaders[partitionIndex] = leaderId
+      this.#topics.set(topic.name, { id: topic.topicId, leaders })
+    }
+  }
+
+  /** One connection to whichever broker answers first, in the order known nodes, bootstrap addresses. */
+  async #controlConnection(): Promise<Connection> {
+    if (this.#control?.isConnected()) return this.#control
+    let failure: unknown = new NodeUnknown('No broker address is known')
+    for (const address of [...this.#nodes.values(), ...this.#bootstrap]) {
+      try {
+        const connection = await this.#dial(address, METADATA_TIMEOUT_MS)
+        this.#control?.close().catch(() => undefined)
+        this.#control = connection
+        return connection
+      } catch (error) {
+        failure = error
+      }
+    }
+    throw failure
+  }
+
+  async #dial({ host, port }: Address, requestTimeoutMs: number): Promise<Connection> {
+    const connection = new Connection(this.#options.clientId, connectionOptions(this.#options, host, requestTimeoutMs))
+    // Without a listener an 'error' event would end the process; whoever waits for an answer gets the error as well.
+    connection.on('error', () => undefined)
+    await connection.connect(host, port)
+    connection.once('close', () => this.suspect())
+    if (this.#closing.signal.aborted) await connection.close()
+    return connection
+  }
+}
+
+function connectionOptions(options: KafkaOptions, host: string, requestTimeoutMs: number): ConnectionOptions {
+  return {
+    connectTimeout: CONNECT_TIMEOUT_MS,
+    requestTimeout: requestTimeoutMs,
+    // SNI names hosts only, never addresses (RFC 6066 section 3).
+    ...(options.tls ? { tls: {}, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),
+    ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
+  }
+}
+
+async function requestMetadata(
+  connection: Connection,
+  topics: readonly string[],
+): Promise<metadataV12.MetadataResponse> {
+  try {
+    return await metadataV12.api.async(connection, [...topics], false, false)
+  } catch (error) {
+    const response = responseOf<metadataV12.MetadataResponse>(error)
+    if (response) return response // one partition without a leader must not hide the others
+    throw error
+  }
+}
+
+function parseAddress(broker: string): Address {
+  const at = broker.lastIndexOf(':')
+  return { host: broker.slice(0, at).replace(/^\[(.*)\]$/, '$1'), port: Number(broker.slice(at + 1)) }
+}

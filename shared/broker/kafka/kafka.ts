@@ -1,0 +1,71 @@
+/**
+ * The broker on Kafka: chooses between share groups and classic groups, and refuses a cluster that is not fit for use.
+ *
+ * The adapters are loaded when chosen, so that a fleet which has approved one client only never loads the other.
+ */
+
+import type { Broker } from '#shared/broker/broker.ts'
+import type { ServiceError } from '#shared/error.ts'
+import type { KafkaCluster } from './cluster.ts'
+import type { KafkaOptions } from './options.ts'
+import { overloaded } from './sender.ts'
+import { SHARE_GROUPS_OFF } from './topics.ts'
+
+export type { KafkaOptions } from './options.ts'
+
+/** The first version of ShareFetch that gives no more records than asked for (Kafka 4.2, KIP-1206). */
+const SHARE_FETCH = { key: 78, version: 2 }
+const SHARE_FEATURE = 'share.version'
+
+/**
+ * Connects, makes the missing topics, and checks the rest.
+ *
+ * @returns A broker that the caller closes.
+ * @throws KafkaUnfitError naming everything that is wrong, each with its fix; ServiceError `overloaded` when nobody answers
+ */
+export async function openKafkaBroker(options: KafkaOptions): Promise<Broker> {
+  if (options.client === 'classic') return await openClassic(options)
+  const { KafkaCluster } = await import('./cluster.ts')
+  const cluster = new KafkaCluster(options)
+  try {
+    await cluster.follow([])
+    if (await hasShareGroups(cluster)) {
+      const { openShareBroker } = await import('./share/broker.ts')
+      return await openShareBroker(cluster, options)
+    }
+  } catch (error) {
+    await cluster.close()
+    const { isTransient } = await import('./errors.ts')
+    throw isTransient(error) ? unanswered(error) : error
+  }
+  await cluster.close()
+  if (options.client === 'share') throw SHARE_GROUPS_OFF
+  options.onProblem('this Kafka has no share groups, so classic groups are used', {
+    weaker:
+      'jobs wait behind their partition, a joining worker may start running jobs again, a lost worker is noticed late',
+    fix: 'Kafka 4.2 or later, with kafka-features.sh upgrade --feature share.version=1',
+  })
+  return await openClassic(options)
+}
+
+async function openClassic(options: KafkaOptions): Promise<Broker> {
+  const { openClassicBroker } = await import('./classic/broker.ts')
+  return await openClassicBroker(options).catch(async (error: unknown) => {
+    const { isTransientInKafkaJs } = await import('./classic/client.ts')
+    throw isTransientInKafkaJs(error) ? unanswered(error) : error
+  })
+}
+
+function unanswered(error: unknown): ServiceError {
+  return overloaded(error instanceof Error ? error.message : String(error), error)
+}
+
+/** A cluster upgraded from before 4.2 knows the requests but keeps them off until the feature is raised. */
+async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
+  const { apiKeys, finalizedFeatures } = await cluster.versions()
+  const isKnown = apiKeys.some(
+    ({ apiKey, maxVersion }) => apiKey === SHARE_FETCH.key && maxVersion >= SHARE_FETCH.version,
+  )
+  const feature = finalizedFeatures?.find(({ name }) => name === SHARE_FEATURE)
+  return isKnown && (feature?.maxVersionLevel ?? 0) > 0
+}

@@ -1,0 +1,153 @@
+/**
+ * Idempotent produce calls (KIP-98), one at a time, split by leading node.
+ *
+ * Each partition counts its records; the broker drops a batch whose count it has seen. So a batch whose answer got lost may
+ * be sent again, but only unchanged: another batch under the same count would be taken for the old one and dropped. Whenever
+ * a batch of unknown fate is given up or changed, the producer therefore starts over under a new identity.
+ *
+ * The client's own producer is not used: with endless retries it sends the whole call to the leader of its first partition
+ * for ever once two partitions of it part, and its only way to give up forgets the counts.
+ */
+import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
+import type { KafkaCluster } from './cluster.ts'
+import { CODE, describeCode, isTransient, KafkaRefusal, NodeUnknown, REFUSED_RECORD, responseOf } from './errors.ts'
+import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './sender.ts'
+
+const ACKS_ALL = -1
+/** How long the leader may wait for its replicas. */
+const REPLICATION_TIMEOUT_MS = 5_000
+/** After this the connection counts as broken, and the batch as of unknown fate. */
+const REQUEST_TIMEOUT_MS = 8_000
+const SEQUENCE_RANGE = 2 ** 31
+const LANE = 'produce'
+
+/** After these the broker's counts and ours differ: a new identity starts both at zero. */
+const IDENTITY_LOST: readonly number[] = [CODE.outOfOrderSequence, CODE.unknownProducerId, CODE.invalidProducerEpoch]
+
+interface Identity {
+  readonly producerId: bigint
+  readonly producerEpoch: number
+}
+
+/** Produces batches; never two calls at once. */
+export class KafkaProducer {
+  readonly #cluster: KafkaCluster
+  readonly #sequences = new NumericMap()
+  /** Batches that may or may not have arrived, by partition. */
+  readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
+  #identity: Identity | undefined
+
+  constructor(cluster: KafkaCluster) {
+    this.#cluster = cluster
+  }
+
+  /** Tries once; see {@link Produce}. */
+  async produce(batches: readonly OutgoingBatch[]): Promise<readonly BatchFailure[]> {
+    if (batches.some((batch) => this.#differsFromUnsure(batch))) this.#forgetIdentity()
+    const failures = new Map<OutgoingBatch, BatchFailure>()
+    const byLeader = Map.groupBy(batches, ({ topic, partition }) => this.#cluster.leader(topic, partition))
+    try {
+      this.#identity ??= await this.#newIdentity([...byLeader.keys()])
+      const identity = this.#identity
+      await Promise.all([...byLeader].map(([leader, own]) => this.#produceTo(leader, own, identity, failures)))
+    } catch (error) {
+      for (const batch of batches) failures.set(batch, { error, canRetry: true })
+    }
+    if (failures.size > 0) void this.#cluster.refresh()
+    return batches.map((batch) => failures.get(batch))
+  }
+
+  #differsFromUnsure(batch: OutgoingBatch): boolean {
+    const unsure = this.#unsure.get(keyOf(batch))
+    if (!unsure) return false
+    return unsure.length !== batch.records.length || unsure.some((record, index) => record !== batch.records[index])
+  }
+
+  #forgetIdentity(): void {
+    this.#identity = undefined
+    this.#sequences.clear()
+    this.#unsure.clear()
+  }
+
+  async #newIdentity(leaders: readonly number[]): Promise<Identity> {
+    const leader = leaders.find((node) => node >= 0)
+    if (leader === undefined) throw new NodeUnknown('No partition of the call has a leader')
+    const connection = await this.#cluster.connection(leader, LANE, REQUEST_TIMEOUT_MS)
+    const { producerId, producerEpoch } = await initProducerIdV5.api.async(connection, null, 0, -1n, -1)
+    return { producerId, producerEpoch }
+  }
+
+  async #produceTo(
+    leader: number,
+    batches: readonly OutgoingBatch[],
+    identity: Identity,
+    failures: Map<OutgoingBatch, BatchFailure>,
+  ): Promise<void> {
+    try {
+      const response = await this.#request(leader, batches, identity)
+      for (const batch of batches) {
+        const failure = this.#judge(batch, codeOf(response, batch))
+        if (failure) failures.set(batch, failure)
+      }
+    } catch (error) {
+      const canRetry = isTransient(error)
+      for (const batch of batches) failures.set(batch, { error, canRetry })
+      if (canRetry) this.#cluster.suspect()
+    }
+  }
+
+  async #request(
+    leader: number,
+    batches: readonly OutgoingBatch[],
+    identity: Identity,
+  ): Promise<produceV11.ProduceResponse> {
+    const connection = await this.#cluster.connection(leader, LANE, REQUEST_TIMEOUT_MS)
+    const messages = batches.flatMap(({ topic, partition, records }) =>
+      records.map(({ key, value }) => (key ? { topic, partition, key, value } : { topic, partition, value })),
+    )
+    for (const batch of batches) this.#unsure.set(keyOf(batch), batch.records)
+    const options = { ...identity, sequences: this.#sequences, compression: 'none' as const }
+    try {
+      return (await produceV11.api.async(
+        connection,
+        ACKS_ALL,
+        REPLICATION_TIMEOUT_MS,
+        messages,
+        options,
+      )) as produceV11.ProduceResponse
+    } catch (error) {
+      const response = responseOf<produceV11.ProduceResponse>(error)
+      if (response) return response
+      throw error
+    }
+  }
+
+  #judge(batch: OutgoingBatch, code: number): BatchFailure {
+    const key = keyOf(batch)
+    if (code === CODE.none || code === CODE.duplicateSequence) {
+      const next = this.#sequences.getWithDefault(key, 0) + batch.records.length
+      this.#sequences.set(key, next % SEQUENCE_RANGE)
+      this.#unsure.delete(key)
+      return undefined
+    }
+    const error = new KafkaRefusal(`Producing to ${key}`, code)
+    if (IDENTITY_LOST.includes(code)) {
+      this.#forgetIdentity()
+      return { error, canRetry: true }
+    }
+    const { canRetry } = describeCode(code)
+    if (!canRetry) this.#unsure.delete(key) // refused as a whole: nothing of it was written
+    return REFUSED_RECORD.includes(code)
+      ? { error: refusedRecord(error), canRetry, isOfRecord: true }
+      : { error, canRetry }
+  }
+}
+
+function keyOf({ topic, partition }: OutgoingBatch): string {
+  return `${topic}:${partition}`
+}
+
+function codeOf(response: produceV11.ProduceResponse, { topic, partition }: OutgoingBatch): number {
+  const answers = response.responses.find(({ name }) => name === topic)?.partitionResponses
+  return answers?.find(({ index }) => index === partition)?.errorCode ?? -1
+}

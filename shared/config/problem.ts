@@ -1,0 +1,107 @@
+import { z } from 'zod'
+import { nearestOf } from '#shared/nearest.ts'
+
+/*
+ * What is wrong with a setting, for the person who wrote it: where it stands, what may stand there, and what does. zod's own
+ * words leave the value out.
+ */
+
+const SHOWN_MAX = 80
+/** Fields whose values are not shown, not even where they are wrong: a key itself may stand where its variable belongs. */
+const SECRET = /headers|key|secret|password/i
+/** How different words of a few letters may be and still be the same one misspelt. */
+const TYPO_MAX = 2
+
+type Issue = z.core.$ZodIssue
+type JsonSchema = z.core.JSONSchema.BaseSchema
+
+/**
+ * One problem in a line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
+ *
+ * @param input What was checked. @param isSecret The value is not shown.
+ */
+export function problemText(issue: Issue, input: unknown, isSecret = false): string {
+  const value = valueAt(input, issue.path)
+  const mayBeShown = !isSecret && !issue.path.some((step) => SECRET.test(String(step)))
+  const isShown = mayBeShown && value !== undefined && issue.code !== 'unrecognized_keys'
+  const name = z.core.toDotPath(issue.path)
+  return `${name === '' ? '' : `${name}: `}${expectation(issue)}${isShown ? `, got ${shown(value)}` : ''}`
+}
+
+/** The same of a whole file: what it does not know it names with the fields that may be there. */
+export function problemTexts(error: z.ZodError, input: unknown, schema: z.ZodType): string[] {
+  return error.issues.map((issue) => {
+    const text = problemText(issue, input)
+    if (issue.code !== 'unrecognized_keys') return text
+    const known = fieldsAt(z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }), issue.path, input)
+    return known.length === 0 ? text : `${text}${meant(issue.keys, known)}. There may be ${known.join(', ')}`
+  })
+}
+
+function expectation(issue: Issue): string {
+  switch (issue.code) {
+    case 'invalid_type':
+      return issue.input === undefined && issue.message.includes('undefined')
+        ? 'is missing'
+        : `expected ${kind(issue.expected)}`
+    case 'invalid_value':
+      return `expected ${issue.values.length > 1 ? 'one of ' : ''}${issue.values.join(', ')}`
+    case 'too_small':
+      return issue.origin === 'string' ? tooShort(Number(issue.minimum)) : `must be ${issue.minimum} or more`
+    case 'too_big':
+      return `must be ${issue.maximum} or less`
+    case 'unrecognized_keys':
+      return `unknown field ${issue.keys.map(shown).join(', ')}`
+    case 'invalid_format':
+      return issue.format === 'url' ? 'expected a URL such as http://host:port' : issue.message
+    default:
+      return issue.message
+        .replace(/^Invalid discriminator value\. Expected/, 'expected one of')
+        .replaceAll(/'(\w+)' ?\|? ?/g, '$1, ')
+        .replace(/, $/, '')
+  }
+}
+
+function tooShort(minimum: number): string {
+  return minimum <= 1 ? 'must not be empty' : `must have ${minimum} characters or more`
+}
+
+function kind(expected: string): string {
+  if (expected === 'int') return 'a whole number'
+  return `${/^[aeiou]/.test(expected) ? 'an' : 'a'} ${expected === 'record' ? 'object' : expected}`
+}
+
+function valueAt(input: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>((value, key) => (value as Record<PropertyKey, unknown> | undefined)?.[key], input)
+}
+
+/** A value on one line, without the password of a URL. */
+function shown(value: unknown): string {
+  if (typeof value === 'string') return `'${value.replace(/\/\/[^/@\s]*@/g, '//***@').slice(0, SHOWN_MAX)}'`
+  return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)
+}
+
+/** Names of the fields an object may have there; of alternatives those of the one that its value chose. */
+function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
+  const own = chosen(schema, value)
+  const [key, ...rest] = path
+  if (key === undefined) return Object.keys(own.properties ?? {})
+  const inner = typeof key === 'number' ? own.items : own.properties?.[String(key)]
+  if (typeof inner !== 'object' || Array.isArray(inner)) return []
+  return fieldsAt(inner, rest, (value as Record<PropertyKey, unknown>)[key])
+}
+
+function chosen(schema: JsonSchema, value: unknown): JsonSchema {
+  const options = (schema.anyOf ?? schema.oneOf ?? []) as JsonSchema[]
+  const { type } = (value ?? {}) as { type?: unknown }
+  const isOf = ({ properties }: JsonSchema) => {
+    const own = properties?.type as JsonSchema | undefined
+    return own?.const === type || own?.enum?.some((each) => each === type)
+  }
+  return options.find(isOf) ?? schema
+}
+
+function meant(keys: readonly string[], known: readonly string[]): string {
+  const [near] = keys.flatMap((key) => nearestOf(key, known).filter(({ distance }) => distance <= TYPO_MAX))
+  return near === undefined ? '' : ` (did you mean ${near.name}?)`
+}

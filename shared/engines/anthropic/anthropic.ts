@@ -1,0 +1,86 @@
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import { answerEvents } from '#shared/engines/upstream/answer.ts'
+import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { Upstream, type UpstreamCall, type UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AnthropicDecoder } from './decode.ts'
+import { encodeAnthropic, encodeCount } from './encode.ts'
+
+/** The dialect of calls that name none, such as chat completions; upstreams keep old versions alive. */
+const VERSION = '2023-06-01'
+
+/** Bytes of the answer to count_tokens. */
+const COUNT_MAX = 64 * 1024
+
+/**
+ * A chat engine on any server that speaks POST /v1/messages.
+ *
+ * @param model A model whose engine is of type `anthropic`.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ */
+export function openAnthropicEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+  if (model.engine.type !== 'anthropic') throw new Error(`model '${model.id}' does not run on an Anthropic upstream`)
+  return new AnthropicEngine(model, model.engine, env)
+}
+
+class AnthropicEngine implements ChatEngine {
+  readonly #model: ModelConfig
+  readonly #config: UpstreamConfig
+  readonly #upstream: Upstream
+  /** What the catalogue says in headers: its version holds for every call, its features are added to the caller's. */
+  readonly #isVersionSet: boolean
+  readonly #betas: string | undefined
+
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
+    this.#model = model
+    this.#config = config
+    const key = keyOf(model, env)
+    const headers = { 'anthropic-version': VERSION, ...(key ? { 'x-api-key': key } : {}) }
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
+    const set = new Map(Object.entries(config.headers).map(([name, value]) => [name.toLowerCase(), value]))
+    this.#isVersionSet = set.has('anthropic-version')
+    this.#betas = set.get('anthropic-beta')
+  }
+
+  generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
+    const open = () => {
+      const body = encodeAnthropic(request, this.#model, this.#config)
+      return this.#call('/v1/messages', request, body, options)
+    }
+    return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
+  }
+
+  /** Undefined also when the upstream is in trouble: an estimate beats an error. Bad requests are told. */
+  async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
+    const body = encodeCount(request, this.#model, this.#config)
+    try {
+      const exchange = await this.#upstream.call(this.#call('/v1/messages/count_tokens', request, body, options))
+      const { input_tokens } = JSON.parse(await exchange.text(COUNT_MAX)) as { input_tokens?: unknown }
+      return typeof input_tokens === 'number' ? input_tokens : undefined
+    } catch (error) {
+      options.signal.throwIfAborted()
+      if (error instanceof ServiceError && error.status === 400) throw error
+      return undefined
+    }
+  }
+
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+
+  #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): UpstreamCall {
+    const { signal, traceparent } = options
+    const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
+    return { path, headers, body: JSON.stringify(body), isStream: request.stream, signal }
+  }
+
+  #headersOf({ anthropic }: GenerateRequest): Record<string, string> {
+    const { version, beta } = anthropic ?? {}
+    return {
+      ...(version !== undefined && !this.#isVersionSet && { 'anthropic-version': version }),
+      ...(beta !== undefined && { 'anthropic-beta': this.#betas === undefined ? beta : `${this.#betas},${beta}` }),
+    }
+  }
+}

@@ -1,0 +1,137 @@
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
+import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { ServiceError } from '#shared/error.ts'
+import { encodeConversation } from './messages.ts'
+
+/** The dialect requires a limit; this one holds when neither the caller nor the catalogue names one. */
+const MAX_TOKENS_DEFAULT = 4_096
+
+/**
+ * The body of POST /v1/messages for an upstream of the Anthropic dialect.
+ *
+ * Chat completions can ask for things this dialect has no words for. What would change the answer is refused; `seed` is
+ * left out, since it promises nothing, and so is a penalty of 0.
+ *
+ * @throws ServiceError when the request asks for something the dialect cannot say
+ */
+export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
+  requireSayable(request)
+  return defined({
+    ...promptFields(request, model, config),
+    max_tokens: maxTokens(request, model) ?? model.limits.max_output_tokens ?? MAX_TOKENS_DEFAULT,
+    temperature: temperature(request),
+    top_p: request.top_p,
+    top_k: request.top_k,
+    stop_sequences: request.stop.length > 0 ? request.stop : undefined,
+    metadata: request.user === undefined ? undefined : { user_id: request.user },
+    stream: request.stream,
+  })
+}
+
+/** The body of POST /v1/messages/count_tokens: what the model reads, without what rules its answer. */
+export function encodeCount(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
+  const { model: name, system, messages, tools, tool_choice, thinking } = promptFields(request, model, config)
+  return defined({ model: name, system, messages, tools, tool_choice, thinking })
+}
+
+function promptFields(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): Record<string, unknown> {
+  const extra = request.dialect === 'anthropic' ? request.extra : undefined
+  const reasons = model.capabilities.reasoning
+  return {
+    ...extra,
+    model: config.model ?? model.id,
+    ...encodeConversation(request),
+    ...tools(request),
+    thinking: reasons ? thinking(request, extra?.thinking) : undefined,
+    output_config: outputConfig(request, reasons, extra?.output_config),
+  }
+}
+
+function requireSayable(request: GenerateRequest): void {
+  if (request.n > 1) refuse(request, 'n')
+  if (request.logprobs) refuse(request, 'logprobs')
+  if (request.presence_penalty) refuse(request, 'presence_penalty')
+  if (request.frequency_penalty) refuse(request, 'frequency_penalty')
+  if (Object.keys(request.logit_bias ?? {}).length > 0) refuse(request, 'logit_bias')
+  if (request.response_format?.type === 'json_object') {
+    const message = `The model '${request.model}' cannot promise any JSON object; use json_schema instead.`
+    throw new ServiceError('unsupported_value', message, { param: 'response_format' })
+  }
+}
+
+function refuse(request: GenerateRequest, param: string): never {
+  throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take ${param}.`, { param })
+}
+
+/** Chat completions go up to 2, this dialect to 1: the hottest there is stands for anything hotter. */
+function temperature({ temperature }: GenerateRequest): number | undefined {
+  return temperature === undefined ? undefined : Math.min(temperature, 1)
+}
+
+/** The dialect has no subset of tools, so the others are left out. */
+function tools(request: GenerateRequest): object {
+  const allowed = request.allowed_tools
+  const offered = allowed ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
+  if (offered.length === 0) return {}
+  return {
+    tools: offered.map((tool) => encodeTool(tool, request.dialect === 'anthropic')),
+    tool_choice: toolChoice(request),
+  }
+}
+
+function encodeTool(tool: Tool, sameDialect: boolean): object {
+  const { name, description, parameters, strict } = tool
+  const input_schema = { type: 'object', ...(Object.keys(parameters).length > 0 ? parameters : { properties: {} }) }
+  return defined({ ...(sameDialect ? tool.extra : {}), name, description, input_schema, strict })
+}
+
+function toolChoice(request: GenerateRequest): object | undefined {
+  const single = request.parallel_tool_calls === false ? { disable_parallel_tool_use: true } : {}
+  const choice = request.tool_choice
+  switch (choice?.type) {
+    case 'none':
+      return { type: 'none' }
+    case 'required':
+      return { type: 'any', ...single }
+    case 'tool':
+      return { type: 'tool', name: choice.name, ...single }
+    case 'auto':
+      return { type: 'auto', ...single }
+    default:
+      return request.parallel_tool_calls === false ? { type: 'auto', ...single } : undefined
+  }
+}
+
+/** Thinking in the dialect's own words goes along as it came; what has an internal form may have been clamped since. */
+function thinking(request: GenerateRequest, extra: unknown): object | undefined {
+  const own = thinkingOf(request)
+  return own ? { ...(extra as object | undefined), ...own } : (extra as object | undefined)
+}
+
+/** Chat completions know an effort only, which leaves the length of the thinking to the model. */
+function thinkingOf({ reasoning, dialect }: GenerateRequest): object | undefined {
+  if (!reasoning) return undefined
+  if (reasoning.enabled === false || reasoning.effort === 'none') return { type: 'disabled' }
+  if (reasoning.budget_tokens !== undefined) return { type: 'enabled', budget_tokens: reasoning.budget_tokens }
+  const isWanted = reasoning.adaptive || (dialect === 'openai' && reasoning.effort !== undefined)
+  return isWanted ? { type: 'adaptive' } : undefined
+}
+
+function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown): object | undefined {
+  const format = request.response_format
+  const effort = reasons ? wordOfEffort(request.reasoning?.effort) : undefined
+  const set = defined({
+    ...(extra as object | undefined),
+    format: format?.type === 'json_schema' ? { type: 'json_schema', schema: format.schema } : undefined,
+    effort,
+  })
+  return Object.keys(set).length > 0 ? set : undefined
+}
+
+/** The dialect knows neither `none` (thinking is disabled then) nor `minimal`. */
+function wordOfEffort(effort: string | undefined): string | undefined {
+  if (effort === 'none') return undefined
+  return effort === 'minimal' ? 'low' : effort
+}

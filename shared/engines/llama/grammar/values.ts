@@ -1,0 +1,51 @@
+import { numberOf, type Schema } from '#shared/json-schema/json-schema.ts'
+import { alike, choice, type Match, matchOf } from './match.ts'
+import { type Bounds, floatRange, integerRange } from './numbers.ts'
+
+/** A property of an object. */
+export interface Member {
+  readonly name: string
+  readonly value: Match
+  /** Rule of the name and the value. */
+  readonly pair: string
+  readonly isRequired: boolean
+}
+
+/** What an object begins with: its members, up to the first that may be left out or is not the same each time. */
+export function openingOf(members: readonly Member[]): string {
+  let opening = '{'
+  for (const { name, value, isRequired } of members) {
+    if (!isRequired) break
+    opening += `${opening === '{' ? '' : ', '}${JSON.stringify(name)}: ${value.opening}`
+    if (!value.isWhole) break
+  }
+  return opening
+}
+
+/** Any value. */
+export const VALUE = alike('value', 8)
+/** Any object. */
+export const OBJECT = matchOf('object', '{', [VALUE])
+/** Any string. */
+export const STRING = matchOf('string', '"')
+
+/** A number, whole or not, within the bounds of a schema. */
+export function numberMatch(schema: Schema, isInteger: boolean): Match {
+  const bounds = boundsOf(schema)
+  const text = isInteger ? (integerRange(bounds) ?? 'integer') : (floatRange(bounds) ?? 'number')
+  return alike(text, text.split(' | ').length + 1)
+}
+
+/** One of these; anything when there are none. */
+export function choiceOrValue(alternatives: readonly Match[]): Match {
+  return alternatives.length === 0 ? VALUE : choice(alternatives)
+}
+
+function boundsOf(schema: Schema): Bounds {
+  return {
+    minimum: numberOf(schema, 'minimum'),
+    maximum: numberOf(schema, 'maximum'),
+    exclusiveMinimum: numberOf(schema, 'exclusiveMinimum'),
+    exclusiveMaximum: numberOf(schema, 'exclusiveMaximum'),
+  }
+}

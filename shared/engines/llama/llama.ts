@@ -1,0 +1,167 @@
+import { isAbsolute, join } from 'node:path'
+import type { LlamaContextSequence } from 'node-llama-cpp'
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { ConfigError } from '#shared/config/config.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import { ServiceError } from '#shared/error.ts'
+import { getWeightsState, isKnownWeights, prepareWeights } from '#shared/prepare/weights.ts'
+import { answer } from './answer.ts'
+import { refuseMedia, tokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
+import { type LlamaRuntime, openRuntime } from './runtime.ts'
+
+/** How long after a failed preparation a call may start the next. */
+const RETRY_PREPARATION_MS = 60_000
+/** What callers are told to wait while weights are prepared. */
+const RETRY_AFTER_MS = 5_000
+/** How long close waits for calls to notice. */
+const CLOSE_MS = 5_000
+
+/** Where a llama engine finds its model. */
+export interface LlamaEngineOptions {
+  /** Directory of prepared weights, DATA_DIR/models. */
+  readonly weightsDir: string
+  /** Directory of the operator's own GGUF files; default: weightsDir. */
+  readonly modelsDir?: string | undefined
+  /** A call that finds known weights absent starts their preparation (the default). False: somebody else does. */
+  readonly prepare?: boolean | undefined
+  /** The Python that prepares; default python3 of the PATH. */
+  readonly python?: string | undefined
+  /** Hears of a preparation that this engine started. */
+  readonly onProgress?: (fraction: number, message: string) => void
+}
+
+/**
+ * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU.
+ *
+ * Nothing is loaded before the first call. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
+ * arguments are enforced by grammar (llama-grammar.ts says how far); tools are chosen as llama-tools.ts says, at most one
+ * call an answer. Text only.
+ *
+ * @throws ConfigError when the configuration names neither a file nor known weights
+ */
+export function openLlamaEngine(model: ModelConfig, options: LlamaEngineOptions): ChatEngine {
+  return new LlamaEngine(model, options)
+}
+
+class LlamaEngine implements ChatEngine {
+  readonly #config: ModelConfig
+  readonly #engine: Extract<ModelConfig['engine'], { type: 'llama' }>
+  readonly #options: LlamaEngineOptions
+  readonly #closing = new AbortController()
+  #runtime: Promise<LlamaRuntime> | undefined
+  #preparation: Promise<unknown> | undefined
+
+  constructor(config: ModelConfig, options: LlamaEngineOptions) {
+    if (config.engine.type !== 'llama') throw new ConfigError([`models: ${config.id} is not a llama model`])
+    const { file, weights } = config.engine
+    if (file === undefined && (weights === undefined || !isKnownWeights(weights))) {
+      throw new ConfigError([`models: ${config.id} needs engine.file, or engine.weights of a known set`])
+    }
+    this.#config = config
+    this.#engine = config.engine
+    this.#options = options
+  }
+
+  async *generate(request: GenerateRequest, options: GenerateOptions): AsyncGenerator<GenerateEvent> {
+    refuseMedia(request)
+    const signal = AbortSignal.any([options.signal, this.#closing.signal])
+    const runtime = await this.#load(signal)
+    await runtime.slots.take(signal)
+    const sequence = runtime.sequences.pop() as LlamaContextSequence
+    try {
+      yield* answer({ config: this.#config, runtime, sequence, request, signal })
+    } finally {
+      await release(runtime, sequence)
+    }
+  }
+
+  /** With tools: the size of the prompt that leads to a call of the first one. */
+  async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
+    const signal = AbortSignal.any([options.signal, this.#closing.signal])
+    const runtime = await this.#load(signal)
+    const [tool] = request.tools
+    const prompt = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
+    return (await tokensOf(runtime, prompt, signal)).length
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    await this.#preparation
+    const runtime = await this.#runtime?.catch(() => undefined)
+    this.#runtime = undefined
+    if (!runtime) return
+    await takeAll(runtime, this.#engine.parallel)
+    await runtime.llama.dispose()
+  }
+
+  /** The loaded model; the first call loads it, for all. */
+  async #load(signal: AbortSignal): Promise<LlamaRuntime> {
+    signal.throwIfAborted()
+    this.#runtime ??= this.#open().catch((error) => {
+      this.#runtime = undefined
+      throw error
+    })
+    const { promise, reject } = Promise.withResolvers<never>()
+    const leave = () => reject(signal.reason)
+    signal.addEventListener('abort', leave, { once: true })
+    try {
+      return await Promise.race([this.#runtime, promise])
+    } finally {
+      signal.removeEventListener('abort', leave)
+    }
+  }
+
+  async #open(): Promise<LlamaRuntime> {
+    const { context_tokens, parallel } = this.#engine
+    return await openRuntime(await this.#findFile(), context_tokens, parallel)
+  }
+
+  async #findFile(): Promise<string> {
+    const { file, weights } = this.#engine
+    const { weightsDir, modelsDir = weightsDir, prepare = true } = this.#options
+    if (file !== undefined) return isAbsolute(file) ? file : join(modelsDir, file)
+    const state = await getWeightsState(weights ?? '', weightsDir)
+    if (state.state === 'ready') return state.file
+    const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
+    if (prepare && failedAgoMs > RETRY_PREPARATION_MS) this.#prepare(weights ?? '')
+    throw this.#notReady(state)
+  }
+
+  #notReady(state: Awaited<ReturnType<typeof getWeightsState>>): ServiceError {
+    const about = `The model ${this.#config.id}`
+    if (state.state === 'failed') {
+      const message = `${about} could not be prepared: ${state.reason}`
+      return new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
+    }
+    const percent = state.state === 'preparing' ? Math.floor(100 * state.fraction) : 0
+    const message = `${about} is being prepared (${percent} %). Try again shortly.`
+    return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
+  }
+
+  #prepare(weights: string): void {
+    const { weightsDir, python, onProgress } = this.#options
+    this.#preparation ??= prepareWeights(weights, weightsDir, {
+      python,
+      signal: this.#closing.signal,
+      ...(onProgress ? { onProgress } : {}),
+    })
+      // Why it failed is written beside the weights, where readiness and the next call find it.
+      .catch(() => {})
+      .finally(() => {
+        this.#preparation = undefined
+      })
+  }
+}
+
+async function release(runtime: LlamaRuntime, sequence: LlamaContextSequence): Promise<void> {
+  if (!sequence.disposed) await sequence.clearHistory()
+  runtime.sequences.push(sequence)
+  runtime.slots.release()
+}
+
+/** Waits until no call holds a sequence; a caller that neither reads nor leaves is not waited for. */
+async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
+  const signal = AbortSignal.timeout(CLOSE_MS)
+  for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)
+}

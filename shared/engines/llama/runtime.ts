@@ -1,0 +1,98 @@
+import { stat } from 'node:fs/promises'
+import { availableParallelism } from 'node:os'
+import type { ChatWrapper, Llama, LlamaContext, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
+import { Slots } from '#shared/engines/slots.ts'
+import { ServiceError } from '#shared/error.ts'
+import { longestTokenBytes } from './tokens.ts'
+
+/** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */
+export const PROMPT_CHUNK_TOKENS = 64
+
+/** The module, loaded on first use: it costs half a second and 50 MB, and is an optional dependency. */
+export type LlamaModule = typeof import('node-llama-cpp')
+
+/** A model in memory, with its sequences. Disposed by the engine that opened it. */
+export interface LlamaRuntime {
+  readonly module: LlamaModule
+  readonly llama: Llama
+  readonly model: LlamaModel
+  readonly wrapper: ChatWrapper
+  /** One for each sequence: who has taken one takes a sequence of {@link sequences}, and puts it back. */
+  readonly slots: Slots
+  readonly sequences: LlamaContextSequence[]
+  /** Most tokens of a prompt and its answer together. */
+  readonly contextTokens: number
+  /** Bytes of text that the longest token stands for; Infinity: unknown. */
+  readonly tokenBytesMax: number
+}
+
+/**
+ * Loads a GGUF file with llama.cpp on the CPU.
+ *
+ * @param contextTokens Wanted window of each sequence
+ * @param parallel Sequences that generate at once
+ * @throws ServiceError `model_loading` when the file, the optional package or memory is missing
+ */
+export async function openRuntime(file: string, contextTokens: number, parallel: number): Promise<LlamaRuntime> {
+  await stat(file).catch((cause) => {
+    throw new ServiceError('model_loading', 'The model file is not on this worker.', { cause })
+  })
+  const module = await importModule()
+  const llama = await module
+    .getLlama({
+      gpu: false,
+      build: 'never',
+      skipDownload: true,
+      logLevel: module.LlamaLogLevel.error,
+      maxThreads: threadCount(),
+    })
+    .catch(unloadable)
+  try {
+    const model = await llama.loadModel({ modelPath: file })
+    const context = await model.createContext({
+      contextSize: contextTokens,
+      sequences: parallel,
+      batchSize: PROMPT_CHUNK_TOKENS * parallel,
+      threads: threadCount(),
+    })
+    return {
+      module,
+      llama,
+      model,
+      wrapper: module.resolveChatWrapper(model),
+      slots: new Slots(parallel),
+      sequences: getSequences(context, parallel),
+      // llama.cpp keeps one place free; at the last one the library would begin to forget the prompt.
+      contextTokens: Math.min(contextTokens, context.contextSize) - 1,
+      tokenBytesMax: longestTokenBytes(model),
+    }
+  } catch (error) {
+    await llama.dispose()
+    return unloadable(error)
+  }
+}
+
+/**
+ * One core less than there are, since the service needs one itself. Never more threads than cores: llama.cpp's threads
+ * wait for each other by spinning, and 4 threads on 2 cores generated 0.3 tokens a second where 1 does 46.
+ */
+function threadCount(): number {
+  return Math.max(1, availableParallelism() - 1)
+}
+
+async function importModule(): Promise<LlamaModule> {
+  try {
+    return await import('node-llama-cpp')
+  } catch (cause) {
+    const fix = 'install it with: npm install --include=optional'
+    throw new ServiceError('model_loading', `This model needs the optional package node-llama-cpp; ${fix}.`, { cause })
+  }
+}
+
+function getSequences(context: LlamaContext, count: number): LlamaContextSequence[] {
+  return Array.from({ length: count }, () => context.getSequence())
+}
+
+function unloadable(cause: unknown): never {
+  throw new ServiceError('model_loading', 'The model could not be loaded on this worker.', { cause })
+}

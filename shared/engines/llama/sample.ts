@@ -1,0 +1,129 @@
+import { randomInt } from 'node:crypto'
+import type { LlamaContextSequence, LlamaGrammar, SequenceEvaluateOptions, Token } from 'node-llama-cpp'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { type LlamaRuntime, PROMPT_CHUNK_TOKENS } from './runtime.ts'
+
+// What the makers of SmolLM2 recommend; OpenAI's default of 1 makes a small model ramble.
+const TEMPERATURE = 0.2
+const TOP_P = 0.9
+/** Tokens that presence and frequency penalties look back on. */
+const PENALTY_WINDOW = 256
+
+/** The part of a request that steers sampling. */
+export type SamplingRequest = Partial<
+  Pick<
+    GenerateRequest,
+    | 'temperature'
+    | 'top_p'
+    | 'top_k'
+    | 'seed'
+    | 'presence_penalty'
+    | 'frequency_penalty'
+    | 'logit_bias'
+    | 'logprobs'
+    | 'extra'
+  >
+>
+
+/** How one answer is sampled. */
+export interface Sampling {
+  readonly options: SequenceEvaluateOptions
+  readonly wantsProbabilities: boolean
+  /** Tokens of the answer so far, kept up to date by {@link sample}. */
+  readonly generated: Token[]
+}
+
+/** One sampled token. */
+export interface Sampled {
+  readonly token: Token
+  /** Of the whole vocabulary, highest first; when asked for. */
+  readonly probabilities?: ReadonlyMap<Token, number> | undefined
+}
+
+/**
+ * Translates the sampling fields of a request. Also knows `min_p`, as servers of open models do.
+ *
+ * @param choice Which of the n choices: it varies the seed
+ * @throws ServiceError `invalid_value` for a logit_bias that names no token of the model
+ */
+export function openSampling(
+  runtime: LlamaRuntime,
+  request: SamplingRequest,
+  grammar: LlamaGrammar | undefined,
+  choice = 0,
+): Sampling {
+  const { module, model } = runtime
+  const generated: Token[] = []
+  const seed = request.seed === undefined ? randomInt(2 ** 32) : Number(BigInt.asUintN(32, BigInt(request.seed)))
+  const minP = request.extra?.min_p
+  const { presence_penalty: presencePenalty, frequency_penalty: frequencyPenalty } = request
+  const options: SequenceEvaluateOptions = {
+    temperature: request.temperature ?? TEMPERATURE,
+    topP: request.top_p ?? TOP_P,
+    topK: request.top_k ?? 0,
+    minP: typeof minP === 'number' ? minP : 0,
+    seed: (seed + choice) % 2 ** 32,
+    tokenBias: readLogitBias(runtime, request.logit_bias),
+    grammarEvaluationState: grammar && new module.LlamaGrammarEvaluationState({ model, grammar }),
+  }
+  if (presencePenalty || frequencyPenalty) {
+    const punishTokens = () => generated.slice(-PENALTY_WINDOW)
+    const penalties = { presencePenalty: presencePenalty ?? 0, frequencyPenalty: frequencyPenalty ?? 0 }
+    options.repeatPenalty = { punishTokens, maxPunishTokens: PENALTY_WINDOW, penalty: 1, ...penalties }
+  }
+  return { options, wantsProbabilities: request.logprobs ?? false, generated }
+}
+
+/** Evaluates a prompt but for its last token, in pieces, so that an abort need not wait for all of it. */
+export async function readPrompt(
+  sequence: LlamaContextSequence,
+  prompt: readonly Token[],
+  signal: AbortSignal,
+): Promise<void> {
+  await sequence.clearHistory()
+  for (let at = 0; at < prompt.length - 1; at += PROMPT_CHUNK_TOKENS) {
+    signal.throwIfAborted()
+    const chunk = prompt.slice(at, Math.min(at + PROMPT_CHUNK_TOKENS, prompt.length - 1))
+    await sequence.evaluateWithoutGeneratingNewTokens(chunk)
+  }
+}
+
+/**
+ * Samples after a prompt that {@link readPrompt} has read, until the model ends its turn, the grammar is complete or the
+ * caller leaves the loop. Leaves the sequence as it found it: the same prompt may be sampled again.
+ */
+export async function* sample(
+  sequence: LlamaContextSequence,
+  prompt: readonly Token[],
+  sampling: Sampling,
+  signal: AbortSignal,
+): AsyncGenerator<Sampled> {
+  const last = prompt.slice(-1)
+  const metadata = { probabilities: sampling.wantsProbabilities }
+  try {
+    for await (const sampled of sequence.evaluateWithMetadata(last, metadata, sampling.options)) {
+      signal.throwIfAborted()
+      sampling.generated.push(sampled.token)
+      yield sampled
+    }
+  } finally {
+    await sequence.eraseContextTokenRanges([{ start: prompt.length - 1, end: sequence.nextTokenIndex }])
+  }
+}
+
+function readLogitBias({ module, model }: LlamaRuntime, bias: GenerateRequest['logit_bias']) {
+  if (!bias) return undefined
+  const tokenBias = new module.TokenBias(model.tokenizer)
+  const vocabulary = model.fileInfo.metadata.tokenizer.ggml.tokens.length
+  for (const [key, value] of Object.entries(bias)) {
+    const id = Number(key)
+    if (!Number.isInteger(id) || id < 0 || id >= vocabulary) {
+      const problem = `Invalid 'logit_bias': ${key} is not a token of this model (0 to ${vocabulary - 1}).`
+      throw new ServiceError('invalid_value', problem, { param: 'logit_bias' })
+    }
+    // The library leaves end-of-turn tokens alone, whatever is asked for them.
+    tokenBias.set(id as Token, { logit: value })
+  }
+  return tokenBias
+}

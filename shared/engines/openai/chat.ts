@@ -1,0 +1,51 @@
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
+import { answerEvents } from '#shared/engines/upstream/answer.ts'
+import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { Upstream, type UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { OpenAiDecoder } from './decode.ts'
+import { encodeOpenAi } from './encode.ts'
+
+/**
+ * A chat engine on any server that speaks POST /chat/completions: vLLM, llama.cpp, Ollama, LocalAI, OpenAI.
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ */
+export function openOpenAiEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+  if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
+  return new OpenAiEngine(model, model.engine, env)
+}
+
+class OpenAiEngine implements ChatEngine {
+  readonly #model: ModelConfig
+  readonly #config: UpstreamConfig
+  readonly #upstream: Upstream
+
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
+    this.#model = model
+    this.#config = config
+    const key = keyOf(model, env)
+    const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
+  }
+
+  generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
+    const open = () => ({
+      path: '/chat/completions',
+      headers: {
+        'idempotency-key': options.idempotencyKey,
+        ...(options.traceparent ? { traceparent: options.traceparent } : {}),
+      },
+      body: JSON.stringify(encodeOpenAi(request, this.#model, this.#config)),
+      isStream: request.stream,
+      signal: options.signal,
+    })
+    return answerEvents(this.#upstream, request, open, new OpenAiDecoder(request))
+  }
+
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+}

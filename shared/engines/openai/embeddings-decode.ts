@@ -1,0 +1,71 @@
+import { z } from 'zod'
+import type { Embedded } from '#shared/engines/embedding.ts'
+import { ServiceError } from '#shared/error.ts'
+import { vectorFromBase64 } from '#shared/vector.ts'
+
+/** What is read of an answer; servers add much else, and some leave out `index` or `usage`. */
+const Answer = z.object({
+  data: z.array(
+    z.object({
+      index: z.int().min(0).optional(),
+      embedding: z.unknown(),
+      tokens: z.int().min(0).optional().describe('Of this text: the local model server tells'),
+    }),
+  ),
+  usage: z
+    .object({ prompt_tokens: z.int().min(0).optional(), total_tokens: z.int().min(0).optional() })
+    .nullish()
+    .catch(undefined),
+})
+type Entry = z.infer<typeof Answer>['data'][number]
+
+/**
+ * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order.
+ *
+ * @throws ServiceError `upstream_error` when it is not one vector for each text. Its `param` is `input`, or names the text
+ *   whose vector is bad: what one caller sent may have spoilt the answer to all.
+ */
+export function decodeEmbeddings(model: string, body: Record<string, unknown>, count: number): Embedded {
+  const { data: answer } = Answer.safeParse(body)
+  if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
+  const entries = inOrder(answer.data, count)
+  if (!entries) throw unusable(model, `did not give one vector for each of ${count} texts`)
+  const vectors = entries.map(({ embedding }, place) => vectorOf(model, embedding, `input[${place}]`))
+  const size = vectors[0]?.length
+  if (vectors.some((vector) => vector.length !== size)) throw unusable(model, 'gave vectors of several lengths')
+  const each = entries.map(({ tokens }) => tokens).filter((tokens) => tokens !== undefined)
+  return {
+    vectors,
+    tokens: answer.usage?.prompt_tokens ?? answer.usage?.total_tokens,
+    tokensEach: each.length === count ? each : undefined,
+  }
+}
+
+/** The entries by their index, else as they came; undefined unless it is each index once. */
+function inOrder(data: readonly Entry[], count: number): Entry[] | undefined {
+  const entries = new Array<Entry>(count)
+  for (const [place, entry] of data.entries()) {
+    const index = entry.index ?? place
+    if (index >= count || entries[index]) return undefined
+    entries[index] = entry
+  }
+  return data.length === count ? entries : undefined
+}
+
+function vectorOf(model: string, embedding: unknown, param: string): Float32Array {
+  const vector = typeof embedding === 'string' ? vectorFromBase64(embedding) : vectorFromNumbers(embedding)
+  if (!vector || vector.length === 0) throw unusable(model, 'gave a vector that cannot be read', param)
+  // They have no JSON form, and no distance to anything. Models in half precision overflow into them.
+  if (!vector.every(Number.isFinite)) throw unusable(model, 'gave a vector with numbers that are not finite', param)
+  return vector
+}
+
+/** By hand: a schema would take longer than all else that happens to an answer. */
+function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
+  if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
+  return Float32Array.from(embedding)
+}
+
+function unusable(model: string, what: string, param = 'input'): ServiceError {
+  return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { param })
+}

@@ -1,0 +1,127 @@
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { ServiceError } from '#shared/error.ts'
+import { encodeTurns } from './messages.ts'
+
+/** How a budget of reasoning tokens reads as an effort: the first row whose bound it does not exceed. */
+const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
+  [2_048, 'low'],
+  [8_192, 'medium'],
+  [Number.POSITIVE_INFINITY, 'high'],
+]
+
+/**
+ * The body of POST /chat/completions for an upstream of the OpenAI dialect.
+ *
+ * OpenAI's own servers and the many compatible ones differ in a few fields; where they do, the base URL decides. Unknown
+ * fields of a request that came in by the same dialect go along, but never override a known one.
+ *
+ * @throws ServiceError when the request asks for something the dialect cannot say
+ */
+export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
+  const isOpenAi = /(^|\.)(openai\.com|openai\.azure\.com)$/.test(new URL(config.base_url).hostname)
+  const limit = maxTokens(request, model)
+  return defined({
+    ...(request.dialect === 'openai' ? request.extra : {}),
+    model: config.model ?? model.id,
+    messages: encodeTurns(request),
+    // vLLM and SGLang must be told to continue a last assistant turn; llama.cpp and Ollama do so by themselves.
+    ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
+    [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
+    ...sampling(request, isOpenAi),
+    ...tools(request, isOpenAi),
+    response_format: responseFormat(request),
+    reasoning_effort: model.capabilities.reasoning ? effort(request.reasoning) : undefined,
+    user: request.user,
+    stream: request.stream,
+    stream_options: request.stream && config.force_usage ? { include_usage: true } : undefined,
+  })
+}
+
+/** The answer's limit in tokens: the caller's, within the model's; undefined when neither sets one. */
+export function maxTokens(request: GenerateRequest, model: ModelConfig): number | undefined {
+  const { default_output_tokens, max_output_tokens } = model.limits
+  const wanted = request.max_tokens ?? default_output_tokens
+  if (wanted === undefined || max_output_tokens === undefined) return wanted
+  return Math.min(wanted, max_output_tokens)
+}
+
+function sampling(request: GenerateRequest, isOpenAi: boolean): object {
+  if (request.top_k !== undefined && isOpenAi) {
+    throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take top_k.`, {
+      param: 'top_k',
+    })
+  }
+  return {
+    temperature: request.temperature,
+    top_p: request.top_p,
+    top_k: request.top_k,
+    n: request.n > 1 ? request.n : undefined,
+    stop: request.stop.length > 0 ? request.stop : undefined,
+    presence_penalty: request.presence_penalty,
+    frequency_penalty: request.frequency_penalty,
+    logit_bias: request.logit_bias,
+    seed: request.seed,
+    logprobs: request.logprobs || undefined,
+    top_logprobs: request.top_logprobs,
+  }
+}
+
+/** `allowed_tools` is known to OpenAI alone; leaving the other tools out means the same everywhere. */
+function tools(request: GenerateRequest, isOpenAi: boolean): object {
+  const allowed = request.allowed_tools
+  const offered = allowed && !isOpenAi ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
+  if (offered.length === 0) return {}
+  return {
+    tools: offered.map((tool) => encodeTool(tool, request.dialect === 'openai')),
+    tool_choice: allowed && isOpenAi ? allowedTools(request, allowed) : toolChoice(request.tool_choice),
+    parallel_tool_calls: request.parallel_tool_calls,
+  }
+}
+
+function encodeTool(tool: Tool, sameDialect: boolean): object {
+  const { name, description, parameters, strict } = tool
+  return {
+    ...(sameDialect ? tool.extra : {}),
+    type: 'function',
+    function: defined({ name, description, parameters, strict }),
+  }
+}
+
+function toolChoice(choice: GenerateRequest['tool_choice']): unknown {
+  if (choice?.type !== 'tool') return choice?.type
+  return { type: 'function', function: { name: choice.name } }
+}
+
+function allowedTools(request: GenerateRequest, allowed: readonly string[]): unknown {
+  const choice = request.tool_choice
+  if (choice?.type === 'none' || choice?.type === 'tool') return toolChoice(choice)
+  const tools = allowed.map((name) => ({ type: 'function', function: { name } }))
+  return { type: 'allowed_tools', allowed_tools: { mode: choice?.type ?? 'auto', tools } }
+}
+
+function responseFormat(request: GenerateRequest): unknown {
+  const format = request.response_format
+  if (format?.type !== 'json_schema') return format
+  const { name = 'answer', description, schema, strict } = format
+  return { type: 'json_schema', json_schema: defined({ name, description, schema, strict }) }
+}
+
+function effort(reasoning: GenerateRequest['reasoning']): string | undefined {
+  if (!reasoning) return undefined
+  if (reasoning.effort !== undefined) return reasoning.effort
+  if (reasoning.enabled === false) return 'none'
+  const budget = reasoning.budget_tokens
+  return budget === undefined ? undefined : EFFORTS.find(([budgetMax]) => budget <= budgetMax)?.[1]
+}
+
+/** Only the messages protocol defines a last assistant turn as the beginning of the answer. */
+function isPrefill(request: GenerateRequest): boolean {
+  return request.dialect === 'anthropic' && request.turns.at(-1)?.role === 'assistant'
+}
+
+/** The object without its undefined fields. */
+export function defined(fields: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
+}

@@ -1,0 +1,102 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
+import { openReader } from '#shared/engines/upstream/answer.ts'
+import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { Upstream } from '#shared/engines/upstream/upstream.ts'
+import { countText } from '#shared/engines/upstream/usage.ts'
+import { audioTokensOf, TranscriptDecoder } from './decode.ts'
+import { answerFormOf, encodeFields } from './encode.ts'
+import { openForm } from './form.ts'
+
+/**
+ * A transcription engine on any server that speaks POST /audio/transcriptions: Speaches, vLLM, LocalAI, OpenAI, and
+ * whisper.cpp's (with `--inference-path /v1/audio/transcriptions --convert`).
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ */
+export function openOpenAiTranscription(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+): TranscriptionEngine {
+  const { engine } = model
+  if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
+  const key = keyOf(model, env)
+  const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+  const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env) })
+  return {
+    transcribe(request, audio, options) {
+      const form = answerFormOf(request, model)
+      const call = { fields: encodeFields(request, model, form), isStream: form === 'stream' }
+      return callTranscription(upstream, model, request, audio, options, call)
+    },
+    close: () => upstream.close(),
+  }
+}
+
+/**
+ * Sends a file with its form and yields the events of the answer, be it whole or a stream.
+ *
+ * @throws ServiceError, or the signal's reason
+ */
+export async function* callTranscription(
+  upstream: Upstream,
+  model: ModelConfig,
+  request: TranscribeRequest,
+  audio: AudioFile,
+  options: TranscribeOptions,
+  { fields, isStream }: { fields: readonly (readonly [string, string])[]; isStream: boolean },
+): AsyncGenerator<TranscribeEvent, void, undefined> {
+  const decoder = new TranscriptDecoder({
+    model: model.id,
+    language: request.language ?? onlyLanguageOf(model),
+    duration: options.duration,
+    onSeconds: options.onSeconds,
+  })
+  const { headers, body } = await openForm(fields, audio)
+  try {
+    const { signal, idempotencyKey, traceparent } = options
+    const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
+    const exchange = await upstream.call({
+      path: '/audio/transcriptions',
+      headers: { ...headers, 'idempotency-key': idempotencyKey, ...trace },
+      body,
+      isStream,
+      signal,
+    })
+    try {
+      const reader = openReader(exchange, decoder)
+      const out: TranscribeEvent[] = []
+      for (let isOver = false; !isOver; ) {
+        await exchange.waitForBytes()
+        isOver = reader.read(exchange.take(), out)
+        if (isOver) exchange.release(decoder.isDone)
+        if (isOver) decoder.end(out)
+        yield* out
+        out.length = 0
+      }
+    } finally {
+      exchange.release(decoder.isDone)
+    }
+    yield { type: 'usage', usage: await usageOf(decoder) }
+    yield { type: 'finish' }
+  } finally {
+    // Also when the call never got as far as to send it.
+    body.destroy()
+  }
+}
+
+function onlyLanguageOf({ transcription: { languages } }: ModelConfig): string {
+  return (languages?.length === 1 && languages[0]) || ''
+}
+
+/** As the upstream counted; else ten tokens a second of audio, and those of the segments or of the text. */
+async function usageOf({ counted, duration, segmentTokens, text }: TranscriptDecoder) {
+  if (counted) {
+    const { input, text: ofPrompt, output } = counted
+    const details = { input_token_details: { audio_tokens: input - ofPrompt, text_tokens: ofPrompt } }
+    return { input_tokens: input, output_tokens: output, ...(ofPrompt > 0 && details) }
+  }
+  return { input_tokens: audioTokensOf(duration), output_tokens: segmentTokens || (await countText(text)) }
+}

@@ -1,0 +1,238 @@
+/**
+ * What an upstream's failure means to the caller.
+ *
+ * Three questions are answered here and nowhere else: whose fault it is (the caller's request, our configuration, the
+ * upstream), whether another try can help, and how long to wait before it. An upstream's own words are shown only when
+ * they speak of the caller's request, and cleaned (`upstream-words.ts`). They are kept nowhere else: they quote prompts and
+ * keys, so the log has the status, the code and the length of what was said.
+ */
+import type { IncomingHttpHeaders } from 'node:http'
+import { ERRORS, type ErrorCode } from '#schemas/error.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { CleanWords } from './words.ts'
+
+/** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (contract 0.15). */
+const RETRY_AFTER_MS_MAX = 60_000
+
+/** Statuses that ask for patience: the same request may work later. */
+const BUSY = new Set([408, 409, 425, 429])
+
+/** The one status from 500 on that no second try can change. */
+const NOT_IMPLEMENTED = 501
+
+/** A code of an upstream; other texts in its place may be words. */
+const CODE = /^[A-Za-z][\w.-]{0,63}$/
+/** The path of a field, such as `messages[0].content`. */
+const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
+
+/** Some say with a bad request what is wrong between them and us: the key, or the bill. */
+const OURS = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
+const OUR_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
+
+const CONTEXT_FULL =
+  /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
+
+/** What an upstream said in an error body of any known shape. */
+interface Complaint {
+  readonly message: string | undefined
+  readonly type: string | undefined
+  readonly code: string | number | undefined
+  readonly param: string | null
+}
+
+/** Whose words they are, and how they are made fit for callers. */
+export interface Speaker {
+  /** Id of the model, the only name the caller knows the upstream by. */
+  readonly model: string
+  readonly clean: CleanWords
+  /** A server that we start ourselves: its codes are ours, and mean nothing to callers where they are not in our table. */
+  readonly isOurs: boolean
+}
+
+/** What operators may know of an answer that failed: its words would quote the call. */
+class UpstreamAnswer extends Error {
+  readonly facts: { readonly status: number; readonly upstream_code?: string; readonly bytes: number }
+
+  constructor(status: number, { code }: Complaint, bytes: number, clean: CleanWords) {
+    super('The upstream answered with a failure.')
+    this.name = 'UpstreamAnswer'
+    const shown = codeOf(code, clean)
+    this.facts = { status, ...(shown !== undefined && { upstream_code: shown }), bytes }
+  }
+}
+
+/** A connection that failed, by its code alone: the message names the address. */
+class UpstreamConnection extends Error {
+  readonly facts: { readonly reason: string }
+
+  constructor(cause: unknown) {
+    super('The connection failed.')
+    this.name = 'UpstreamConnection'
+    const { code } = (cause ?? {}) as { code?: unknown }
+    this.facts = { reason: typeof code === 'string' ? code : 'unknown' }
+  }
+}
+
+/**
+ * The failure that an upstream's answer with a bad status means.
+ *
+ * @param body The answer's text, whatever it is.
+ */
+export function statusError(
+  speaker: Speaker,
+  status: number,
+  headers: IncomingHttpHeaders,
+  body: string,
+): ServiceError {
+  const complaint = readComplaint(parseJson(body))
+  const cause = new UpstreamAnswer(status, complaint, Buffer.byteLength(body), speaker.clean)
+  return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
+}
+
+/** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body. */
+export function errorInAnswer(speaker: Speaker, body: object): ServiceError {
+  const complaint = readComplaint(body)
+  const status = statusOf(complaint)
+  const cause = new UpstreamAnswer(200, complaint, Buffer.byteLength(JSON.stringify(body)), speaker.clean)
+  return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
+}
+
+/** The failure that a broken or impossible connection means. */
+export function connectionError(model: string, error: unknown): ServiceError {
+  const cause = new UpstreamConnection(error)
+  if (cause.facts.reason === 'UND_ERR_CONNECT_TIMEOUT') {
+    const message = `The upstream of model '${model}' did not accept the connection in time.`
+    return new ServiceError('upstream_timeout', message, { cause })
+  }
+  return new ServiceError('upstream_error', `The connection to the upstream of model '${model}' failed.`, { cause })
+}
+
+/** The failure that an answer nobody can read means. `what` completes the sentence "The upstream … ". */
+export function answerError(model: string, what: string, cause?: unknown): ServiceError {
+  return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { cause })
+}
+
+/** True when the object of an answer or frame carries an error instead of output. */
+export function hasError(body: object): boolean {
+  const { error, object, type } = body as Record<string, unknown>
+  return (error !== undefined && error !== null) || object === 'error' || type === 'error'
+}
+
+function classify(
+  speaker: Speaker,
+  status: number,
+  complaint: Complaint,
+  { how, cause, retryAfterMs }: { how: string; cause: Error; retryAfterMs: number | undefined },
+): ServiceError {
+  const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
+  const upstream = `The upstream of model '${speaker.model}'`
+  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(complaint)
+  if (isAboutRequest) return requestError(upstream, status, complaint, speaker, cause)
+  if (BUSY.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
+  if (status >= 500 && status !== NOT_IMPLEMENTED)
+    return new ServiceError('upstream_error', `${upstream} failed${how}.`, wait)
+  return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
+}
+
+function isAboutUs({ message = '', type = '', code }: Complaint): boolean {
+  return OURS.test(message) || OUR_CODES.has(type) || OUR_CODES.has(String(code))
+}
+
+function requestError(
+  upstream: string,
+  status: number,
+  complaint: Complaint,
+  { clean, isOurs }: Speaker,
+  cause: Error,
+): ServiceError {
+  const message = clean(complaint.message ?? '') || `${upstream} cannot work with this request.`
+  const param = complaint.param !== null && FIELD.test(complaint.param) ? clean(complaint.param) : null
+  const isFull =
+    complaint.code === 'context_length_exceeded' ||
+    complaint.type === 'exceed_context_size_error' ||
+    CONTEXT_FULL.test(message)
+  if (isFull) return new ServiceError('context_length_exceeded', message, { cause, param: param ?? 'messages' })
+  const shown = codeOf(complaint.code, clean)
+  if (shown !== undefined && isOurCode(shown)) return new ServiceError(shown, message, { cause, param })
+  const usual: ErrorCode = status === 413 ? 'request_too_large' : 'invalid_request'
+  return new ServiceError(usual, shown === undefined || isOurs ? message : `${message} (${shown})`, { cause, param })
+}
+
+/** An upstream's code as it may be shown; undefined for none, and for words in its place. */
+function codeOf(code: Complaint['code'], clean: CleanWords): string | undefined {
+  return typeof code === 'string' && CODE.test(code) && clean(code) === code ? code : undefined
+}
+
+/** True for what we call by the same name: bad requests of every kind. */
+function isOurCode(code: string): code is ErrorCode {
+  return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
+}
+
+const STATUS_OF_TYPE: Record<string, number> = {
+  invalid_request_error: 400,
+  BadRequestError: 400,
+  authentication_error: 401,
+  permission_error: 403,
+  not_found_error: 404,
+  request_too_large: 413,
+  rate_limit_error: 429,
+  rate_limit_exceeded: 429,
+  overloaded_error: 429,
+}
+
+function statusOf(complaint: Complaint): number {
+  const code = Number(complaint.code)
+  if (Number.isInteger(code) && code >= 400 && code <= 599) return code
+  return STATUS_OF_TYPE[complaint.type ?? ''] ?? STATUS_OF_TYPE[String(complaint.code)] ?? 500
+}
+
+/**
+ * Reads the error bodies in use: `{error:{message,type,param,code}}` (OpenAI, Anthropic, llama.cpp), `{error:"…"}`
+ * (Ollama), the same fields without the envelope (older vLLM), `{detail}` (FastAPI).
+ */
+function readComplaint(body: unknown): Complaint {
+  const root = asObject(body)
+  const inner = typeof root.error === 'string' ? { message: root.error } : { ...root, ...asObject(root.error) }
+  const { message, detail, type, code, param } = inner as Record<string, unknown>
+  return {
+    message: typeof message === 'string' ? message : detailText(detail),
+    type: typeof type === 'string' ? type : undefined,
+    code: typeof code === 'string' || typeof code === 'number' ? code : undefined,
+    param: typeof param === 'string' && param !== '' ? param : null,
+  }
+}
+
+function detailText(detail: unknown): string | undefined {
+  if (typeof detail === 'string') return detail
+  if (!Array.isArray(detail)) return undefined
+  const first = asObject(detail[0])
+  const path = Array.isArray(first.loc) ? first.loc.filter((step) => step !== 'body').join('.') : ''
+  return typeof first.msg === 'string' ? `${path}: ${first.msg}` : undefined
+}
+
+/** `retry-after-ms`, else `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3). */
+function retryAfter(headers: IncomingHttpHeaders): number | undefined {
+  const millis = Number.parseFloat(String(headers['retry-after-ms']))
+  if (Number.isFinite(millis)) return bounded(millis)
+  const value = headers['retry-after']
+  if (value === undefined) return undefined
+  const seconds = Number(value)
+  return bounded(Number.isFinite(seconds) ? seconds * 1_000 : Date.parse(value) - Date.now())
+}
+
+function bounded(millis: number): number | undefined {
+  return Number.isFinite(millis) ? Math.min(Math.max(Math.ceil(millis), 0), RETRY_AFTER_MS_MAX) : undefined
+}
+
+function asObject(value: unknown): Record<string, unknown> {
+  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {}
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    // A proxy's HTML page or nothing at all: the status alone speaks then.
+    return undefined
+  }
+}

@@ -1,0 +1,182 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEvent } from '#schemas/event.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { StoredBody } from '#shared/jobs/body.ts'
+import type { Outcome } from '#shared/jobs/decide.ts'
+import { DeltaBuffer, type MergeDeltas } from '#shared/jobs/delta-buffer.ts'
+import type { SkippedEvent } from '#shared/jobs/records.ts'
+
+/** Buffered bytes of unread output at which the worker is told to pause, and at which it may go on. */
+const PAUSE_BYTES = 256 * 1024
+const RESUME_BYTES = 64 * 1024
+/** Buffered bytes at which the job ends: a whole answer of that size, or a worker that ignores the pause. */
+const BUFFER_BYTES_MAX = 8 * 1024 * 1024
+
+/** What is known of a job's output. */
+export interface OutputOptions {
+  readonly merge: MergeDeltas
+  /** Whether a delta is output a caller would see twice if the job ran again. */
+  readonly isOutput: (delta: unknown) => boolean
+  /** Default: 8 MiB. */
+  readonly answerBytesMax?: number | undefined
+}
+
+/** What a job asks of its arbiter. */
+export interface Arbiter {
+  /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
+  onOutcome(job: AttachedJob, outcome: Outcome): void
+  /** More output waits than may; the attempt goes on until it is told to stop. */
+  onOverflow(job: AttachedJob, error: ErrorBody): void
+  onPause(job: AttachedJob, isPaused: boolean): void
+  /** A worker other than the bound one started the attempt. */
+  onIntruder(job: AttachedJob, worker: string): void
+}
+
+/**
+ * One attached job, seen by the ingress that holds it.
+ *
+ * `queued → running → done`, and back to `queued` when the arbiter tries again. Output of an attempt is taken only from
+ * the worker whose `started` came first, in the order of `seq`, without gaps; all else is dropped.
+ */
+export class AttachedJob {
+  /** Without the body, which a large job must not keep in memory. */
+  readonly envelope: AttachedEnvelope
+  /** Where the body is, once it is taken. */
+  stored: StoredBody | undefined
+  state: 'queued' | 'running' | 'done' = 'queued'
+  attempt = 1
+  /** When an attempt was sent last, so that a worker may have it; undefined before the first. */
+  sentAtMs: number | undefined
+  tries = 0
+  crashes = 0
+  handBacks = 0
+  /** Boot id of the worker that runs the current attempt. */
+  worker: string | undefined
+  startedAtMs: number | undefined
+  firstOutputAtMs: number | undefined
+  readonly #arbiter: Arbiter
+  readonly #isOutput: (delta: unknown) => boolean
+  readonly #buffer: DeltaBuffer
+  readonly #bytesMax: number
+  #lastSeq = 0
+  #isPaused = false
+  #error: ServiceError | undefined
+  #wake: (() => void) | undefined
+
+  constructor(envelope: AttachedEnvelope, arbiter: Arbiter, output: OutputOptions) {
+    this.envelope = envelope
+    this.#arbiter = arbiter
+    this.#isOutput = output.isOutput
+    this.#buffer = new DeltaBuffer(output.merge)
+    this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
+  }
+
+  get id(): string {
+    return this.envelope.id
+  }
+
+  /** The caller may have seen output of this job, so another attempt would repeat it. A whole answer is seen at the end. */
+  get hasOutput(): boolean {
+    return this.envelope.stream && this.firstOutputAtMs !== undefined
+  }
+
+  /**
+   * Waits for output. Gives the deltas that came since the last call, merged, at least one; undefined after the last.
+   * A job that does not stream gives all of them at once, when it is done.
+   *
+   * @throws ServiceError When the job failed. Deltas that came before the failure are given first.
+   */
+  async next(): Promise<unknown[] | undefined> {
+    while (this.state !== 'done' && (this.#buffer.isEmpty || !this.envelope.stream)) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve
+      })
+    }
+    const deltas = this.#buffer.takeAll()
+    this.#pauseOrResume()
+    if (deltas.length > 0) return deltas
+    if (this.#error) throw this.#error
+    return undefined
+  }
+
+  /** Ends the job for its reader: no event is taken after this. */
+  finish(error?: ErrorBody): void {
+    if (this.state === 'done') return
+    this.state = 'done'
+    if (error) this.#error = ServiceError.fromBody(error)
+    this.#wake?.()
+  }
+
+  /** Makes the job wait for a worker again, as the next attempt. Output that nobody may have seen is dropped. */
+  requeue(): void {
+    this.state = 'queued'
+    this.attempt++
+    this.worker = undefined
+    this.#lastSeq = 0
+    this.#buffer.takeAll()
+    this.#pauseOrResume()
+  }
+
+  /** Takes one event from a worker. */
+  onEvent(worker: string, event: JobEvent | SkippedEvent): void {
+    if (this.state === 'done' || event.attempt !== this.attempt) return
+    if (event.type === 'started') return this.#onStarted(worker)
+    if (worker !== this.worker || event.seq <= this.#lastSeq) return
+    if (event.seq !== this.#lastSeq + 1) return this.#arbiter.onOutcome(this, { type: 'lost' })
+    this.#lastSeq = event.seq
+    switch (event.type) {
+      case 'delta':
+        return this.#onDeltas(event.deltas)
+      case 'completed':
+        this.#onDeltas(event.deltas)
+        // Too much unread output has already ended the job otherwise.
+        if (this.state === 'running') this.#arbiter.onOutcome(this, { type: 'completed' })
+        return
+      case 'failed':
+        return this.#arbiter.onOutcome(this, { type: 'failed', error: event.error })
+      case 'handed_back':
+        return this.#arbiter.onOutcome(this, { type: 'handed_back' })
+      // What it says this version cannot know; what comes after it must not look like a gap.
+      case 'skipped':
+        return
+    }
+  }
+
+  #onStarted(worker: string): void {
+    if (this.worker === undefined) {
+      this.worker = worker
+      this.state = 'running'
+      this.startedAtMs ??= Date.now()
+      this.#lastSeq = 1
+    } else if (this.worker !== worker) {
+      this.#arbiter.onIntruder(this, worker)
+    }
+  }
+
+  #onDeltas(deltas: unknown[]): void {
+    for (const delta of deltas) {
+      if (this.firstOutputAtMs === undefined && this.#isOutput(delta)) this.firstOutputAtMs = Date.now()
+      this.#buffer.push(delta)
+    }
+    if (this.#buffer.bytes > this.#bytesMax) {
+      return this.#arbiter.onOverflow(this, TOO_MUCH_OUTPUT)
+    }
+    this.#pauseOrResume()
+    this.#wake?.()
+  }
+
+  #pauseOrResume(): void {
+    if (!this.envelope.stream) return
+    const isFull = this.#buffer.bytes > (this.#isPaused ? RESUME_BYTES : PAUSE_BYTES)
+    if (isFull === this.#isPaused || this.state === 'done') return
+    this.#isPaused = isFull
+    this.#arbiter.onPause(this, isFull)
+  }
+}
+
+const TOO_MUCH_OUTPUT: ErrorBody = {
+  code: 'internal_error',
+  message: 'The output is larger than the service can hold for its reader.',
+  param: null,
+}

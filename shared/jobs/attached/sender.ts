@@ -1,0 +1,161 @@
+import type { PoolName } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { recordOf, storeBody } from '#shared/jobs/body.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
+import type { Work } from '#shared/jobs/work.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { AttachedJob } from './attached-job.ts'
+import { Turns } from './turns.ts'
+
+/** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
+const ROOM_MIN = 4
+/** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
+const TURN_MS = 1_000
+
+/** What a {@link Sender} needs. */
+export interface SenderOptions {
+  readonly broker: Broker
+  readonly blobs: Blobs
+  readonly presence: Presence
+  readonly log: Log
+  /** The broker is there and did not take an attempt in its turn. */
+  readonly onUnsent: (job: AttachedJob, error: unknown) => void
+}
+
+/** Puts attached jobs on the queues of their pools, each in the turn of its tenant. Close it. */
+export class Sender {
+  readonly #options: SenderOptions
+  readonly #turns = new Map<PoolName, Turns<AttachedJob>>()
+  readonly #withBlob = new Set<string>()
+  readonly #timer: NodeJS.Timeout
+
+  constructor(options: SenderOptions) {
+    this.#options = options
+    this.#timer = setInterval(() => {
+      for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
+    }, TURN_MS)
+  }
+
+  /**
+   * Takes the body of a new job, for all of its attempts. A large one goes into a blob before the job waits for its turn:
+   * what waits is small. Undefined when that is done already.
+   */
+  store(job: AttachedJob, body: unknown): Promise<void> | undefined {
+    const stored = storeBody(job.id, body, this.#options.blobs)
+    if (!(stored instanceof Promise)) {
+      job.stored = stored
+      return undefined
+    }
+    return stored.then((late) => {
+      job.stored = late
+      if ('blob' in late) this.#withBlob.add(job.id)
+      if (job.state === 'done') this.dropBlob(job)
+    })
+  }
+
+  /**
+   * Sends a new job. Settles when the broker has it; undefined while it waits for its turn. While the broker is away
+   * nobody gets a turn, and a new job is refused at once.
+   *
+   * @throws ServiceError `overloaded`
+   */
+  send(job: AttachedJob): Promise<void> | undefined {
+    if (!this.#options.broker.isReachable) return this.#publish(job)
+    const { pool } = job.envelope
+    this.#turnsOf(pool).enter(job)
+    return this.#sendNext(pool, job)
+  }
+
+  /** Sends the next attempt of a job that had its turn, before all others. */
+  sendAgain(job: AttachedJob): void {
+    const { pool } = job.envelope
+    this.#turnsOf(pool).leave(job)
+    this.#turnsOf(pool).enterFirst(job)
+    void this.#sendNext(pool)
+  }
+
+  /** A worker has the job: the next may be on its way. */
+  start(job: AttachedJob): void {
+    const { pool } = job.envelope
+    if (this.#turnsOf(pool).start(job)) void this.#sendNext(pool)
+  }
+
+  /** A job waits and runs no more. */
+  leave(job: AttachedJob): void {
+    const { pool } = job.envelope
+    if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
+  }
+
+  /** Jobs that would be run before a new one of a tenant. */
+  ahead({ pool, tenant, ...work }: Work & { readonly pool: PoolName; readonly tenant: string }): number {
+    return this.#turnsOf(pool).ahead(tenant, work)
+  }
+
+  /** Jobs of a model that wait for their turn. */
+  waitingOf(pool: PoolName, model: string): number {
+    return this.#turnsOf(pool).waitingOf(model)
+  }
+
+  /** Nobody waits any more, and nobody is sent. */
+  forget(jobs: Iterable<AttachedJob>): void {
+    for (const job of jobs) this.#turnsOf(job.envelope.pool).leave(job)
+  }
+
+  /** Deletes what was stored of a job that has ended. */
+  dropBlob(job: AttachedJob): void {
+    if (!this.#withBlob.delete(job.id)) return
+    this.#options.blobs.delete(job.id).catch((error: unknown) => {
+      this.#options.log.warn({ err: error, job_id: job.id }, 'blob not deleted')
+    })
+  }
+
+  /** Gives no more turns. */
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  #turnsOf(pool: PoolName): Turns<AttachedJob> {
+    const known = this.#turns.get(pool)
+    if (known) return known
+    const { broker, presence } = this.#options
+    const turns = new Turns<AttachedJob>({
+      slots: () => (broker.isReachable ? Math.max(ROOM_MIN, presence.slots(pool)) : undefined),
+      capacityOf: (work) => presence.capacityOf(pool, work),
+      isIdle: () => presence.freeSlots(pool) > 0,
+    })
+    this.#turns.set(pool, turns)
+    return turns
+  }
+
+  /** Publishes every job whose turn it is. @returns Settles when the broker has `own`; undefined if that still waits */
+  #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
+    const turns = this.#turnsOf(pool)
+    let sending: Promise<void> | undefined
+    for (let job = turns.next(); job; job = turns.next()) {
+      if (job === own) sending = this.#publish(job)
+      else this.#publishLater(job)
+    }
+    return sending
+  }
+
+  /** Publishes a job whose caller waits for its output already: it hears there of a failure. */
+  #publishLater(job: AttachedJob): void {
+    const { attempt } = job
+    this.#publish(job).catch((error: unknown) => {
+      // Not acknowledged in time, yet it arrived: the attempt runs.
+      if (job.state !== 'queued' || job.attempt !== attempt) return
+      if (this.#options.broker.isReachable) this.#options.onUnsent(job, error)
+      // It waits for the broker as those do that are in its queue.
+      else this.sendAgain(job)
+    })
+  }
+
+  async #publish(job: AttachedJob): Promise<void> {
+    const { stored, envelope, attempt } = job
+    if (!stored || job.state === 'done') return
+    job.sentAtMs = Date.now()
+    await this.#options.broker.submit(jobsTopic(envelope.pool), recordOf({ ...envelope, attempt }, stored))
+  }
+}

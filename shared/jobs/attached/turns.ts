@@ -1,0 +1,236 @@
+import { RecentCount } from '#shared/jobs/recent-count.ts'
+import { type Work, workKey } from '#shared/jobs/work.ts'
+
+/** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
+const LOST_AFTER_MS = 2_000
+/** How long it may take until a free slot has the next job: what starts in that time must be in the queue already. */
+const WAY_MS = 100
+/** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
+const AHEAD_MIN = 2
+
+/** What the turns need to know of a pool. */
+export interface TurnsView {
+  /** Slots of the pool's workers; undefined while nothing can be sent. */
+  slots(): number | undefined
+  /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
+  capacityOf(work: Work): number | undefined
+  /** Whether workers of the pool wait for work. */
+  isIdle(): boolean
+}
+
+/** A job whose turn is awaited. */
+export interface TurnTaker {
+  readonly envelope: Work & { readonly tenant: string }
+}
+
+/** Jobs of one kind and model. */
+interface Model {
+  readonly work: Work
+  /** Jobs that wait for their turn. */
+  waiting: number
+  /** Jobs that had it, and wait or run. */
+  held: number
+  /** Those that left of late: as many must be on their way. */
+  readonly ends: RecentCount
+}
+
+/** The jobs of one tenant that wait, by their model; the oldest first. */
+type Waiting<Job> = Map<string, Set<Job>>
+
+/**
+ * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
+ * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
+ * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
+ * however many those have sent before (DESIGN section 5), and not at all behind calls of a model that is busy.
+ */
+export class Turns<Job extends TurnTaker> {
+  readonly #view: TurnsView
+  /** What was let go and that no worker has, with the time of its turn; oldest first. */
+  readonly #sent = new Map<Job, number>()
+  /** What was let go and has not left. */
+  readonly #held = new Set<Job>()
+  /** By tenant; whose turn is next comes first. */
+  #waiting = new Map<string, Waiting<Job>>()
+  readonly #models = new Map<string, Model>()
+  /** The order in which jobs came; those that come again have negative numbers. */
+  readonly #order = new WeakMap<Job, number>()
+  #entered = 0
+  #enteredAgain = 0
+  readonly #starts = new RecentCount(WAY_MS)
+
+  constructor(view: TurnsView) {
+    this.#view = view
+  }
+
+  /** Whether some job waits for its turn. */
+  get hasWaiting(): boolean {
+    return this.#waiting.size > 0
+  }
+
+  /** A job asks for its turn. It is given by {@link next}, maybe at once. */
+  enter(job: Job): void {
+    this.#order.set(job, ++this.#entered)
+    const { tenant } = job.envelope
+    const own = this.#waiting.get(tenant) ?? new Map()
+    this.#waiting.set(tenant, own)
+    const key = workKey(job.envelope)
+    const same = own.get(key)
+    if (same) same.add(job)
+    else own.set(key, new Set([job]))
+    this.#modelOf(job.envelope).waiting++
+  }
+
+  /** A job that had its turn asks again: before all others. */
+  enterFirst(job: Job): void {
+    this.#order.set(job, --this.#enteredAgain)
+    const { tenant } = job.envelope
+    const own: Waiting<Job> = this.#waiting.get(tenant) ?? new Map()
+    const key = workKey(job.envelope)
+    own.set(key, new Set([job, ...(own.get(key) ?? [])]))
+    this.#waiting.delete(tenant)
+    this.#waiting = new Map([[tenant, own], ...this.#waiting])
+    this.#modelOf(job.envelope).waiting++
+  }
+
+  /** A worker has the job. @returns Whether that made room for the next */
+  start(job: Job): boolean {
+    if (!this.#sent.delete(job)) return false
+    this.#starts.add()
+    return true
+  }
+
+  /** A job waits and runs no more: it ended, or its attempt did. @returns Whether that made room for the next */
+  leave(job: Job): boolean {
+    this.start(job)
+    if (this.#release(job)) return true
+    const { tenant } = job.envelope
+    const key = workKey(job.envelope)
+    const own = this.#waiting.get(tenant)
+    const same = own?.get(key)
+    if (!own || !same?.delete(job)) return false
+    if (same.size === 0) own.delete(key)
+    if (own.size === 0) this.#waiting.delete(tenant)
+    this.#modelOf(job.envelope).waiting--
+    this.#forget(job.envelope)
+    return false
+  }
+
+  /** The job whose turn it is now; undefined when none waits that there is room for. */
+  next(): Job | undefined {
+    if (this.#waiting.size === 0 || !this.#hasRoom()) return undefined
+    const open = this.#openModels()
+    if (open.size === 0) return undefined
+    for (const [tenant, own] of this.#waiting) {
+      const job = this.#firstOf(own, open)
+      if (job) return this.#send(job, tenant, own)
+    }
+    return undefined
+  }
+
+  /**
+   * Jobs that would be run before a new one of a tenant: those of its model where that has a bound, else those of all models
+   * that have none.
+   */
+  ahead(tenant: string, work: Work): number {
+    const isBounded = this.#view.capacityOf(work) !== undefined
+    const keys = isBounded ? new Set([workKey(work)]) : this.#unbounded()
+    const own = countOf(this.#waiting.get(tenant), keys)
+    let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
+    // Of each other tenant one for each of ours, and one more where it comes first in the round.
+    for (const waiting of this.#waiting.values()) ahead += Math.min(countOf(waiting, keys), own + 1)
+    return ahead
+  }
+
+  /** Jobs of a model that wait for their turn. */
+  waitingOf(model: string): number {
+    let count = 0
+    for (const { work, waiting } of this.#models.values()) if (work.model === model) count += waiting
+    return count
+  }
+
+  #unbounded(): ReadonlySet<string> {
+    const keys = new Set<string>()
+    for (const [key, { work }] of this.#models) if (this.#view.capacityOf(work) === undefined) keys.add(key)
+    return keys
+  }
+
+  #modelOf({ kind, model }: Work): Model {
+    const key = workKey({ kind, model })
+    let known = this.#models.get(key)
+    if (!known) {
+      known = { work: { kind, model }, waiting: 0, held: 0, ends: new RecentCount(WAY_MS) }
+      this.#models.set(key, known)
+    }
+    return known
+  }
+
+  /** Models with waiting jobs, of which the workers can start some soon. */
+  #openModels(): ReadonlySet<string> {
+    const open = new Set<string>()
+    for (const [key, { work, waiting, held, ends }] of this.#models) {
+      if (waiting === 0) continue
+      const capacity = this.#view.capacityOf(work)
+      if (capacity === undefined || held < capacity + Math.max(AHEAD_MIN, ends.count)) open.add(key)
+    }
+    return open
+  }
+
+  /** The oldest job of a tenant for one of these models. */
+  #firstOf(own: Waiting<Job>, open: ReadonlySet<string>): Job | undefined {
+    let first: Job | undefined
+    for (const [key, [job]] of own) {
+      if (!job || !open.has(key)) continue
+      if (!first || (this.#order.get(job) ?? 0) < (this.#order.get(first) ?? 0)) first = job
+    }
+    return first
+  }
+
+  #send(job: Job, tenant: string, own: Waiting<Job>): Job {
+    const key = workKey(job.envelope)
+    own.get(key)?.delete(job)
+    if (own.get(key)?.size === 0) own.delete(key)
+    this.#waiting.delete(tenant)
+    // To the end of the round.
+    if (own.size > 0) this.#waiting.set(tenant, own)
+    const model = this.#modelOf(job.envelope)
+    model.waiting--
+    model.held++
+    this.#held.add(job)
+    this.#sent.set(job, Date.now())
+    return job
+  }
+
+  /** Gives the place of a job back. False: it held none. */
+  #release(job: Job): boolean {
+    if (!this.#held.delete(job)) return false
+    const model = this.#modelOf(job.envelope)
+    model.held--
+    model.ends.add()
+    this.#forget(job.envelope)
+    return true
+  }
+
+  #forget(work: Work): void {
+    const model = this.#modelOf(work)
+    if (model.waiting + model.held === 0) this.#models.delete(workKey(work))
+  }
+
+  #hasRoom(): boolean {
+    const slots = this.#view.slots()
+    if (slots === undefined) return false
+    const room = slots + this.#starts.count
+    // The broker may lose everything: what was sent then fails in its time, but must not keep the others waiting.
+    for (const [job, sentAtMs] of this.#sent) {
+      if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
+      this.#sent.delete(job)
+      this.#release(job)
+    }
+    return this.#sent.size < room
+  }
+}
+
+function countOf(waiting: ReadonlyMap<string, ReadonlySet<unknown>> | undefined, keys: ReadonlySet<string>): number {
+  let count = 0
+  for (const [key, jobs] of waiting ?? []) if (keys.has(key)) count += jobs.size
+  return count
+}

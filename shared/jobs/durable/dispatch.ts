@@ -1,0 +1,70 @@
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
+import type { EventsRecord } from '#schemas/event.ts'
+import type { JobEnvelope, StoredRequest } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { readStored } from '#shared/jobs/records.ts'
+import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
+import type { Log } from '#shared/log/log.ts'
+
+/** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
+const RECORD_BYTES_MAX = 768 * 1024
+
+/**
+ * Puts on the broker what the store has committed: jobs that wait, and events for those who follow.
+ *
+ * Nothing depends on it. A job that does not get through is published again by the scheduler; an event that does not is
+ * read from the store.
+ */
+export class Dispatcher {
+  readonly #broker: Broker
+  readonly #log: Log
+
+  constructor(broker: Broker, log: Log) {
+    this.#broker = broker
+    this.#log = log
+  }
+
+  /** Puts a queued job on its queue. False when the broker did not take it. */
+  async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
+    try {
+      const value = Buffer.from(JSON.stringify(envelopeOf(job, readStored(request))))
+      await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
+      return true
+    } catch (error) {
+      this.#log.info({ err: error, job_id: job.id }, 'job not published; the scheduler tries again')
+      return false
+    }
+  }
+
+  /** Tells followers on any replica what a move wrote. All events are of one job. */
+  publishEvents(events: readonly DurableEvent[]): void {
+    const last = events.at(-1)
+    if (!last) return
+    const record: EventsRecord = { last_seq: last.seq, events: [...events] }
+    let value = Buffer.from(JSON.stringify(record))
+    if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify({ last_seq: last.seq }))
+    this.#broker.send(EVENTS, eventPartition(last.job_id), last.job_id, value).catch((error: unknown) => {
+      this.#log.debug({ err: error, job_id: last.job_id }, 'events not published; followers read the store')
+    })
+  }
+}
+
+/** A durable job as it travels to a worker; its attempt is not known before the claim. */
+export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope {
+  return {
+    id: job.id,
+    attempt: 0,
+    pool: job.pool,
+    kind: job.kind,
+    tenant: job.tenant,
+    model: job.model,
+    created_at_ms: job.created_at_ms,
+    deadline_ms: job.deadline_ms,
+    endpoint: job.endpoint,
+    encode: request.encode,
+    stream: job.stream,
+    ...(job.traceparent !== null && { traceparent: job.traceparent }),
+    ...(job.request_id !== null && { request_id: job.request_id }),
+    ...(request.blob === undefined ? { body: request.body } : { blob: request.blob }),
+  }
+}

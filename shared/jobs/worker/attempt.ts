@@ -1,0 +1,217 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { BodyRoom, FetchedBody } from './body-room.ts'
+import type { Kind } from './pool.ts'
+
+/** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
+export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+/** Attempts whose body may be handed back unread: in a fleet half upgraded, enough to meet a worker that can read it. */
+const UNREAD_ATTEMPTS_MAX = 10
+/** How long such a body is kept, or a fleet without such a worker would run in circles. */
+const UNREAD_MS = 100
+
+/** How an attempt ended, for metrics. `lost`: the job was given to somebody else. */
+export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost'
+
+/** Why an attempt was aborted. */
+type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
+
+/** How far a job is, for people who wait (contract H.2). */
+export interface Progress {
+  /** What is being done, in a word or two. */
+  readonly phase: string
+  /** 0 to 100; null where nobody knows. */
+  readonly percent: number | null
+  readonly message: string
+}
+
+/**
+ * Where an attempt says what it made and how it ended: to its ingress, or into the store. Each end resolves when it is
+ * told for good, and only one of them is called.
+ */
+export interface AttemptSink {
+  /** Whether the job can run again although output of this attempt was told. */
+  readonly canRestart: boolean
+  /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
+  delta(delta: unknown): Promise<void> | undefined
+  readonly onProgress?: ((progress: Progress) => void) | undefined
+  /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
+  completed(): Promise<void>
+  failed(error: ErrorBody): Promise<void>
+  handedBack(): Promise<void>
+  cancelled(): Promise<void>
+}
+
+/**
+ * One execution of one job on this worker, from `started` to its last event.
+ *
+ * Abort is an outcome here, not an error: cancel ends the attempt as cancelled, the deadline as `timeout`, drain by handing
+ * the job back.
+ */
+export class Attempt {
+  readonly job: JobEnvelope
+  readonly #kind: Kind
+  readonly #sink: AttemptSink
+  readonly #log: Log
+  readonly #abort = new AbortController()
+  #pause: PromiseWithResolvers<void> | undefined
+  #hasOutput = false
+
+  constructor(job: JobEnvelope, kind: Kind, sink: AttemptSink, log: Log) {
+    this.job = job
+    this.#kind = kind
+    this.#sink = sink
+    this.#log = log
+  }
+
+  /** Runs to the end; never throws. Resolves when the last event is with the broker. */
+  async run(blobs: Blobs, room: BodyRoom): Promise<AttemptEnd> {
+    const remainingMs = this.job.deadline_ms - Date.now()
+    if (remainingMs <= 0) this.#stop('timed_out')
+    const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
+    let fetched: FetchedBody | undefined
+    try {
+      fetched = await room.fetch(this.job, blobs, this.#abort.signal)
+      const body = await this.#read(fetched.body)
+      await (this.job.stream ? this.#stream(body) : this.#whole(body))
+      await this.#sink.completed()
+      return 'completed'
+    } catch (error) {
+      return await this.#onError(error).catch((cause: unknown) => this.#onUntold(cause))
+    } finally {
+      clearTimeout(deadline)
+      fetched?.release()
+    }
+  }
+
+  /** Its arbiter does not want it any more. */
+  cancel(): void {
+    this.#stop('cancelled')
+  }
+
+  /** Somebody else has the job: stop, and say nothing. */
+  lose(): void {
+    this.#stop('lost')
+  }
+
+  /** This worker must end now: let another one run it, if nothing was sent yet. */
+  handBack(): void {
+    this.#stop('handed_back')
+  }
+
+  /** Holds the output back until {@link resume}: the reader is slow. */
+  pause(): void {
+    // Nobody would end a pause of an attempt that is to stop.
+    if (!this.#abort.signal.aborted) this.#pause ??= Promise.withResolvers<void>()
+  }
+
+  /** Lets the output flow again. */
+  resume(): void {
+    this.#pause?.resolve()
+    this.#pause = undefined
+  }
+
+  #stop(reason: AbortReason): void {
+    this.#abort.abort(reason)
+    this.resume()
+  }
+
+  async #stream(body: unknown): Promise<void> {
+    const { signal } = this.#abort
+    for await (const delta of this.#run(body)) {
+      signal.throwIfAborted()
+      this.#hasOutput ||= this.#kind.isOutput(delta)
+      const room = this.#sink.delta(delta)
+      if (room) await room
+      if (this.#pause) await this.#pause.promise
+    }
+    // An engine that ends quietly when aborted has not completed.
+    signal.throwIfAborted()
+  }
+
+  /** Nothing is sent before the end, so that the job can run again elsewhere until then. */
+  async #whole(body: unknown): Promise<void> {
+    const { signal } = this.#abort
+    const buffer = new DeltaBuffer(this.#kind.merge)
+    const { answerBytesMax = ANSWER_BYTES_MAX } = this.#kind
+    for await (const delta of this.#run(body)) {
+      signal.throwIfAborted()
+      buffer.push(delta)
+      if (buffer.bytes > answerBytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+    }
+    signal.throwIfAborted()
+    for (const delta of buffer.takeAll()) await this.#sink.delta(delta)
+  }
+
+  /** A body in a form that this version does not know is for another worker, as long as the job has not met many of us. */
+  async #read(body: unknown): Promise<unknown> {
+    try {
+      return await this.#kind.parse(body)
+    } catch (cause) {
+      if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
+      this.#log.warn({ job_id: this.job.id, attempt: this.job.attempt, err: cause }, 'body not understood; handed back')
+      await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
+        // Only the abort can reject, and it is looked at next.
+      })
+      this.#stop('handed_back')
+      throw cause
+    }
+  }
+
+  #run(body: unknown): AsyncIterable<unknown> {
+    const { signal } = this.#abort
+    signal.throwIfAborted()
+    const idempotencyKey = `${this.job.id}:${this.job.attempt}`
+    const { tenant, traceparent } = this.job
+    return this.#kind.run(body, { signal, idempotencyKey, tenant, traceparent, onProgress: this.#sink.onProgress })
+  }
+
+  async #onError(error: unknown): Promise<AttemptEnd> {
+    const { signal } = this.#abort
+    if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
+    const failure = ServiceError.from(error)
+    this.#log.warn(
+      { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
+      'attempt failed',
+    )
+    await this.#sink.failed(failure.toBody())
+    return 'failed'
+  }
+
+  /** Its end could not be told: whoever watches over the job finds out by our silence. */
+  #onUntold(cause: unknown): AttemptEnd {
+    this.#log.error({ err: cause, job_id: this.job.id, attempt: this.job.attempt }, 'end of an attempt not told')
+    return 'lost'
+  }
+
+  async #onAbort(reason: AbortReason): Promise<AttemptEnd> {
+    if (reason === 'lost') return 'lost'
+    if (reason === 'cancelled') {
+      await this.#sink.cancelled()
+      return 'cancelled'
+    }
+    if (reason === 'handed_back' && (!this.#hasOutput || this.#sink.canRestart)) {
+      await this.#sink.handedBack()
+      return 'handed_back'
+    }
+    await this.#sink.failed(reason === 'timed_out' ? TIMEOUT : SHUT_DOWN)
+    return 'failed'
+  }
+}
+
+const TIMEOUT: ErrorBody = {
+  code: 'timeout',
+  message: 'The request took longer than its deadline allows.',
+  param: null,
+}
+const SHUT_DOWN: ErrorBody = {
+  code: 'worker_lost',
+  message: 'The worker that ran this request was shut down.',
+  param: null,
+}

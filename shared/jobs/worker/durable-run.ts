@@ -1,0 +1,255 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import { ServiceError } from '#shared/error.ts'
+import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
+import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import type { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
+import { ANSWER_BYTES_MAX, type AttemptSink, type Progress } from './attempt.ts'
+import type { Kind, OutputRecorder } from './pool.ts'
+
+/** Output is committed in chunks of this time (DESIGN section 3): what came meanwhile shares one commit. */
+const FLUSH_MS = 50
+/** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
+const BUSY_SHARE = 1 / 4
+/** One slow write must not silence a run for long. */
+const PAUSE_MS_MAX = 2_000
+/** Unwritten output of one run at which its engine is made to wait. */
+const BACKLOG_BYTES = 256 * 1024
+/** Progress is told at most twice a second (contract H.4). */
+const PROGRESS_MS = 500
+/** Wait before a write that the store could not take is made again. */
+const REWRITE_MS = { min: 100, max: 2_000 }
+
+/** Retries of durable jobs: nobody holds a connection, so they may take their time. */
+export const DURABLE_POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  handBacksMax: Number.POSITIVE_INFINITY,
+  backoff: { baseMs: 1_000, maxMs: 60_000 },
+  delayMsMax: 3_600_000,
+}
+
+/** The same while the retry budget is used up: many jobs fail at once, so they are spread over a longer time. */
+const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_000, maxMs: 300_000 } }
+
+/** What a run works with. */
+export interface RunOptions {
+  readonly store: Store
+  readonly dispatcher: Dispatcher
+  readonly log: Log
+  readonly budget: RetryBudget
+  /** Aborts when the process gives up on what it still has to write. */
+  readonly signal: AbortSignal
+}
+
+/**
+ * What one attempt of a durable job writes to the store, in order, each write numbered.
+ *
+ * Commit before you speak: events are published once the store has them. While the store cannot be reached the same write
+ * is made again until it can, and the engine waits. When a guard refuses, the job is no longer ours: `onStop`.
+ */
+export class DurableRun implements AttemptSink {
+  readonly canRestart = true
+  /**
+   * Called when the attempt is to stop: the store wants it cancelled, the job is no longer ours, or may not be for long (it is
+   * to be handed back).
+   */
+  onStop: (reason: 'cancelled' | 'lost' | 'lapsed') => void = () => {}
+  readonly #job: JobEnvelope
+  readonly #run: Omit<Run, 'chunk'>
+  readonly #tries: number
+  readonly #options: RunOptions
+  readonly #recorder: OutputRecorder
+  readonly #whole: DeltaBuffer
+  readonly #bytesMax: number
+  readonly #pending: DeltaBuffer
+  #chunk = 0
+  readonly #lost = new AbortController()
+  #progress: Progress | undefined
+  #progressAtMs = 0
+  #writeMs = 0
+  #flush: Promise<void> | undefined
+  /** Aborts when the run is about to end: what waits to be written goes along with the end. */
+  readonly #ending = new AbortController()
+
+  /** @param moved The claim. */
+  constructor(job: JobEnvelope, kind: Kind, moved: Moved, owner: string, options: RunOptions) {
+    this.#job = job
+    this.#run = { id: job.id, attempt: job.attempt, owner }
+    this.#tries = moved.job.tries
+    this.#options = options
+    this.#recorder = kind.openRecorder(job)
+    this.#whole = new DeltaBuffer(kind.merge)
+    this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
+    this.#pending = new DeltaBuffer(kind.merge)
+  }
+
+  /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
+  delta(delta: unknown): Promise<void> | undefined {
+    this.#whole.push(delta)
+    if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+    if (!this.#job.stream) return undefined
+    this.#pending.push(delta)
+    this.#flush ??= this.#flushSoon()
+    return this.#pending.bytes > BACKLOG_BYTES ? this.#flush : undefined
+  }
+
+  readonly onProgress = (progress: Progress): void => {
+    this.#progress = progress
+    this.#flush ??= this.#flushSoon()
+  }
+
+  async completed(): Promise<void> {
+    await this.#stopFlushing()
+    const deltas = this.#whole.takeAll()
+    const result = this.#recorder.whole(deltas)
+    const output = this.#takeOutput()
+    if (this.#job.stream) output.push(...this.#recorder.end().map(outputOf))
+    const usage = usageOf(result, deltas)
+    await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
+  }
+
+  async failed(error: ErrorBody): Promise<void> {
+    await this.#stopFlushing()
+    const { store, budget } = this.#options
+    const remainingMs = this.#job.deadline_ms - Date.now()
+    const tries = this.#tries + (isTry(error) ? 1 : 0)
+    const history = { tries, crashes: 0, handBacks: 0, hasOutput: false, remainingMs }
+    const { canSpend } = budget
+    const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
+    const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
+    const output = this.#takeOutput()
+    if (decision.do === 'retry') {
+      const { delayMs } = decision
+      if (canSpend && isTry(error)) budget.spend()
+      await this.#write((run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
+    } else {
+      await this.#write((run) => store.fail(run, { error, output }))
+    }
+  }
+
+  async handedBack(): Promise<void> {
+    await this.#stopFlushing()
+    const { store, dispatcher } = this.#options
+    const moved = await this.#write((run) => store.handBack(run))
+    if (moved?.job.state !== 'queued') return
+    const content = await store.findContent(moved.job.tenant, moved.job.id)
+    if (content) await dispatcher.publishJob(moved.job, content.request)
+  }
+
+  async cancelled(): Promise<void> {
+    await this.#stopFlushing()
+    await this.#write((run) => this.#options.store.honourCancel(run))
+  }
+
+  /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
+  lose(): void {
+    if (this.#lost.signal.aborted) return
+    this.#lost.abort()
+    this.onStop('lost')
+  }
+
+  async #stopFlushing(): Promise<void> {
+    this.#ending.abort()
+    await this.#flush
+    this.#progress = undefined
+  }
+
+  /** One flush at a time; it goes on while there is more. Never rejects. */
+  async #flushSoon(): Promise<void> {
+    try {
+      while (!this.#lost.signal.aborted && (!this.#pending.isEmpty || this.#progress)) {
+        await delay(this.#pauseMs(), this.#ending.signal)
+        if (this.#ending.signal.aborted) return
+        const output = this.#takeOutput()
+        if (output.length > 0) await this.#write((run) => this.#options.store.append(run, output))
+      }
+    } catch (error) {
+      this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not written')
+    } finally {
+      this.#flush = undefined
+    }
+  }
+
+  /** The first output goes out at once. */
+  #pauseMs(): number {
+    if (!this.#pending.isEmpty && this.#chunk === 0) return 0
+    const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writeMs / BUSY_SHARE), PAUSE_MS_MAX)
+    if (!this.#pending.isEmpty) return pauseMs
+    return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
+  }
+
+  #takeOutput(): NewEvent[] {
+    const output: NewEvent[] = this.#pending.takeAll().flatMap((delta) => this.#recorder.event(delta).map(outputOf))
+    if (this.#progress && Date.now() - this.#progressAtMs >= PROGRESS_MS) {
+      const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
+      output.push({ type: 'job.progress', data: { progress } })
+      this.#progress = undefined
+      this.#progressAtMs = Date.now()
+    }
+    return output
+  }
+
+  async #write(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+    if (this.#lost.signal.aborted) return undefined
+    const moved = await this.#persist(move)
+    if (moved) {
+      this.#chunk++
+      this.#options.dispatcher.publishEvents(moved.events)
+      return moved
+    }
+    if (this.#lost.signal.aborted) return undefined
+    this.#options.log.info({ job_id: this.#job.id, attempt: this.#job.attempt }, 'job is no longer ours')
+    this.lose()
+    return undefined
+  }
+
+  /** Makes one write until the store has taken or refused it. @throws What is not an outage, or when the process ends */
+  async #persist(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+    const { signal } = this.#options
+    const run = { ...this.#run, chunk: this.#chunk }
+    for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
+      const startedAt = performance.now()
+      try {
+        const moved = await move(run)
+        this.#writeMs = performance.now() - startedAt
+        return moved
+      } catch (error) {
+        if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
+      }
+      await delay(waitMs, AbortSignal.any([signal, this.#lost.signal]))
+      if (this.#lost.signal.aborted) return undefined
+    }
+  }
+}
+
+/** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the deltas. */
+function usageOf(result: unknown, deltas: readonly unknown[]): unknown {
+  const said = (result as { usage?: object } | null)?.usage
+  if (said && ('input_tokens' in said || 'prompt_tokens' in said)) return said
+  const last = deltas.findLast((delta) => (delta as { type?: unknown }).type === 'usage') as
+    | { usage?: object }
+    | undefined
+  return last ? { ...last.usage, ...said } : said
+}
+
+function outputOf(chunk: unknown): NewEvent {
+  return { type: 'job.output.delta', data: { chunk } }
+}
+
+/** Resolves after a time, or when `signal` aborts. */
+function delay(ms: number, signal: AbortSignal): Promise<void> {
+  if (ms <= 0 || signal.aborted) return Promise.resolve()
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done, { once: true })
+  })
+}

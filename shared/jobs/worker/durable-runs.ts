@@ -1,0 +1,258 @@
+import { type JobEnvelope, type PoolName, StoredRequest } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { Dispatcher, envelopeOf } from '#shared/jobs/durable/dispatch.ts'
+import { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Dispatch, Moved, OwnedJob, QueuedOf, Store } from '#shared/store/store.ts'
+import { DurableRun } from './durable-run.ts'
+import type { Kind } from './pool.ts'
+
+/** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
+const CLAIM_WAIT_MS = 2_000
+const CLAIM_AGAIN_MS = 200
+/** Time that runs have to stop before their lease ends, and the share of the lease it is at most. */
+const STOP_MS = 1_000
+const STOP_SHARE = 1 / 6
+
+/** What {@link DurableRuns.open} needs. */
+export interface DurableRunsOptions {
+  readonly store: Store
+  readonly broker: Broker
+  readonly log: Log
+  readonly boot: string
+  readonly role: PoolName
+  readonly version: string
+  readonly slots: number
+  readonly leaseMs: number
+  readonly isDraining: () => boolean
+}
+
+/** A claimed job: its envelope with the attempt, and where the attempt writes. */
+export interface ClaimedJob {
+  readonly job: JobEnvelope
+  readonly sink: DurableRun
+}
+
+/** One run in the hands of this worker, as the lease keeper sees it. */
+interface Held {
+  readonly attempt: number
+  readonly sink: DurableRun
+}
+
+/**
+ * The durable jobs of one worker: it keeps the process' lease in the store, claims, and compares what the store says is
+ * ours with what runs here (DESIGN section 3).
+ *
+ * What the store took away is aborted, what it wants cancelled is cancelled, and what it gave us without our hearing of it
+ * (a claim whose answer was lost) is handed back. When the lease could not be renewed, all runs stop before others may run
+ * their jobs, and nothing is claimed: this process counts the time itself, for it may be the only one that cannot reach the
+ * store. The jobs are handed back as soon as it can.
+ */
+export class DurableRuns {
+  readonly dispatcher: Dispatcher
+  readonly #options: DurableRunsOptions
+  readonly #held = new Map<string, Held>()
+  readonly #claiming = new Set<string>()
+  readonly #pulls = new Set<Promise<unknown>>()
+  readonly #budget = new RetryBudget(0.1, 100)
+  readonly #gone = new AbortController()
+  #timer: NodeJS.Timeout | undefined
+  #renewing: Promise<void> = Promise.resolve()
+  #reconciling: Promise<unknown> = Promise.resolve()
+  #isStoreDown = false
+  /** By the monotonic clock of this process. */
+  #stopAtMs = Number.NEGATIVE_INFINITY
+  #lapseTimer: NodeJS.Timeout | undefined
+
+  private constructor(options: DurableRunsOptions) {
+    this.#options = options
+    this.dispatcher = new Dispatcher(options.broker, options.log)
+  }
+
+  /** Takes out the lease, without which nothing can be claimed. A store that is down is waited for while jobs come. */
+  static async open(options: DurableRunsOptions): Promise<DurableRuns> {
+    const runs = new DurableRuns(options)
+    await runs.#renew()
+    runs.#timer = setInterval(() => {
+      runs.#renewing = runs.#renewing.then(() => runs.#renew())
+    }, options.leaseMs / 3)
+    return runs
+  }
+
+  /** Claims under way: each takes a slot. */
+  get claiming(): number {
+    return this.#claiming.size
+  }
+
+  /** The lease is over, or about to be: nothing may run. */
+  get isLapsed(): boolean {
+    return performance.now() >= this.#stopAtMs
+  }
+
+  /**
+   * Claims a published job for this worker. Undefined when somebody else has it, it has ended, or the store is down: then
+   * the record is of no further use.
+   */
+  async claim(envelope: JobEnvelope, kind: Kind): Promise<ClaimedJob | undefined> {
+    const { log } = this.#options
+    if (this.#claiming.has(envelope.id) || this.isLapsed) return undefined
+    this.#claiming.add(envelope.id)
+    try {
+      const moved = await this.#claimSurely(envelope.id)
+      return moved && this.#hold(moved, envelope, kind)
+    } catch (error) {
+      log.warn({ err: error, job_id: envelope.id }, 'job not claimed')
+      return undefined
+    } finally {
+      this.#claiming.delete(envelope.id)
+    }
+  }
+
+  /**
+   * Claims the oldest queued jobs of a model for this worker, at most `limit`. Undefined when the store cannot say: should it
+   * have given some all the same, they are handed back.
+   */
+  async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
+    if (this.isLapsed) return undefined
+    const { store, boot, log } = this.#options
+    const pull = store.claimNext(of, boot, limit)
+    this.#pulls.add(pull)
+    try {
+      return (await pull).flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
+    } catch (error) {
+      log.info({ err: error, model: of.model }, 'waiting jobs not claimed; trying again')
+      return undefined
+    } finally {
+      this.#pulls.delete(pull)
+    }
+  }
+
+  /** The attempt of a claimed job has ended. */
+  release(job: JobEnvelope): void {
+    if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
+  }
+
+  /** Gives up what cannot be written: the runs end, and their jobs are reaped. */
+  giveUp(): void {
+    this.#gone.abort()
+  }
+
+  /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
+  async close(): Promise<void> {
+    clearInterval(this.#timer)
+    clearTimeout(this.#lapseTimer)
+    this.giveUp()
+    await this.#renewing
+    await this.#reconciling
+    await this.#options.store.goodbye(this.#options.boot).catch((error: unknown) => {
+      this.#options.log.info({ err: error }, 'goodbye not stored; the lease runs out')
+    })
+  }
+
+  #hold(moved: Moved, envelope: JobEnvelope, kind: Kind): ClaimedJob {
+    const { store, boot, log } = this.#options
+    this.#budget.earn()
+    this.dispatcher.publishEvents(moved.events)
+    const { attempt, deadline_ms } = moved.job
+    // The store's clock may differ from ours: only durations are compared.
+    const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
+    const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
+    const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
+    const sink = new DurableRun(job, kind, moved, boot, options)
+    // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
+    this.#held.get(job.id)?.sink.lose()
+    this.#held.set(job.id, { attempt, sink })
+    return { job, sink }
+  }
+
+  /** One of many: what is wrong with it is its own. */
+  #holdNext(dispatch: Dispatch, kind: Kind): ClaimedJob | undefined {
+    try {
+      return this.#hold(dispatch, envelopeOf(dispatch.job, StoredRequest.parse(dispatch.request)), kind)
+    } catch (error) {
+      this.#options.log.error({ err: error, job_id: dispatch.job.id }, 'claimed job not understood; handed back')
+      return undefined
+    }
+  }
+
+  async #claimSurely(id: string) {
+    const { store, boot } = this.#options
+    const deadline = performance.now() + CLAIM_WAIT_MS
+    for (;;) {
+      try {
+        return await store.claim(id, boot)
+      } catch (error) {
+        if (ServiceError.from(error).code !== 'overloaded' || performance.now() > deadline) throw error
+      }
+      await new Promise((resolve) => setTimeout(resolve, CLAIM_AGAIN_MS))
+    }
+  }
+
+  async #renew(): Promise<void> {
+    const { store, boot, role, version, slots, leaseMs, isDraining } = this.#options
+    const before = [...this.#held]
+    const askedAtMs = performance.now()
+    try {
+      const owned = await store.renew({ boot, role, slots, version, draining: isDraining(), leaseMs })
+      if (this.#isStoreDown) this.#options.log.info({}, 'store is back')
+      this.#isStoreDown = false
+      this.#lives(askedAtMs + leaseMs)
+      this.#stopLost(before, owned)
+      for (const job of owned) if (job.isCancelRequested) this.#cancel(job)
+      // It waits for claims under way, and must not keep the lease waiting.
+      const reconciled = this.#reconcile(owned).catch((error: unknown) => {
+        this.#options.log.info({ err: error }, 'jobs claimed without an answer not handed back; trying again')
+      })
+      this.#reconciling = Promise.all([this.#reconciling, reconciled])
+    } catch (error) {
+      if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'lease not renewed')
+      this.#isStoreDown = true
+    }
+  }
+
+  /** The lease holds until then, at least: the store counts from a later moment. */
+  #lives(untilMs: number): void {
+    this.#stopAtMs = untilMs - Math.min(STOP_MS, this.#options.leaseMs * STOP_SHARE)
+    clearTimeout(this.#lapseTimer)
+    this.#lapseTimer = setTimeout(() => this.#lapse(), Math.max(0, this.#stopAtMs - performance.now()))
+  }
+
+  #lapse(): void {
+    if (this.#held.size > 0) this.#options.log.warn({ jobs: this.#held.size }, 'lease not renewed in time; runs stop')
+    for (const { sink } of this.#held.values()) sink.onStop('lapsed')
+  }
+
+  /** Only what was held before the store was asked can be missing in its answer. */
+  #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
+    const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
+    for (const [id, held] of before) {
+      if (attempts.get(id) !== held.attempt && this.#held.get(id) === held) held.sink.lose()
+    }
+  }
+
+  #cancel({ id, attempt }: OwnedJob): void {
+    const held = this.#held.get(id)
+    if (held?.attempt === attempt) held.sink.onStop('cancelled')
+  }
+
+  /** Hands back what the store gave us without our hearing of it. */
+  async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
+    const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id) && !this.#claiming.has(id)
+    if (!owned.some(isUnknown)) return
+    // Their answers may say that the job is ours.
+    await Promise.allSettled(this.#pulls)
+    for (const job of owned.filter(isUnknown)) await this.#handBack(job)
+  }
+
+  async #handBack({ id, attempt }: OwnedJob): Promise<void> {
+    // Chunk 0: it is refused when the job has written, so it was ours and has ended meanwhile.
+    const { store, boot } = this.#options
+    const moved = await store.handBack({ id, attempt, owner: boot, chunk: 0 })
+    if (!moved) return
+    this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
+    this.dispatcher.publishEvents(moved.events)
+    const content = await store.findContent(moved.job.tenant, id)
+    if (moved.job.state === 'queued' && content) await this.dispatcher.publishJob(moved.job, content.request)
+  }
+}

@@ -1,0 +1,183 @@
+import type { Priority } from '#schemas/durable-job.ts'
+import type { Capacity } from '#shared/jobs/presence.ts'
+import { type Work, workKey } from '#shared/jobs/work.ts'
+import { quarterOf } from './lanes.ts'
+
+/** How long after its last interactive job a model still counts as having such work. */
+const BUSY_MS = 1_000
+/** How long jobs of a model that this worker does not know are told of, after the last one came by. */
+const FOREIGN_MS = 10_000
+/** How long after the last job of a model that this worker does not know the next one is the first again. */
+const UNKNOWN_FORGET_MS = 900_000
+/** Models with waiting jobs that are remembered; more are found again by the scheduler. */
+const ROOMS_MAX = 1_000
+
+/** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
+export interface ModelBound extends Work {
+  readonly capacity: number
+}
+
+/**
+ * One model on one worker: how many of its durable jobs may be claimed, and whether more wait in the store.
+ *
+ * A few more are claimed than can run, so that the model never waits for the store between two jobs. Attached calls are not
+ * counted against it: their ingresses send no more than can start soon, and both lanes meet in the engine's line.
+ */
+export class ModelRoom implements Work {
+  readonly kind: string
+  readonly model: string
+  readonly #capacity: number | undefined
+  readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
+  readonly #waiting = new Map<Priority, number>()
+  readonly #pulling = new Set<Priority>()
+  #attached = 0
+  #busyAtMs = 0
+
+  constructor({ kind, model }: Work, capacity: number | undefined) {
+    this.kind = kind
+    this.model = model
+    this.#capacity = capacity
+  }
+
+  /** Nothing runs and nothing is known to wait. */
+  get isIdle(): boolean {
+    return this.#attached + this.#running.normal + this.#running.low + this.#pulling.size + this.#waiting.size === 0
+  }
+
+  /** Durable jobs of a lane that may be claimed now. */
+  free(lane: Priority): number {
+    if (this.#capacity === undefined) return Number.POSITIVE_INFINITY
+    const most = this.#capacity + quarterOf(this.#capacity)
+    if (lane === 'normal') return most - this.#running.normal
+    const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
+    return (isBusy ? quarterOf(this.#capacity) : most) - this.#running.low
+  }
+
+  /** Jobs begin, or are about to be claimed. @param lane Undefined: an attached call */
+  enter(lane: Priority | undefined, count = 1): void {
+    if (lane === undefined) this.#attached += count
+    else this.#running[lane] += count
+    if (lane !== 'low') this.#busyAtMs = Date.now()
+  }
+
+  /** They have ended, or were not claimed. */
+  leave(lane: Priority | undefined, count = 1): void {
+    if (lane === undefined) this.#attached -= count
+    else this.#running[lane] -= count
+  }
+
+  /** Jobs of a lane are queued in the store whose records are gone. @returns Whether that is news */
+  wait(lane: Priority): boolean {
+    const isNew = !this.#waiting.has(lane)
+    this.#waiting.set(lane, Date.now())
+    return isNew
+  }
+
+  isWaiting(lane: Priority): boolean {
+    return this.#waiting.has(lane)
+  }
+
+  /** Lanes with waiting jobs. */
+  get waiting(): ReadonlyMap<Priority, number> {
+    return this.#waiting
+  }
+
+  /** Lanes of which jobs wait, or may: the store is being asked. */
+  get unsettled(): ReadonlySet<Priority> {
+    return new Set([...this.#waiting.keys(), ...this.#pulling])
+  }
+
+  /** Forgets waiting jobs that nobody has told of for a while. */
+  forgetWaiting(): void {
+    for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
+  }
+
+  /** Asks the store for waiting jobs; one such question at a time. What comes meanwhile counts as waiting again. */
+  beginPull(lane: Priority): boolean {
+    if (this.#pulling.has(lane)) return false
+    this.#pulling.add(lane)
+    this.#waiting.delete(lane)
+    return true
+  }
+
+  /** @param hasMore There may be more. */
+  endPull(lane: Priority, hasMore: boolean): void {
+    this.#pulling.delete(lane)
+    if (hasMore) this.wait(lane)
+  }
+}
+
+/** The models of one worker, and those of which jobs came by. */
+export class ModelRooms {
+  readonly #rooms = new Map<string, ModelRoom>()
+  readonly #bounds: readonly ModelBound[]
+  readonly #models: ReadonlySet<string> | undefined
+  /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
+  readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
+
+  /**
+   * @param models Ids and aliases of the models it can run; undefined: whichever is asked for.
+   * @param bounds Of those that cannot fill its slots.
+   */
+  constructor(models: Iterable<string> | undefined, bounds: readonly ModelBound[]) {
+    this.#models = models && new Set(models)
+    this.#bounds = bounds
+    for (const bound of bounds) this.#rooms.set(workKey(bound), new ModelRoom(bound, bound.capacity))
+  }
+
+  /** Whether this worker can run a model. */
+  knows(model: string): boolean {
+    return this.#models?.has(model) !== false
+  }
+
+  /** For how long jobs of a model have come by that this worker does not know, in milliseconds. */
+  unknownForMs(model: string): number {
+    const lastMs = Date.now()
+    const known = this.#unknown.get(model)
+    const sinceMs = known && lastMs - known.lastMs < UNKNOWN_FORGET_MS ? known.sinceMs : lastMs
+    if (known || this.#unknown.size < ROOMS_MAX) this.#unknown.set(model, { sinceMs, lastMs })
+    return lastMs - sinceMs
+  }
+
+  of(work: Work): ModelRoom {
+    const key = workKey(work)
+    let room = this.#rooms.get(key)
+    if (!room) {
+      if (this.#rooms.size >= ROOMS_MAX) this.#forgetIdle()
+      room = new ModelRoom(work, undefined)
+      this.#rooms.set(key, room)
+    }
+    return room
+  }
+
+  /** Rooms of jobs that wait in the store and that this worker can run. */
+  *waiting(): Generator<ModelRoom> {
+    for (const room of this.#rooms.values()) if (room.waiting.size > 0 && this.knows(room.model)) yield room
+  }
+
+  /** Another worker knows of waiting jobs. @returns Whether this one can run some of them */
+  hear(waiting: Capacity['waiting']): boolean {
+    const own = waiting.filter(({ model }) => this.knows(model))
+    for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
+    return own.length > 0
+  }
+
+  /** What there is to tell others; undefined while it is nothing. */
+  tell(): Capacity | undefined {
+    this.#forgetIdle()
+    const waiting: Capacity['waiting'] = []
+    for (const { kind, model, unsettled } of this.#rooms.values()) {
+      for (const priority of unsettled) waiting.push({ kind, model, priority })
+    }
+    if (this.#models === undefined && this.#bounds.length === 0 && waiting.length === 0) return undefined
+    return { models: this.#models ? [...this.#models] : null, bounds: [...this.#bounds], waiting }
+  }
+
+  #forgetIdle(): void {
+    const bounded = new Set(this.#bounds.map(workKey))
+    for (const [key, room] of this.#rooms) {
+      if (!this.knows(room.model)) room.forgetWaiting()
+      if (room.isIdle && !bounded.has(key)) this.#rooms.delete(key)
+    }
+  }
+}

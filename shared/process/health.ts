@@ -1,0 +1,46 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Metrics } from '#shared/metrics.ts'
+
+/** What a process says about its health. */
+export interface Health {
+  /** Sentences that say why it should get no work now; none when it should. */
+  problems(): string[]
+  readonly metrics: Metrics
+}
+
+/**
+ * Answers `/healthz` (the process lives; `/health` is its name in vLLM), `/readyz` (it makes progress; 503 with the reasons when it does not) and
+ * `/metrics` (Prometheus). Needs no key: it tells nothing about callers.
+ *
+ * @returns False when the path is none of these.
+ */
+export function answerHealth(health: Health, req: IncomingMessage, res: ServerResponse): boolean {
+  const path = req.url?.split('?')[0]
+  if (path === '/healthz' || path === '/health') sendJson(res, 200, { status: 'ok' })
+  else if (path === '/readyz') sendReady(health, res)
+  else if (path === '/metrics') void sendMetrics(health.metrics, res)
+  else return false
+  return true
+}
+
+function sendReady(health: Health, res: ServerResponse): void {
+  const problems = health.problems()
+  if (problems.length === 0) sendJson(res, 200, { status: 'ready' })
+  else sendJson(res, 503, { status: 'not ready', problems })
+}
+
+async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void> {
+  try {
+    const text = await metrics.registry.metrics()
+    res.writeHead(200, { 'content-type': metrics.registry.contentType })
+    res.end(text)
+  } catch (error) {
+    // One gauge that cannot be read must not end the process; Prometheus shows the scrape as failed.
+    sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
+  }
+}
+
+function sendJson(res: ServerResponse, status: number, body: object): void {
+  res.writeHead(status, { 'content-type': 'application/json' })
+  res.end(JSON.stringify(body))
+}

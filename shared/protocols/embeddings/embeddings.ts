@@ -1,0 +1,93 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { EmbedEvent } from '#schemas/embeddings.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import { ServiceError } from '#shared/error.ts'
+import { JsonText } from '#shared/protocols/json-text.ts'
+import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
+
+/**
+ * The answer of `POST /v1/embeddings` (contract E) from all events of its job.
+ *
+ * @throws ServiceError `upstream_error` when vectors or usage are missing
+ */
+export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): object {
+  const { vectors, usage } = gather(events)
+  const isBase64 = context.encoding_format === 'base64'
+  const data = vectors.map((vector, index) => {
+    return { object: 'embedding', index, embedding: isBase64 ? vector : numbersOf(vector) }
+  })
+  return { object: 'list', data, model: context.model, usage }
+}
+
+/** How long an answer is written before others have their turn. */
+const TURN_MS = 5
+
+/**
+ * The same as text. Numbers take time to write, half a second for the largest answer: others have their turn in between.
+ *
+ * @throws ServiceError as {@link encodeEmbeddings}
+ */
+export async function writeEmbeddings(events: readonly EmbedEvent[], context: EncodeContext): Promise<JsonText> {
+  const { vectors, usage } = gather(events)
+  const isBase64 = context.encoding_format === 'base64'
+  const data: string[] = []
+  let turnEnds = performance.now() + TURN_MS
+  for (const [index, vector] of vectors.entries()) {
+    const embedding = isBase64 ? `"${vector}"` : JSON.stringify(numbersOf(vector))
+    data.push(`{"object":"embedding","index":${index},"embedding":${embedding}}`)
+    if (performance.now() < turnEnds) continue
+    await nextTurn()
+    turnEnds = performance.now() + TURN_MS
+  }
+  const rest = `"model":${JSON.stringify(context.model)},"usage":${JSON.stringify(usage)}`
+  return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
+}
+
+/** @throws ServiceError `upstream_error` when vectors or usage are missing */
+function gather(events: readonly EmbedEvent[]): { vectors: string[]; usage: object } {
+  const vectors: string[] = []
+  let tokens: number | undefined
+  for (const event of events) {
+    if (event.type === 'usage') tokens = event.usage.input_tokens
+    else if (event.type === 'vectors') {
+      if (event.first !== vectors.length) throw incomplete()
+      vectors.push(...event.vectors)
+    }
+  }
+  if (tokens === undefined || vectors.length === 0) throw incomplete()
+  const usage = {
+    prompt_tokens: tokens,
+    completion_tokens: 0,
+    total_tokens: tokens,
+    prompt_tokens_details: null,
+    completion_tokens_details: null,
+  }
+  return { vectors, usage }
+}
+
+function numbersOf(text: string): number[] {
+  const vector = vectorFromBase64(text)
+  if (!vector) throw incomplete()
+  return shortNumbers(vector)
+}
+
+function incomplete(): ServiceError {
+  return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
+}
+
+/** Characters of base64 at which two pieces stay apart: a piece of output may have 512 KiB of JSON. */
+const PIECE_CHARS_MAX = 64 * 1024
+
+/** Joins vectors that follow each other while they are few; undefined when the two stay apart. */
+export function mergeEmbedEvents(previous: unknown, next: unknown): EmbedEvent | undefined {
+  const [a, b] = [previous as EmbedEvent, next as EmbedEvent]
+  if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
+  if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined
+  return { ...a, vectors: [...a.vectors, ...b.vectors] }
+}
+
+function charsOf(texts: readonly string[]): number {
+  let chars = 0
+  for (const text of texts) chars += text.length
+  return chars
+}

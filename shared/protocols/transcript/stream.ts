@@ -1,0 +1,117 @@
+import type { EncodeContext } from '#schemas/job.ts'
+import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
+import type { ServiceError } from '#shared/error.ts'
+import { unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
+import { openaiErrorBody } from '#shared/protocols/errors.ts'
+import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
+import { diarizedSegment, formOf, segmentId } from './whole.ts'
+
+type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
+
+/**
+ * Encodes one stream of a transcript (contract D.4): deltas, with diarized_json segments, and one `done` at the end.
+ *
+ * The deltas join to the text of `done`, which is that of the whole answer: without blanks around it, so the first ones
+ * are dropped and others wait for what follows them.
+ */
+export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
+  readonly #isDiarized: boolean
+  readonly #wantsLogprobs: boolean
+  readonly #characters = new WholeCharacters()
+  readonly #allLogprobs: TokenLogprob[] = []
+  #logprobs: TokenLogprob[] = []
+  #blanks = ''
+  #text = ''
+  #usage: TranscriptUsage = usageOf(undefined)
+  #isFinished = false
+
+  /** @throws ServiceError `internal_error` when the job does not say what its answer looks like */
+  constructor(context: EncodeContext) {
+    const { format, logprobs } = formOf(context)
+    this.#isDiarized = format === 'diarized_json'
+    this.#wantsLogprobs = logprobs
+  }
+
+  event(event: TranscribeEvent): string {
+    switch (event.type) {
+      case 'start':
+        return ''
+      case 'text':
+        return this.#delta(event)
+      case 'segment': {
+        const segment = diarizedSegment(soundSegment(event.segment))
+        return this.#isDiarized && segment.text !== '' ? frame(segment) : ''
+      }
+      case 'usage':
+        this.#usage = usageOf(event.usage)
+        return ''
+      case 'finish':
+        this.#isFinished = true
+        return ''
+      // A newer worker says more than this version can tell.
+      default:
+        return ''
+    }
+  }
+
+  end(): string {
+    if (!this.#isFinished) return this.error(unfinished())
+    const rest = this.#flush()
+    const logprobs = this.#wantsLogprobs ? { logprobs: this.#allLogprobs } : {}
+    const usage = { type: 'tokens', ...this.#usage }
+    return `${rest}${frame({ type: 'transcript.text.done', text: this.#text, ...logprobs, usage })}data: [DONE]\n\n`
+  }
+
+  error(error: ServiceError): string {
+    return frame(openaiErrorBody(error))
+  }
+
+  keepAlive(): string {
+    return ': keep-alive\n\n'
+  }
+
+  #delta({ text, logprobs, segment }: TextEvent): string {
+    if (this.#wantsLogprobs) {
+      for (const logprob of logprobs ?? []) {
+        this.#logprobs.push(logprob)
+        this.#allLogprobs.push(logprob)
+      }
+    }
+    return this.#say(this.#trim(this.#characters.push(text)), segment)
+  }
+
+  /** The part of the text that can be said now. */
+  #trim(text: string): string {
+    const all = this.#text === '' ? text.trimStart() : this.#blanks + text
+    const sayable = all.trimEnd()
+    this.#blanks = all.slice(sayable.length)
+    return sayable
+  }
+
+  /** Log probabilities of what is held back come with the text after it. */
+  #say(delta: string, segment?: number): string {
+    if (delta === '') return ''
+    this.#text += delta
+    const logprobs = this.#takeLogprobs()
+    const place = this.#isDiarized && segment !== undefined ? { segment_id: segmentId(segment) } : {}
+    return frame({ type: 'transcript.text.delta', delta, ...logprobs, ...place })
+  }
+
+  #takeLogprobs(): { logprobs?: TokenLogprob[] } {
+    if (!this.#wantsLogprobs || this.#logprobs.length === 0) return {}
+    const logprobs = this.#logprobs
+    this.#logprobs = []
+    return { logprobs }
+  }
+
+  #flush(): string {
+    const rest = this.#say(this.#trim(this.#characters.flush()))
+    if (this.#logprobs.length === 0) return rest
+    return rest + frame({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })
+  }
+}
+
+function frame(object: object): string {
+  return `data: ${JSON.stringify(object)}\n\n`
+}

@@ -1,0 +1,169 @@
+import { once } from 'node:events'
+import { availableParallelism } from 'node:os'
+import Docker from 'dockerode'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import { probed } from '#shared/sandbox/probe.ts'
+import type {
+  Sandbox,
+  SandboxAdapter,
+  SandboxEnd,
+  SandboxEvent,
+  SandboxJob,
+  SandboxStats,
+} from '#shared/sandbox/sandbox.ts'
+import { SandboxContainer } from './container.ts'
+import { prepareImage, pullImage } from './image.ts'
+import { removeLeftovers } from './leftovers.ts'
+import { WarmPool } from './pool.ts'
+
+/** Containers that wait for a run, at most; about 150 MiB each. */
+const IDLE_MAX = 8
+const PING_MS_MAX = 5_000
+
+const GUARANTEES = [
+  'Each run has a container of its own, started before and removed after it: no process and no memory of another run.',
+  'It sees a read-only root without files of this machine, has no network, no capabilities, and passes two filters of system calls.',
+  'It runs as nobody; time, memory, processor, threads, files and output are limited; nothing of it is left when it ends.',
+]
+const SHARED_KERNEL = 'It shares the kernel with this machine: for hostile tenants set SANDBOX_RUNTIME=runsc (gVisor).'
+
+/** What the adapter takes. */
+export interface DockerOptions {
+  /** Where the root file system is kept that the image is made from: about 400 MB. */
+  readonly directory: string
+  readonly log: Log
+  /** Docker's name of the runtime, such as `runsc`; default its own. */
+  readonly runtime?: string | undefined
+  /** An image that deploy/sandbox-image.sh or deploy/sandbox.Dockerfile made; default: it is made here. */
+  readonly image?: string | undefined
+  /** Default: as DOCKER_HOST says, or /var/run/docker.sock. */
+  readonly socketPath?: string | undefined
+}
+
+/** Sandboxes in single-use containers of a Docker daemon. */
+export function dockerAdapter(options: DockerOptions): SandboxAdapter {
+  const docker = new Docker(options.socketPath === undefined ? {} : { socketPath: options.socketPath })
+  return {
+    name: 'docker',
+    guarantees: [
+      ...GUARANTEES,
+      ...(options.runtime === undefined ? [SHARED_KERNEL] : [`Its runtime is ${options.runtime}.`]),
+    ],
+    async prepare(onProgress, signal) {
+      await prepared(docker, options, onProgress, signal)
+    },
+    async check(signal) {
+      await prepared(docker, options, () => {}, signal, true)
+    },
+    async open(signal) {
+      const image = await prepared(docker, options, () => {}, signal)
+      return await explained(signal, async () => {
+        await removeLeftovers(docker, options.log)
+        return await probed(new DockerSandbox(docker, image, options), signal)
+      })
+    },
+  }
+}
+
+/** Gives the image's name. */
+async function prepared(
+  docker: Docker,
+  { directory, image, runtime }: DockerOptions,
+  onProgress: (fraction: number, message: string) => void,
+  signal: AbortSignal,
+  isLookOnly = false,
+): Promise<string> {
+  return await explained(signal, async () => {
+    if (image === undefined && process.platform !== 'linux') {
+      const message = 'The image is made on Linux only: make it there (deploy/sandbox-image.sh) and set SANDBOX_IMAGE.'
+      throw new ServiceError('sandbox_unavailable', message)
+    }
+    await checkDaemon(docker, runtime)
+    const imageOptions = { directory, onProgress, signal, isLookOnly }
+    if (image !== undefined) await pullImage(docker, image, imageOptions)
+    const name = image ?? (await prepareImage(docker, imageOptions))
+    onProgress(1, 'ready')
+    return name
+  })
+}
+
+async function checkDaemon(docker: Docker, runtime: string | undefined): Promise<void> {
+  const late = AbortSignal.timeout(PING_MS_MAX)
+  const info = await Promise.race([docker.info(), once(late, 'abort').then(() => Promise.reject(late.reason))])
+  const runtimes = Object.keys((info as { Runtimes?: object }).Runtimes ?? {})
+  if (runtime === undefined || runtimes.includes(runtime)) return
+  const message = `The Docker daemon has no runtime ${runtime} (it has ${runtimes.join(', ')}): add it to daemon.json.`
+  throw new ServiceError('sandbox_unavailable', message)
+}
+
+/** Errors of the daemon in words for an operator. */
+async function explained<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (cause) {
+    signal.throwIfAborted()
+    if (cause instanceof ServiceError) throw cause
+    throw new ServiceError('sandbox_unavailable', reasonOf(cause), { cause })
+  }
+}
+
+function reasonOf(cause: unknown): string {
+  const { code, name, message } = cause as NodeJS.ErrnoException
+  if (code === 'EACCES') return 'This user may not use Docker: add it to the group docker.'
+  if (code === 'ENOENT' || code === 'ECONNREFUSED') return 'No Docker daemon answers: start one, or set DOCKER_HOST.'
+  if (name === 'TimeoutError' || name === 'AbortError') return 'The Docker daemon does not answer.'
+  return `The Docker daemon refused: ${message}`
+}
+
+/** Runs code in containers of a pool. */
+class DockerSandbox implements Sandbox {
+  readonly name = 'docker'
+  libraries: Readonly<Record<string, string>> = {}
+  readonly #pool: WarmPool<SandboxContainer>
+  readonly #closing = new AbortController()
+  /** Containers that run, or are being removed. */
+  readonly #taken = new Set<SandboxContainer>()
+  #busy = 0
+
+  constructor(docker: Docker, image: string, { log, runtime }: DockerOptions) {
+    const onProblem = (error: unknown) => log.warn({ err: error }, 'container not removed')
+    const cores = availableParallelism()
+    this.#pool = new WarmPool({
+      start: (signal) => SandboxContainer.start(docker, { image, runtime, onProblem }, signal),
+      idleMax: Math.min(IDLE_MAX, 2 * cores),
+      startsMax: cores,
+      onFailure: (error) => log.warn({ err: error }, 'container not started'),
+    })
+  }
+
+  async run(
+    job: SandboxJob,
+    onEvent: (event: SandboxEvent) => void,
+    signal: AbortSignal,
+    onStart?: () => void,
+  ): Promise<SandboxEnd> {
+    const ending = AbortSignal.any([signal, this.#closing.signal])
+    const container = await this.#pool.take(ending)
+    this.libraries = container.versions
+    this.#taken.add(container)
+    this.#busy += 1
+    onStart?.()
+    try {
+      return await container.run(job, onEvent, ending)
+    } finally {
+      this.#busy -= 1
+      void container.dispose().then(() => this.#taken.delete(container))
+    }
+  }
+
+  stats(): SandboxStats {
+    return { idle: this.#pool.idle, busy: this.#busy }
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new ServiceError('sandbox_lost', 'The sandbox was closed.'))
+    await this.#pool.close()
+    await Promise.all([...this.#taken].map((container) => container.dispose()))
+  }
+}

@@ -1,0 +1,60 @@
+import { randomUUID } from 'node:crypto'
+import { mkdir, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { ServiceError } from '#shared/error.ts'
+import { installPackages } from '#shared/prepare/pip.ts'
+import { describePython, type Python, runPython } from '#shared/prepare/python.ts'
+
+const NEEDS = { purpose: 'The sandbox needs', needsPip: true }
+const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url))
+const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
+/** The libraries' wheels together, on linux x86-64; for the progress only. */
+const PACKAGES_BYTES = 96_000_000
+/** Part of the work that is download. */
+const DOWNLOAD_SHARE = 0.6
+/** Compiling takes a minute of processor time. */
+const BUILD_MS_MAX = 20 * 60_000
+
+/** What a build takes. */
+export interface RootBuildOptions {
+  readonly onProgress: (fraction: number, message: string) => void
+  readonly signal?: AbortSignal | undefined
+  readonly python?: string | undefined
+}
+
+/**
+ * Fills `built/root`.
+ *
+ * @returns the interpreter's version tag
+ * @throws ServiceError `sandbox_unavailable` or `model_loading` saying what is missing, or the abort reason
+ */
+export async function buildRoot(built: string, workDir: string, options: RootBuildOptions): Promise<{ tag: string }> {
+  const { onProgress, signal } = options
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
+    signal?.throwIfAborted()
+    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
+  })
+  await rm(built, { recursive: true, force: true })
+  const root = join(built, 'root')
+  await mkdir(join(root, 'opt'), { recursive: true })
+  await install(python, join(root, 'opt', 'site'), workDir, options)
+  onProgress(DOWNLOAD_SHARE, "compiling the sandbox's Python")
+  await runPython(python.executable, ['-E', '-s', '-B', BUILD, root], signal, BUILD_MS_MAX)
+  return { tag: python.tag }
+}
+
+/** A pip that outlived its killed service may still write: so each one has a directory of its own. */
+async function install(python: Python, target: string, workDir: string, options: RootBuildOptions): Promise<void> {
+  const { onProgress, signal } = options
+  const message = `installing the sandbox's libraries (${PACKAGES_BYTES / 1e6} MB)`
+  const onBytes = (bytes: number) => onProgress(DOWNLOAD_SHARE * Math.min(1, bytes / PACKAGES_BYTES), message)
+  const own = join(workDir, `pip-${randomUUID()}`)
+  await mkdir(own)
+  try {
+    await installPackages(python.executable, REQUIREMENTS, join(own, 'site'), own, { signal, onBytes })
+    await rename(join(own, 'site'), target)
+  } finally {
+    await rm(own, { recursive: true, force: true })
+  }
+}

@@ -1,0 +1,82 @@
+import type { Memory } from '#shared/sandbox/wasm/inside/engine.ts'
+import { WasiError } from '#shared/sandbox/wasm/inside/wasi/abi.ts'
+
+/** Most buffers of one read or write. */
+const BUFFERS_MAX = 1_024
+const PATH_BYTES_MAX = 4_096
+
+/**
+ * The guest's memory, with every address checked.
+ *
+ * Addresses and lengths come from hostile code; what lies outside is errno `fault`, never an exception of ours.
+ */
+export class GuestMemory {
+  #memory: Memory | undefined
+  #view = new DataView(new ArrayBuffer(0))
+
+  /** The guest's memory exists only after its imports, which need this. */
+  attach(memory: Memory): void {
+    this.#memory = memory
+  }
+
+  /** The bytes themselves, not a copy. Valid until the guest runs again: its memory may move when it grows. */
+  bytes(address: number, length: number): Uint8Array<ArrayBuffer> {
+    const start = address >>> 0
+    return new Uint8Array(this.#at(start, length >>> 0).buffer as ArrayBuffer, start, length >>> 0)
+  }
+
+  /** Text that was passed as address and length. */
+  path(address: number, length: number): string {
+    if (length >>> 0 > PATH_BYTES_MAX) throw new WasiError('nametoolong')
+    return new TextDecoder().decode(this.bytes(address, length))
+  }
+
+  /** Buffers of a scattered read or write, in order. */
+  *buffers(address: number, count: number): Iterable<Uint8Array<ArrayBuffer>> {
+    if (count >>> 0 > BUFFERS_MAX) throw new WasiError('inval')
+    for (let i = 0; i < count; i++) {
+      const at = (address >>> 0) + i * 8
+      yield this.bytes(this.getU32(at), this.getU32(at + 4))
+    }
+  }
+
+  getU8(address: number): number {
+    return this.#at(address >>> 0, 1).getUint8(address >>> 0)
+  }
+
+  getU16(address: number): number {
+    return this.#at(address >>> 0, 2).getUint16(address >>> 0, true)
+  }
+
+  getU32(address: number): number {
+    return this.#at(address >>> 0, 4).getUint32(address >>> 0, true)
+  }
+
+  getU64(address: number): bigint {
+    return this.#at(address >>> 0, 8).getBigUint64(address >>> 0, true)
+  }
+
+  setU8(address: number, value: number): void {
+    this.#at(address >>> 0, 1).setUint8(address >>> 0, value)
+  }
+
+  setU16(address: number, value: number): void {
+    this.#at(address >>> 0, 2).setUint16(address >>> 0, value, true)
+  }
+
+  setU32(address: number, value: number): void {
+    this.#at(address >>> 0, 4).setUint32(address >>> 0, value, true)
+  }
+
+  setU64(address: number, value: bigint): void {
+    this.#at(address >>> 0, 8).setBigUint64(address >>> 0, value, true)
+  }
+
+  /** The view of today's memory, in which so many bytes are at an address. */
+  #at(address: number, length: number): DataView {
+    // Growing gives the memory another buffer and takes the old one away.
+    if (this.#memory && this.#view.buffer !== this.#memory.buffer) this.#view = new DataView(this.#memory.buffer)
+    if (address + length > this.#view.byteLength) throw new WasiError('fault')
+    return this.#view
+  }
+}

@@ -1,0 +1,163 @@
+import { FILE_BYTES_MAX, OPEN_FILES_MAX, SCRATCH_BYTES_MAX } from '#shared/sandbox/limits.ts'
+import { Instance, type Memory, type Module } from './engine.ts'
+import { GuestMemory } from './guest/memory.ts'
+import { PAGE_BYTES } from './module.ts'
+import { type Descriptor, Descriptors } from './wasi/descriptors.ts'
+import { Directory } from './wasi/file-tree.ts'
+import { Quota, StoredFile } from './wasi/stored-files.ts'
+import { wasiCalls } from './wasi/wasi.ts'
+import { listZip } from './zip.ts'
+
+/*
+ * One CPython in one WebAssembly memory: started afresh to be warmed, or restored from the image of a warmed one. It
+ * runs in the thread that calls it and blocks it.
+ *
+ * An image is its whole memory between two calls, when its stack is empty. What is not in the memory is made again: the
+ * descriptors that are open from the start have the same numbers, and there are no others.
+ */
+
+const LIBRARY = '/usr/local/lib/python315.zip'
+/** matplotlib looks for its data beside its code, which is in the archive: a path below a file. */
+const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
+const CHANNEL = '/dev/channel'
+/** Files and directories that a run may make. */
+const NODES_MAX = 8_192
+const VARIABLES = {
+  HOME: '/tmp',
+  TMPDIR: '/tmp',
+  MPLCONFIGDIR: '/tmp/.matplotlib',
+  // The time zones are in the library.
+  PYTHONTZPATH: '',
+}
+/** The import that lets a host answer calls of the guest: here nobody does. */
+const NO_HOST = -1
+
+/** Where our own Python files are in the guest. */
+export const SOURCES = '/sandbox'
+
+/** What all interpreters read; shared by threads. */
+export interface Library {
+  /** The standard library and the five libraries: a zip archive that Python reads itself. */
+  readonly python: Uint8Array
+  /** Fonts and styles of matplotlib: a zip archive. */
+  readonly plotData: Uint8Array
+  /** Our own files by name. */
+  readonly sources: Readonly<Record<string, Uint8Array>>
+}
+
+/** The guest's descriptors that are not files: 0, 1, 2, and the channel to its supervisor. */
+export interface Streams {
+  /** Fills a buffer with what comes next; gives how many bytes. */
+  readonly stdin: (target: Uint8Array) => number
+  readonly onStdout: (bytes: Uint8Array) => void
+  readonly onStderr: (bytes: Uint8Array) => void
+  readonly onChannel: (bytes: Uint8Array) => void
+}
+
+/** A warmed interpreter. */
+export interface Image {
+  /** The memory's bytes that are not zero, one after the other. */
+  readonly bytes: Uint8Array
+  /** Where each part of them belongs. */
+  readonly segments: ReadonlyArray<readonly [address: number, length: number]>
+  readonly pages: number
+}
+
+interface Exports {
+  readonly memory: Memory
+  readonly turn: (address: number, length: number) => number
+  readonly host_alloc: (length: number) => number
+}
+
+/** An interpreter. */
+export class Interpreter {
+  readonly #exports: Exports
+  readonly #descriptors: Descriptors
+
+  /** @throws Error when there is no memory for it */
+  constructor(module: Module, library: Library, streams: Streams) {
+    const memory = new GuestMemory()
+    this.#descriptors = new Descriptors(openDescriptors(library, streams), OPEN_FILES_MAX)
+    const wasi_snapshot_preview1 = wasiCalls(memory, this.#descriptors, VARIABLES)
+    const imports = { wasi_snapshot_preview1, host: { call: () => NO_HOST } }
+    this.#exports = new Instance(module, imports).exports as Exports
+    memory.attach(this.#exports.memory)
+  }
+
+  /** Puts an image in the place of the memory of a new one, whose module has no data of its own. */
+  restore({ bytes, segments, pages }: Image): void {
+    const { memory } = this.#exports
+    memory.grow(pages - memory.buffer.byteLength / PAGE_BYTES)
+    const target = new Uint8Array(memory.buffer)
+    let from = 0
+    for (const [address, length] of segments) {
+      target.set(bytes.subarray(from, from + length), address)
+      from += length
+    }
+  }
+
+  /**
+   * Runs source in the interpreter's main module, which keeps its names for the next call.
+   *
+   * @returns its exit status: 1 after an uncaught exception, which it has printed
+   * @throws GuestExit when it ended its process, WebAssembly.RuntimeError when it crashed, RangeError when its stack
+   *   overflowed
+   */
+  run(source: string): number {
+    const bytes = Buffer.from(source)
+    const address = this.#exports.host_alloc(bytes.length) >>> 0
+    if (address === 0) throw new RangeError('the interpreter has no memory left')
+    new Uint8Array(this.#exports.memory.buffer).set(bytes, address)
+    return this.#exports.turn(address, bytes.length) & 0xff
+  }
+
+  /** Its memory, not copied. @throws Error when it holds a file open, which would be missing after a restore */
+  image(): Uint8Array<ArrayBuffer> {
+    const { files } = this.#descriptors
+    if (files > 0) throw new Error(`the warmed interpreter holds ${files} files open`)
+    return new Uint8Array(this.#exports.memory.buffer)
+  }
+}
+
+/**
+ * 0 to 5. The guest's library takes all from 3 on for directories until one is none. The channel is 3 as in the other
+ * sandboxes: it has a name like a directory, below which nothing is found.
+ */
+function openDescriptors(library: Library, streams: Streams): Descriptor[] {
+  const directory = (preopen: string, node: Directory): Descriptor => ({
+    kind: 'directory',
+    preopen,
+    node,
+    listing: [],
+  })
+  return [
+    { kind: 'stream', read: streams.stdin },
+    { kind: 'stream', write: streams.onStdout },
+    { kind: 'stream', write: streams.onStderr },
+    { kind: 'stream', write: streams.onChannel, preopen: CHANNEL },
+    directory('/', rootTree(library)),
+    directory(PLOT_DATA, plotDataTree(library.plotData)),
+  ]
+}
+
+function rootTree({ python, sources }: Library): Directory {
+  const root = new Directory()
+  place(root, LIBRARY, new StoredFile(python.length, () => python))
+  for (const [name, bytes] of Object.entries(sources)) {
+    place(root, `${SOURCES}/${name}`, new StoredFile(bytes.length, () => bytes))
+  }
+  root.directory('tmp', new Quota({ bytes: SCRATCH_BYTES_MAX, nodes: NODES_MAX, fileBytes: FILE_BYTES_MAX }))
+  return root
+}
+
+function plotDataTree(archive: Uint8Array): Directory {
+  const top = new Directory()
+  for (const { name, size, load } of listZip(archive)) place(top, name, new StoredFile(size, load))
+  return top
+}
+
+function place(root: Directory, path: string, file: StoredFile): void {
+  const parts = path.split('/').filter((part) => part !== '')
+  const name = parts.pop() as string
+  parts.reduce((directory, part) => directory.directory(part), root).place(name, file)
+}

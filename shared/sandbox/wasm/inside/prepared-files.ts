@@ -1,0 +1,29 @@
+import { open } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Library } from './interpreter.ts'
+
+/** Names in the directory of the library; shared/sandbox/wasm/files.ts fills it. */
+export const LIBRARY_FILES = { module: 'python.wasm', python: 'python-stdlib.zip', plotData: 'mpl-data.zip' } as const
+/** Name of the memory in the directory of an image. */
+export const IMAGE_MEMORY = 'memory.bin'
+
+/** Reads what Python imports. */
+export async function readLibrary(directory: string, sources: Library['sources']): Promise<Library> {
+  const [python, plotData] = await Promise.all(
+    [LIBRARY_FILES.python, LIBRARY_FILES.plotData].map((name) => readShared(join(directory, name))),
+  )
+  return { python: python as Uint8Array, plotData: plotData as Uint8Array, sources }
+}
+
+/** A file in memory that threads share instead of copying. */
+export async function readShared(file: string): Promise<Uint8Array> {
+  await using handle = await open(file)
+  const { size } = await handle.stat()
+  const bytes = new Uint8Array(new SharedArrayBuffer(size))
+  for (let read = 0; read < size; ) {
+    const { bytesRead } = await handle.read(bytes, read, size - read, read)
+    if (bytesRead === 0) throw new Error(`${file} became shorter`)
+    read += bytesRead
+  }
+  return bytes
+}

@@ -1,0 +1,154 @@
+import { WasiError } from './abi.ts'
+import { Inode, type Quota, ScratchFile, type StoredFile } from './stored-files.ts'
+
+/*
+ * The files of one run, in memory. What is read-only comes from the prepared files and is shared by all runs; what the
+ * guest writes lives in scratch space with a quota and goes with it. There are no links, so a name leads to one node and
+ * `..` has one meaning.
+ */
+
+const NAME_BYTES_MAX = 255
+
+/** What a name stands for. */
+export type Node = Directory | StoredFile | ScratchFile
+
+/** A directory; the guest may change what is in it when it has a quota. */
+export class Directory extends Inode {
+  /** Itself at the top. */
+  #parent: Directory
+  readonly #quota: Quota | undefined
+  readonly #entries = new Map<string, Node>()
+
+  constructor(parent?: Directory, quota?: Quota) {
+    super()
+    quota?.take(0, 1)
+    this.#parent = parent ?? this
+    this.#quota = quota
+  }
+
+  get parent(): Directory {
+    return this.#parent
+  }
+
+  get entries(): ReadonlyMap<string, Node> {
+    return this.#entries
+  }
+
+  /** Puts a node of the prepared ones under a name. */
+  place(name: string, node: Node): void {
+    this.#entries.set(name, node)
+  }
+
+  /** The directory under a name, made when it is not there; with a quota the guest may write in it. */
+  directory(name: string, quota?: Quota): Directory {
+    const found = this.#entries.get(name)
+    if (found instanceof Directory) return found
+    const made = new Directory(this, quota)
+    this.#entries.set(name, made)
+    return made
+  }
+
+  /** For the guest. @throws WasiError `rofs`, `nospc` */
+  createFile(name: string): ScratchFile {
+    const file = new ScratchFile(this.#writable(name))
+    this.#entries.set(name, file)
+    return file
+  }
+
+  /** For the guest. @throws WasiError `rofs`, `nospc`, `exist` */
+  createDirectory(name: string): void {
+    if (this.#entries.has(name)) throw new WasiError('exist')
+    this.#entries.set(name, new Directory(this, this.#writable(name)))
+  }
+
+  /** For the guest; an open file stays until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
+  removeFile(name: string): void {
+    this.#writable(name)
+    const node = this.#get(name)
+    if (!(node instanceof ScratchFile)) throw new WasiError(node instanceof Directory ? 'isdir' : 'rofs')
+    this.#entries.delete(name)
+    node.release()
+  }
+
+  /** For the guest. @throws WasiError `rofs`, `noent`, `notdir`, `notempty` */
+  removeDirectory(name: string): void {
+    const quota = this.#writable(name)
+    const node = this.#get(name)
+    if (!(node instanceof Directory)) throw new WasiError('notdir')
+    if (node.entries.size > 0) throw new WasiError('notempty')
+    this.#entries.delete(name)
+    quota.take(0, -1)
+  }
+
+  /**
+   * For the guest; what has the new name already goes away.
+   *
+   * @throws WasiError `rofs`, `noent`, `inval` into itself, `isdir`, `notdir`, `notempty`
+   */
+  move(name: string, target: Directory, targetName: string): void {
+    this.#writable(name)
+    target.#writable(targetName)
+    const node = this.#get(name)
+    const replaced = target.#entries.get(targetName)
+    if (replaced === node) return
+    if (node instanceof Directory && node.#holds(target)) throw new WasiError('inval')
+    if (replaced instanceof Directory && !(node instanceof Directory)) throw new WasiError('isdir')
+    if (replaced && node instanceof Directory) target.removeDirectory(targetName)
+    else if (replaced) target.removeFile(targetName)
+    this.#entries.delete(name)
+    target.#entries.set(targetName, node)
+    if (node instanceof Directory) node.#parent = target
+  }
+
+  #holds(other: Directory): boolean {
+    for (let above = other; ; above = above.parent) {
+      if (above === this) return true
+      if (above === above.parent) return false
+    }
+  }
+
+  #get(name: string): Node {
+    const node = this.#entries.get(name)
+    if (!node) throw new WasiError('noent')
+    return node
+  }
+
+  #writable(name: string): Quota {
+    if (!this.#quota) throw new WasiError('rofs')
+    if (Buffer.byteLength(name) > NAME_BYTES_MAX) throw new WasiError('nametoolong')
+    return this.#quota
+  }
+}
+
+/** The directory that holds the last name of a path, and that name; '.' for a directory itself. */
+export interface Place {
+  readonly directory: Directory
+  readonly name: string
+}
+
+/**
+ * Follows a path below a directory. `..` at the top stays there: nothing is above it.
+ *
+ * @throws WasiError `noent`, `notdir`
+ */
+export function findPlace(top: Directory, path: string): Place {
+  const names = path.split('/').filter((name) => name !== '' && name !== '.')
+  const last = names.pop() ?? '.'
+  let directory = top
+  for (const name of names) directory = step(top, directory, name)
+  if (last === '..') return { directory: step(top, directory, last), name: '.' }
+  return { directory, name: last }
+}
+
+/** The node at a place; undefined when nothing has that name. */
+export function findNode({ directory, name }: Place): Node | undefined {
+  return name === '.' ? directory : directory.entries.get(name)
+}
+
+function step(top: Directory, directory: Directory, name: string): Directory {
+  if (name === '..') return directory === top ? top : directory.parent
+  const next = directory.entries.get(name)
+  if (!next) throw new WasiError('noent')
+  if (!(next instanceof Directory)) throw new WasiError('notdir')
+  return next
+}

@@ -1,0 +1,185 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import { Channel } from '#shared/sandbox/channel.ts'
+import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
+import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
+import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
+import type { WasmFiles } from './files.ts'
+import { encodeRunFrame, type Frame, FrameReader, splitRun } from './inside/frames.ts'
+
+/** From the start to the first interpreter: seconds on a busy machine. */
+const START_MS = 60_000
+/** A run that did not say how it ended so long after its time is up has a broken process around it. */
+const OVERDUE_MS = 15_000
+/** The same after a cancel, which takes milliseconds. Ending the process would end the runs of others. */
+const CANCEL_MS = 5_000
+const STOP_MS = 2_000
+/** The run's number and the inner frame's header. */
+const HEADERS_BYTES = 16
+
+/** A run under way. */
+interface Run {
+  readonly channel: Channel
+  readonly lose: (error: ServiceError) => void
+}
+
+/** The confined process with the interpreters, as long as it lives. */
+export class WasmProcess {
+  readonly #child: ConfinedChild
+  readonly #runs = new Map<number, Run>()
+  readonly #started = Promise.withResolvers<void>()
+  readonly #exited = Promise.withResolvers<void>()
+  #lastRun = 0
+  #idle = 0
+  #isRunning = true
+
+  private constructor(child: ConfinedChild, log: Log) {
+    this.#child = child
+    const errors = collectErrors(child)
+    const reader = new FrameReader(PLOT_BYTES_MAX + HEADERS_BYTES)
+    child.stdout.on('data', (chunk: Buffer) => this.#read(reader, chunk))
+    // Its end is also heard of as EPIPE, in which nobody is interested.
+    child.stdin.on('error', () => {})
+    child.on('error', (error) => this.#end(error))
+    child.on('close', (code, killedBy) => {
+      if (this.#isRunning) log.warn({ end: code ?? killedBy, stderr: errors() }, 'sandbox process ended')
+      this.#end(new Error(`the sandbox's process ended with ${code ?? killedBy}: ${errors()}`))
+    })
+  }
+
+  /**
+   * Starts it and waits until it can run.
+   *
+   * @param ready Interpreters that wait for runs.
+   * @throws Error when it ends before, or the abort reason; nothing is left then
+   */
+  static async start(files: WasmFiles, ready: number, log: Log, signal: AbortSignal): Promise<WasmProcess> {
+    const { libraryDir, imageDir } = files
+    const child = spawnConfined(['serve', libraryDir, imageDir, String(ready)], [libraryDir, imageDir])
+    const wasm = new WasmProcess(child, log)
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(START_MS)])
+    const kill = () => void wasm.stop()
+    limit.addEventListener('abort', kill, { once: true })
+    try {
+      await wasm.#started.promise
+      return wasm
+    } catch (error) {
+      signal.throwIfAborted()
+      throw error
+    } finally {
+      limit.removeEventListener('abort', kill)
+    }
+  }
+
+  get pid(): number | undefined {
+    return this.#child.pid
+  }
+
+  /** Interpreters that wait. */
+  get idle(): number {
+    return this.#idle
+  }
+
+  /** False: it takes no more runs. */
+  get isRunning(): boolean {
+    return this.#isRunning
+  }
+
+  /** @throws ServiceError `sandbox_lost`; the signal's reason once the run has ended */
+  async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
+    signal.throwIfAborted()
+    this.#lastRun += 1
+    const number = this.#lastRun
+    const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()
+    const heard = (event: SandboxEvent) => void (signal.aborted || onEvent(event))
+    this.#runs.set(number, { channel: new Channel({ onEvent: heard, onEnd }), lose })
+    const watchdog = new Watchdog(() => this.#break(new Error('a run did not end')))
+    const cancel = () => {
+      this.#child.stdin.write(encodeRunFrame('C', number))
+      watchdog.expect(CANCEL_MS)
+    }
+    watchdog.expect(job.timeoutMs + OVERDUE_MS)
+    signal.addEventListener('abort', cancel, { once: true })
+    if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, Buffer.from(JSON.stringify(job))))
+    else lose(lost(new Error('its process has ended')))
+    try {
+      return await ended
+    } catch (error) {
+      signal.throwIfAborted()
+      throw error
+    } finally {
+      watchdog.stop()
+      signal.removeEventListener('abort', cancel)
+      this.#runs.delete(number)
+    }
+  }
+
+  /** Ends it, and its runs as lost; waits for that. */
+  async stop(): Promise<void> {
+    this.#isRunning = false
+    this.#child.stdin.end()
+    await Promise.race([this.#exited.promise, sleep(STOP_MS, undefined, { ref: false })])
+    this.#child.kill('SIGKILL')
+    await this.#exited.promise
+  }
+
+  #read(reader: FrameReader, chunk: Buffer): void {
+    try {
+      for (const frame of reader.push(chunk)) this.#take(frame)
+    } catch (error) {
+      this.#break(error as Error)
+    }
+  }
+
+  #take(frame: Frame): void {
+    if (frame.type === 'I') {
+      this.#idle = Number(JSON.parse(frame.payload.toString()))
+      this.#started.resolve()
+      return
+    }
+    const { run: number, rest } = splitRun(frame)
+    const run = this.#runs.get(number)
+    if (frame.type === 'L') run?.lose(lost(new Error(rest.toString())))
+    else run?.channel.take(rest)
+  }
+
+  /** It does not do what it should: what it says is worth nothing any more. */
+  #break(cause: Error): void {
+    this.#end(cause)
+    this.#child.kill('SIGKILL')
+  }
+
+  #end(cause: Error): void {
+    this.#isRunning = false
+    this.#idle = 0
+    this.#started.reject(cause)
+    for (const run of this.#runs.values()) run.lose(lost(cause))
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null || this.#child.pid === undefined) {
+      this.#exited.resolve()
+    }
+  }
+}
+
+/** Expects something within a time, again and again. */
+class Watchdog {
+  readonly #onMissing: () => void
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(onMissing: () => void) {
+    this.#onMissing = onMissing
+  }
+
+  expect(withinMs: number): void {
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(this.#onMissing, withinMs)
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer)
+  }
+}
+
+function lost(cause: Error): ServiceError {
+  return new ServiceError('sandbox_lost', 'The sandbox broke while the code was running.', { cause })
+}

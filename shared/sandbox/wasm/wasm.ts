@@ -1,0 +1,143 @@
+import { availableParallelism } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import { probed } from '#shared/sandbox/probe.ts'
+import type {
+  Sandbox,
+  SandboxAdapter,
+  SandboxEnd,
+  SandboxEvent,
+  SandboxJob,
+  SandboxStats,
+} from '#shared/sandbox/sandbox.ts'
+import { prepareWasmFiles, type WasmFiles } from './files.ts'
+import { WasmProcess } from './process.ts'
+import { Restarts } from './restarts.ts'
+import { Turns } from './turns.ts'
+
+/*
+ * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in
+ * a confined process of Node.
+ *
+ *   service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
+ *
+ * The code is kept in by WebAssembly, which gives it a memory of its own and the calls of shared/sandbox/wasm/inside/wasi/wasi.ts,
+ * and nothing else. The process around it is the second wall.
+ */
+
+/** Interpreters restored ahead; each is 110 MB. */
+const READY_MAX = 2
+
+const GUARANTEES = [
+  'Isolation: each run is WebAssembly in a thread of its own, used once, inside a process that may read five paths, write none and start nothing.',
+  'Files: nothing of the host; 64 MB of scratch space in memory, 32 MB a file, 128 descriptors. No network, no processes, no signals: the calls do not exist.',
+  'Memory: 512 MiB beyond the warm interpreter, kept by the engine; time: the thread is ended. CPU: at most one core a run, as many runs as cores.',
+  'Not given: threads, subprocesses, symbolic links, warnings of floating-point errors; sys.maxsize is 2**31 - 1. Compute takes about twice the time of the others.',
+  'Not given: a hash seed per run. It is part of the interpreter and the same everywhere; random, numpy.random and os.urandom are fresh in each run.',
+  'Not given: walls of the operating system. Code that gets out of WebAssembly by a defect of V8 is in the confined process, where other runs are, as the user of the service and with its network.',
+] as const
+
+/** What the adapter takes. */
+export interface WasmOptions {
+  /** Where library and image are kept, 270 MB. */
+  readonly directory: string
+  /** The Python whose pip downloads the library; default python3 of the PATH. */
+  readonly python?: string | undefined
+  readonly log: Log
+}
+
+/** The WebAssembly sandbox of this machine. */
+export function wasmAdapter({ directory, python, log }: WasmOptions): SandboxAdapter {
+  const prepare = (signal: AbortSignal, onProgress?: (fraction: number, message: string) => void) =>
+    prepareWasmFiles(directory, { python, signal, onProgress })
+  return {
+    name: 'wasm',
+    guarantees: GUARANTEES,
+    prepare: async (onProgress, signal) => void (await prepare(signal, onProgress)),
+    check: async (signal) => void (await prepareWasmFiles(directory, { python, signal, isLookOnly: true })),
+    open: async (signal) => {
+      const sandbox = new WasmSandbox(await prepare(signal), log)
+      try {
+        return await probed(sandbox, signal)
+      } catch (cause) {
+        signal.throwIfAborted()
+        const { message } = ServiceError.from(cause)
+        const advice = 'The WebAssembly sandbox needs Node.js 24.15 or newer and 1 GB of memory.'
+        throw new ServiceError('sandbox_unavailable', `${message} ${advice}`, { cause })
+      }
+    },
+  }
+}
+
+class WasmSandbox implements Sandbox {
+  readonly name = 'wasm'
+  readonly libraries: Sandbox['libraries']
+  readonly #files: WasmFiles
+  readonly #log: Log
+  readonly #turns = new Turns(availableParallelism())
+  readonly #closing = new AbortController()
+  readonly #restarts = new Restarts()
+  #running: WasmProcess | undefined
+  #starting: Promise<WasmProcess> | undefined
+
+  constructor(files: WasmFiles, log: Log) {
+    this.#files = files
+    this.#log = log
+    this.libraries = files.facts.libraries
+  }
+
+  async run(
+    job: SandboxJob,
+    onEvent: (event: SandboxEvent) => void,
+    signal: AbortSignal,
+    onStart?: () => void,
+  ): Promise<SandboxEnd> {
+    const either = AbortSignal.any([signal, this.#closing.signal])
+    await this.#turns.take(either)
+    try {
+      const wasm = await abortable(this.#process(), either)
+      onStart?.()
+      return await wasm.run(job, onEvent, either)
+    } finally {
+      this.#turns.release()
+    }
+  }
+
+  stats(): SandboxStats {
+    return { idle: this.#running?.idle ?? 0, busy: this.#turns.taken }
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new ServiceError('sandbox_lost', 'The sandbox was closed.'))
+    await this.#starting?.catch(() => {})
+    await this.#running?.stop()
+  }
+
+  async #process(): Promise<WasmProcess> {
+    if (this.#running?.isRunning) return this.#running
+    this.#starting ??= this.#start().finally(() => {
+      this.#starting = undefined
+    })
+    return await this.#starting
+  }
+
+  async #start(): Promise<WasmProcess> {
+    if (this.#running) this.#restarts.note()
+    this.#running = undefined
+    await sleep(this.#restarts.delayMs(Math.random()), undefined, { signal: this.#closing.signal })
+    const startedMs = performance.now()
+    try {
+      const ready = Math.min(READY_MAX, availableParallelism())
+      this.#running = await WasmProcess.start(this.#files, ready, this.#log, this.#closing.signal)
+    } catch (cause) {
+      this.#closing.signal.throwIfAborted()
+      this.#restarts.note()
+      throw new ServiceError('sandbox_lost', 'The sandbox did not start.', { cause })
+    }
+    const duration_ms = Math.round(performance.now() - startedMs)
+    this.#log.info({ pid: this.#running.pid, duration_ms }, 'sandbox process started')
+    return this.#running
+  }
+}

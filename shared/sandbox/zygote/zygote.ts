@@ -1,0 +1,94 @@
+import { readFile } from 'node:fs/promises'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import { probed } from '#shared/sandbox/probe.ts'
+import { prepareRoot } from '#shared/sandbox/root/root.ts'
+import type { SandboxAdapter } from '#shared/sandbox/sandbox.ts'
+import { prepareBubblewrap } from './bubblewrap.ts'
+import type { ZygoteParts } from './process.ts'
+import { ZygoteSandbox } from './sandbox.ts'
+
+/** Of the work of a preparation, the root's part. */
+const ROOT_SHARE = 0.98
+
+const GUARANTEES = [
+  'Each run is a fork of one warm interpreter, in user, process, mount, network, IPC and host name namespaces of its own.',
+  'It sees a read-only root without files of this machine, has no network, no capabilities, and passes two filters of system calls.',
+  'It runs as nobody; time, memory, threads, files and output are limited; nothing of it is left when it ends.',
+  'Runs of one zygote share the layout of its memory; it is replaced every 500 runs or ten minutes.',
+  'It shares the kernel with this machine: a flaw of the kernel can break it. For hostile tenants use docker with runsc.',
+]
+
+/** What the adapter takes. */
+export interface ZygoteOptions {
+  /** Where its root file system is kept: about 400 MB. */
+  readonly directory: string
+  readonly log: Log
+  /** The Python to copy; default python3 of the PATH. */
+  readonly python?: string | undefined
+  /** Runs until a zygote is replaced; default 500. */
+  readonly runsMax?: number | undefined
+  /** Age at which a zygote is replaced; default ten minutes. */
+  readonly ageMsMax?: number | undefined
+}
+
+/** Sandboxes on Linux with nothing but this machine: bubblewrap, and a fork of a warm interpreter for each run. */
+export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
+  return {
+    name: 'zygote',
+    guarantees: GUARANTEES,
+    async prepare(onProgress, signal) {
+      await prepareParts(options, onProgress, signal)
+    },
+    async check(signal) {
+      await prepareParts({ ...options, isLookOnly: true }, () => {}, signal)
+    },
+    async open(signal) {
+      const parts = await prepareParts(options, () => {}, signal)
+      try {
+        // Kernels and containers forbid namespaces in many ways: a run meets them all.
+        return await probed(await ZygoteSandbox.open({ ...options, parts }, signal), signal)
+      } catch (cause) {
+        signal.throwIfAborted()
+        const reason = reasonOf(ServiceError.from(cause))
+        throw new ServiceError('sandbox_unavailable', `${reason} ${await advice()}`, { cause })
+      }
+    },
+  }
+}
+
+async function prepareParts(
+  { directory, python, isLookOnly }: ZygoteOptions & { readonly isLookOnly?: boolean },
+  onProgress: (fraction: number, message: string) => void,
+  signal: AbortSignal,
+): Promise<ZygoteParts> {
+  if (process.platform !== 'linux') {
+    throw new ServiceError('sandbox_unavailable', 'It needs Linux: elsewhere use docker or wasm.')
+  }
+  const tell = (fraction: number, message: string) => onProgress(fraction * ROOT_SHARE, message)
+  const root = await prepareRoot(directory, { onProgress: tell, signal, python, isLookOnly })
+  const bubblewrap = await prepareBubblewrap(directory, { signal, python, isLookOnly })
+  onProgress(1, 'ready')
+  return { root: root.directory, bubblewrap }
+}
+
+/** A lost run says nothing to its caller; what the zygote wrote does, in its last line. */
+function reasonOf({ code, message, cause }: ServiceError): string {
+  const said = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
+  return said ? `The first run was lost: ${said}.` : message
+}
+
+/** What an operator can do, by what this kernel says of itself. */
+async function advice(): Promise<string> {
+  const setting = async (path: string) => (await readFile(`/proc/sys/${path}`, 'utf8').catch(() => '')).trim()
+  if ((await setting('kernel/apparmor_restrict_unprivileged_userns')) === '1') {
+    return 'AppArmor forbids user namespaces here: set kernel.apparmor_restrict_unprivileged_userns=0 with sysctl.'
+  }
+  if ((await setting('kernel/unprivileged_userns_clone')) === '0') {
+    return 'User namespaces are switched off here: set kernel.unprivileged_userns_clone=1 with sysctl.'
+  }
+  if ((await setting('user/max_user_namespaces')) === '0') {
+    return 'User namespaces are switched off here: set user.max_user_namespaces=10000 with sysctl.'
+  }
+  return 'It needs user namespaces; in a container allow them (seccomp and AppArmor unconfined), or use docker or wasm.'
+}

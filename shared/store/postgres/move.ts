@@ -1,0 +1,130 @@
+import { replaceNames } from '#shared/store/sql/compile.ts'
+import { CREATE_KEY, type Insert } from '#shared/store/sql/inserts.ts'
+import type { Move } from '#shared/store/sql/moves.ts'
+import { pickOf, updateOf } from '#shared/store/sql/sql.ts'
+import {
+  ERASE_DELIVERIES,
+  ERASE_EVENTS,
+  ERASE_JOB,
+  FIND,
+  find,
+  JOB_COLUMNS,
+  type Statement,
+} from '#shared/store/sql/statements.ts'
+
+/**
+ * Moves, inserts and look-ups of jobs as single statements of Postgres: one round trip and one commit each, for one job or
+ * many.
+ *
+ * A data-modifying `WITH` runs all its parts on one snapshot and commits them together, so the row, its events and its
+ * webhook message are written or not written as one. The parameters of many jobs come as arrays, one for each `:name` of
+ * the move, and are read as rows of `given`; its columns are those names with `in_` before them.
+ */
+
+const RECORDED = `
+recorded AS (
+  INSERT INTO job_events (job_id, seq, attempt, chunk, type, data, at_ms)
+  SELECT id, last_seq, attempt, written_chunk, event_type, event_data, event_at_ms FROM moved
+  WHERE event_type IS NOT NULL
+)`
+
+const OUTPUT = `
+output AS (
+  INSERT INTO job_events (job_id, seq, attempt, chunk, type, data, at_ms)
+  SELECT id, last_seq - own_events - output_count + nth, attempt, written_chunk, written.type, data, event_at_ms
+  FROM moved JOIN unnest(CAST(:output_ids AS text[]), CAST(:output_nths AS int[]), CAST(:output_types AS text[]),
+    CAST(:output_datas AS text[])) AS written(job_id, nth, type, data) ON written.job_id = moved.id
+)`
+
+const DELIVERED = `
+delivered AS (
+  INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms)
+  SELECT 'evt_' || substr(id, 5) || '_' || last_seq, id, last_seq, tenant, webhook_url, event_type, 'pending',
+    event_at_ms, event_at_ms, event_at_ms + retention_ms
+  FROM moved WHERE webhook_url IS NOT NULL AND webhook_events LIKE '%"' || event_type || '"%'
+)`
+
+/** Types of parameters that are not text. */
+const TYPES: Record<string, string> = {
+  attempt: 'int',
+  chunk: 'int',
+  count: 'int',
+  has_output: 'boolean',
+  stream: 'boolean',
+  delay_ms: 'bigint',
+  run_at_ms: 'bigint',
+  start_in_ms: 'bigint',
+  deadline_in_ms: 'bigint',
+  retention_ms: 'bigint',
+}
+
+/** The statement of a sweep, with its parameters. */
+export function sweepStatement(move: Move): Statement {
+  const picked = `picked AS MATERIALIZED (${pickOf(move)} FOR UPDATE OF ${move.pick?.lock} SKIP LOCKED)`
+  const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
+  // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
+  return { name: move.name, sql: join(picked, moved, ...eventsOf(move)) }
+}
+
+/** The statement of a move of many jobs. Parameters: arrays of those of the move; for the owner's writes `:output_…`. */
+export function moveStatement(move: Move): Statement {
+  const moved = `moved AS (${updateOf(move, '', 'given')} ${returning(move)})`
+  return { name: move.name, sql: join(...forMany(moved), ...(move.isOwners ? [OUTPUT] : []), ...eventsOf(move)) }
+}
+
+/** The statement of an insert of many jobs. Parameters: arrays of those of the insert. */
+export function insertStatement(insert: Insert): Statement {
+  const moved = `moved AS (${insert.sql('TRUE', 'given')} ${returning(insert)})`
+  return { name: insert.name, sql: join(...forMany(moved), RECORDED, DELIVERED) }
+}
+
+/** The statement that finds many jobs. Parameters: arrays of those of {@link FIND}. */
+export function findStatement(): Statement {
+  const [given, sql] = forMany(find('given, jobs').sql)
+  return { name: FIND.name, sql: `WITH ${given} ${sql}` }
+}
+
+/** The statement of an insert of one job. With `hasKey`, the key is taken in it, or nothing happens. */
+export function insertOneStatement(insert: Insert, hasKey: boolean): Statement {
+  const condition = hasKey ? 'EXISTS (SELECT 1 FROM key)' : 'TRUE'
+  const moved = `moved AS (${insert.sql(condition)} ${returning(insert)})`
+  const key = hasKey ? [`key AS (${CREATE_KEY})`] : []
+  return { name: `${insert.name}_one${hasKey ? '_with_key' : ''}`, sql: join(...key, moved, RECORDED, DELIVERED) }
+}
+
+function join(...parts: readonly string[]): string {
+  return `WITH ${parts.join(',')} SELECT * FROM moved`
+}
+
+function eventsOf({ event }: Move): string[] {
+  return event ? [RECORDED, DELIVERED] : []
+}
+
+function forMany(part: string): [given: string, part: string] {
+  const { sql, names } = replaceNames(part, (name) => `in_${name}`)
+  const arrays = names.map((name) => `CAST(:${name} AS ${TYPES[name] ?? 'text'}[])`)
+  const columns = names.map((name) => `in_${name}`)
+  return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
+}
+
+/** Job, events and addresses of messages, at once. */
+export const ERASE: Statement = {
+  name: 'erase',
+  sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),
+          messages AS (${ERASE_DELIVERIES} AND EXISTS (SELECT 1 FROM erased))
+        SELECT id FROM erased`,
+}
+
+function returning({
+  event,
+  data,
+  givesRequest,
+  isOwners,
+}: Pick<Move, 'event' | 'data' | 'givesRequest' | 'isOwners'>) {
+  const request = givesRequest ? ', request' : ''
+  const written = isOwners
+    ? 'chunk - 1 AS written_chunk, CAST(:count AS int) AS output_count'
+    : 'CAST(NULL AS int) AS written_chunk'
+  return `RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'CAST(NULL AS text)'} AS event_type,
+    ${data ?? 'CAST(NULL AS text)'} AS event_data, now_ms() AS event_at_ms, ${event ? 1 : 0} AS own_events, ${written}`
+}

@@ -1,0 +1,139 @@
+import { ServiceError } from '#shared/error.ts'
+import { jobIdTime } from '#shared/store/job-id.ts'
+import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
+import { CREATE, type Insert } from '#shared/store/sql/inserts.ts'
+import type { Move } from '#shared/store/sql/moves.ts'
+import type { MovedRow, Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
+import { SqlStore } from '#shared/store/sql/sql-store.ts'
+import { FIND, type Statement } from '#shared/store/sql/statements.ts'
+import type { NewEvent, Store } from '#shared/store/store.ts'
+import { PostgresConnection } from './connection.ts'
+import { Groups, type Item } from './groups.ts'
+import { migrate, type OnProgress } from './migrate.ts'
+import { ERASE, findStatement, insertOneStatement, insertStatement, moveStatement, sweepStatement } from './move.ts'
+import { addPartitions, dropPartitions } from './schema.ts'
+
+/** `check_violation`: Postgres' word for a row that no partition takes. */
+const NO_PARTITION = '23514'
+
+export interface PostgresOptions {
+  /** `postgres://user:password@host:port/database`; other settings as its query, such as `sslmode`. */
+  readonly url: string
+  /** Connections of this process at most. */
+  readonly connectionsMax?: number
+  /** How long one statement may take before it is given up, and with it the call. */
+  readonly statementTimeoutMs?: number
+  /** Hears of each outage once, and of its end. */
+  readonly onProblem: (message: string, fields: Record<string, unknown>) => void
+  /** Hears of changes of the schema, which the start waits for. */
+  readonly onProgress?: OnProgress
+}
+
+/**
+ * The store in Postgres 13 or later, for any number of processes.
+ *
+ * Brings the schema up to date first. What is resolved is as durable as the server's `synchronous_commit` and its
+ * replication make it.
+ *
+ * @throws ServiceError `overloaded` when it cannot be reached at the start
+ */
+export async function openPostgresStore(options: PostgresOptions): Promise<Store> {
+  const { url, connectionsMax = 10, statementTimeoutMs = 10_000, onProblem, onProgress } = options
+  await migrate(url, onProgress)
+  const connection = new PostgresConnection({ url, connectionsMax, statementTimeoutMs, onProblem })
+  try {
+    await addPartitions(connection)
+    return new SqlStore(new PostgresDatabase(connection))
+  } catch (error) {
+    await connection.close()
+    throw error
+  }
+}
+
+class PostgresDatabase implements SqlDatabase {
+  readonly name = 'postgres'
+  readonly #connection: PostgresConnection
+  /** By what they do. */
+  readonly #groups = new Map<object, Groups>()
+
+  constructor(connection: PostgresConnection) {
+    this.#connection = connection
+  }
+
+  get isReachable(): boolean {
+    return this.#connection.isReachable
+  }
+
+  async run(statement: Statement, params: Params): Promise<Row[]> {
+    if (statement === FIND)
+      return await this.#groupsOf(FIND, findStatement).add({ id: String(params.id), params, output: [] })
+    return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
+  }
+
+  async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
+    if (move.pick) return (await this.run(sweepStatement(move), params)) as MovedRow[]
+    const texts = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
+    return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output: texts })
+  }
+
+  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+    try {
+      return await this.#insert(insert, params, hasKey)
+    } catch (error) {
+      const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
+      if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
+      // Nobody purged for days, or a clock is far off.
+      await addPartitions(this.#connection, madeAtMs)
+      return await this.#insert(insert, params, hasKey)
+    }
+  }
+
+  async erase(params: Params): Promise<boolean> {
+    return (await this.run(ERASE, params)).length > 0
+  }
+
+  async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
+    return await this.run(statement('FOR UPDATE SKIP LOCKED'), params)
+  }
+
+  async keepDays(): Promise<void> {
+    await addPartitions(this.#connection)
+    await dropPartitions(this.#connection).catch((error: unknown) => {
+      // Somebody reads a day for long, such as a backup: it is dropped later, and its rows are deleted one by one.
+      if (!ServiceError.from(error).isUndone) throw error
+    })
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+
+  async #insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+    if (insert !== CREATE || hasKey) return (await this.run(insertOneStatement(insert, hasKey), params)) as MovedRow[]
+    return await this.#groupsOf(insert, insertStatement).add({ id: String(params.id), params, output: [] })
+  }
+
+  #groupsOf<T extends object>(what: T, statementOf: (what: T) => Statement): Groups {
+    let groups = this.#groups.get(what)
+    if (!groups) {
+      const statement = statementOf(what)
+      const run = async (items: readonly Item[]) =>
+        (await this.#connection.run(statement, (compiled) => arraysOf(compiled, items))) as MovedRow[]
+      groups = new Groups(run, () => this.isReachable)
+      this.#groups.set(what, groups)
+    }
+    return groups
+  }
+}
+
+/** The parameters of many jobs, an array for each name. */
+function arraysOf({ names }: Compiled, items: readonly Item[]): unknown[] {
+  const output = items.flatMap(({ id, output }) => output.map(({ type, data }, index) => ({ id, index, type, data })))
+  const arrays: Record<string, unknown[]> = {
+    output_ids: output.map(({ id }) => id),
+    output_nths: output.map(({ index }) => index + 1),
+    output_types: output.map(({ type }) => type),
+    output_datas: output.map(({ data }) => data),
+  }
+  return names.map((name) => arrays[name] ?? items.map(({ params }) => parameterOf(params, name)))
+}

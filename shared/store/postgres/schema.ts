@@ -1,0 +1,95 @@
+import type { PoolClient } from 'pg'
+import { firstJobId } from '#shared/store/job-id.ts'
+import type { PostgresConnection } from './connection.ts'
+
+const DAY_MS = 24 * 3_600_000
+/** Days before and after today that have partitions: clocks of processes differ, and the scheduler may be away. */
+const DAYS_BEHIND = 1
+const DAYS_AHEAD = 3
+/** Changes of the schema in one transaction come one after another, whichever process makes them. */
+export const SCHEMA_LOCK = 0x51_01_ce
+/** A change that waits for a lock makes everybody behind it wait: rather try again later. */
+const LOCK_TIMEOUT_MS = 2_000
+
+/** Makes the partitions of the days around a moment, in unix milliseconds; default: the database's now. */
+export async function addPartitions(connection: PostgresConnection, aroundMs?: number): Promise<void> {
+  await connection.transaction(async (client) => {
+    const { rows } = await client.query('SELECT now_ms() AS now')
+    const today = dayOf(aroundMs ?? rows[0].now)
+    const days = Array.from({ length: DAYS_BEHIND + 1 + DAYS_AHEAD }, (_, i) => today + (i - DAYS_BEHIND) * DAY_MS)
+    const missing = await missingDays(client, days)
+    if (missing.length === 0) return
+    await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
+    await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+    for (const day of await missingDays(client, missing)) {
+      for (const table of ['jobs', 'job_events']) await addPartition(client, table, day)
+    }
+  })
+}
+
+/** Drops the partitions of days of which no job is kept any longer, with their events. */
+export async function dropPartitions(connection: PostgresConnection): Promise<void> {
+  for (const suffix of await pastDays(connection)) {
+    await connection.transaction((client) => dropDay(client, suffix))
+  }
+}
+
+async function missingDays(client: PoolClient, days: readonly number[]): Promise<number[]> {
+  const { rows } = await client.query(
+    'SELECT to_regclass(name) IS NULL AS is_missing FROM unnest($1::text[]) AS name',
+    [days.map((day) => `job_events_${suffixOf(day)}`)],
+  )
+  return days.filter((_, i) => rows[i].is_missing)
+}
+
+/** Attached rather than made in place: that would lock out every reader and writer of the whole table. */
+async function addPartition(client: PoolClient, table: string, day: number): Promise<void> {
+  const name = `${table}_${suffixOf(day)}`
+  // Rows are rewritten several times in their life; room on the page keeps that out of the indexes. What is deleted is
+  // cleared away soon, the large texts beside the table too: what somebody wrote is not to lie about for a day.
+  const vacuum = 'autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.02'
+  const storage = `WITH (${table === 'jobs' ? 'fillfactor = 80, ' : ''}${vacuum})`
+  await client.query(`CREATE TABLE ${name} (LIKE ${table} INCLUDING ALL) ${storage}`)
+  const [from, to] = [firstJobId(day), firstJobId(day + DAY_MS)]
+  await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM ('${from}') TO ('${to}')`)
+}
+
+/** Days before yesterday that have a partition, such as `20260131`. */
+async function pastDays(connection: PostgresConnection): Promise<string[]> {
+  return await connection.transaction(async (client) => {
+    const { rows } = await client.query(
+      `SELECT relname AS name, now_ms() AS now FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+       WHERE inhparent = to_regclass('jobs') ORDER BY relname`,
+    )
+    const suffixes = rows.map(({ name }) => String(name).slice('jobs_'.length))
+    return suffixes.filter((suffix) => suffix < suffixOf(dayOf(rows[0].now) - DAYS_BEHIND * DAY_MS))
+  })
+}
+
+async function dropDay(client: PoolClient, suffix: string): Promise<void> {
+  if (await isDayKept(client, suffix)) return
+  await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
+  await client.query(
+    `LOCK TABLE ONLY jobs, ONLY job_events, jobs_${suffix}, job_events_${suffix} IN ACCESS EXCLUSIVE MODE`,
+  )
+  // Looked at again where nobody else can add to it: the child of a job that ran a moment ago.
+  if (await isDayKept(client, suffix)) return
+  await client.query(`DROP TABLE jobs_${suffix}, job_events_${suffix}`)
+}
+
+/** Whether any job of the day has not ended, or is still to be kept. Both are found by an index. */
+async function isDayKept(client: PoolClient, suffix: string): Promise<boolean> {
+  const unended = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms IS NULL`
+  const kept = `SELECT 1 FROM jobs_${suffix} WHERE purge_at_ms > now_ms()`
+  const { rows } = await client.query(`SELECT EXISTS (${unended}) OR EXISTS (${kept}) AS is_kept`)
+  return rows[0].is_kept
+}
+
+/** Midnight, UTC. */
+function dayOf(ms: number): number {
+  return Math.floor(ms / DAY_MS) * DAY_MS
+}
+
+function suffixOf(day: number): string {
+  return new Date(day).toISOString().slice(0, 10).replaceAll('-', '')
+}

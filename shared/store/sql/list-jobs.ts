@@ -1,0 +1,66 @@
+import { DurableState } from '#schemas/durable-job.ts'
+import type { ListQuery } from '#shared/store/store.ts'
+import type { Params } from './sql.ts'
+import { JOB_COLUMNS, type Statement } from './statements.ts'
+
+/** States of jobs that have not ended: those whose time to be kept has not begun. */
+const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress'])
+
+/** A condition of a list, and its parameter. */
+interface Filter {
+  readonly name: string
+  readonly condition: string
+  readonly value: string
+}
+
+/**
+ * A page of jobs and one more, which says whether there is another page.
+ *
+ * It is the first of the pages of each state asked for: each is one range of an index that ends in the id, so that no more
+ * than a page of each is read, however many jobs there are and however rare those asked for. The words are those of the
+ * indexes (migrations/*-bounded-reads.sql), which are not to be mistaken for each other or for the primary key.
+ */
+export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
+  const { order = 'desc', limit } = query
+  const filters = filtersOf(tenant, query)
+  const asked = [...new Set(query.states?.length ? query.states : DurableState.options)]
+  // In this order, so that statements of one name are the same.
+  const states = [...asked.filter((state) => UNENDED.has(state)), ...asked.filter((state) => !UNENDED.has(state))]
+  const unended = asked.filter((state) => UNENDED.has(state)).length
+  const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))
+  return {
+    statement: {
+      name: ['list', order, unended, states.length - unended, ...filters.map(({ name }) => name)].join('_'),
+      sql: `${pages.join(' UNION ALL ')} ORDER BY id ${order} LIMIT :limit`,
+    },
+    params: {
+      limit: limit + 1,
+      ...Object.fromEntries(filters.map(({ name, value }) => [name, value])),
+      ...Object.fromEntries(states.map((state, i) => [`state${i}`, state])),
+    },
+  }
+}
+
+function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
+  const beyond = order === 'desc' ? '<' : '>'
+  const filters: [name: string, value: string | null | undefined, condition: string][] = [
+    // Of one parent there may be many children, but of many tenants there are none: its index is the one to use.
+    ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
+    // The first says which days to look at, the second is a bound of the index.
+    ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
+    ['endpoint', endpoint, 'endpoint = :endpoint'],
+    ['parent_id', parentId, 'parent_id = :parent_id'],
+  ]
+  return filters.flatMap(([name, value, condition]) => (typeof value === 'string' ? { name, condition, value } : []))
+}
+
+function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], query: ListQuery): string {
+  const conditions = [
+    ...filters.map(({ condition }) => condition),
+    query.endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0',
+    isUnended ? 'purge_at_ms IS NULL' : 'purge_at_ms > now_ms()',
+    `state = :state${nth}`,
+  ]
+  return `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions.join(' AND ')}
+    ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
+}

@@ -1,0 +1,39 @@
+import type { IdempotencyKey, NewJob } from '#shared/store/store.ts'
+import type { Params } from './sql.ts'
+
+/** What an insert is given of a new job. */
+export function newJobParams(job: NewJob): Params {
+  return {
+    id: job.id,
+    tenant: job.tenant,
+    parent_id: job.parentId ?? null,
+    pool: job.pool,
+    kind: job.kind,
+    endpoint: job.endpoint,
+    model: job.model,
+    priority: job.priority ?? 'normal',
+    stream: job.stream ?? false,
+    run_at_ms: job.runAtMs ?? null,
+    start_in_ms: Math.min(job.startInMs ?? job.deadlineInMs, job.deadlineInMs),
+    deadline_in_ms: job.deadlineInMs,
+    retention_ms: job.retentionMs,
+    metadata: JSON.stringify(job.metadata ?? {}),
+    webhook_url: job.webhook?.url ?? null,
+    webhook_events: JSON.stringify(job.webhook?.events ?? []),
+    request_id: job.requestId ?? null,
+    traceparent: job.traceparent ?? null,
+    request: JSON.stringify(job.request ?? null),
+  }
+}
+
+/** What it is given of its idempotency key. */
+export function keyParams(key: IdempotencyKey | undefined): Params {
+  if (!key) return {}
+  return {
+    key_scope: key.scope,
+    key: key.key,
+    fingerprint: key.fingerprint,
+    key_keep_ms: key.keepMs,
+    replaces: key.replaces ?? null,
+  }
+}

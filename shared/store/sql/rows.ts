@@ -1,0 +1,53 @@
+import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import { ErrorBody } from '#schemas/error.ts'
+import type { Depth, QueuedOf } from '#shared/store/store.ts'
+import { tolerant } from '#shared/tolerant.ts'
+import type { Row } from './sql.ts'
+import { JOB_COLUMNS } from './statements.ts'
+
+const NAMES = JOB_COLUMNS.split(',').map((name) => name.trim())
+const JSON_COLUMNS = new Set(['progress', 'error', 'usage', 'metadata', 'webhook_events'])
+const BOOLEAN_COLUMNS = new Set(['stream', 'has_output'])
+
+/** A row of `jobs` as a job. Columns that are no part of it are left out. */
+export function jobOf(row: Row): DurableJob {
+  const job: Row = {}
+  for (const name of NAMES) {
+    const value = row[name]
+    if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
+    else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
+  }
+  // A newer version may have failed it with a code that this one has no row for.
+  if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
+  return job as DurableJob
+}
+
+/** A row of `job_events` as an event. */
+export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): DurableEvent {
+  return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
+}
+
+/** A row of `deliveries` as a message. */
+export function deliveryOf(row: Row): WebhookDelivery {
+  return { ...row } as WebhookDelivery
+}
+
+/** A row of the count of jobs. */
+export function depthOf(row: Row): Depth {
+  return { ...row } as unknown as Depth
+}
+
+/** A row of the count of queued jobs by model. */
+export function queuedModelOf(row: Row): QueuedOf & { count: number } {
+  return { ...row } as unknown as QueuedOf & { count: number }
+}
+
+/** The value of JSON text; null for SQL's NULL. */
+export function jsonOf(value: unknown): unknown {
+  return typeof value === 'string' ? JSON.parse(value) : null
+}
+
+/** JSON text for a column; NULL for what is not there. */
+export function jsonText(value: unknown): string | null {
+  return value === undefined || value === null ? null : JSON.stringify(value)
+}

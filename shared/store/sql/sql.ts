@@ -1,0 +1,76 @@
+import type { DurableEvent } from '#schemas/durable-job.ts'
+import type { NewEvent } from '#shared/store/store.ts'
+import type { Insert } from './inserts.ts'
+import type { Move } from './moves.ts'
+import type { Statement } from './statements.ts'
+
+/** What a statement is given, by name. */
+export type Params = Record<string, string | number | boolean | null>
+
+/** What a statement gives: columns by name. Booleans may be 0 and 1. */
+export type Row = Record<string, unknown>
+
+/** A moved job as a row: its columns, the event it wrote, and `request` where the move gives it. */
+export type MovedRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
+
+/**
+ * A database under `SqlStore`: what Postgres and SQLite do in different ways. Each call is one transaction.
+ *
+ * @throws ServiceError `overloaded` when it cannot be reached or is full
+ */
+export interface SqlDatabase {
+  readonly name: string
+  readonly isReachable: boolean
+  run(statement: Statement, params: Params): Promise<Row[]>
+  /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
+  move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]>
+  /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
+  insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
+  /** Erases a job with its events and the addresses of its messages. */
+  erase(params: Params): Promise<boolean>
+  /** Runs a statement that picks rows for itself: of several at once, each takes others. */
+  pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
+  /** Prepares the days to come, and lets go of those past as a whole, where it can. */
+  keepDays(): Promise<void>
+  close(): Promise<void>
+}
+
+/** An event as it is inserted. `chunk` is null for what others than the owner wrote. */
+export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
+
+/** The events a move wrote: the output first, then its own. `last_seq` of the row counts them. */
+export function eventRows(row: MovedRow, output: readonly NewEvent[], isOwners: boolean): EventRow[] {
+  const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
+  const written = [...output.map(({ type, data }) => ({ type, data: JSON.stringify(data) })), ...own]
+  const first = Number(row.last_seq) - written.length + 1
+  const chunk = isOwners ? Number(row.chunk) - 1 : null
+  return written.map(({ type, data }, index) => ({
+    job_id: String(row.id),
+    seq: first + index,
+    attempt: Number(row.attempt),
+    type: type as DurableEvent['type'],
+    data,
+    at_ms: Number(row.event_at_ms),
+    chunk,
+  }))
+}
+
+/**
+ * The UPDATE of a move up to its `RETURNING`.
+ *
+ * @param picked Gives the ids a sweep has picked.
+ * @param from What is joined to the jobs.
+ */
+export function updateOf(move: Move, picked: string, from?: string): string {
+  const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
+  const numbered = count.length > 0 ? `, last_seq = last_seq + ${count.join(' + ')}` : ''
+  const where = move.pick ? `id IN (${picked})` : move.where
+  return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
+}
+
+/** The SELECT of a sweep's jobs, without locks. */
+export function pickOf(move: Move): string | undefined {
+  if (!move.pick) return undefined
+  const { from, where, order } = move.pick
+  return `SELECT jobs.id FROM ${from} WHERE ${where} ORDER BY ${order} LIMIT :limit`
+}

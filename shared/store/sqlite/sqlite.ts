@@ -1,0 +1,186 @@
+import { join } from 'node:path'
+import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { makeDirectory } from '#shared/directory.ts'
+import { ServiceError } from '#shared/error.ts'
+import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
+import { CREATE_KEY, type Insert } from '#shared/store/sql/inserts.ts'
+import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
+import type { Move } from '#shared/store/sql/moves.ts'
+import {
+  type EventRow,
+  eventRows,
+  type MovedRow,
+  type Params,
+  pickOf,
+  type Row,
+  type SqlDatabase,
+  updateOf,
+} from '#shared/store/sql/sql.ts'
+import { SqlStore } from '#shared/store/sql/sql-store.ts'
+import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
+import type { NewEvent, Store } from '#shared/store/store.ts'
+import { GroupCommit, translated } from './commit.ts'
+import { openExclusively } from './lock.ts'
+
+/** An fsync for each commit; a larger cache and a longer log than the defaults, so that pages are written less often. */
+const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
+
+export interface SqliteOptions {
+  /** Where `store.db` lies; made when it is not there. */
+  readonly directory: string
+  /** Names this process to a second one that opens the same directory. */
+  readonly boot: string
+  /** The clock of the database, in unix milliseconds. */
+  readonly now?: () => number
+}
+
+/**
+ * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
+ * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`sqlite-commit.ts`).
+ *
+ * @throws Error that names the process which has the directory open
+ */
+export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptions): Store {
+  makeDirectory(directory)
+  const { db, unlock } = openExclusively(join(directory, 'store.db'), boot)
+  try {
+    db.exec(PRAGMAS)
+    db.function('now_ms', () => Math.trunc(now()))
+    migrate(db)
+    // Whoever owned jobs before is gone: nobody else can have had the file open.
+    db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
+    // The queue was in that process' memory, so what waited there is to be published again at once.
+    db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
+    return new SqlStore(new SqliteDatabase(db, unlock))
+  } catch (error) {
+    unlock()
+    db.close()
+    throw error
+  }
+}
+
+function migrate(db: DatabaseSync): void {
+  db.exec('CREATE TABLE IF NOT EXISTS migrations (name text NOT NULL PRIMARY KEY, hash text NOT NULL) STRICT')
+  const rows = db.prepare('SELECT name, hash FROM migrations').all()
+  const applied = new Map(rows.map(({ name, hash }) => [String(name), String(hash)]))
+  for (const { name, sql, hash } of missingMigrations(loadMigrations('sqlite'), applied)) {
+    db.exec('BEGIN IMMEDIATE')
+    db.exec(sql)
+    db.prepare('INSERT INTO migrations (name, hash) VALUES (?, ?)').run(name, hash)
+    db.exec('COMMIT')
+  }
+}
+
+const INSERT_EVENT = `INSERT INTO job_events (job_id, seq, attempt, chunk, type, data, at_ms)
+  VALUES (:job_id, :seq, :attempt, :chunk, :type, :data, :at_ms)`
+const INSERT_DELIVERY = `
+  INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms)
+  SELECT 'evt_' || substr(id, 5) || '_' || last_seq, id, last_seq, tenant, webhook_url, :type, 'pending', now_ms(),
+    now_ms(), now_ms() + retention_ms
+  FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
+
+/** Runs writes in order, in groups; reads at once. Both see what is committed. */
+class SqliteDatabase implements SqlDatabase {
+  readonly name = 'sqlite'
+  readonly #db: DatabaseSync
+  readonly #unlock: () => void
+  readonly #writes: GroupCommit
+  readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
+
+  constructor(db: DatabaseSync, unlock: () => void) {
+    this.#db = db
+    this.#unlock = unlock
+    this.#writes = new GroupCommit(db)
+  }
+
+  get isReachable(): boolean {
+    return this.#db.isOpen
+  }
+
+  async run({ sql }: Statement, params: Params): Promise<Row[]> {
+    this.#refuseWhenClosed()
+    if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params))
+    // A read has nothing to commit.
+    try {
+      return this.#all(sql, params)
+    } catch (error) {
+      throw translated(error)
+    }
+  }
+
+  async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
+    const sql = updateOf(move, pickOf(move) ?? '') + returning(move)
+    return await this.#write(() => {
+      const rows = this.#all(sql, params) as MovedRow[]
+      for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
+      return rows
+    })
+  }
+
+  async insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]> {
+    const sql = insert.sql('TRUE') + returning(insert)
+    return await this.#write(() => {
+      if (hasKey && this.#all(CREATE_KEY, params).length === 0) return []
+      const rows = this.#all(sql, params) as MovedRow[]
+      for (const row of rows) this.#record(row, eventRows(row, [], false))
+      return rows
+    })
+  }
+
+  async erase(params: Params): Promise<boolean> {
+    return await this.#write(() => {
+      const isErased = this.#all(ERASE_JOB, params).length > 0
+      if (isErased) for (const sql of [ERASE_EVENTS, ERASE_DELIVERIES]) this.#all(sql, params)
+      return isErased
+    })
+  }
+
+  async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
+    return await this.run(statement(''), params)
+  }
+
+  async keepDays(): Promise<void> {
+    // One file holds them all.
+  }
+
+  async close(): Promise<void> {
+    if (!this.#db.isOpen) return
+    this.#writes.flush()
+    this.#prepared.clear()
+    // In this order: once the database is closed the file may be the next process's.
+    this.#unlock()
+    this.#db.close()
+  }
+
+  #record(row: MovedRow, events: readonly EventRow[]): void {
+    for (const event of events) this.#all(INSERT_EVENT, event)
+    if (row.event_type !== null && row.webhook_url !== null)
+      this.#all(INSERT_DELIVERY, { id: String(row.id), type: row.event_type })
+  }
+
+  #all(sql: string, params: Params): Row[] {
+    let prepared = this.#prepared.get(sql)
+    if (!prepared) {
+      const compiled = compile(sql, '?')
+      prepared = { compiled, statement: this.#db.prepare(compiled.sql) }
+      this.#prepared.set(sql, prepared)
+    }
+    const values = valuesOf(prepared.compiled, params)
+    return prepared.statement.all(...values.map((value) => (typeof value === 'boolean' ? Number(value) : value)))
+  }
+
+  #write<T>(work: () => T): Promise<T> {
+    this.#refuseWhenClosed()
+    return this.#writes.run(work)
+  }
+
+  #refuseWhenClosed(): void {
+    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The job store is closed.', { isUndone: true })
+  }
+}
+
+function returning({ event, data, givesRequest }: Pick<Move, 'event' | 'data' | 'givesRequest'>): string {
+  const request = givesRequest ? ', request' : ''
+  return ` RETURNING ${JOB_COLUMNS}${request}, ${event ?? 'NULL'} AS event_type, ${data ?? 'NULL'} AS event_data,
+    now_ms() AS event_at_ms`
+}

@@ -1,0 +1,62 @@
+import { TEST_KEY } from '../../support/stack.ts'
+
+/** Twice the 30 s for which a broker keeps a record from other workers whose fetch it answered to a dead connection. */
+const CALL_MS = 60_000
+/** Submitters at once. */
+const SUBMITTERS = 16
+
+/** What one call came to. */
+export interface Answer {
+  readonly status: number
+  readonly retryAfter: string | null
+  readonly tookMs: number
+  readonly body: Readonly<Record<string, unknown>>
+}
+
+/** Asks echo-1 for an answer and waits for it. */
+export function chat(url: string, content: string): Promise<Answer> {
+  return call(url, '/v1/chat/completions', requestOf(content))
+}
+
+/** Submits the same as a durable job. */
+export function submit(url: string, content: string): Promise<Answer> {
+  return call(url, '/v1/jobs', { endpoint: '/v1/chat/completions', body: requestOf(content) })
+}
+
+/** Submits equal jobs, a few at a time. @returns their ids @throws when one is not accepted */
+export async function submitMany(url: string, count: number, content: string): Promise<string[]> {
+  const ids: string[] = []
+  const submitter = async () => {
+    while (ids.length < count) {
+      const index = ids.push('') - 1
+      const { status, body } = await submit(url, content)
+      if (status !== 202) throw new Error(`${status}: ${JSON.stringify(body)}`)
+      ids[index] = String(body.id)
+    }
+  }
+  await Promise.all(Array.from({ length: SUBMITTERS }, submitter))
+  return ids
+}
+
+/** The job object of contract H.2. */
+export async function readJob(url: string, id: string): Promise<Answer['body']> {
+  return (await call(url, `/v1/jobs/${id}`)).body
+}
+
+/** A GET, or with a body a POST. */
+async function call(url: string, path: string, body?: object): Promise<Answer> {
+  const startedAt = performance.now()
+  const response = await fetch(url + path, {
+    method: body ? 'POST' : 'GET',
+    headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+    ...(body && { body: JSON.stringify(body) }),
+    signal: AbortSignal.timeout(CALL_MS),
+  })
+  const answer = (await response.json()) as Answer['body']
+  const retryAfter = response.headers.get('retry-after')
+  return { status: response.status, retryAfter, tookMs: performance.now() - startedAt, body: answer }
+}
+
+function requestOf(content: string): object {
+  return { model: 'echo-1', messages: [{ role: 'user', content }] }
+}

@@ -1,0 +1,177 @@
+import { createHash } from 'node:crypto'
+import { Agent, request } from 'undici'
+import { TEST_KEY } from '../../support/stack.ts'
+import type { End, Expectation, History } from '../check/history.ts'
+
+/** How long a client waits for the head of an answer before it calls the outcome unknown. */
+const ANSWER_MS = 8_000
+/** Pause between two tries of a client. */
+const AGAIN_MS = 300
+/** How long `GET ?wait=` is asked to wait, in seconds. */
+const WAIT_SECONDS = 10
+
+const TERMINAL = new Set(['completed', 'failed', 'cancelled', 'expired'])
+const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
+
+/** What all clients of a run share. */
+export interface Clients {
+  readonly history: History
+  readonly ingresses: readonly string[]
+  /** The run is over: whoever still tries gives up. */
+  readonly signal: AbortSignal
+}
+
+/** Part of the job object of contract H.2 that clients look at. */
+export interface WireJob {
+  readonly id: string
+  readonly status: string
+  readonly attempt: number
+  readonly result: unknown
+}
+
+/** One job as it is sent, the same in every try. */
+export interface Submission {
+  readonly key: string
+  /** JSON. */
+  readonly body: string
+  readonly expect: Expectation
+}
+
+/**
+ * Submits a job through one ingress, or the next one after a failure, with the same key until the outcome is known.
+ *
+ * @returns Its id; undefined when the service refused it or the run ended first.
+ */
+export async function submit(clients: Clients, job: Submission, first: number): Promise<string | undefined> {
+  for (let turn = first; !clients.signal.aborted; turn++) {
+    const ingress = ingressOf(clients, turn)
+    const base = { type: 'submit', key: job.key, ingress } as const
+    clients.history.add('submitters', { ...base, phase: 'invoke', expect: job.expect })
+    const answer = await call(clients, 'POST', turn, '/v1/jobs', { 'idempotency-key': job.key }, job.body)
+    const job_id = answer.job?.id
+    if ((answer.status === 202 || answer.status === 200) && job_id !== undefined) {
+      clients.history.add('submitters', { ...base, phase: 'ok', job_id, status: answer.status })
+      return job_id
+    }
+    clients.history.add('submitters', { ...base, phase: phaseOf(answer), ...problemOf(answer) })
+    if (isFinal(answer)) return undefined
+    await sleep(AGAIN_MS, clients.signal)
+  }
+  return undefined
+}
+
+/** Asks for a job's end until the answer says what became of it: 200, or 409 when it finished first. */
+export async function cancel(clients: Clients, jobId: string, first: number): Promise<void> {
+  for (let turn = first; !clients.signal.aborted; turn++) {
+    const base = { type: 'cancel', job_id: jobId, ingress: ingressOf(clients, turn) } as const
+    clients.history.add('cancellers', { ...base, phase: 'invoke' })
+    const answer = await call(clients, 'POST', turn, `/v1/jobs/${jobId}/cancel`)
+    if (answer.status === 200 && answer.job) {
+      clients.history.add('cancellers', { ...base, phase: 'ok', status: 200, state: answer.job.status })
+      return
+    }
+    clients.history.add('cancellers', { ...base, phase: phaseOf(answer), ...problemOf(answer) })
+    if (isFinal(answer)) return
+    await sleep(AGAIN_MS, clients.signal)
+  }
+}
+
+/** Reads a job with `?wait=` until it is terminal, through the ingresses in turn. */
+export async function waitForEnd(clients: Clients, jobId: string, first: number): Promise<void> {
+  for (let turn = first; !clients.signal.aborted; turn++) {
+    const answer = await call(clients, 'GET', turn, `/v1/jobs/${jobId}?wait=${WAIT_SECONDS}`)
+    if (answer.job && TERMINAL.has(answer.job.status)) {
+      const end = endOf(answer.job)
+      clients.history.add('readers', { type: 'read', job_id: jobId, ingress: ingressOf(clients, turn), end })
+      return
+    }
+    if (answer.status === 404) {
+      const base = { type: 'follow', job_id: jobId, follower: `reader-${jobId}`, after: 0 } as const
+      clients.history.add('readers', { ...base, phase: 'missing', ingress: ingressOf(clients, turn) })
+      return
+    }
+    if (answer.status !== 200) await sleep(AGAIN_MS, clients.signal)
+  }
+}
+
+/** What a terminal job says about its end. */
+export function endOf(job: WireJob): End {
+  const hash =
+    job.result === null ? null : createHash('sha256').update(canonical(job.result)).digest('hex').slice(0, 16)
+  return { status: job.status, attempt: job.attempt, hash }
+}
+
+/** The ingress of a turn. */
+export function ingressOf({ ingresses }: Clients, turn: number): string {
+  return ingresses[turn % ingresses.length] ?? ''
+}
+
+/** Waits, unless the signal comes first. */
+export function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done, { once: true })
+  })
+}
+
+interface Answer {
+  /** 0: there was none. */
+  readonly status: number
+  readonly job?: WireJob
+  readonly problem?: string
+}
+
+async function call(
+  clients: Clients,
+  method: 'GET' | 'POST',
+  turn: number,
+  path: string,
+  headers: Record<string, string> = {},
+  body: string | null = method === 'POST' ? '{}' : null,
+): Promise<Answer> {
+  const waitMs = method === 'GET' ? WAIT_SECONDS * 1_000 : 0
+  try {
+    const answer = await request(ingressOf(clients, turn) + path, {
+      dispatcher: agent,
+      method,
+      headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json', ...headers },
+      body,
+      headersTimeout: ANSWER_MS + waitMs,
+      bodyTimeout: ANSWER_MS,
+      signal: clients.signal,
+    })
+    const text = await answer.body.text()
+    if (answer.statusCode >= 400) return { status: answer.statusCode, problem: text.slice(0, 300) }
+    return { status: answer.statusCode, job: JSON.parse(text) }
+  } catch (error) {
+    return { status: 0, problem: error instanceof Error ? error.message : String(error) }
+  }
+}
+
+/** After 5xx the write may have been made; after 4xx it was not. */
+function phaseOf({ status }: Answer): 'fail' | 'unknown' {
+  return status >= 400 && status < 500 ? 'fail' : 'unknown'
+}
+
+/** Trying again cannot help. 409 on a submission means that its twin is on its way; 429 that there is no room now. */
+function isFinal({ status, problem = '' }: Answer): boolean {
+  return status >= 400 && status < 500 && status !== 429 && !problem.includes('idempotency_key_in_use')
+}
+
+function problemOf({ status, problem }: Answer): { status: number; problem: string } {
+  return { status, problem: problem ?? 'an answer without a job' }
+}
+
+/** JSON with sorted keys: two replicas may write the fields of one object in different orders. */
+function canonical(value: unknown): string {
+  return JSON.stringify(value, (_key, inner) =>
+    inner !== null && typeof inner === 'object' && !Array.isArray(inner)
+      ? Object.fromEntries(Object.entries(inner).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+      : inner,
+  )
+}

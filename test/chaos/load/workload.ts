@@ -1,0 +1,73 @@
+import type { Expectation } from '../check/history.ts'
+import { openRandom, type Random } from './random.ts'
+
+/** One job of a run: what is submitted, and what its client does with it. */
+export interface PlannedJob {
+  /** Idempotency key; also in the job's metadata, so that its row can be found. */
+  readonly key: string
+  readonly model: string
+  readonly script: string
+  readonly priority: 'normal' | 'low'
+  /** Not to be started before so many milliseconds after its submission. */
+  readonly runInMs?: number
+  /** Asked to be cancelled so many milliseconds after its acceptance. */
+  readonly cancelAfterMs?: number
+  /** The same submission goes to both ingresses at once. */
+  readonly isDoubled: boolean
+  /** How its client watches it. */
+  readonly watch: 'follow' | 'wait'
+  /** Frames after which its follower hangs up, connection after connection. */
+  readonly hangUps: readonly number[]
+  readonly expect: Expectation
+}
+
+/** Runs in the worker, or in the harness, which sees each execution. */
+const MODELS = ['echo-1', 'witness-1'] as const
+
+/** The job of a number: the same for the same seed. */
+export function planJob(seed: number, number: number): PlannedJob {
+  // A stream of its own for each job: what one needs does not shift the choices of the next.
+  const random = openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
+  const key = `chaos-${seed}-${number}`
+  const stream = random.chance(0.6)
+  const words = random.between(1, 30)
+  const text = [key, ...Array.from({ length: words }, () => `word${random.between(0, 999)}`)].join(' ')
+  const cancelAfterMs = random.chance(0.06) ? random.between(0, 4_000) : undefined
+  return {
+    key,
+    model: random.pick(MODELS),
+    script: `!echo ${paceOf(random)}${random.chance(0.04) ? ' fail=overloaded failures=1' : ''}\n${text}`,
+    priority: random.chance(0.15) ? 'low' : 'normal',
+    ...(random.chance(0.05) && { runInMs: random.between(1_000, 10_000) }),
+    ...(cancelAfterMs !== undefined && { cancelAfterMs }),
+    isDoubled: random.chance(0.05),
+    watch: random.chance(0.85) ? 'follow' : 'wait',
+    hangUps: random.chance(0.3) ? [random.between(1, 5), random.between(1, 10)] : [],
+    expect: { stream, text, is_cancelled: cancelAfterMs !== undefined },
+  }
+}
+
+/** Most are quick; some take seconds, so that faults meet them while they run. */
+function paceOf(random: Random): string {
+  const speed = random.next()
+  if (speed < 0.6) return `first_ms=${random.between(0, 50)} delay_ms=${random.between(0, 5)}`
+  if (speed < 0.9) return `first_ms=${random.between(100, 1_000)} delay_ms=${random.between(5, 60)}`
+  return `first_ms=${random.between(500, 3_000)} delay_ms=${random.between(100, 300)}`
+}
+
+/** When a job may start, in whole unix seconds, if it is not to start at once. */
+export function runAtOf({ runInMs }: PlannedJob, nowMs: number): number | undefined {
+  return runInMs === undefined ? undefined : Math.floor((nowMs + runInMs) / 1_000)
+}
+
+/** The body of `POST /v1/jobs` for a job. @param runAt Unix seconds */
+export function bodyOf(job: PlannedJob, runAt: number | undefined): Record<string, unknown> {
+  return {
+    endpoint: '/v1/chat/completions',
+    body: { model: job.model, messages: [{ role: 'user', content: job.script }], stream: job.expect.stream },
+    metadata: { key: job.key },
+    priority: job.priority,
+    expires_after_seconds: 3_600,
+    ...(runAt !== undefined && { run_at: runAt }),
+  }
+}

@@ -1,3 +1,0 @@
-import { describeSandbox } from '../support/sandbox-conformance.ts'
-
-describeSandbox('zygote')

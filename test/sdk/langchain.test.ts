@@ -1,0 +1,155 @@
+import { HumanMessage, ToolMessage } from '@langchain/core/messages'
+import { tool } from '@langchain/core/tools'
+import { ChatOpenAI } from '@langchain/openai'
+import { expect, inject, it } from 'vitest'
+import { z } from 'zod'
+import {
+  callWhileFull,
+  countAnswers,
+  describeBothModes,
+  ENDLESS,
+  failureOf,
+  occupy,
+  SLASHED,
+  UNICODE,
+  untilRunning,
+  useUp,
+  WEATHER,
+} from '../support/sdk.ts'
+import { type Stack, TEST_KEY } from '../support/stack.ts'
+
+const Forecast = z.object({ city: z.string(), days: z.number().int() })
+const FORECAST = { city: 'city', days: expect.any(Number) }
+
+const getWeather = tool((input: z.infer<typeof Forecast>) => `sunny in ${input.city}`, {
+  name: WEATHER.name,
+  description: WEATHER.description,
+  schema: Forecast,
+})
+
+describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
+  const open = (stack: Stack = stacks.free, options: object = {}) =>
+    new ChatOpenAI({
+      model: 'echo-1',
+      apiKey: TEST_KEY,
+      maxRetries: 0,
+      configuration: { baseURL: `${stack.url}/v1` },
+      ...options,
+    })
+
+  it('gets a whole answer with its usage', async () => {
+    const answer = await open().invoke(UNICODE)
+    expect(answer.content).toBe(UNICODE)
+    const { input_tokens = 0, output_tokens = 0, total_tokens } = answer.usage_metadata ?? {}
+    expect(output_tokens).toBeGreaterThan(0)
+    expect(total_tokens).toBe(input_tokens + output_tokens)
+    expect(answer.response_metadata).toMatchObject({ finish_reason: 'stop', model_name: 'echo-1' })
+  })
+
+  it('streams deltas that join to the answer, with usage', async () => {
+    let answer: Awaited<ReturnType<ChatOpenAI['invoke']>> | undefined
+    for await (const chunk of await open(stacks.free, { model: SLASHED }).stream(UNICODE))
+      answer = answer === undefined ? chunk : answer.concat(chunk)
+    expect(answer?.content).toBe(UNICODE)
+    expect(answer?.usage_metadata?.output_tokens).toBeGreaterThan(0)
+    expect(answer?.response_metadata.finish_reason).toBe('stop')
+  })
+
+  for (const [how, prompt, tool_choice] of [
+    ['forced', 'hello', WEATHER.name],
+    ['required', 'hello', 'required'],
+    ['auto', 'please get_weather', 'auto'],
+  ] as const) {
+    it(`gets a call of a tool, ${how}, whole and streamed`, async () => {
+      const model = open().bindTools([getWeather], { tool_choice })
+      const whole = await model.invoke(prompt)
+      const chunks = []
+      for await (const chunk of await model.stream(prompt)) chunks.push(chunk)
+      const streamed = chunks.reduce((joined, chunk) => joined.concat(chunk))
+      for (const { tool_calls } of [whole, streamed])
+        expect(tool_calls).toMatchObject([{ name: WEATHER.name, args: FORECAST, id: expect.any(String) }])
+    })
+  }
+
+  it('goes on with the result of a tool', async () => {
+    const model = open().bindTools([getWeather])
+    const question = new HumanMessage('please get_weather')
+    const answer = await model.invoke([question])
+    const [call] = answer.tool_calls ?? []
+    if (!call) throw new Error('no call')
+    const result = await getWeather.invoke({ ...call, type: 'tool_call' })
+    expect(result).toBeInstanceOf(ToolMessage)
+    expect((await model.invoke([question, answer, result])).content).toBe('sunny in city')
+  })
+
+  for (const method of ['jsonSchema', 'functionCalling'] as const) {
+    it(`gets structured output by ${method}`, async () => {
+      const model = open().withStructuredOutput(Forecast, { name: 'forecast', method })
+      expect(await model.invoke('a forecast')).toEqual(FORECAST)
+    })
+  }
+
+  for (const [what, status, options, prompt] of [
+    ['a wrong key', 401, { apiKey: 'sk-wrong-0000000000' }, 'x'],
+    ['an unknown model', 404, { model: 'none' }, 'x'],
+    ['a bad parameter', 400, { temperature: 5 }, 'x'],
+    ['a timeout of the service', 504, {}, '!echo fail=timeout'],
+  ] as const) {
+    it(`throws an error with the status for ${what}`, async () => {
+      expect(await failureOf(open(stacks.free, options).invoke(prompt))).toMatchObject({ status })
+    })
+  }
+
+  it('throws an error with the status when a limit is reached', async () => {
+    await useUp(stacks.limited)
+    expect(await failureOf(open(stacks.limited).invoke('x'))).toMatchObject({ status: 429 })
+    await using _occupants = await occupy(stacks.full)
+    expect(await failureOf(open(stacks.full).invoke('x'))).toMatchObject({ status: 503 })
+  })
+
+  it('does not try a bad request again', async () => {
+    const refusals = await countAnswers(stacks.free, 400)
+    await failureOf(open(stacks.free, { temperature: 5, maxRetries: 6 }).invoke('x'))
+    await expect.poll(refusals).toBe(1)
+  })
+
+  it('tries again by itself when the service was full', async () => {
+    const client = open(stacks.full, { maxRetries: 6 })
+    const [answer] = await callWhileFull(stacks.full, [client], (client) => client.invoke('at last'))
+    expect(answer?.content).toBe('at last')
+  })
+
+  it('throws in the middle of a stream that fails', async () => {
+    let text = ''
+    const read = async () => {
+      for await (const chunk of await open().stream('!echo fail=upstream_error after=2\none two three four'))
+        text += chunk.text
+    }
+    expect(await failureOf(read())).toMatchObject({ code: 'upstream_error' })
+    expect(text).toBe('one two')
+  })
+
+  it('stops the work when it leaves the loop of a stream', async () => {
+    for await (const chunk of await open().stream(ENDLESS)) {
+      if (chunk.text === '') continue
+      await untilRunning(stacks.free, 1)
+      break
+    }
+    await untilRunning(stacks.free, 0)
+  })
+
+  it('stops the work when a signal aborts the call', async () => {
+    const leave = new AbortController()
+    const failure = failureOf(open().invoke(ENDLESS, { signal: leave.signal }))
+    await untilRunning(stacks.free, 1)
+    leave.abort()
+    await failure
+    await untilRunning(stacks.free, 0)
+  })
+
+  it('makes many calls at once and gives each its own answer', async () => {
+    const words = Array.from({ length: 16 }, (_, i) => `word ${i}`)
+    const answers = await open().batch(words)
+    expect(answers.map(({ content }) => content)).toEqual(words)
+  })
+})

@@ -1,0 +1,374 @@
+/** How `sluice follow` takes up a stream again and how it shows it, against a server that does what a test says. */
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { followEvents } from '#services/cli/client/event-stream.ts'
+import { HttpClient } from '#services/cli/client/http.ts'
+import { JobEventView, JobView } from '#services/cli/client/job.ts'
+import { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { Values } from '#services/cli/command.ts'
+import { get } from '#services/cli/commands/get.ts'
+import { jobTable } from '#services/cli/commands/jobs.ts'
+import { barLine, openFollowView } from '#services/cli/text/follow-view.ts'
+import { Output, tableOf } from '#services/cli/text/output.ts'
+import { parseConfig } from '#shared/config/config.ts'
+
+const ID = 'job_01'
+const job = (status: string, more: object = {}) => JobView.parse({ id: ID, status, created_at: 1_790_000_000, ...more })
+const chunk = (content: string) => ({ choices: [{ index: 0, delta: { content } }] })
+
+/** A history of `count` events: deltas, and the end. */
+function historyOf(count: number): object[] {
+  return Array.from({ length: count }, (_, i) => {
+    const head = { sequence_number: i + 1, job_id: ID, created_at: 1_790_000_000 }
+    return i + 1 < count
+      ? { type: 'job.output.delta', ...head, chunk: chunk(`${i + 1} `) }
+      : { type: 'job.completed', ...head, job: job('completed') }
+  })
+}
+
+/** What one connection gets: events after a position, `cut` of them and half of the next one; or something else. */
+type Script = (after: number, res: ServerResponse, connection: number) => void
+
+const frame = (event: { sequence_number?: number }) =>
+  `${event.sequence_number === undefined ? '' : `id: ${event.sequence_number}\n`}data: ${JSON.stringify(event)}\n\n`
+
+/** Sends events and breaks off in the middle of a frame, unless the last one was the end. */
+function sendCut(res: ServerResponse, events: object[], count: number): void {
+  const next = events[count]
+  res.writeHead(200, { 'content-type': 'text/event-stream' })
+  res.write(`retry: 1\n\n: hello\n\n${events.slice(0, count).map(frame).join('')}`)
+  if (next === undefined) return void res.end()
+  const half = frame(next)
+  res.write(half.slice(0, half.length / 2), () => res.destroy())
+}
+
+/** A server of one job's events, and of bodies by their paths. Gives how often it was asked, and by what position. */
+async function serve(script: Script, bodies: Readonly<Record<string, string>> = {}) {
+  const positions: number[] = []
+  const server = createServer((req: IncomingMessage, res) => {
+    const body = bodies[req.url ?? '']
+    if (body !== undefined) return void res.end(body)
+    const after = Number(req.headers['last-event-id'] ?? 0)
+    positions.push(after)
+    script(after, res, positions.length)
+  }).listen(0, '127.0.0.1')
+  await new Promise((resolve) => server.once('listening', resolve))
+  const http = new HttpClient(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, undefined)
+  onTestFinished(async () => {
+    await http.close()
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
+  })
+  return { http, positions }
+}
+
+async function collect(http: HttpClient, after = 0, onCut?: (why: string, delayMs: number) => void) {
+  const events: JobEventView[] = []
+  const options = { after, signal: AbortSignal.timeout(25_000), ...(onCut && { onCut }) }
+  for await (const event of followEvents(http, ID, options)) events.push(event)
+  return events
+}
+
+const numbers = (events: JobEventView[]) => events.map(({ sequence_number }) => sequence_number)
+const upTo = (count: number) => Array.from({ length: count }, (_, i) => i + 1)
+
+describe('following a job', () => {
+  it('sees every event once, in order, wherever the stream of 200 is cut', async () => {
+    const history = historyOf(200)
+    const followers = upTo(199).map(async (cut) => {
+      const { http, positions } = await serve((after, res, connection) =>
+        sendCut(res, history.slice(after), connection === 1 ? cut : history.length),
+      )
+      expect(numbers(await collect(http))).toEqual(upTo(200))
+      expect(positions).toEqual([0, cut])
+    })
+    await Promise.all(followers)
+  })
+
+  it('goes on as often as it takes while each connection brings something new', async () => {
+    const history = historyOf(30)
+    const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 1))
+    const cuts: number[] = []
+    expect(numbers(await collect(http, 0, (_, delayMs) => cuts.push(delayMs)))).toEqual(upTo(30))
+    expect(positions).toEqual(upTo(30).map((count) => count - 1))
+    expect(cuts).toHaveLength(29)
+  })
+
+  it('drops what comes twice, and takes a missing event for a cut', async () => {
+    const history = historyOf(6)
+    const { http, positions } = await serve((_, res, connection) => {
+      const sent = connection === 1 ? [...history.slice(0, 2), ...history.slice(3)] : history
+      sendCut(res, sent, sent.length)
+    })
+    expect(numbers(await collect(http))).toEqual(upTo(6))
+    expect(positions).toEqual([0, 2])
+  })
+
+  it('begins after the position it is given', async () => {
+    const history = historyOf(5)
+    const { http, positions } = await serve((after, res) => sendCut(res, history.slice(after), 5))
+    expect(numbers(await collect(http, 3))).toEqual([4, 5])
+    expect(positions).toEqual([3])
+  })
+
+  it('takes a snapshot in place of what is no longer kept', async () => {
+    const [, , , ...rest] = historyOf(5)
+    const snapshot = { type: 'job.snapshot', job: job('in_progress') }
+    const { http } = await serve((_, res) => sendCut(res, [snapshot, ...rest], 3))
+    const events = await collect(http)
+    expect(events.map(({ type }) => type)).toEqual(['job.snapshot', 'job.output.delta', 'job.completed'])
+  })
+
+  it('ends without an event where none is left', async () => {
+    const { http } = await serve((_, res) => res.writeHead(204).end())
+    expect(await collect(http, 7)).toEqual([])
+  })
+
+  it('waits as long as a service that is full or restarts asks for', async () => {
+    const history = historyOf(3)
+    const { http } = await serve((after, res, connection) => {
+      if (connection === 1) res.writeHead(503, { 'retry-after': '0' }).end('{}')
+      else if (connection === 2) res.writeHead(429, { 'retry-after': '1' }).end('{}')
+      else sendCut(res, history.slice(after), 3)
+    })
+    const delays: number[] = []
+    expect(numbers(await collect(http, 0, (_, delayMs) => delays.push(delayMs)))).toEqual(upTo(3))
+    expect(delays).toEqual([0, 1_000])
+  })
+
+  it('gives up after twelve connections that bring nothing, and says how to go on', async () => {
+    const history = historyOf(3)
+    const { http, positions } = await serve((after, res, connection) => {
+      if (connection === 1) sendCut(res, history.slice(after), 2)
+      else res.writeHead(503, { 'retry-after': '0' }).end('{"error":{"message":"The store is away."}}')
+    })
+    await expect(collect(http)).rejects.toMatchObject({
+      exit: 4,
+      message: expect.stringContaining('The store is away.'),
+      next: expect.stringContaining(`sluice follow ${ID} --after 2`),
+    })
+    expect(positions).toHaveLength(13)
+  })
+
+  it.each([401, 403, 404, 400])('does not come back after a refusal with %d', async (status) => {
+    const { http, positions } = await serve((_, res) => res.writeHead(status).end('{"error":{"message":"No."}}'))
+    await expect(collect(http)).rejects.toMatchObject({ exit: 5, message: 'No.' })
+    expect(positions).toHaveLength(1)
+  })
+
+  it.each(['data: {"type":\n\n', 'data: {"type":"job.queued","sequence_number":"1"}\n\n'])(
+    'does not come back for what is no event of a job: %j',
+    async (text) => {
+      const { http, positions } = await serve((_, res) => res.writeHead(200).end(text))
+      await expect(collect(http)).rejects.toMatchObject({ exit: 4 })
+      expect(positions).toHaveLength(1)
+    },
+  )
+
+  it('does not wait for a service that was never there', async () => {
+    const http = new HttpClient('http://127.0.0.1:1', undefined)
+    onTestFinished(() => http.close())
+    await expect(collect(http)).rejects.toMatchObject({
+      exit: 4,
+      message: expect.stringContaining('cannot be reached'),
+    })
+  })
+})
+
+/** Streams that remember what was written, by stream. */
+function openOutput(isTTY: boolean) {
+  const written: string[] = []
+  const stream = (mark: string) =>
+    Object.assign(Object.create(process.stdout), {
+      isTTY,
+      columns: 60,
+      write: (text: string) => {
+        written.push(`${mark}${text}`)
+        return true
+      },
+    })
+  return { written, out: new Output({ out: stream('out: '), err: stream('err: ') }, false) }
+}
+
+function terminal(isTTY = true) {
+  const { written, out } = openOutput(isTTY)
+  const view = openFollowView(out)
+  onTestFinished(() => view.close())
+  const event = (more: object) => view.event(JobEventView.parse({ sequence_number: 1, ...more }))
+  return { written, view, event }
+}
+
+const delta = (content: string) => ({ type: 'job.output.delta', chunk: chunk(content) })
+const ERASE = 'err: \r\x1b[K'
+
+describe('a followed job on a terminal', () => {
+  it('shows a bar with phase, percent and message, which makes room for the output', async () => {
+    const { written, view, event } = terminal()
+    await event({ type: 'job.progress', progress: { phase: 'searching', percent: 50, message: 'Reading 3/8' } })
+    await event(delta('Hello'))
+    await event({ type: 'job.progress', progress: { percent: 90 } })
+    await event(delta(' you\n'))
+    await view.end(job('completed'))
+    expect(written).toEqual([
+      `${ERASE}searching ████████████░░░░░░░░░░░░ 50 % (0 s) Reading 3/8`,
+      ERASE,
+      'out: Hello',
+      'out:  you\n',
+      expect.stringContaining(`${ID} completed`),
+    ])
+  })
+
+  it('keeps the bar on one line, and lets no text from elsewhere command the terminal', async () => {
+    const { written, event } = terminal()
+    const message = `a\nb\x1b[2J\x07\x9b1A ${'long '.repeat(40)}`
+    await event({ type: 'job.progress', progress: { phase: 'x', percent: 250, message } })
+    await event(delta('one\x1b]0;title\x07\ttwo\r\n\x1b[31mthree'))
+    expect(written[0]?.slice(ERASE.length)).toHaveLength(59)
+    expect(written[0]?.slice(ERASE.length)).toMatch(/^x █{24} 100 % \(0 s\) a b long/)
+    expect(written.at(-1)).toBe('out: one\ttwo\nthree')
+  })
+
+  it('says that the text above does not count when an attempt is repeated', async () => {
+    const { written, view, event } = terminal()
+    await event(delta('half'))
+    await event({ type: 'job.retrying', attempt: 1, reason: 'worker_lost', delay_ms: 1_500, output_reset: true })
+    await event(delta('whole'))
+    await view.end(job('completed'))
+    expect(written.join('\n')).toContain(
+      'err: \nAttempt 1 did not finish (worker_lost): runs again in 2 s; the text above does not count.\n',
+    )
+    expect(written.join('\n')).toContain('out: whole\nout: \n')
+  })
+
+  it.each([
+    { endpoint: 'chat completions', result: { choices: [{ index: 0, message: { content: 'An answer.' } }] } },
+    {
+      endpoint: 'messages',
+      result: {
+        content: [
+          { type: 'text', text: 'An ' },
+          { type: 'text', text: 'answer.' },
+        ],
+      },
+    },
+    { endpoint: 'transcriptions', result: { text: 'An answer.' } },
+    { endpoint: 'code', result: { success: true, stdout: 'An ', stderr: 'answer.', plots: [] } },
+  ])('prints the text of a result that was not streamed, of $endpoint', async ({ result }) => {
+    const { written, view, event } = terminal()
+    await event({ type: 'job.started', attempt: 1 })
+    await view.end(job('completed', { result }))
+    expect(written).toContain('out: An answer.')
+  })
+
+  it('prints a result without text as it is', async () => {
+    const { written, view } = terminal()
+    await view.end(job('completed', { result: { data: [1] } }))
+    expect(written[0]).toBe('out: {\n  "data": [\n    1\n  ]\n}\n')
+  })
+
+  it.each([
+    { chunk: { type: 'content_block_delta', delta: { type: 'text_delta', text: 'x' } } },
+    { chunk: { type: 'transcript.text.delta', delta: 'x' } },
+    { chunk: { type: 'code.output.delta', stream: 'stdout', text: 'x' } },
+    {
+      chunk: {
+        choices: [
+          { index: 1, delta: { content: 'no' } },
+          { index: 0, delta: { content: 'x' } },
+        ],
+      },
+    },
+  ])('shows the text of $chunk', async ({ chunk }) => {
+    const { written, event } = terminal()
+    await event({ type: 'job.output.delta', chunk })
+    expect(written).toEqual(['out: x'])
+  })
+
+  it('says why a job failed, and how to run it again', async () => {
+    const { written, view } = terminal()
+    await view.end(job('failed', { error: { message: 'Too long.', code: 'timeout' } }))
+    expect(written.join('')).toContain(`${ID} failed: Too long. (timeout)`)
+    expect(written.join('')).toContain(`sluice redrive ${ID}`)
+  })
+
+  it('has seconds in its bar, and no percent where none is known', () => {
+    expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
+  })
+})
+
+describe('a followed job elsewhere', () => {
+  it('is lines of JSON on the output stream, and nothing else', async () => {
+    const { written, view, event } = terminal(false)
+    await event({ type: 'job.progress', progress: { percent: 50 } })
+    await event({ type: 'job.completed', job: job('completed') })
+    await view.end(job('completed'))
+    expect(written.map((line) => JSON.parse(line.replace('out: ', '')).type)).toEqual(['job.progress', 'job.completed'])
+  })
+
+  it('is the job where no event was left to tell its end', async () => {
+    const { written, view } = terminal(false)
+    await view.end(job('failed'))
+    expect(JSON.parse(written.join('').replace('out: ', ''))).toMatchObject({ id: ID, status: 'failed' })
+  })
+})
+
+describe('a job shown by its id', () => {
+  const ANSWER = { choices: [{ index: 0, message: { content: `Paris.\n${'It is. '.repeat(100)}` } }] }
+
+  /** Runs `sluice get` against a server that has the job. */
+  async function show(isTTY: boolean, options: Record<string, unknown>, shown: object, result = '') {
+    const { http } = await serve((_, res) => void res.end(), {
+      [`/v1/jobs/${ID}`]: JSON.stringify(shown),
+      [`/v1/jobs/${ID}/result`]: result,
+    })
+    const { written, out } = openOutput(isTTY)
+    const invocation = { values: new Values(options), args: [ID], config: parseConfig({}), out, api: new JobsApi(http) }
+    await get.run(invocation)
+    return written.join('')
+  }
+
+  it('says on a terminal how its answer begins, and how to get all of it', async () => {
+    const text = await show(true, {}, job('completed', { result: ANSWER }))
+    expect(text).toMatch(/answer {4}Paris\. It is\. It is\. .*…\n/)
+    expect(text.length).toBeLessThan(600)
+    expect(text).toContain(`err: The whole result: sluice get ${ID} --result\n`)
+    expect(await show(true, {}, job('in_progress'))).not.toContain('--result')
+  })
+
+  it('is printed with the end of its line on a terminal, and byte for byte elsewhere', async () => {
+    const result = '{"text":"\x9b1Ax"}'
+    expect(await show(true, { result: true }, job('completed'), result)).toBe('out: {"text":"x"}out: \n')
+    expect(await show(true, { result: true }, job('completed'), '1\n')).toBe('out: 1\n')
+    expect(await show(false, { result: true }, job('completed'), result)).toBe(`out: ${result}`)
+  })
+})
+
+describe('a table', () => {
+  const long = job('in_progress', {
+    id: `job_${'x'.repeat(32)}`,
+    endpoint: '/v1/chat/completions',
+    model: 'a-model-with-a-long-name-7b-instruct',
+    progress: { percent: 40 },
+  })
+
+  it('of jobs fits a terminal of 80 columns with whole ids and statuses', () => {
+    const lines = jobTable([long, job('completed', { model: 'm', progress: { percent: 100 } })], 80).split('\n')
+    for (const line of lines) expect(line.length).toBeLessThanOrEqual(80)
+    expect(lines[0]).toMatch(/^job +age +model +status$/)
+    expect(lines[2]).toMatch(/ completed$/)
+    expect(lines[1]).toMatch(new RegExp(`^${long.id} .* a-model-\\S+… +in_progress 40 %$`))
+  })
+
+  it('of jobs is whole where there is room', () => {
+    const lines = jobTable([long], 200).split('\n')
+    expect(lines[0]).toMatch(/^job +age +endpoint +model +attempt +status$/)
+    expect(lines[1]).toContain(long.model)
+  })
+
+  it('is too wide rather than illegible', () => {
+    expect(tableOf({ head: ['id', 'name'], rows: [['0123456789', 'abcdefghij']], spare: [] }, 5)).toBe(
+      'id          name\n0123456789  abcde…\n',
+    )
+  })
+})

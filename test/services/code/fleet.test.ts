@@ -1,0 +1,130 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { describe, expect, inject, it } from 'vitest'
+import { type Fleet, openFleet, type RoleProcess } from '../../support/processes/fleet.ts'
+import { CODE, framesOf } from '../../support/sandbox/code-calls.ts'
+import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
+import { until } from '../../support/stack.ts'
+
+const kafka = inject('kafka')
+/** Processes start slowly where many tests share the cores. */
+const TEST_MS = 120_000
+
+/** The program, and the one that watches it. */
+const PROCESSES_A_RUN = 2
+/** How long the code of a killed worker runs. */
+const RUN_SECONDS = 3
+
+/** A call as its caller saw it end. */
+interface Ended {
+  readonly status: number
+  readonly text: string
+  readonly atMs: number
+}
+
+/** A worker with the sandbox that all tests share. */
+async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
+  const settings = {
+    SANDBOX: 'zygote',
+    DATA_DIR: dirname(SANDBOX_DIR),
+    BLOB_DIR: join(fleet.dataDir, 'blobs'),
+    CODE_SLOTS: String(slots),
+  }
+  const worker = await fleet.start('code', settings)
+  await until(() => worker.log.some(({ msg }) => msg === 'sandbox open'), { withinMs: 60_000 })
+  return worker
+}
+
+/** Processes below one, and below those, that have not ended. */
+function startedBy(pid: number): number[] {
+  const parents = new Map<number, number[]>()
+  for (const child of readdirSync('/proc').map(Number).filter(Number.isInteger)) {
+    const parent = parentOf(child)
+    if (parent !== undefined) parents.set(parent, [...(parents.get(parent) ?? []), child])
+  }
+  const found = [...(parents.get(pid) ?? [])]
+  for (const each of found) found.push(...(parents.get(each) ?? []))
+  return found
+}
+
+/** Undefined for one that has ended, also while it waits to be reaped. */
+function parentOf(pid: number): number | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
+    const [state, parent] = text.slice(text.lastIndexOf(')') + 2).split(' ')
+    return state === 'Z' || state === 'X' ? undefined : Number(parent)
+  } catch {
+    return undefined
+  }
+}
+
+/** The code of the error frame that a stream ended in. */
+function lastCode(text: string): string | undefined {
+  const last = framesOf(text).at(-1)
+  return typeof last === 'object' ? (last as { error?: { code: string } }).error?.code : undefined
+}
+
+describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in processes of their own', () => {
+  it(
+    'a killed worker leaves no interpreter behind, and its callers get an answer or an error',
+    async ({ annotate }) => {
+      await using fleet = await openFleet(kafka ?? '')
+      const ingress = await fleet.start('ingress')
+      const doomed = await startWorker(fleet, 20)
+      // Room for what the other one runs, beside its own.
+      await startWorker(fleet, 100)
+      const idle = startedBy(doomed.pid).length
+      const call = async (code: string, stream: boolean): Promise<Ended> => {
+        const response = await fleet.post(ingress, CODE, { code, lang: 'python', stream })
+        return { status: response.status, text: await response.text(), atMs: performance.now() }
+      }
+      const whole: Promise<Ended>[] = []
+      const streams: Promise<Ended>[] = []
+      // Nobody says which worker takes a call, so there are more until this one has 20.
+      const interpreters = await until(() => {
+        const pids = startedBy(doomed.pid)
+        if (pids.length >= idle + 20 * PROCESSES_A_RUN) return pids
+        if (whole.length === 40) return
+        whole.push(call(`import time\ntime.sleep(${RUN_SECONDS})\nprint(1)`, false))
+        streams.push(call(`print('begun', flush=True)\nimport time\ntime.sleep(2 * ${RUN_SECONDS})`, true))
+      })
+      const killedAtMs = performance.now()
+      doomed.kill('SIGKILL')
+      await until(() => interpreters.every((pid) => parentOf(pid) === undefined), { withinMs: 5_000 })
+      const answers = await Promise.all(whole)
+      for (const { status, text } of answers) {
+        expect(status).toBe(200)
+        expect(JSON.parse(text)).toMatchObject({ success: true, stdout: '1\n' })
+      }
+      const again = ingress.log.filter(({ msg, reason }) => msg === 'job tried again' && reason === 'lost').length
+      expect(again).toBeGreaterThan(0)
+      const ends = await Promise.all(streams)
+      const failed = ends.filter(({ text }) => lastCode(text) === 'worker_lost')
+      expect(failed.length).toBeGreaterThan(0)
+      expect(ends.filter((end) => !failed.includes(end)).map(({ text }) => framesOf(text).at(-1))).toEqual(
+        Array(ends.length - failed.length).fill('[DONE]'),
+      )
+      const last = (all: Ended[]) => `${((Math.max(...all.map(({ atMs }) => atMs)) - killedAtMs) / 1_000).toFixed(2)} s`
+      await annotate(
+        `${again} calls of ${RUN_SECONDS} s ran again, the last answered ${last(answers)} after the kill; ${failed.length} streams failed, the last after ${last(failed)}`,
+      )
+    },
+    TEST_MS,
+  )
+
+  it(
+    'a worker that is told to end lets its runs end first',
+    async () => {
+      await using fleet = await openFleet(kafka ?? '')
+      const ingress = await fleet.start('ingress')
+      const worker = await startWorker(fleet)
+      const idle = startedBy(worker.pid).length
+      const run = fleet.post(ingress, CODE, { code: 'import time\ntime.sleep(2)\nprint(1)', lang: 'python' })
+      await until(() => startedBy(worker.pid).length > idle)
+      worker.kill('SIGTERM')
+      expect(await (await run).json()).toMatchObject({ success: true, stdout: '1\n' })
+      expect(await worker.exited).toBe(0)
+    },
+    TEST_MS,
+  )
+})

@@ -1,0 +1,212 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, it, onTestFinished } from 'vitest'
+import { startCode } from '#services/code/code.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { ServiceError } from '#shared/error.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
+import { stopAll } from '#shared/process/lifecycle.ts'
+import { ChosenSandbox, type LoadAdapter } from '#shared/sandbox/choose.ts'
+import type { SandboxEnd } from '#shared/sandbox/sandbox.ts'
+import { silentLog } from '../../support/jobs/jobs.ts'
+import { CODE, framesOf, run, scriptedAdapter } from '../../support/sandbox/code-calls.ts'
+import { type Stack, type StackOptions, startStack, until } from '../../support/stack.ts'
+
+const DONE: SandboxEnd = { type: 'exit', exitCode: 0 }
+
+function refusing(message: string): LoadAdapter {
+  const prepare = () => Promise.reject(new ServiceError('sandbox_unavailable', message))
+  return scriptedAdapter(() => DONE, { prepare })
+}
+
+async function failureOf(stack: Stack, more: object = {}) {
+  const response = await stack.post(CODE, { code: 'print(1)', lang: 'python', ...more })
+  const { error } = (await response.json()) as { error: { code: string; message: string } }
+  return { status: response.status, retryAfter: Number(response.headers.get('retry-after')), ...error }
+}
+
+const stackOf = (...sandboxes: LoadAdapter[]) => startStack({ sandboxes } satisfies StackOptions)
+
+it('takes the first sandbox that can be prepared and opened', async () => {
+  let opened = 0
+  const open = () => {
+    opened++
+    return Promise.reject(new ServiceError('sandbox_unavailable', 'It does not start.'))
+  }
+  const broken = scriptedAdapter(() => DONE, { open })
+  await using stack = await stackOf(
+    refusing('There is no daemon.'),
+    broken,
+    scriptedAdapter(() => DONE),
+  )
+  expect(await run(stack, 'print(1)')).toMatchObject({ success: true, stdout: 'before\n' })
+  expect(opened).toBe(1)
+})
+
+it('where no sandbox works calls get 503 with the reason of each, and a time to come back', async () => {
+  await using stack = await stackOf(refusing('There is no daemon.'), refusing('There is no bwrap.'))
+  const { status, retryAfter, code, message } = await failureOf(stack)
+  expect([status, code]).toEqual([503, 'sandbox_unavailable'])
+  expect(retryAfter).toBeGreaterThan(5)
+  expect(message).toMatch(/There is no daemon\..*There is no bwrap\./)
+})
+
+it('while the sandbox is prepared calls hear how far it is', async () => {
+  const prepare: Parameters<typeof scriptedAdapter>[1] = {
+    prepare(onProgress, signal) {
+      onProgress(0.42, 'installing numpy')
+      return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+    },
+  }
+  await using stack = await stackOf(scriptedAdapter(() => DONE, prepare))
+  const { status, retryAfter, message } = await failureOf(stack)
+  expect(status).toBe(503)
+  expect(retryAfter).toBeGreaterThan(5)
+  expect(message).toContain('42 %: installing numpy')
+})
+
+it('a call that comes while a sandbox is looked for waits until it is open', async () => {
+  const looked = Promise.withResolvers<void>()
+  const load: LoadAdapter['load'] = async () => {
+    await looked.promise
+    return await scriptedAdapter(() => DONE).load()
+  }
+  await using stack = await stackOf({ name: 'wasm', load })
+  const answer = run(stack, 'print(1)')
+  await until(async () => (await (await stack.get('/metrics')).text()).includes('sluice_pool_running{pool="code"} 1'))
+  looked.resolve()
+  expect(await answer).toMatchObject({ success: true })
+})
+
+it('where sandboxes are switched off calls get 503', async () => {
+  await using stack = await stackOf()
+  expect(await failureOf(stack)).toMatchObject({ status: 503, code: 'sandbox_unavailable' })
+})
+
+it('a run that its sandbox lost is tried once more', async () => {
+  const lostOnce = scriptedAdapter((count) => {
+    if (count === 1) throw new ServiceError('sandbox_lost', 'The sandbox broke.')
+    return DONE
+  })
+  await using stack = await stackOf(lostOnce)
+  expect(await run(stack, 'print(1)')).toMatchObject({ success: true, stdout: 'before\n' })
+})
+
+it('a run that its sandbox lost twice is an error, never a result', async () => {
+  let runs = 0
+  const lost = scriptedAdapter((count) => {
+    runs = count
+    throw new ServiceError('sandbox_lost', 'The sandbox broke.')
+  })
+  await using stack = await stackOf(lost)
+  expect(await failureOf(stack)).toMatchObject({ status: 500, code: 'sandbox_lost' })
+  expect(runs).toBe(2)
+})
+
+it('a run whose output was streamed is not tried again', async () => {
+  let runs = 0
+  const lost = scriptedAdapter(async (count) => {
+    runs = count
+    throw new ServiceError('sandbox_lost', 'The sandbox broke.')
+  })
+  await using stack = await stackOf(lost)
+  const response = await stack.post(CODE, { code: 'print(1)', lang: 'python', stream: true })
+  expect(framesOf(await response.text())).toMatchObject([{ text: 'before\n' }, { error: { code: 'sandbox_lost' } }])
+  expect(runs).toBe(1)
+})
+
+it('a sandbox that can start no more runs is replaced', async () => {
+  let opened = 0
+  const dying = scriptedAdapter(() => {
+    if (opened === 1) throw new ServiceError('sandbox_unavailable', 'The daemon is gone.')
+    return DONE
+  })
+  const load: LoadAdapter['load'] = async () => {
+    const adapter = await dying.load()
+    return {
+      ...adapter,
+      open: (signal) => {
+        opened++
+        return adapter.open(signal)
+      },
+    }
+  }
+  await using stack = await stackOf({ name: 'wasm', load })
+  expect(await run(stack, 'print(1)')).toMatchObject({ success: true })
+  expect(opened).toBe(2)
+})
+
+it('a run that a limit ended is a result that names it', async () => {
+  const killed = scriptedAdapter(() => ({ type: 'killed', message: 'the memory limit of 512 MiB was exceeded.' }))
+  await using stack = await stackOf(killed)
+  expect(await run(stack, 'print(1)')).toMatchObject({
+    success: false,
+    stdout: 'before\n',
+    stderr: 'Execution failed: the memory limit of 512 MiB was exceeded.\n',
+    exit_code: -1,
+    violations: [],
+  })
+})
+
+it('the time that a run waited for room in the sandbox is not counted', async () => {
+  const load: LoadAdapter['load'] = async () => {
+    const adapter = await scriptedAdapter(() => DONE).load()
+    const open: typeof adapter.open = async (signal) => ({
+      ...(await adapter.open(signal)),
+      async run(_job, _onEvent, _signal, onStart) {
+        await new Promise((resolve) => setTimeout(resolve, 1_500))
+        onStart?.()
+        return DONE
+      },
+    })
+    return { ...adapter, open }
+  }
+  await using stack = await stackOf({ name: 'wasm', load })
+  expect((await run(stack, 'print(1)')).execution_time).toBeLessThan(1)
+})
+
+/** The code role in a process of its own, as far as it knows. */
+async function startRole(...sandboxes: LoadAdapter[]) {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-code-'))
+  const config = parseConfig({ DATA_DIR: dataDir, MODELS_FILE: 'models.yaml', LOG_LEVEL: 'silent' })
+  const ports = await openPorts(config, silentLog, 'test', false, () => {}, sandboxes)
+  const service = await startCode(ports)
+  onTestFinished(async () => {
+    await stopAll([portsService(ports), service], 1_000, silentLog)
+    await rm(dataDir, { recursive: true, force: true })
+  })
+  return service
+}
+
+it('a worker of its own is not ready while no sandbox works, and says why', async () => {
+  const service = await startRole(refusing('There is no daemon.'))
+  await until(() => service.problems().join().includes('There is no daemon.'))
+})
+
+it('a worker of its own opens its sandbox before the first run, and is ready then', async () => {
+  const opened = Promise.withResolvers<void>()
+  const load: LoadAdapter['load'] = async () => {
+    const adapter = await scriptedAdapter(() => DONE).load()
+    return { ...adapter, open: (signal) => opened.promise.then(() => adapter.open(signal)) }
+  }
+  const service = await startRole({ name: 'wasm', load })
+  expect(service.problems()).toEqual([expect.stringContaining('being opened')])
+  opened.resolve()
+  await until(() => service.problems().length === 0)
+})
+
+it('where no sandbox works it is tried again by itself', async () => {
+  let tries = 0
+  const load: LoadAdapter['load'] = async () => {
+    if (++tries === 1) throw new ServiceError('sandbox_unavailable', 'There is no daemon yet.')
+    return await scriptedAdapter(() => DONE).load()
+  }
+  const adapters = [{ name: 'wasm', load }] as const
+  const sandbox = new ChosenSandbox({ adapters, isEager: true, log: silentLog, againMs: 10 })
+  const { signal } = new AbortController()
+  await expect(sandbox.prepare(() => {}, signal)).rejects.toMatchObject({ code: 'sandbox_unavailable' })
+  await until(() => sandbox.problems().length === 0)
+  expect((await sandbox.get(signal)).name).toBe('wasm')
+  await sandbox.close()
+})

@@ -1,0 +1,88 @@
+import { mkdtemp, rm, symlink } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { findEnvironment, MODELS_DIR } from '../../support/speech/running.ts'
+import { type Stack, startStack } from '../../support/stack.ts'
+
+const MODEL = 'all-minilm-l6-v2'
+const environment = await findEnvironment()
+
+interface List {
+  data: { index: number; embedding: number[] }[]
+  usage: { prompt_tokens: number; total_tokens: number }
+}
+
+describe.skipIf(!environment)('embeddings of the local model, through the whole service', () => {
+  let stack: Stack
+  let dataDir: string
+  beforeAll(async () => {
+    dataDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
+    // Prepared once a machine.
+    await symlink(MODELS_DIR, join(dataDir, 'models'))
+    const engine = { type: 'local', model: MODEL }
+    const model = { id: MODEL, pool: 'embeddings', engine, embeddings: { dimensions: 384 } }
+    stack = await startStack({ models: [model], settings: { DATA_DIR: dataDir } })
+  })
+  afterAll(async () => {
+    await stack[Symbol.asyncDispose]()
+    await rm(dataDir, { recursive: true })
+  })
+
+  const post = (body: object) => stack.post('/v1/embeddings', { model: MODEL, ...body })
+  async function embed(input: unknown): Promise<List> {
+    const response = await post({ input })
+    expect(response.status).toBe(200)
+    return (await response.json()) as List
+  }
+
+  it('mean something: the text that says the same is nearer', async () => {
+    const texts = ['How do I get my money back?', 'Refunds are issued within five days.', 'Blue whales are large.']
+    const [asked = [], near = [], far = []] = (await embed(texts)).data.map(({ embedding }) => embedding)
+    expect(asked).toHaveLength(384)
+    expect(dot(asked, near)).toBeGreaterThan(dot(asked, far) + 0.2)
+  })
+
+  it('are exactly the same however many callers share a call, and so are their tokens', async () => {
+    const texts = Array.from({ length: 30 }, (_, i) => `${'word '.repeat(i * 3)}number ${i}`)
+    const alone: List[] = []
+    for (const text of texts) alone.push(await embed(text))
+    const together = await Promise.all([...texts.map(embed), embed(texts)])
+    const all = together.pop() as List
+    expect(together).toEqual(alone)
+    expect(all.data.map(({ embedding }) => embedding)).toEqual(alone.map(({ data }) => data[0]?.embedding))
+    expect(all.usage.prompt_tokens).toBe(alone.reduce((sum, { usage }) => sum + usage.prompt_tokens, 0))
+  })
+
+  it('are made of tokens as of their text', async () => {
+    // cl100k_base: "hello world".
+    expect((await embed([[15339, 1917]])).data).toEqual((await embed('hello world')).data)
+  })
+
+  it('are refused for a text of more than 512 tokens, by the place it has in its request', async () => {
+    const long = 'word '.repeat(511)
+    const calls = [
+      post({ input: ['fine', 'fine too', long] }),
+      ...Array.from({ length: 10 }, (_, i) => post({ input: `${i}` })),
+    ]
+    const [refused, ...others] = await Promise.all(calls)
+    expect(refused?.status).toBe(400)
+    expect(await refused?.json()).toMatchObject({
+      error: {
+        code: 'context_length_exceeded',
+        param: 'input',
+        message: expect.stringMatching(/^Input 2 has 513 tokens/),
+      },
+    })
+    expect(others.map(({ status }) => status)).toEqual(others.map(() => 200))
+  })
+
+  it('are not shortened', async () => {
+    expect((await post({ input: 'x', dimensions: 384 })).status).toBe(200)
+    expect(await (await post({ input: 'x', dimensions: 128 })).json()).toMatchObject({ error: { param: 'dimensions' } })
+  })
+})
+
+function dot(a: readonly number[], b: readonly number[]): number {
+  return a.reduce((sum, number, i) => sum + number * (b[i] as number), 0)
+}

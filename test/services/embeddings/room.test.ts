@@ -1,0 +1,64 @@
+import { expect, it } from 'vitest'
+import { Room } from '#services/embeddings/room.ts'
+import { failureOf } from '../../support/sdk.ts'
+
+const never = () => new AbortController().signal
+
+/** A room with so many of the largest jobs in it, and what each does to leave. */
+async function openWith(jobs: number) {
+  const room = new Room()
+  const leaves = await Promise.all(Array.from({ length: jobs }, () => room.enter(2_048, never())))
+  const entered: string[] = []
+  const enter = (name: string, inputs: number, signal = never()) => {
+    const entering = room.enter(inputs, signal)
+    entering.then(
+      () => entered.push(name),
+      () => {},
+    )
+    return entering
+  }
+  return { room, leaves, entered, enter }
+}
+
+/** After everything that was ready to run has run. */
+const settled = () => new Promise((resolve) => setImmediate(resolve))
+
+it('a large job waits until there is room for its vectors, and small ones do not', async () => {
+  const { leaves, entered, enter } = await openWith(16)
+  void enter('large', 100)
+  void enter('small', 32)
+  await settled()
+  expect(entered).toEqual(['small'])
+  leaves[0]?.()
+  await settled()
+  expect(entered).toEqual(['small', 'large'])
+})
+
+it('large jobs begin in the order in which they came', async () => {
+  const { leaves, entered, enter } = await openWith(16)
+  for (const [name, inputs] of [
+    ['first', 2_048],
+    ['second', 40],
+    ['third', 2_048],
+  ] as const)
+    void enter(name, inputs)
+  leaves[0]?.()
+  await settled()
+  expect(entered).toEqual(['first'])
+  leaves[1]?.()
+  await settled()
+  expect(entered).toEqual(['first', 'second'])
+})
+
+it('a job that is cancelled while it waits makes way for the next', async () => {
+  const { leaves, entered, enter } = await openWith(16)
+  const cancel = new AbortController()
+  leaves[0]?.()
+  void enter('first', 1_000)
+  const second = enter('second', 2_000, cancel.signal)
+  void enter('third', 1_000)
+  cancel.abort(new Error('left'))
+  expect(await failureOf(second)).toMatchObject({ message: 'left' })
+  await settled()
+  expect(entered).toEqual(['first', 'third'])
+})

@@ -1,0 +1,173 @@
+import { writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createOpenAI } from '@ai-sdk/openai'
+import Anthropic from '@anthropic-ai/sdk'
+import { generateText } from 'ai'
+import OpenAI from 'openai'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { newId } from '#shared/id.ts'
+import { loadModels } from '#shared/models.ts'
+import { startWhole } from '../../../support/processes/whole.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
+
+const MODELS = [
+  { ...ECHO_MODEL, aliases: ['echo-latest'] },
+  { id: 'vectors', pool: 'embeddings', engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1' } },
+  ...Array.from({ length: 12 }, (_, i) => ({ id: `model-${i}`, engine: { type: 'echo' } })),
+]
+
+let stack: Stack
+beforeAll(async () => {
+  stack = await startStack({ models: MODELS })
+})
+afterAll(() => stack[Symbol.asyncDispose]())
+
+async function messageOf(response: Response): Promise<string> {
+  expect(response.status).toBe(404)
+  return ((await response.json()) as { error: { message: string } }).error.message
+}
+
+describe('a path that is no endpoint', () => {
+  test.each([
+    ['/chat/completions', '/v1/chat/completions'],
+    ['/v1/chat/completion', '/v1/chat/completions'],
+    ['/v1/chat/completions/', '/v1/chat/completions'],
+    ['/v1/v1/messages', '/v1/messages'],
+    ['//v1//embeddings', '/v1/embeddings'],
+    ['/messages/count_tokens', '/v1/messages/count_tokens'],
+    ['/v1/embedings', '/v1/embeddings'],
+    ['/jobs/job_1/result', '/v1/jobs/job_1/result'],
+    ['/models/echo-1', '/v1/models/echo-1'],
+  ])('names the one that was meant: %s', async (path, meant) => {
+    expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
+  })
+
+  test.each(['/', '/nothing/like/it', `/${'x'.repeat(5_000)}`, '/v1/%zz'])(
+    'names none where none is near: %.30s',
+    async (path) => {
+      expect(await messageOf(await stack.post(path, {}))).toMatch(/^Invalid URL( \(POST .{0,200}\))?$/)
+    },
+  )
+
+  test.each([
+    ['/v1/responses', 'openai.chat(model)'],
+    ['/responses/resp_1', 'set_default_openai_api("chat_completions")'],
+    ['/v1/completions', '/v1/chat/completions'],
+    ['/v1/batches', '/v1/jobs'],
+    ['/v1/messages/batches', '/v1/jobs'],
+    ['/v1/files', '/v1/jobs'],
+    ['/v1/assistants', '/v1/chat/completions'],
+    ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
+    ['/v1/audio/translations', '/v1/audio/transcriptions'],
+    ['/v1/audio/speech', 'not served'],
+    ['/v1/images/generations', 'not served'],
+    ['/v1/moderations', 'not served'],
+    ['/v1/realtime', '/v1/ws'],
+  ])('of another API says what to do instead: %s', async (path, hint) => {
+    expect(await messageOf(await stack.post(path, {}))).toContain(hint)
+  })
+
+  test('is told in the words of the SDK that asked', async () => {
+    const anthropic = new Anthropic({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
+    const body = { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user' as const, content: 'hi' }] }
+    await expect(anthropic.messages.create(body)).rejects.toMatchObject({
+      status: 404,
+      error: { type: 'error', error: { message: expect.stringContaining('Did you mean /v1/messages?') } },
+    })
+    const openai = new OpenAI({ apiKey: TEST_KEY, baseURL: stack.url, maxRetries: 0 })
+    await expect(openai.embeddings.create({ model: 'vectors', input: 'x' })).rejects.toThrow('/v1/embeddings?')
+  })
+
+  test('is not asked for by the setting that the hint for the Vercel AI SDK names', async () => {
+    const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1` })
+    const ask = { prompt: 'Say hi.', maxRetries: 0 }
+    await expect(generateText({ ...ask, model: openai('echo-1') })).rejects.toThrow('openai.chat(model)')
+    expect((await generateText({ ...ask, model: openai.chat('echo-1') })).text).not.toBe('')
+  })
+})
+
+describe('a model that does not exist', () => {
+  const chat = (model: string) => ({ model, messages: [{ role: 'user', content: 'hi' }] })
+
+  test('is answered with those that do the work, the nearest first and at most ten', async () => {
+    const message = await messageOf(await stack.post('/v1/chat/completions', chat('ecko-1')))
+    expect(message).toMatch(
+      /^The model 'ecko-1' does not exist or you do not have access to it\. This key may use: echo-1, /,
+    )
+    expect(message).toMatch(/ and 4 more\.$/)
+    expect(message).not.toContain('vectors')
+    expect(await messageOf(await stack.post('/v1/embeddings', { model: 'x', input: 'x' }))).toMatch(/use: vectors\.$/)
+    expect(await messageOf(await stack.get('/v1/models/vectorz'))).toMatch(/This key may use: vectors, /)
+  })
+
+  test('is answered so in the messages format, behind its name', async () => {
+    const body = { ...chat('ecko-1'), max_tokens: 9 }
+    expect(await messageOf(await stack.post('/v1/messages', body))).toMatch(
+      /^model: ecko-1\. This key may use: echo-1, /,
+    )
+  })
+})
+
+describe('a key of an upstream that is not set', () => {
+  test('is warned of at the start, and each call names the variable', async () => {
+    const engine = (type: string) => ({ type, base_url: 'http://127.0.0.1:9/v1', api_key_env: 'NOT_SET_ANYWHERE' })
+    const models = [
+      { id: 'o', engine: engine('openai') },
+      { id: 'a', engine: engine('anthropic') },
+      { id: 'e', pool: 'embeddings', engine: engine('openai') },
+    ]
+    await using whole = await startWhole({ models })
+    await until(() => whole.output.split('api_key_env is not set').length === 4)
+    const headers = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
+    const post = (path: string, body: object) =>
+      fetch(whole.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+    const messages = [{ role: 'user', content: 'hi' }]
+    const answers = await Promise.all([
+      post('/v1/chat/completions', { model: 'o', messages }),
+      post('/v1/messages', { model: 'a', messages, max_tokens: 9 }),
+      post('/v1/embeddings', { model: 'e', input: 'x' }),
+    ])
+    for (const answer of answers) {
+      expect([answer.status, await answer.text()]).toEqual([
+        502,
+        expect.stringContaining('NOT_SET_ANYWHERE is not set'),
+      ])
+    }
+  })
+})
+
+describe('a mistake in models.yaml', () => {
+  async function problemsOf(yaml: string): Promise<string> {
+    const path = join(tmpdir(), newId('models-'))
+    await writeFile(path, yaml)
+    try {
+      loadModels(path)
+    } catch (error) {
+      return (error as Error).message.replaceAll(path, 'FILE')
+    }
+    return ''
+  }
+  const model = (engine: string, more = '') => `models: [{ id: a, engine: { ${engine} }${more} }]`
+
+  test.each([
+    [model('type: opanai'), /models\[0\]\.engine\.type: .*, got 'opanai'/],
+    [model('type: echo', ', pool: inferense'), /models\[0\]\.pool: .*, got 'inferense'/],
+    [model('type: echo', ', limits: { context_tokens: -5 }'), /limits\.context_tokens: .*, got -5/],
+    [model('type: openai, base_url: "not a url"'), /engine\.base_url: .*, got 'not a url'/],
+  ])('is told with the field and what stands there: %s', async (yaml, problem) => {
+    expect(await problemsOf(yaml)).toMatch(problem)
+  })
+
+  test.each([
+    model('type: openai, base_url: "http://h/v1", api_key_env: sk-secret-0123'),
+    model('type: openai, base_url: "http://h/v1", headers: { x-a: { b: sk-secret-0123 } }'),
+    model('type: openai, base_url: "http://h/v1", api_key: sk-secret-0123'),
+    model('type: openai, base_url: "::http://user:sk-secret-0123@h/v1"'),
+    'models:\n  - id: "sk-secret-0123\n    engine: {',
+  ])('is told without what may be a secret: %#', async (yaml) => {
+    const problems = await problemsOf(yaml)
+    expect(problems).toContain('MODELS_FILE: FILE: ')
+    expect(problems).not.toContain('sk-secret')
+  })
+})

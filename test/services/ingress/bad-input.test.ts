@@ -1,0 +1,579 @@
+import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
+import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
+import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+
+/*
+ * What a hostile or broken client sends, and the one answer it gets: the contract's status in the shape of its path, or a
+ * cut at a named bound. Nothing here may take the process down: every test ends with a call that works.
+ */
+
+const CHAT = '/v1/chat/completions'
+const MESSAGES = '/v1/messages'
+const PATHS = [CHAT, MESSAGES] as const
+const KEY = `authorization: Bearer ${TEST_KEY}`
+const JSON_TYPE = 'content-type: application/json'
+
+const valid = (more: object = {}) => ({
+  model: 'echo-1',
+  max_tokens: 50,
+  messages: [{ role: 'user', content: 'hi' }],
+  ...more,
+})
+
+let stack: Stack
+beforeAll(async () => {
+  stack = await startStack({ settings: { BODY_STALL_MS: '300' } })
+})
+afterAll(async () => {
+  expect((await stack.post(CHAT, valid())).status).toBe(200)
+  await stack[Symbol.asyncDispose]()
+})
+
+/** Sends bytes as a body, with the test key. */
+function postBytes(path: string, body: RequestInit['body'], headers: Record<string, string> = {}): Promise<Response> {
+  const all = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json', ...headers }
+  return fetch(stack.url + path, { method: 'POST', body: body ?? null, headers: all, duplex: 'half' } as RequestInit)
+}
+
+interface Refusal {
+  readonly status: number
+  readonly type: string
+  readonly code: string | null
+  readonly message: string
+  readonly param: string | null
+  readonly headers: Headers
+}
+
+/** Reads an error in the shape of its path, and checks that it is all there and nothing else. */
+async function refusalOf(response: Response | RawAnswer, path: string): Promise<Refusal> {
+  const headers = new Headers(response.headers as Record<string, string>)
+  const text = typeof response.body === 'string' ? response.body : await (response as Response).text()
+  const body = JSON.parse(text)
+  const requestId = headers.get('x-request-id')
+  expect(requestId).toMatch(/^req_\w{24}$/)
+  expect(headers.get('request-id')).toBe(requestId)
+  expect(headers.get('content-type')).toBe('application/json')
+  if (path.startsWith(MESSAGES)) {
+    const { type, message } = body.error
+    expect(body).toEqual({ type: 'error', error: { type, message }, request_id: requestId })
+    return { status: response.status, type, message, code: null, param: null, headers }
+  }
+  expect(Object.keys(body)).toEqual(['error'])
+  expect(Object.keys(body.error)).toEqual(['message', 'type', 'param', 'code'])
+  return { status: response.status, headers, ...body.error }
+}
+
+describe.each(PATHS)('the body of POST %s', (path) => {
+  const invalid = { status: 400, type: 'invalid_request_error', code: null }
+
+  test.each([
+    ['nothing', ''],
+    ['cut JSON', '{"model":"echo-1","messages":[{"role":'],
+    ['two values', '{}{}'],
+    ['a comma too many', '{"model":"echo-1",}'],
+    ['single quotes', "{'model':'echo-1'}"],
+    ['NaN', '{"model":"echo-1","temperature":NaN}'],
+    ['a control character in a string', '{"model":"a\u0000b"}'],
+    ['a byte order mark alone', '\ufeff'],
+    ['white space', ' \n\t '],
+    ['10,000 levels of arrays', '['.repeat(10_000) + ']'.repeat(10_000)],
+    ['10,000 levels inside a field', `{"model":"echo-1","x":${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}}`],
+    ['a million opening brackets', '['.repeat(1_000_000)],
+    ['a million values where messages belong', `{"model":"echo-1","messages":[${'1,'.repeat(1_000_000)}1]}`],
+    ['70,000 keys', `{${Array.from({ length: 70_000 }, (_, i) => `"k${i}":1`).join()}}`],
+    ['a million keys', `{${Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":1`).join()}}`],
+  ])('%s is refused with 400', async (_name, body) => {
+    expect(await refusalOf(await postBytes(path, body), path)).toMatchObject(invalid)
+  })
+
+  test.each([
+    ['{"model":"echo-1",}', ' Expected double-quoted property name at line 1 column 19.'],
+    ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
+    ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
+    ['{"model":"echo-1","messages":[{"role":', ' It ends too early.'],
+    // What V8 quotes here is the body.
+    ['my secret', ''],
+  ])('JSON that breaks off (%j) is refused with the place, and without its text', async (body, place) => {
+    const message = `We could not parse the JSON body of your request.${place}`
+    expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
+  })
+
+  test.each([
+    ['a lone continuation byte', [0x80]],
+    ['an overlong slash', [0xc0, 0xaf]],
+    ['a UTF-8 surrogate', [0xed, 0xa0, 0x80]],
+    ['half a character', [0xf0, 0x9f, 0x98]],
+    ['UTF-16', [0xff, 0xfe, 0x7b, 0x00]],
+  ])('invalid UTF-8 (%s) is refused with 400', async (_name, bytes) => {
+    const [head = '', tail = ''] = JSON.stringify(valid({ messages: [{ role: 'user', content: '@' }] })).split('@')
+    const body = Buffer.concat([Buffer.from(head), Buffer.from(bytes), Buffer.from(tail)])
+    const refusal = await refusalOf(await postBytes(path, body), path)
+    expect(refusal).toMatchObject({ ...invalid, message: 'The body is not valid UTF-8.' })
+  })
+
+  test.each([null, [], 'x', 7, true, [valid()]])('a JSON body %j that is no object is refused', async (body) => {
+    const refusal = await refusalOf(await stack.post(path, body), path)
+    expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
+  })
+
+  test.each([
+    ['a missing model', { model: undefined }, 'model'],
+    ['a null model', { model: null }, 'model'],
+    ['an empty model', { model: '' }, 'model'],
+    ['a model of the wrong type', { model: { id: 'echo-1' } }, 'model'],
+    ['missing messages', { messages: undefined }, 'messages'],
+    ['no messages', { messages: [] }, 'messages'],
+    ['messages of the wrong type', { messages: 'hi' }, 'messages'],
+    ['a message of the wrong type', { messages: ['hi'] }, 'messages[0]'],
+    ['a message without a role', { messages: [{ content: 'hi' }] }, 'messages[0].role'],
+    ['an unknown role', { messages: [{ role: 'robot', content: 'hi' }] }, 'messages[0].role'],
+    ['content of the wrong type', { messages: [{ role: 'user', content: 5 }] }, 'messages[0].content'],
+    ['an unknown part', { messages: [{ role: 'user', content: [{ type: 'smell' }] }] }, 'messages[0].content[0].type'],
+    [
+      'a part without text',
+      { messages: [{ role: 'user', content: [{ type: 'text' }] }] },
+      'messages[0].content[0].text',
+    ],
+    [
+      'a text that is a number',
+      { messages: [{ role: 'user', content: [{ type: 'text', text: 1 }] }] },
+      'content[0].text',
+    ],
+    ['temperature as a string', { temperature: '1' }, 'temperature'],
+    ['temperature out of range', { temperature: 1e308 }, 'temperature'],
+    ['max_tokens as a fraction', { max_tokens: 1.5 }, 'max_tokens'],
+    ['max_tokens below one', { max_tokens: -1 }, 'max_tokens'],
+    ['max_tokens beyond integers', { max_tokens: 1e300 }, 'max_tokens'],
+    ['stream as a string', { stream: 'true' }, 'stream'],
+    ['tools of the wrong type', { tools: { name: 'f' } }, 'tools'],
+    ['a tool of the wrong type', { tools: [null] }, 'tools[0]'],
+    ['a 10 MB string where a number belongs', { temperature: 'x'.repeat(10_000_000) }, 'temperature'],
+    ['a 10 MB role', { messages: [{ role: 'x'.repeat(10_000_000), content: 'hi' }] }, 'messages[0].role'],
+  ])('%s is refused with its path', async (_name, more, param) => {
+    const response = await stack.post(path, valid(more))
+    const refusal = await refusalOf(response, path)
+    expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
+    expect(refusal.param ?? refusal.message).toContain(param)
+    expect(refusal.message.length).toBeLessThan(1_000)
+  })
+
+  it('names a model that does not exist, however long its name is', async () => {
+    for (const model of ['no-such-model', 'm'.repeat(10_000_000), '__proto__', 'constructor', '\ud800', '../../etc']) {
+      const response = await stack.post(path, valid({ model }))
+      const refusal = await refusalOf(response, path)
+      const type = path === CHAT ? 'invalid_request_error' : 'not_found_error'
+      expect(refusal).toMatchObject({ status: 404, type })
+      expect(refusal.message.length).toBeLessThan(400)
+    }
+  })
+
+  it('takes the last of duplicate keys, for checks and work alike', async () => {
+    const [head] = JSON.stringify(valid()).split('}]')
+    const bad = await postBytes(path, `{"model":"no-such-model",${JSON.stringify(valid()).slice(1)}`)
+    expect(bad.status).toBe(200)
+    const good = await postBytes(path, `${head}}],"model":"no-such-model"}`)
+    expect((await refusalOf(good, path)).status).toBe(404)
+  })
+
+  it('takes no part of a request from a __proto__ key', async () => {
+    const hidden = '"__proto__":{"stream":true,"n":50,"model":"other"},"constructor":{"prototype":{"stream":true}}'
+    const response = await postBytes(path, JSON.stringify(valid()).replace('{', `{${hidden},`))
+    expect(response.status).toBe(200)
+    expect(response.headers.get('content-type')).toBe('application/json')
+    expect(await response.json()).toMatchObject({ model: 'echo-1' })
+    expect(({} as { stream?: boolean }).stream).toBeUndefined()
+    const nameless = JSON.stringify(valid({ model: undefined })).replace('{', `{${hidden},`)
+    expect((await refusalOf(await postBytes(path, nameless), path)).status).toBe(400)
+  })
+
+  it('accepts a 10 MB string where a string belongs', async () => {
+    const content = `!echo text=done\n${'x'.repeat(10_000_000)}`
+    const response = await stack.post(path, valid({ messages: [{ role: 'user', content }] }))
+    expect(response.status).toBe(200)
+    expect(await response.text()).toContain('done')
+  })
+
+  test.each([
+    ['no type', undefined],
+    ['text/plain', 'text/plain'],
+    ['a form', 'application/x-www-form-urlencoded'],
+    ['multipart', 'multipart/form-data; boundary=x'],
+    ['a type that only begins like JSON', 'application/jsonx'],
+    ['another charset', 'application/json; charset=utf-16'],
+    ['nonsense', ';;;'],
+  ])('a content type that is not JSON (%s) is refused with 415', async (_name, type) => {
+    const headers = type === undefined ? [KEY] : [KEY, `content-type: ${type}`]
+    using client = await openRaw(stack.url)
+    client.send(rawRequest(`POST ${path}`, headers, JSON.stringify(valid())))
+    const refusal = await refusalOf(await client.answer(), path)
+    expect(refusal).toMatchObject({ status: 415, type: 'invalid_request_error' })
+  })
+
+  test.each([
+    'application/json; charset=UTF-8',
+    'APPLICATION/JSON',
+    'application/json;charset="utf-8"',
+    'application/vnd.x+json',
+  ])('the content type %s is JSON', async (type) => {
+    expect((await postBytes(path, JSON.stringify(valid()), { 'content-type': type })).status).toBe(200)
+  })
+
+  test.each([
+    ['gzip', gzipSync],
+    ['deflate', deflateSync],
+    ['br', brotliCompressSync],
+    ['GZIP', gzipSync],
+  ])('a body in %s is inflated', async (encoding, compress) => {
+    const body = compress(JSON.stringify(valid()))
+    expect((await postBytes(path, body, { 'content-encoding': encoding })).status).toBe(200)
+  })
+
+  test.each([
+    ['gzip', gzipSync],
+    ['deflate', deflateSync],
+    ['br', brotliCompressSync],
+  ])('a bomb in %s is refused with 413 at the bound', async (encoding, compress) => {
+    const bomb = compress(Buffer.alloc(64 * 1024 * 1024, 0x20))
+    expect(bomb.length).toBeLessThan(100_000)
+    const refusal = await refusalOf(await postBytes(path, bomb, { 'content-encoding': encoding }), path)
+    expect(refusal.status).toBe(413)
+    expect(refusal.code ?? refusal.type).toBe('request_too_large')
+  })
+
+  test.each([
+    ['zstd', 415],
+    ['gzip, gzip', 415],
+    ['gzip', 400],
+    ['br', 400],
+  ])('a Content-Encoding %s that is unknown or untrue gets %i', async (encoding, status) => {
+    const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
+    expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
+  })
+
+  it('refuses a gzip body that ends too early', async () => {
+    const body = gzipSync(JSON.stringify(valid())).subarray(0, -12)
+    expect((await refusalOf(await postBytes(path, body, { 'content-encoding': 'gzip' }), path)).status).toBe(400)
+  })
+})
+
+describe.each(PATHS)('a body too large for POST %s', (path) => {
+  let small: Stack
+  beforeAll(async () => {
+    small = await startStack({ settings: { BODY_BYTES_MAX: '100000', BODY_STALL_MS: '300' } })
+  })
+  afterAll(() => small[Symbol.asyncDispose]())
+
+  it('is refused by its Content-Length before it is sent', async () => {
+    using client = await openRaw(small.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 100001']))
+    const refusal = await refusalOf(await client.answer(), path)
+    expect(refusal.status).toBe(413)
+    expect(refusal.code ?? refusal.type).toBe('request_too_large')
+  })
+
+  it.concurrent('is refused while it still comes in chunks, and cut when it does not end', async () => {
+    using client = await openRaw(small.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
+    const drip = setInterval(() => client.send(`4000\r\n${' '.repeat(0x4000)}\r\n`), 20)
+    try {
+      expect((await refusalOf(await client.answer(), path)).status).toBe(413)
+      await until(() => client.isEnded)
+    } finally {
+      clearInterval(drip)
+    }
+  })
+
+  it('does not cost the connection when its rest arrives in time', async () => {
+    using client = await openRaw(small.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 150000']))
+    expect((await client.answer()).status).toBe(413)
+    client.send(' '.repeat(150_000))
+    client.send(rawRequest('GET /v1/models', [KEY]))
+    expect((await client.answer(1)).status).toBe(200)
+  })
+
+  it.concurrent('is told once, and the service lives on, when the upload stalls after the refusal', async () => {
+    using client = await openRaw(small.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
+    client.send(`30000\r\n${' '.repeat(0x30000)}`)
+    expect((await client.answer()).status).toBe(413)
+    await until(() => client.isEnded)
+    expect(client.received.match(/HTTP\/1\.1/g)).toHaveLength(1)
+    expect((await small.post(path, valid())).status).toBe(200)
+  })
+})
+
+describe.each(PATHS)('an upload to %s that stops', (path) => {
+  it.concurrent('is given up with 408 that SDKs repeat, and its connection is cut', async () => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000']))
+    client.send('{"model":')
+    const refusal = await refusalOf(await client.answer(), path)
+    expect(refusal.status).toBe(408)
+    expect(refusal.code ?? refusal.type).toBe(path === CHAT ? 'request_timeout' : 'timeout_error')
+    expect(refusal.headers.get('x-should-retry')).toBe('true')
+    await until(() => client.isEnded)
+  })
+
+  it.concurrent('may be slow as long as it goes on', async () => {
+    using client = await openRaw(stack.url)
+    const body = JSON.stringify(valid())
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, `content-length: ${body.length}`]))
+    for (const byte of body.match(/.{1,12}/gs) ?? []) {
+      client.send(byte)
+      await new Promise((resolve) => setTimeout(resolve, 60))
+    }
+    expect((await client.answer()).status).toBe(200)
+  })
+
+  it('leaves nothing behind when the client leaves in the middle', async () => {
+    const client = await openRaw(stack.url)
+    client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000', 'content-encoding: gzip']))
+    client.send(gzipSync('{"model":'))
+    client[Symbol.dispose]()
+    expect((await stack.post(path, valid())).status).toBe(200)
+  })
+})
+
+describe('routes and methods', () => {
+  test.each([
+    ['GET', '/'],
+    ['GET', '/v1'],
+    ['GET', '/v1/nothing'],
+    ['POST', '/v1/chat/completions/'],
+    ['POST', '/V1/chat/completions'],
+    ['POST', '//v1/chat/completions'],
+    ['POST', '/v1/chat%2Fcompletions'],
+    ['POST', '/v1/messages/'],
+    ['POST', '/v1/messages/nothing'],
+    ['GET', '/v1/models/'],
+    ['GET', '/v1/models/%zz'],
+    ['GET', '/v1/models/%'],
+    ['GET', '/v1/models/%ff'],
+    ['GET', '/v1/models/..%2f'],
+    ['GET', '/v1/models/../../etc/passwd'],
+    ['GET', '/v1/models/a%2Fb'],
+    ['GET', '/v1/models/a/b'],
+    ['GET', '/v1/models/a%00b'],
+    ['GET', 'http://['],
+    ['GET', 'http://[::1'],
+    ['OPTIONS', '*'],
+    ['DELETE', '/v1/nothing'],
+  ])('%s %s is 404 in the shape of its path', async (method, path) => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest(`${method} ${path}`, [KEY]))
+    const refusal = await refusalOf(await client.answer(), path)
+    expect(refusal).toMatchObject({
+      status: 404,
+      type: path.startsWith(MESSAGES) ? 'not_found_error' : 'invalid_request_error',
+    })
+  })
+
+  test.each([
+    ['GET', CHAT, 'POST'],
+    ['DELETE', MESSAGES, 'POST'],
+    ['PUT', '/v1/messages/count_tokens', 'POST'],
+    ['OPTIONS', CHAT, 'POST'],
+    ['TRACE', CHAT, 'POST'],
+    ['PROPFIND', CHAT, 'POST'],
+    ['POST', '/v1/models', 'GET, HEAD'],
+    ['PATCH', '/v1/models/echo-1', 'GET, HEAD'],
+  ])('%s %s is 405 and says what is allowed', async (method, path, allow) => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest(`${method} ${path}`, [KEY]))
+    const refusal = await refusalOf(await client.answer(), path)
+    expect(refusal).toMatchObject({ status: 405, type: 'invalid_request_error' })
+    expect(refusal.headers.get('allow')).toBe(allow)
+  })
+
+  it('takes the whole URL as a target, as a proxy sends it', async () => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest('GET http://elsewhere/v1/models?x=1', [KEY]))
+    expect((await client.answer()).status).toBe(200)
+  })
+
+  it('answers HEAD like GET, without a body', async () => {
+    const [get, head] = await Promise.all([stack.get('/v1/models'), stack.get('/v1/models', { method: 'HEAD' })])
+    expect(get.status).toBe(200)
+    expect((await fetch(`${stack.url}/v1/models`, { method: 'HEAD' })).status).toBe(401)
+    expect(await head.text()).toBeDefined()
+    using client = await openRaw(stack.url)
+    client.send(rawRequest('HEAD /v1/models', [KEY, 'connection: close']))
+    await until(() => client.received.includes('\r\n\r\n'))
+    expect(client.received).toMatch(/^HTTP\/1\.1 200 /)
+    expect(client.received.endsWith('\r\n\r\n')).toBe(true)
+  })
+})
+
+describe('keys', () => {
+  test.each([
+    ['none', []],
+    ['an empty bearer', ['authorization: Bearer ']],
+    ['another scheme', [`authorization: Basic ${btoa(`user:${TEST_KEY}`)}`]],
+    ['a bare key', [`authorization: ${TEST_KEY}`]],
+    ['a key in two words', ['authorization: Bearer sk test']],
+    ['a wrong key', ['authorization: Bearer sk-wrong-0123456789-abcd']],
+    ['a wrong x-api-key', ['x-api-key: sk-wrong-0123456789-abcd']],
+    ['a key cut short', [`authorization: Bearer ${TEST_KEY.slice(0, -1)}`]],
+    ['a key in another case', [`authorization: Bearer ${TEST_KEY.toUpperCase()}`]],
+    ['a very long key', [`authorization: Bearer ${'k'.repeat(8_000)}`]],
+    ['bytes beyond ASCII', ['authorization: Bearer \u00ff\u00fe\u00ff\u00fe\u00ff\u00fe\u00ff\u00fe']],
+  ])('%s is 401 with a challenge, in both formats, and echoes no key', async (_name, headers) => {
+    for (const path of PATHS) {
+      using client = await openRaw(stack.url)
+      client.send(Buffer.from(rawRequest(`POST ${path}`, [...headers, JSON_TYPE], JSON.stringify(valid())), 'latin1'))
+      const refusal = await refusalOf(await client.answer(), path)
+      expect(refusal).toMatchObject({
+        status: 401,
+        type: path === CHAT ? 'invalid_request_error' : 'authentication_error',
+      })
+      expect(refusal.headers.get('www-authenticate')).toBe('Bearer')
+      expect(refusal.message).not.toContain('wrong-0123456789')
+      expect(refusal.message.length).toBeLessThan(200)
+    }
+  })
+
+  it('are looked at before the body', async () => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest(`POST ${CHAT}`, ['authorization: Bearer sk-nobody', JSON_TYPE, 'content-length: 1000000']))
+    expect((await client.answer()).status).toBe(401)
+    await until(() => client.isEnded)
+  })
+})
+
+describe('HTTP itself', () => {
+  test.each([
+    ['TLS', '\x16\x03\x01\x02\x00\x01\x00', CHAT],
+    ['HTTP/2', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', CHAT],
+    ['a method that is none', 'FROBNICATE / HTTP/1.1\r\nhost: x\r\n\r\n', CHAT],
+    ['a space in a header name', rawRequest(`POST ${MESSAGES}`, ['a b: c']), MESSAGES],
+    ['an empty header name', rawRequest(`POST ${MESSAGES}`, [': c']), MESSAGES],
+    ['a control character in a header', rawRequest(`POST ${MESSAGES}`, ['a: \x01']), MESSAGES],
+    ['a folded header', rawRequest(`POST ${MESSAGES}`, ['a: b', ' c']), MESSAGES],
+    [
+      'both lengths',
+      rawRequest(`POST ${MESSAGES}`, [KEY, 'content-length: 5', 'transfer-encoding: chunked'], '0\r\n\r\nG'),
+      MESSAGES,
+    ],
+    [
+      'both lengths the other way round',
+      rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: chunked', 'content-length: 5'], '0\r\n\r\nG'),
+      CHAT,
+    ],
+    ['two lengths', rawRequest(`POST ${CHAT}`, [KEY, 'content-length: 5', 'content-length: 6'], 'xxxxx'), CHAT],
+    ['a negative length', rawRequest(`POST ${CHAT}`, [KEY, 'content-length: -5']), CHAT],
+    ['an endless length', rawRequest(`POST ${CHAT}`, [KEY, `content-length: ${'9'.repeat(40)}`]), CHAT],
+    ['an unknown transfer encoding', rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: xchunked']), CHAT],
+    ['chunked not last', rawRequest(`POST ${CHAT}`, [KEY, 'transfer-encoding: chunked, gzip']), CHAT],
+    [
+      'a chunk size that is none',
+      rawRequest(`POST ${MESSAGES}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked'], 'zz\r\n'),
+      MESSAGES,
+    ],
+    [
+      'a chunk longer than it says',
+      rawRequest(`POST ${MESSAGES}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked'], '2\r\n{}}}\r\n0\r\n\r\n'),
+      MESSAGES,
+    ],
+  ])('%s is 400 once and the connection is cut', async (_name, bytes, path) => {
+    using client = await openRaw(stack.url)
+    client.send(Buffer.from(bytes, 'latin1'))
+    expect(await refusalOf(await client.answer(), path)).toMatchObject({ status: 400, type: 'invalid_request_error' })
+    await until(() => client.isEnded)
+    expect(client.received.match(/HTTP\/1\.1 \d/g)).toHaveLength(1)
+  })
+
+  test.each([
+    ['one header of 20 KB', rawRequest(`POST ${MESSAGES}`, [`x: ${'a'.repeat(20_000)}`]), MESSAGES],
+    [
+      'many headers',
+      rawRequest(
+        `POST ${CHAT}`,
+        Array.from({ length: 3_000 }, (_, i) => `x-${i}: y`),
+      ),
+      CHAT,
+    ],
+    ['a target of 20 KB', rawRequest(`GET /${'a'.repeat(20_000)}`), CHAT],
+  ])('%s is 431', async (_name, bytes, path) => {
+    using client = await openRaw(stack.url)
+    client.send(bytes)
+    expect((await refusalOf(await client.answer(), path)).status).toBe(431)
+    await until(() => client.isEnded)
+  })
+
+  it('refuses a request without Host in the shape of its path', async () => {
+    using client = await openRaw(stack.url)
+    client.send(`POST ${MESSAGES} HTTP/1.1\r\n${KEY}\r\n\r\n`)
+    expect(await refusalOf(await client.answer(), MESSAGES)).toMatchObject({ status: 400 })
+  })
+
+  it('goes on after Expect: 100-continue, and ignores any other expectation', async () => {
+    const body = JSON.stringify(valid())
+    for (const expectation of ['100-continue', 'a-miracle']) {
+      using client = await openRaw(stack.url)
+      client.send(
+        rawRequest(`POST ${CHAT}`, [KEY, JSON_TYPE, `expect: ${expectation}`, `content-length: ${body.length}`]),
+      )
+      if (expectation === '100-continue') await until(() => client.received.startsWith('HTTP/1.1 100 '))
+      client.send(body)
+      expect((await client.answer()).status).toBe(200)
+    }
+  })
+
+  it('answers pipelined requests in their order', async () => {
+    using client = await openRaw(stack.url)
+    const slow = JSON.stringify(valid({ messages: [{ role: 'user', content: '!echo first_ms=150 text=slow' }] }))
+    client.send(rawRequest(`POST ${CHAT}`, [KEY, JSON_TYPE], slow))
+    client.send(
+      rawRequest('GET /v1/nothing', [KEY]) + rawRequest(`POST ${CHAT}`, [KEY, JSON_TYPE], JSON.stringify(valid())),
+    )
+    const answers = [await client.answer(0), await client.answer(1), await client.answer(2)]
+    expect(answers.map((answer) => answer.status)).toEqual([200, 404, 200])
+    expect(answers[0]?.body).toContain('slow')
+  })
+
+  it('never answers garbage in the place of an earlier request, nor in the middle of a stream', async () => {
+    for (const stream of [false, true]) {
+      using client = await openRaw(stack.url)
+      const body = JSON.stringify(
+        valid({ stream, messages: [{ role: 'user', content: '!echo tokens=50 delay_ms=20' }] }),
+      )
+      client.send(rawRequest(`POST ${CHAT}`, [KEY, JSON_TYPE], body))
+      await until(async () => (await runningAttempts()) > 0)
+      if (stream) await until(() => client.received.includes('data: '))
+      client.send('GARBAGE\r\n\r\n')
+      await until(() => client.isEnded)
+      expect(client.received).not.toContain(' 400 ')
+      await until(async () => (await runningAttempts()) === 0)
+    }
+  })
+
+  it('takes an Upgrade that it does not know as a plain request', async () => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest('GET /v1/models', [KEY, 'connection: upgrade', 'upgrade: h2c']))
+    expect((await client.answer()).status).toBe(200)
+  })
+
+  it('cuts a connection it gave up, though the client keeps its side open', async () => {
+    using client = await openRaw(stack.url)
+    client.send('GARBAGE\r\n\r\n')
+    await until(() => client.isEnded)
+    await until(() => {
+      client.send('x')
+      return client.isCut
+    })
+  })
+
+  it('cuts CONNECT', async () => {
+    using client = await openRaw(stack.url)
+    client.send(rawRequest('CONNECT example.com:443', [KEY]))
+    await until(() => client.isEnded)
+    expect(client.received).toBe('')
+  })
+})
+
+async function runningAttempts(): Promise<number> {
+  const text = await (await stack.get('/metrics')).text()
+  return Number(/^sluice_pool_running\{.*\} (\d+)/m.exec(text)?.[1] ?? 0)
+}

@@ -1,0 +1,211 @@
+import { connect } from 'node:net'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { WebSocket } from 'ws'
+import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
+import { ByteBlocks } from '#services/ingress/body/byte-blocks.ts'
+import { ByteBudget } from '#shared/byte-budget.ts'
+import { BodyRoom } from '#shared/jobs/worker/body-room.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { OTHER_KEY, startWhole, type WholeProcess } from '../../../support/processes/whole.ts'
+import { TEST_KEY, until } from '../../../support/stack.ts'
+
+/** What the bodies and messages of callers hold of a process's memory, all together. */
+
+const MIB = 1024 * 1024
+const CHAT = '/v1/chat/completions'
+
+describe('the budget of bodies', () => {
+  const budget = () => new ByteBudget({ bytesMax: 100, keyBytesMax: 50 })
+
+  it('refuses what is too much with 503 and a time to come back, and counts it no more', () => {
+    const all = budget()
+    const [a, b, c] = [all.open('a'), all.open('b'), all.open('c')]
+    a.hold(50)
+    b.hold(40)
+    expect(() => c.hold(11)).toThrow(expect.objectContaining({ code: 'overloaded', retryAfterMs: expect.any(Number) }))
+    expect(all.held).toBe(90)
+    c.hold(10)
+    expect(all.held).toBe(100)
+  })
+
+  it('keeps half of it from any one key', () => {
+    const all = budget()
+    const [one, more, other] = [all.open('a'), all.open('a'), all.open('b')]
+    one.hold(30)
+    expect(() => more.hold(21)).toThrow(expect.objectContaining({ code: 'overloaded' }))
+    more.hold(20)
+    other.hold(50)
+  })
+
+  it('lets one that is alone hold more: it would be refused for ever otherwise', () => {
+    const all = budget()
+    all.open('a').hold(1_000)
+    expect(() => all.open('b').hold(1)).toThrow(expect.objectContaining({ code: 'overloaded' }))
+  })
+
+  it('has again what is given back, once', () => {
+    const all = budget()
+    const one = all.open('a')
+    one.hold(50)
+    one.shrink(60)
+    expect(all.held).toBe(50)
+    one.shrink(20)
+    one.release()
+    one.release()
+    expect(all.held).toBe(0)
+  })
+})
+
+describe('bytes that arrive in small pieces', () => {
+  it.each([
+    { sizes: [1, 1, 1] },
+    { sizes: [5_000, 1, 70_000, 3] },
+    { sizes: [1, ...Array(9_000).fill(7)] },
+    { sizes: [3_000_000, 2] },
+    { sizes: [] },
+  ])('are the same once $sizes.length of them are joined', async ({ sizes }) => {
+    const blocks = new ByteBlocks()
+    const pieces = sizes.map((size, i) => Buffer.alloc(size, i))
+    for (const piece of pieces) blocks.push(piece)
+    expect(blocks.bytes).toBe(sizes.reduce((sum, size) => sum + size, 0))
+    expect((await blocks.join()).equals(Buffer.concat(pieces))).toBe(true)
+  })
+})
+
+describe('the room of a worker for bodies', () => {
+  const never = new AbortController().signal
+  const blobs = memoryBlobs(new Map([40, 10].map((size) => [`b${size}`, Buffer.from(`"${'x'.repeat(size - 2)}"`)])))
+  const [large, small] = [{ blob: 'b40' }, { blob: 'b10' }]
+
+  it('lets bodies wait for each other in the order of their coming', async () => {
+    const room = new BodyRoom(150)
+    const first = await room.fetch(large, blobs, never)
+    const entered: string[] = []
+    const second = room.fetch(large, blobs, never).then((body) => entered.push('second') && body)
+    const third = room.fetch(small, blobs, never).then((body) => entered.push('third') && body)
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(entered).toEqual([])
+    first.release()
+    first.release()
+    await Promise.all([second, third])
+    expect(entered).toEqual(['second', 'third'])
+  })
+
+  it('always has room for one alone, and for bodies without a blob', async () => {
+    const room = new BodyRoom(1)
+    await room.fetch(large, blobs, never)
+    expect((await room.fetch({ body: 'x' }, blobs, never)).body).toBe('x')
+  })
+
+  it('keeps nobody waiting for who has left', async () => {
+    const room = new BodyRoom(150)
+    await room.fetch(large, blobs, never)
+    const leaving = new AbortController()
+    const second = room.fetch(large, blobs, leaving.signal)
+    const third = room.fetch(small, blobs, never)
+    await new Promise((resolve) => setImmediate(resolve))
+    leaving.abort(new Error('left'))
+    await expect(second).rejects.toThrow('left')
+    expect((await third).body).toBe('xxxxxxxx')
+  })
+
+  it('has again what a body would have taken that is gone', async () => {
+    const room = new BodyRoom(1)
+    await expect(room.fetch({ blob: 'gone' }, blobs, never)).rejects.toMatchObject({ code: 'internal_error' })
+    await room.fetch(large, blobs, never)
+  })
+})
+
+describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
+  let service: WholeProcess
+  beforeEach(async () => {
+    service = await startWhole({ heapMib: 1_024 })
+  })
+  afterEach(() => service[Symbol.asyncDispose]())
+
+  const post = (key: string, path: string, body: string) => {
+    const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' }
+    return fetch(service.url + path, { method: 'POST', headers, body })
+  }
+  const say = (content: string) =>
+    JSON.stringify({ model: 'echo-1', max_tokens: 5, messages: [{ role: 'user', content }] })
+  const expectOthersServed = async () => {
+    expect((await post(OTHER_KEY, CHAT, say('hi'))).status).toBe(200)
+    expect(service.isAlive).toBe(true)
+  }
+  const gauge = async (name: string) => {
+    const text = await (await fetch(`${service.url}/metrics`)).text()
+    return Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(text)?.[1])
+  }
+  const held = () => gauge('sluice_body_bytes')
+
+  it('survives 40 calls of 28 MB of one key, and serves another meanwhile', async () => {
+    const body = say(`!echo tokens=5 first_ms=2000\n${'日本'.repeat((28 * MIB) / 6)}`)
+    const calls = Array.from({ length: 40 }, () => post(TEST_KEY, CHAT, body).catch(() => undefined))
+    await until(async () => (await held()) > 0)
+    await expectOthersServed()
+    const answers = await Promise.all(calls)
+    for (const answer of answers) {
+      // Refused before its end a body may be cut: then its client sees no answer.
+      if (answer?.status === 503) expect(answer.headers.get('retry-after')).toBe('2')
+      else if (answer) expect([200, 400]).toContain(answer.status)
+    }
+    expect(answers.filter((answer) => answer && answer.status < 500).length).toBeGreaterThan(0)
+    await until(async () => (await held()) === 0)
+    await expectOthersServed()
+    expect(service.rssMib()).toBeLessThan(1_500)
+  })
+
+  it('holds no more than its budget of 60 unfinished bodies of 31 MiB', async () => {
+    const answers: string[] = []
+    for (let i = 0; i < 60; i++) {
+      const socket = connect(Number(new URL(service.url).port), '127.0.0.1')
+      onTestFinished(() => void socket.destroy())
+      socket.on('error', () => {})
+      socket.on('data', (data) => answers.push(String(data)))
+      const head = [
+        'POST /v1/messages HTTP/1.1',
+        'host: x',
+        `authorization: Bearer ${i % 2 === 0 ? TEST_KEY : OTHER_KEY}`,
+        'content-type: application/json',
+        `content-length: ${31 * MIB + 1}`,
+      ]
+      socket.write(`${head.join('\r\n')}\r\n\r\n`)
+      for (let mib = 0; mib < 31; mib++) socket.write(CHUNK)
+    }
+    await until(() => answers.length > 40, { withinMs: 150_000 })
+    for (const answer of answers) expect(answer).toMatch(/^HTTP\/1.1 529 .*retry-after: 2\r\n.*"overloaded_error"/s)
+    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
+    expect(service.rssMib()).toBeLessThan(900)
+    await expectOthersServed()
+  })
+
+  it('holds no more than its budget of 40 WebSockets with unfinished messages of 31 MiB', async () => {
+    const codes: number[] = []
+    const sockets: WebSocket[] = []
+    for (let i = 0; i < 40; i++) {
+      const key = i % 2 === 0 ? TEST_KEY : OTHER_KEY
+      const ws = new WebSocket(`${service.url.replace('http', 'ws')}/v1/ws`, WS_PROTOCOL, {
+        headers: { authorization: `Bearer ${key}` },
+      })
+      sockets.push(ws)
+      onTestFinished(() => ws.terminate())
+      ws.on('error', () => {})
+      ws.on('close', (code) => codes.push(code))
+      ws.on('open', () => {
+        // In fragments of which none is the last.
+        ws.send(CHUNK, { fin: false, binary: false })
+        for (let mib = 1; mib < 31; mib++) ws.send(CHUNK, { fin: false, binary: false })
+      })
+    }
+    await until(() => codes.length > 25, { withinMs: 150_000 })
+    expect(new Set(codes)).toEqual(new Set([WS_CLOSE.overloaded]))
+    expect(await held()).toBeLessThanOrEqual(await gauge('sluice_body_bytes_max'))
+    expect(service.rssMib()).toBeLessThan(900)
+    await expectOthersServed()
+    for (const ws of sockets) ws.terminate()
+    await until(async () => (await held()) === 0)
+  })
+})
+
+const CHUNK = Buffer.alloc(MIB, 'a')

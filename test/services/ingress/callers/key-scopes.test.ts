@@ -1,0 +1,73 @@
+import { createHash } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { ROUTES } from '#services/ingress/routes.ts'
+import { ConfigError, parseConfig } from '#shared/config/config.ts'
+import { openFileKeys } from '#shared/keys/file.ts'
+import { coversPath, KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
+import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
+
+/** What the rights of a key cover, and what can be no key. */
+
+const MESSAGES = '/v1/messages'
+
+describe('the rights of a key', () => {
+  it('are to the endpoints there are, and each route belongs to one of them', () => {
+    const paths = ROUTES.map(({ path }) => path)
+    expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
+    expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
+  })
+
+  it('cover what is below an endpoint, and nothing beside it', async () => {
+    await using stack = await startStack()
+    const hash = (secret: string) => createHash('sha256').update(secret).digest('hex')
+    const keyOf = (secret: string, endpoints: string[]) => ({
+      ...{ id: `key_${secret}`, hash: hash(secret), hint: 'sk-...', created_at: 1_790_000_000, endpoints },
+    })
+    const keys = [
+      keyOf('sk-models', ['/v1/models']),
+      keyOf('sk-messages', [MESSAGES]),
+      keyOf('sk-count', [`${MESSAGES}/count_tokens`]),
+    ]
+    await writeFile(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
+    const as = (secret: string) => ({ headers: { authorization: `Bearer ${secret}` } })
+    await until(async () => (await stack.get('/v1/models', as('sk-models'))).status === 200)
+    const body = { model: ECHO_MODEL.id, max_tokens: 5, messages: [{ role: 'user', content: 'hi' }] }
+    const statuses = async (secret: string) => [
+      (await stack.get('/v1/models/echo-1', as(secret))).status,
+      (await stack.post(MESSAGES, body, as(secret))).status,
+      (await stack.post(`${MESSAGES}/count_tokens`, body, as(secret))).status,
+      (await stack.post('/v1/chat/completions', body, as(secret))).status,
+    ]
+    expect(await statuses('sk-models')).toEqual([200, 403, 403, 403])
+    expect(await statuses('sk-messages')).toEqual([403, 200, 200, 403])
+    expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
+  })
+})
+
+describe('what can be no key', () => {
+  it.each(['sk-with a space', ' sk-leading', 'sk-trailing ', 'sk-tab\there', 'sk-schlüssel', 'sk-line\nbreak'])(
+    'is refused as SLUICE_API_KEY: %j',
+    (secret) => {
+      const parse = () => parseConfig({ SLUICE_API_KEY: secret })
+      expect(parse).toThrow(ConfigError)
+      expect(parse).toThrow(/^SLUICE_API_KEY: must be of visible ASCII characters, without spaces/)
+      expect(parse).not.toThrow(secret)
+    },
+  )
+
+  it.each([' '.repeat(64), 'A'.repeat(64), `${'a'.repeat(63)} `, 'sk-a-secret-instead-of-its-hash'])(
+    'is refused in the file: a hash such as %j',
+    async (hash) => {
+      const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
+      onTestFinished(() => rm(directory, { recursive: true, force: true }))
+      const key = { id: 'key_1', hash, hint: 'sk-...', created_at: 1 }
+      await writeFile(join(directory, 'keys.json'), JSON.stringify({ keys: [key] }))
+      await expect(openFileKeys(directory).list()).rejects.toThrow(
+        /keys\.json cannot be used: .*SHA-256 of the secret/s,
+      )
+    },
+  )
+})

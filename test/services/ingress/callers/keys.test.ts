@@ -1,0 +1,136 @@
+/** The API keys an ingress knows: read from the key store each second, and kept while it is away. */
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { ApiKeys } from '#services/ingress/callers/keys.ts'
+import { openFileKeys } from '#shared/keys/file.ts'
+import { type KeyStore, newKey } from '#shared/keys/keys.ts'
+import { openPostgresKeys } from '#shared/keys/postgres.ts'
+import { silentLog } from '../../../support/jobs/jobs.ts'
+import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
+import { startLocalPostgres, whyNoLocalPostgres } from '../../../support/processes/postgres.ts'
+import { startStack, until } from '../../../support/stack.ts'
+
+const postgres = inject('postgres')
+const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
+if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
+
+async function open(store: KeyStore, fixed?: string): Promise<ApiKeys> {
+  const keys = await ApiKeys.open(store, fixed, silentLog)
+  onTestFinished(() => keys.close())
+  return keys
+}
+
+async function keyDirectory(): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
+  onTestFinished(() => rm(directory, { recursive: true, force: true }))
+  return directory
+}
+
+/** A store that can be taken away. */
+function breakable(store: KeyStore): KeyStore & { isAway: boolean } {
+  return {
+    name: store.name,
+    isAway: false,
+    async list() {
+      if (this.isAway) throw new Error('away')
+      return await store.list()
+    },
+    create: (key) => store.create(key),
+    createFirst: (key) => store.createFirst(key),
+    revoke: (id) => store.revoke(id),
+    close: () => store.close(),
+  }
+}
+
+describe('the keys of an ingress', () => {
+  it('follow the store: what is created is valid soon, what is revoked is not', async () => {
+    const store = openFileKeys(await keyDirectory())
+    const keys = await open(store)
+    const { key, secret } = newKey({ models: ['echo-1'] })
+    await store.create(key)
+    expect(await until(() => keys.find(secret))).toEqual(key)
+    await store.revoke(key.id)
+    await until(() => !keys.find(secret))
+  })
+
+  it('stay as they are while the store is away, and follow it again when it is back', async () => {
+    const store = breakable(openFileKeys(await keyDirectory()))
+    const keys = await open(store)
+    const first = keys.created as string
+    let looks = 0
+    const list = store.list.bind(store)
+    store.list = () => {
+      looks++
+      return list()
+    }
+    store.isAway = true
+    await store.revoke('key_first')
+    await until(() => looks >= 2)
+    expect(keys.find(first)?.id).toBe('key_first')
+    store.isAway = false
+    await until(() => !keys.find(first))
+  })
+
+  it('are not opened, and the store is closed, where the store cannot be read at the start', async () => {
+    const store = breakable(openFileKeys(await keyDirectory()))
+    let isClosed = false
+    store.close = async () => {
+      isClosed = true
+    }
+    store.isAway = true
+    await expect(ApiKeys.open(store, undefined, silentLog)).rejects.toThrow('away')
+    expect(isClosed).toBe(true)
+  })
+
+  it.skipIf(!postgres)('have one first key, however many ingresses start at once on one database', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const opened = await Promise.all(
+      [1, 2, 3].map(async () => ApiKeys.open(await openPostgresKeys(database.url), undefined, silentLog)),
+    )
+    try {
+      const secrets = opened.flatMap(({ created }) => created ?? [])
+      expect(secrets).toHaveLength(1)
+      await until(() => opened.every((keys) => keys.find(secrets[0] ?? '')?.id === 'key_first'))
+    } finally {
+      await Promise.all(opened.map((keys) => keys.close()))
+    }
+  })
+
+  it.skipIf(noLocal !== undefined)(
+    'go on while Postgres is down, and hear of a revocation once it is back',
+    async () => {
+      await using server = await startLocalPostgres()
+      const store = await openPostgresKeys(server.url)
+      onTestFinished(() => store.close())
+      const keys = await open(await openPostgresKeys(server.url))
+      const secret = keys.created as string
+      await server.down('SIGKILL')
+      await until(() =>
+        store.list().then(
+          () => false,
+          () => true,
+        ),
+      )
+      expect(keys.find(secret)?.id).toBe('key_first')
+      await server.resume()
+      await until(() => store.revoke('key_first').catch(() => undefined), { withinMs: 20_000 })
+      await until(() => !keys.find(secret), { withinMs: 20_000 })
+    },
+  )
+
+  it.skipIf(!postgres)('are those of the database where a service has one', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await using stack = await startStack({ settings: { DATABASE_URL: database.url } })
+    const store = await openPostgresKeys(database.url)
+    onTestFinished(() => store.close())
+    const { key, secret } = newKey()
+    await store.create(key)
+    const status = async () =>
+      (await stack.get('/v1/models', { headers: { authorization: `Bearer ${secret}` } })).status
+    await until(async () => (await status()) === 200)
+    await store.revoke(key.id)
+    await until(async () => (await status()) === 401)
+  })
+})

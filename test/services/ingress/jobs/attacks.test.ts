@@ -1,0 +1,298 @@
+/** Attacks on durable jobs that once got through. */
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
+import { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { Loop } from '#services/scheduler/loop.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { follow, LiveEvents } from '#shared/jobs/durable/follow.ts'
+import { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
+import type { Store } from '#shared/store/store.ts'
+import {
+  CHAT,
+  CHAT_KEY,
+  chunksOf,
+  errorOf,
+  jobOf,
+  OTHER_KEY,
+  type Service,
+  say,
+  startService,
+  switchedStore,
+  type WireEvent,
+} from '../../../support/jobs/api.ts'
+import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
+import { until } from '../../../support/stack.ts'
+
+/** How each service of this file has stopped. */
+const stops = vi.hoisted((): boolean[] => [])
+vi.mock('#shared/process/lifecycle.ts', async (original) => {
+  const lifecycle = await original<typeof import('#shared/process/lifecycle.ts')>()
+  const stopAll: typeof lifecycle.stopAll = async (...given) => {
+    const isClean = await lifecycle.stopAll(...given)
+    stops.push(isClean)
+    return isClean
+  }
+  return { ...lifecycle, stopAll }
+})
+
+type WireChunk = NonNullable<WireEvent['chunk']>
+
+const REFUSED = '!echo fail=invalid_value\nno'
+const inAnHour = () => ({ run_at: Math.floor(Date.now() / 1_000) + 3_600 })
+
+const redrive = (service: Service, id: string, init = {}) => service.post(`/v1/jobs/${id}/redrive`, undefined, init)
+
+/** A store whose calls go through `through`, by name. */
+function storeWith(store: Store, through: Partial<Record<keyof Store, (call: () => unknown) => unknown>>): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown
+      if (typeof value !== 'function') return value
+      const way = through[name as keyof Store]
+      return (...given: unknown[]) => (way ? way(() => value.apply(target, given)) : value.apply(target, given))
+    },
+  })
+}
+
+describe('a job that runs again', () => {
+  it('is one job for one Idempotency-Key', async () => {
+    await using service = await startService()
+    const { id } = await service.ended((await service.submit(say(REFUSED))).id)
+    const init = { headers: { 'idempotency-key': 'once' } }
+    const first = await redrive(service, id, init)
+    const second = await redrive(service, id, init)
+    expect(second.headers.get('idempotency-replayed')).toBe('true')
+    expect((await jobOf(second)).id).toBe((await jobOf(first)).id)
+  })
+
+  it('keeps its body when the jobs before it are deleted', async () => {
+    await using service = await startService()
+    const first = await service.ended((await service.submit(say(`${REFUSED}${'x'.repeat(100_000)}`))).id)
+    const second = await service.ended((await jobOf(await redrive(service, first.id))).id)
+    const third = await service.ended((await jobOf(await redrive(service, second.id))).id)
+    for (const { id } of [second, first]) await service.call('DELETE', `/v1/jobs/${id}`)
+    const last = await service.ended((await jobOf(await redrive(service, third.id))).id)
+    expect(last.error).toMatchObject({ code: 'invalid_value' })
+  })
+
+  it('is refused when there are too many jobs', async () => {
+    await using service = await startService({ settings: { DURABLE_JOBS_MAX: '2' } })
+    const { id } = await service.ended((await service.submit(say(REFUSED))).id)
+    // A count serves for a second, in which the ended job still counts.
+    const fill = async () => (await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), ...inAnHour() })).status
+    await until(async () => (await fill()) === 202)
+    await until(async () => (await fill()) === 202)
+    const refused = await redrive(service, id)
+    expect([refused.status, (await errorOf(refused)).code]).toEqual([503, 'overloaded'])
+  })
+
+  it('is refused when its key has lost the right to its endpoint', async () => {
+    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
+    onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
+    await using service = await startService({ dataDir })
+    const init = { key: CHAT_KEY }
+    const { id } = await service.submit(say(REFUSED), {}, init)
+    await until(async () => (await jobOf(await service.get(`/v1/jobs/${id}`, init))).status === 'failed')
+    const hash = createHash('sha256').update(CHAT_KEY).digest('hex')
+    const key = { id: 'key_chat', hash, hint: 'sk-...6789', created_at: 1, endpoints: ['/v1/messages'] }
+    await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+    await until(async () => (await service.post(CHAT, say('x'), init)).status === 403)
+    expect((await redrive(service, id, init)).status).toBe(403)
+  })
+})
+
+it('a job cancelled while the answer to its claim is on the way does not run', async () => {
+  const claimed = Promise.withResolvers<void>()
+  const goOn = Promise.withResolvers<void>()
+  const claim = async (call: () => unknown) => {
+    const moved = await call()
+    claimed.resolve()
+    await goOn.promise
+    return moved
+  }
+  // No renewal tells the worker: it must have heard.
+  const settings = { JOB_LEASE_MS: '86400000' }
+  await using service = await startService({ wrapStore: (store) => storeWith(store, { claim }), settings })
+  const { id } = await service.submit(say('!echo delay_ms=100 tokens=10000', { stream: true }))
+  await claimed.promise
+  expect((await jobOf(await service.post(`/v1/jobs/${id}/cancel`, undefined))).status).toBe('cancelling')
+  await new Promise((resolve) => setImmediate(resolve))
+  goOn.resolve()
+  const ended = await service.ended(id)
+  expect([ended.status, ended.last_sequence_number]).toEqual(['cancelled', 4])
+})
+
+it('a process with running jobs ends while the store is away', async () => {
+  const outage = switchedStore()
+  const service = await startService({ wrapStore: outage.wrap })
+  const { id } = await service.submit(say('!echo delay_ms=20 tokens=100000', { stream: true }))
+  await until(async () => (await service.job(id)).last_sequence_number > 3)
+  outage.isDown = true
+  await service[Symbol.asyncDispose]()
+  expect(stops.at(-1)).toBe(true)
+})
+
+it('a job without retry budget waits longer rather than fail', async () => {
+  const delays: number[] = []
+  const store = {
+    retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),
+  } as unknown as Store
+  const broker = await openBroker()
+  const budget = new RetryBudget(0.1, 0)
+  const job = { id: 'job_1', attempt: 1, deadline_ms: Date.now() + 3_600_000, stream: false }
+  const kind = { openRecorder: () => ({}), merge: () => undefined }
+  const { signal } = new AbortController()
+  const options = { store, dispatcher: new Dispatcher(broker, silentLog), log: silentLog, budget, signal }
+  const run = new DurableRun(job as never, kind as never, { job: { tries: 0 } } as never, 'wrk_1', options)
+  await run.failed({ code: 'overloaded', message: 'Not now.', param: null })
+  expect(delays).toHaveLength(1)
+  expect(delays[0]).toBeGreaterThanOrEqual(30_000)
+})
+
+it('the output of a job that starts over is let go of', async () => {
+  let open = 0
+  const original = DurableJobs.prototype.follow
+  vi.spyOn(DurableJobs.prototype, 'follow').mockImplementation(async function* (this: DurableJobs, ...given) {
+    open++
+    try {
+      yield* original.apply(this, given)
+    } finally {
+      open--
+    }
+  })
+  onTestFinished(() => void vi.restoreAllMocks())
+  await using service = await startService()
+  const body = say('!echo fail=overloaded after=3 failures=1\none two three four five', { stream: true, store: true })
+  const text = await (await service.post(CHAT, body)).text()
+  expect(text).toContain('started over')
+  await until(() => open === 0)
+})
+
+it('jobs that wait for days are seldom asked for when only their tokens are to be counted', async () => {
+  const broker = await openBroker()
+  const live = await LiveEvents.open(broker, silentLog)
+  vi.useFakeTimers()
+  onTestFinished(() => void vi.useRealTimers())
+  let asked = 0
+  const store = {
+    listEvents: async () => {
+      asked++
+      return []
+    },
+    find: async () => ({ erased_at_ms: null }),
+  } as unknown as Store
+  const left = new AbortController()
+  const events = follow({ live, store, scope: 'key_1', id: 'job_1', after: 1, signal: left.signal, pollMsMax: 600_000 })
+  const ended = events.next()
+  await vi.advanceTimersByTimeAsync(24 * 3_600_000)
+  left.abort()
+  await ended
+  expect(asked).toBeLessThan(200)
+})
+
+it('receivers that hang do not hold up the webhooks of another tenant', async () => {
+  const received: string[] = []
+  const servers = Array.from({ length: 9 }, (_, i) =>
+    createServer((_req, res) => {
+      received.push(i < 8 ? 'slow' : 'other')
+      if (i === 8) res.end()
+    }),
+  )
+  const urls: string[] = []
+  for (const server of servers) {
+    await once(server.listen(0, '127.0.0.1'), 'listening')
+    urls.push(`http://127.0.0.1:${(server.address() as AddressInfo).port}/hook`)
+    onTestFinished(() => {
+      server.close()
+      server.closeAllConnections()
+    })
+  }
+  await using service = await startService({ settings: { WEBHOOK_ALLOW_PRIVATE: 'true' } })
+  for (let i = 0; i < 40; i++) await service.submit(say('x'), { webhook: { url: urls[i % 8] } })
+  await until(() => received.length >= 16)
+  await service.submit(say('x'), { webhook: { url: urls[8] } }, { key: OTHER_KEY })
+  await until(() => received.includes('other'))
+  expect(received.filter((who) => who === 'slow')).toHaveLength(16)
+})
+
+it('a URL with NUL, which Postgres would refuse, is refused as a webhook', async () => {
+  await using service = await startService()
+  const body = { endpoint: CHAT, body: say('x'), webhook: { url: 'https://example.com/\u0000' } }
+  expect((await service.post('/v1/jobs', body)).status).toBe(400)
+})
+
+it('a webhook names its events, not one of them a million times', async () => {
+  await using service = await startService()
+  const webhook = { url: 'https://example.com/', events: Array(100).fill('job.completed') }
+  expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), webhook })).status).toBe(400)
+})
+
+it('a loop of the scheduler that hangs says so', async () => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  onTestFinished(() => void vi.useRealTimers())
+  const goOn = Promise.withResolvers<void>()
+  const loop = new Loop({ name: 'due', intervalMs: 1, log: silentLog, canRun: () => true, run: () => goOn.promise })
+  expect(loop.problem).toBeUndefined()
+  vi.advanceTimersByTime(3_600_000)
+  expect(loop.problem).toContain("'due' hangs")
+  goOn.resolve()
+  await loop.stop()
+  expect(loop.problem).toBeUndefined()
+})
+
+it('an Idempotency-Key does not outlive the jobs that are kept for less than a day', async () => {
+  await using service = await startService({ settings: { JOB_RETENTION_MS: '1000' } })
+  const init = { headers: { 'idempotency-key': 'k', prefer: 'respond-async' } }
+  const { id } = await jobOf(await service.post(CHAT, say('x'), init))
+  await until(async () => (await service.get(`/v1/jobs/${id}`)).status === 404)
+  expect((await service.post(CHAT, say('x'), init)).status).toBe(202)
+})
+
+it('the command line goes on after a page whose jobs have another status', async () => {
+  const pages = [
+    { data: [], has_more: true, last_id: 'job_b' },
+    { data: [{ id: 'job_a', status: 'in_progress', created_at: 1 }], has_more: false, last_id: 'job_a' },
+  ]
+  const json = async (schema: { parse(page: unknown): unknown }) => schema.parse(pages.shift())
+  const found: string[] = []
+  for await (const { id } of new JobsApi({ json } as never).list({ statuses: ['in_progress'] }, 100)) found.push(id)
+  expect(found).toEqual(['job_a'])
+})
+
+it('a stream whose first attempt broke is replayed whole to who comes again with its Idempotency-Key', async () => {
+  await using service = await startService()
+  const body = say('!echo fail=overloaded after=3 failures=1\none two three four five', { stream: true })
+  const init = { headers: { 'idempotency-key': 'k' } }
+  const first = await service.post(CHAT, body, init)
+  expect(await first.text()).toContain('started over')
+  await service.ended(first.headers.get('x-job-id') ?? '')
+  const again = await (await service.post(CHAT, body, init)).text()
+  const text = chunksOf(again).map((chunk) => (chunk as WireChunk).choices?.[0]?.delta.content ?? '')
+  expect(text.join('')).toBe('one two three four five')
+})
+
+it('a status that is asked for many times is asked of the store once', async () => {
+  const asked: unknown[] = []
+  const wrapStore = (store: Store) =>
+    new Proxy(store, {
+      get(target, name) {
+        const value = Reflect.get(target, name) as unknown
+        if (typeof value !== 'function') return value
+        return (...given: unknown[]) => {
+          if (name === 'list') asked.push(given[1])
+          return value.apply(target, given)
+        }
+      },
+    })
+  await using service = await startService({ wrapStore })
+  await service.get(`/v1/jobs?status=${Array(20).fill('queued').join(',')}`)
+  expect(asked).toMatchObject([{ states: ['queued', 'scheduled'] }])
+})

@@ -1,0 +1,496 @@
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, inject, it, test } from 'vitest'
+import { ERRORS } from '#schemas/error.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import {
+  CHAT,
+  describeJobs,
+  errorOf,
+  jobOf,
+  MESSAGES,
+  OTHER_KEY,
+  readEvents,
+  type Service,
+  say,
+  startService,
+  switchedStore,
+} from '../../../support/jobs/api.ts'
+import { openRaw, rawRequest } from '../../../support/raw-http.ts'
+import { TEST_KEY, until } from '../../../support/stack.ts'
+
+/*
+ * What a hostile or broken client sends to the jobs API, what it learns about the jobs of others (nothing), and what it is
+ * told while the store is away or where there is none.
+ */
+
+const ASYNC = { headers: { prefer: 'respond-async' } }
+const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
+const DAY = 24 * 3_600
+
+/** Everything that can be asked of one job. */
+const actionsOn = (id: string): [method: string, path: string][] => [
+  ...['', '/result', '/events', '?wait=1', '/events?starting_after=1'].map((end): [string, string] => [
+    'GET',
+    `/v1/jobs/${id}${end}`,
+  ]),
+  ...['cancel', 'redrive'].map((verb): [string, string] => ['POST', `/v1/jobs/${id}/${verb}`]),
+  ['DELETE', `/v1/jobs/${id}`],
+]
+
+describeJobs('bad input to jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+  const submission = (more: object) => ({ endpoint: CHAT, body: say('x'), ...more })
+
+  test.each([
+    ['made up', newJobId()],
+    ['from the future', newJobId(Date.now() + 365 * DAY * 1_000)],
+    ['from the dawn of time', newJobId(0)],
+    ['of an attached call', `job_${'a'.repeat(24)}`],
+    ['in lower case', newJobId().toLowerCase()],
+    ['not one at all', 'x'],
+    ['only the prefix', 'job_'],
+    ['very long', `job_${'0'.repeat(8_000)}`],
+    ['a path', encodeURIComponent('../../etc/passwd')],
+    ['SQL', encodeURIComponent("job_' OR '1'='1")],
+    ['NUL', 'job_%00%00%00%00%00%00%00%00%00'],
+    ['a line break', 'job_000000000000%0d%0aX-Evil:1'],
+    ['half a percent escape', 'job_%E0%A4%A'],
+    ['full-width digits', encodeURIComponent('job_０００００００００００')],
+    ['a wildcard', encodeURIComponent('job_%')],
+    ['__proto__', '__proto__'],
+  ])('an id that is %s gets 404', async (_name, id) => {
+    for (const [method, path] of actionsOn(id)) {
+      const response = await service.call(method, path)
+      expect([path.slice(0, 100), response.status]).toEqual([path.slice(0, 100), 404])
+      const error = await errorOf(response)
+      expect(error.type).toBe('invalid_request_error')
+      expect(String(error.message).length).toBeLessThan(200)
+    }
+  })
+
+  it('takes an id for itself however it is escaped, and with nothing added', async () => {
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    expect((await service.get(`/v1/jobs/${id.replace('_', '%5F')}`)).status).toBe(200)
+    for (const other of [`${id}%20`, `%20${id}`, `${id}%00`, `${id}/`, `${id}%2Fresult`, id.toLowerCase()]) {
+      expect([other, (await service.get(`/v1/jobs/${other}`)).status]).toEqual([other, 404])
+    }
+    await service.post(`/v1/jobs/${id}/cancel`, {})
+  })
+
+  test.each([
+    'wait=-1',
+    'wait=61',
+    'wait=1.5',
+    'wait=x',
+    'wait=',
+    'wait=1&wait=2',
+    'wait[]=1',
+    'wait=1e1',
+    'wait=0x1',
+    'wait=99999999999999999999',
+    'wait=%00',
+    'wait=%D9%A1',
+  ])('refuses ?%s', async (query) => {
+    const { id } = await service.submit(say('x'))
+    const response = await service.get(`/v1/jobs/${id}?${query}`)
+    // A parameter of another name is none of ours.
+    if (query.startsWith('wait[')) return void expect(response.status).toBe(200)
+    expect(response.status).toBe(400)
+    expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'wait' })
+  })
+
+  test.each([
+    ['limit=0', 'integer_below_min_value', 'limit'],
+    ['limit=101', 'integer_above_max_value', 'limit'],
+    ['limit=-5', 'integer_below_min_value', 'limit'],
+    ['limit=1.5', 'invalid_type', 'limit'],
+    ['limit=x', 'invalid_type', 'limit'],
+    ['limit=1&limit=2', 'invalid_type', 'limit'],
+    ['limit=1e999', 'invalid_type', 'limit'],
+    ['order=sideways', 'invalid_value', 'order'],
+    ['order=asc&order=desc', 'invalid_value', 'order'],
+    ['status=done', 'invalid_value', 'status'],
+    ['status=', 'invalid_value', 'status'],
+    ['status=queued,,failed', 'invalid_value', 'status'],
+    ['status=__proto__', 'invalid_value', 'status'],
+    ['status=scheduled', 'invalid_value', 'status'],
+    [`status=${'queued,'.repeat(1_000)}queued`, 'string_above_max_length', 'status'],
+    ['endpoint=%00', 'invalid_value', 'endpoint'],
+    [`endpoint=/v1/${'x'.repeat(300)}`, 'string_above_max_length', 'endpoint'],
+    ['after=x', 'invalid_value', 'after'],
+    ['after=', 'invalid_value', 'after'],
+    ['after=%00', 'invalid_value', 'after'],
+    ["after=job_00000000'--", 'invalid_value', 'after'],
+    ['parent_id=x', 'invalid_value', 'parent_id'],
+    [`parent_id=job_${'0'.repeat(100)}`, 'string_above_max_length', 'parent_id'],
+  ])('refuses a list with ?%.60s', async (query, code, param) => {
+    const response = await service.get(`/v1/jobs?${query}`)
+    expect(response.status).toBe(400)
+    expect(await errorOf(response)).toMatchObject({ code, param })
+  })
+
+  it('lists nothing for an endpoint that has no jobs, whatever is asked', async () => {
+    for (const endpoint of ['/v1/nothing', '', '%ff', "'%20OR%201=1", '%25', '\u{1f600}']) {
+      const response = await service.get(`/v1/jobs?endpoint=${endpoint}`)
+      expect([endpoint, response.status]).toEqual([endpoint, 200])
+      expect(await response.json()).toMatchObject({ data: [], has_more: false })
+    }
+  })
+
+  it.each(['stat', '__proto__', 'constructor', 'toString'])('refuses the query parameter %s', async (name) => {
+    const response = await service.get(`/v1/jobs?limit=1&${name}=x`)
+    expect([response.status, (await errorOf(response)).param]).toEqual([400, name])
+  })
+
+  test.each([
+    [{ endpoint: undefined }, 'missing_required_parameter', 'endpoint'],
+    [{ endpoint: '/v1/models' }, 'invalid_value', 'endpoint'],
+    [{ endpoint: '/v1/jobs' }, 'invalid_value', 'endpoint'],
+    [{ endpoint: `${CHAT}/` }, 'invalid_value', 'endpoint'],
+    [{ endpoint: '__proto__' }, 'invalid_value', 'endpoint'],
+    [{ endpoint: 7 }, 'invalid_type', 'endpoint'],
+    [{ body: undefined }, 'missing_required_parameter', 'body'],
+    [{ body: null }, 'invalid_type', 'body'],
+    [{ body: [say('x')] }, 'invalid_type', 'body'],
+    [{ body: 'x' }, 'invalid_type', 'body'],
+    [{ body: {} }, 'missing_required_parameter', 'body.model'],
+    [
+      { body: { model: 'echo-1', messages: [{ role: 'user' }] } },
+      'missing_required_parameter',
+      'body.messages[0].content',
+    ],
+    [{ body: say('x', { temperature: 5 }) }, 'decimal_above_max_value', 'body.temperature'],
+    [{ body: say('x', { model: 'nope' }) }, 'model_not_found', 'body.model'],
+    [{ endpoint: MESSAGES, body: say('x') }, 'missing_required_parameter', 'body.max_tokens'],
+    [{ priorty: 'low' }, 'unsupported_parameter', 'priorty'],
+    [{ webhook: { url: 'https://example.com/', secret: 'x' } }, 'unsupported_parameter', 'webhook.secret'],
+    [{ priority: 'high' }, 'invalid_value', 'priority'],
+    [{ priority: 1 }, 'invalid_value', 'priority'],
+    [{ metadata: { a: 1 } }, 'invalid_type', 'metadata.a'],
+    [{ metadata: ['a'] }, 'invalid_type', 'metadata'],
+    [{ metadata: { ['k'.repeat(65)]: 'v' } }, 'string_above_max_length', `metadata.${'k'.repeat(65)}`],
+    [{ metadata: { k: 'v'.repeat(513) } }, 'string_above_max_length', 'metadata.k'],
+    [{ metadata: many(17) }, 'invalid_value', 'metadata'],
+    [{ metadata: many(50_000) }, 'invalid_value', 'metadata'],
+    [{ body: say('x', { metadata: many(17) }) }, 'invalid_value', 'body.metadata'],
+    [{ expires_after_seconds: 0 }, 'integer_below_min_value', 'expires_after_seconds'],
+    [{ expires_after_seconds: 1.5 }, 'invalid_type', 'expires_after_seconds'],
+    [{ expires_after_seconds: 8 * DAY }, 'integer_above_max_value', 'expires_after_seconds'],
+    [{ expires_after_seconds: 2 * DAY }, 'integer_above_max_value', 'expires_after_seconds'],
+    [{ expires_after_seconds: 1e300 }, 'integer_above_max_value', 'expires_after_seconds'],
+    [{ start_within_seconds: -1 }, 'integer_below_min_value', 'start_within_seconds'],
+    [{ start_within_seconds: '5' }, 'invalid_type', 'start_within_seconds'],
+    [{ run_at: -1 }, 'integer_below_min_value', 'run_at'],
+    [{ run_at: 'tomorrow' }, 'invalid_type', 'run_at'],
+    [{ run_at: Date.now() }, 'invalid_value', 'run_at'],
+    [{ run_at: Number.MAX_SAFE_INTEGER }, 'invalid_value', 'run_at'],
+    [{ run_at: 1e300 }, 'integer_above_max_value', 'run_at'],
+    [{ run_at: Math.floor(Date.now() / 1_000) + 8 * DAY }, 'invalid_value', 'run_at'],
+    [{ parent_id: newJobId() }, 'invalid_value', 'parent_id'],
+    [{ parent_id: 'x' }, 'invalid_value', 'parent_id'],
+    [{ parent_id: 'p'.repeat(65) }, 'string_above_max_length', 'parent_id'],
+    [{ webhook: 'https://example.com/' }, 'invalid_type', 'webhook'],
+    [{ webhook: { url: 'https://example.com/', events: [] } }, 'empty_array', 'webhook.events'],
+    [{ webhook: { url: 'https://example.com/', events: ['job.queued'] } }, 'invalid_value', 'webhook.events[0]'],
+  ])('refuses %.80j', async (more, code, param) => {
+    const response = await service.post('/v1/jobs', submission(more))
+    expect(response.status).toBe(code === 'model_not_found' ? 404 : 400)
+    const error = await errorOf(response)
+    expect(error).toMatchObject({ code, param, type: 'invalid_request_error' })
+    expect(String(error.message).length).toBeLessThan(500)
+  })
+
+  test.each([
+    ['a loopback address', 'https://127.0.0.1/'],
+    ['another of them', 'https://127.8.9.10/'],
+    ['in decimal', 'https://2130706433/'],
+    ['in hex', 'https://0x7f000001/'],
+    ['in octal', 'https://0177.0.0.1/'],
+    ['in mixed notation', 'https://0x7f.1/'],
+    ['in short', 'https://127.1/'],
+    ['in full-width digits', 'https://１２７.０.０.１/'],
+    ['with a dot at the end', 'https://127.0.0.1./'],
+    ['zero', 'https://0/'],
+    ['loopback of IPv6', 'https://[::1]/'],
+    ['unspecified of IPv6', 'https://[::]/'],
+    ['mapped', 'https://[::ffff:127.0.0.1]/'],
+    ['mapped in hex', 'https://[::ffff:7f00:1]/'],
+    ['translated (NAT64)', 'https://[64:ff9b::7f00:1]/'],
+    ['6to4', 'https://[2002:7f00:1::]/'],
+    ['unique local', 'https://[fd00::1]/'],
+    ['link local of IPv6', 'https://[fe80::1]/'],
+    ['private', 'https://10.0.0.1/'],
+    ['private too', 'https://172.16.0.1/'],
+    ['private as well', 'https://192.168.1.1/'],
+    ['shared', 'https://100.64.0.1/'],
+    ['metadata', 'https://169.254.169.254/latest/meta-data/'],
+    ['metadata of IPv6', 'https://[fd00:ec2::254]/'],
+    ['broadcast', 'https://255.255.255.255/'],
+    ['multicast', 'https://224.0.0.1/'],
+    ['a local name', 'https://localhost/'],
+    ['a local name below another', 'https://a.localhost./'],
+    ['an internal name', 'https://metadata.google.internal/'],
+    ['a name without dots', 'https://postgres/'],
+    ['http', 'http://example.com/'],
+    ['a file', 'file:///etc/passwd'],
+    ['script', 'javascript:alert(1)'],
+    ['with a password', 'https://user:secret@example.com/'],
+    ['to the port of another protocol', 'https://example.com:25/'],
+    ['no URL', 'example.com'],
+    ['empty', ''],
+  ])('refuses a webhook whose URL is %s', async (_name, url) => {
+    const response = await service.post('/v1/jobs', submission({ webhook: { url } }))
+    expect(response.status).toBe(400)
+    expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'webhook.url' })
+  })
+
+  it('refuses a webhook URL that is too long', async () => {
+    const webhook = { url: `https://example.com/${'x'.repeat(3_000)}` }
+    const response = await service.post('/v1/jobs', submission({ webhook }))
+    expect(await errorOf(response)).toMatchObject({ code: 'string_above_max_length', param: 'webhook.url' })
+  })
+
+  it('takes null for every optional field', async () => {
+    const fields = ['metadata', 'webhook', 'priority', 'expires_after_seconds', 'start_within_seconds', 'run_at']
+    const nulls = Object.fromEntries([...fields, 'parent_id'].map((field) => [field, null]))
+    const { id } = await service.submit(say('x'), nulls)
+    expect(await service.ended(id)).toMatchObject({ status: 'completed', metadata: {}, webhook: null, parent_id: null })
+  })
+
+  it('starts a job at once whose time has passed', async () => {
+    const { id } = await service.submit(say('x'), { run_at: 0 })
+    expect(await service.ended(id)).toMatchObject({ status: 'completed' })
+  })
+
+  it('keeps NUL, lone surrogates and keys of prototypes in texts as well as JSON can', async () => {
+    const metadata = JSON.parse('{"nul":"a\\u0000b","lone":"\\ud800","constructor":"c","toString":"t"}') as object
+    const { id } = await service.submit(say('say \u0000 this \ud800', { stream: true }), { metadata })
+    const job = await service.ended(id)
+    expect(job).toMatchObject({ status: 'completed', metadata: { nul: 'a\0b', lone: '\ufffd', constructor: 'c' } })
+    expect(JSON.stringify(job.result)).toContain('say \\u0000 this \ufffd')
+    expect((await readEvents(await service.get(`/v1/jobs/${id}/events`))).at(-1)?.type).toBe('job.completed')
+  })
+
+  test.each(['5', '18446744073709551616', '-1', 'x', '1.5', '0x1', '1 2', `${'9'.repeat(5_000)}`])(
+    'a position %.30s that no event has is refused while a job may say more',
+    async (position) => {
+      const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+      const byHeader = await service.get(`/v1/jobs/${id}/events`, { headers: { 'last-event-id': position } })
+      expect(byHeader.status).toBe(400)
+      expect(await errorOf(byHeader)).toMatchObject({ code: 'invalid_value', param: 'Last-Event-ID' })
+      const byQuery = await service.get(`/v1/jobs/${id}/events?starting_after=${encodeURIComponent(position)}`)
+      expect(byQuery.status).toBe(400)
+      expect(await errorOf(byQuery)).toMatchObject({ code: 'invalid_value', param: 'starting_after' })
+      await service.post(`/v1/jobs/${id}/cancel`, {})
+    },
+  )
+
+  it('ignores preferences that make no sense, as RFC 7240 has it', async () => {
+    for (const prefer of ['respond-asynchronously', 'wait=5', '', ',;,', 'return=minimal', 'x'.repeat(4_000)]) {
+      expect([prefer, (await service.post(CHAT, say('x'), { headers: { prefer } })).status]).toEqual([prefer, 200])
+    }
+    for (const prefer of ['RESPOND-ASYNC', 'respond-async, wait=x', 'respond-async;wait=-1', 'a, respond-async']) {
+      expect([prefer, (await service.post(CHAT, say('x'), { headers: { prefer } })).status]).toEqual([prefer, 202])
+    }
+  })
+
+  test.each([
+    ['background', 'yes'],
+    ['background', 1],
+    ['store', 'false'],
+    ['store', {}],
+  ])('refuses %s that is no boolean but %j', async (field, value) => {
+    const response = await service.post(CHAT, say('x', { [field]: value }))
+    expect(response.status).toBe(400)
+    expect(await errorOf(response)).toMatchObject({ code: 'invalid_type', param: field })
+  })
+
+  it('refuses bodies that are no JSON object', async () => {
+    for (const body of [[], 'x', 7, null]) {
+      expect((await service.post('/v1/jobs', body)).status).toBe(400)
+      expect((await service.post(CHAT, body, ASYNC)).status).toBe(400)
+    }
+  })
+
+  it('answers HEAD at once, also where GET would go on until a job ends', async () => {
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    for (const path of ['', `/${id}`, `/${id}/events`]) {
+      expect((await service.call('HEAD', `/v1/jobs${path}`)).status).toBe(200)
+    }
+    await service.post(`/v1/jobs/${id}/cancel`, {})
+  })
+
+  it('names the methods of its paths', async () => {
+    const allowed = async (method: string, path: string) => {
+      const response = await service.call(method, path)
+      return [response.status, response.headers.get('allow')]
+    }
+    expect(await allowed('PUT', '/v1/jobs')).toEqual([405, 'POST, GET, HEAD'])
+    expect(await allowed('PATCH', '/v1/jobs/job_000000000000')).toEqual([405, 'GET, HEAD, DELETE'])
+    expect(await allowed('GET', '/v1/jobs/job_000000000000/cancel')).toEqual([405, 'POST'])
+  })
+
+  it('ends the work of a client who cuts its connection in the middle of an event stream', async () => {
+    await using own = await start({})
+    const { id } = await own.submit(say('x'), { run_at: FUTURE() })
+    for (let i = 0; i < 20; i++) {
+      using client = await openRaw(own.urls[0] ?? '')
+      client.send(rawRequest(`GET /v1/jobs/${id}/events`, [`authorization: Bearer ${TEST_KEY}`]))
+      await until(() => client.received.includes('job.queued'))
+    }
+    expect(await own.job(id)).toMatchObject({ status: 'queued', last_sequence_number: 1 })
+  })
+})
+
+describe('the jobs of another key', () => {
+  it('do not exist, whatever is asked', async () => {
+    await using service = await startService()
+    const mine = await service.submit(say('mine'), { run_at: FUTURE() })
+    const done = await service.submit(say('done'))
+    await service.ended(done.id)
+    for (const { id } of [mine, done]) {
+      for (const [method, path] of actionsOn(id)) {
+        const theirs = await service.call(method, path, undefined, { key: OTHER_KEY })
+        const nobodys = await service.call(method, path.replace(id, newJobId()), undefined, { key: OTHER_KEY })
+        expect([path, theirs.status, nobodys.status]).toEqual([path, 404, 404])
+        const [told, usual] = [await errorOf(theirs), await errorOf(nobodys)]
+        expect({ ...told, message: '' }).toEqual({ ...usual, message: '' })
+        expect(told.message).toBe(`No job with the id '${id}'.`)
+      }
+      const child = { endpoint: CHAT, body: say('x'), parent_id: id }
+      const refused = await service.post('/v1/jobs', child, { key: OTHER_KEY })
+      expect([refused.status, (await errorOf(refused)).param]).toEqual([400, 'parent_id'])
+    }
+    for (const query of ['', `parent_id=${done.id}`, `after=${newJobId(Date.now() + 60_000)}`, 'status=completed']) {
+      const list = await service.get(`/v1/jobs?${query}`, { key: OTHER_KEY })
+      expect(await list.json()).toMatchObject({ data: [], first_id: null, has_more: false })
+    }
+    expect(await service.job(mine.id)).toMatchObject({ status: 'queued' })
+    expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
+  })
+
+  it('are not to be seen without a key, nor with a wrong one', async () => {
+    await using service = await startService()
+    const { id } = await service.submit(say('x'))
+    for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {
+      expect((await service.call(method, path, undefined, { key: 'sk-wrong-0123456789' })).status).toBe(401)
+    }
+  })
+})
+
+describe('while the store is away', () => {
+  it('what needs it gets 503 with a time to come back, and plain calls go on', async () => {
+    const outage = switchedStore()
+    await using service = await startService({ wrapStore: outage.wrap })
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    const running = service.post(CHAT, say('!echo first_ms=300\ngoes on', { stream: true }))
+    outage.isDown = true
+    const asked = [
+      ...actionsOn(id).map(([method, path]) => service.call(method, path)),
+      service.get('/v1/jobs'),
+      service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }),
+      service.post(CHAT, say('x'), ASYNC),
+      service.post(CHAT, say('x'), { headers: { 'idempotency-key': 'k' } }),
+      service.post(CHAT, say('x', { store: true })),
+    ]
+    for (const response of await Promise.all(asked)) {
+      expect([response.url, response.status]).toEqual([response.url, 503])
+      expect(Number(response.headers.get('retry-after'))).toBeGreaterThanOrEqual(1)
+      expect(await errorOf(response)).toMatchObject({ type: 'server_error', code: 'overloaded' })
+    }
+    expect((await service.post(MESSAGES, say('x', { max_tokens: 5, store: true }))).status).toBe(529)
+    expect((await service.post(CHAT, say('plain'))).status).toBe(200)
+    expect(await (await running).text()).toContain('[DONE]')
+    outage.isDown = false
+    expect(await service.job(id)).toMatchObject({ status: 'queued' })
+  })
+
+  it('nothing is kept of what is refused, however large it is', async () => {
+    const outage = switchedStore()
+    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
+    await using service = await startService({ wrapStore: outage.wrap, dataDir })
+    // Whether there is room for a job was asked a moment ago, and is not asked again for each.
+    await service.submit(say('x'), { run_at: FUTURE() })
+    outage.isDown = true
+    const large = say('x'.repeat(100_000))
+    const asked = Array.from({ length: 30 }, () => service.post('/v1/jobs', { endpoint: CHAT, body: large }))
+    expect(new Set((await Promise.all(asked)).map(({ status }) => status))).toEqual(new Set([503]))
+    expect(await readdir(join(dataDir, 'blobs'))).toEqual([])
+    await rm(dataDir, { recursive: true })
+  })
+
+  it('an event stream that has begun waits for it', async () => {
+    const outage = switchedStore()
+    await using service = await startService({ wrapStore: outage.wrap })
+    const { id } = await service.submit(say('!echo first_ms=1000\nafter the outage', { stream: true }))
+    await until(async () => (await service.job(id)).status === 'in_progress')
+    const events = readEvents(await service.get(`/v1/jobs/${id}/events`))
+    outage.isDown = true
+    await until(async () => outage.refused > 3)
+    outage.isDown = false
+    const numbers = (await events).map((event) => event.sequence_number)
+    expect(numbers).toEqual(numbers.map((_, i) => i + 1))
+    expect((await events).at(-1)).toMatchObject({ type: 'job.completed', job: { status: 'completed' } })
+  })
+})
+
+describe('a deployment without a store', () => {
+  it('says that it keeps no jobs, and that trying again is of no use', async () => {
+    await using service = await startService({ isWhole: false })
+    const asked: Promise<Response>[] = [
+      ...actionsOn(newJobId()).map(([method, path]) => service.call(method, path)),
+      service.get('/v1/jobs'),
+      service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }),
+      service.post(CHAT, say('x'), ASYNC),
+      service.post(CHAT, say('x', { background: true })),
+      service.post(CHAT, say('x'), { headers: { 'idempotency-key': 'k' } }),
+    ]
+    for (const response of await Promise.all(asked)) {
+      expect([response.url, response.status, response.headers.get('x-should-retry')]).toEqual([
+        response.url,
+        503,
+        'false',
+      ])
+      expect(await errorOf(response)).toMatchObject({
+        code: 'jobs_unavailable',
+        message: expect.stringContaining('DATABASE_URL'),
+      })
+    }
+    expect((await service.post(CHAT, say('plain'))).status).toBe(200)
+    const refused = await service.post('/v1/jobs', {})
+    // Coming back would not help.
+    expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
+  })
+})
+
+describe('too many jobs', () => {
+  it('are refused with 503 and a time to come back', async () => {
+    await using service = await startService({ settings: { DURABLE_JOBS_MAX: '2' } })
+    const jobs = [
+      await service.submit(say('x'), { run_at: FUTURE() }),
+      await service.submit(say('x'), { run_at: FUTURE() }),
+    ]
+    const refused = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') })
+    expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '10'])
+    expect((await service.post(CHAT, say('plain'))).status).toBe(200)
+    await cancelAll(service, jobs)
+    await until(async () => (await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') })).status === 202)
+  })
+})
+
+describe('docs/errors.md', () => {
+  it('names every code', async () => {
+    const text = await readFile('docs/errors.md', 'utf8')
+    expect(Object.keys(ERRORS).filter((code) => !text.includes(`\`${code}\``))).toEqual([])
+  })
+})
+
+async function cancelAll(service: Service, jobs: readonly { id: string }[]): Promise<void> {
+  for (const { id } of jobs) expect(await jobOf(await service.post(`/v1/jobs/${id}/cancel`, {}))).toMatchObject({ id })
+}
+
+/** So many pairs of metadata. */
+function many(count: number): Record<string, string> {
+  return Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, 'v']))
+}

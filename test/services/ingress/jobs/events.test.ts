@@ -1,0 +1,249 @@
+import { afterEach, describe, expect, inject, it, test, vi } from 'vitest'
+import {
+  CHAT,
+  describeJobs,
+  jobOf,
+  MESSAGES,
+  readEvents,
+  type Service,
+  say,
+  startService,
+  textOf,
+  type WireEvent,
+} from '../../../support/jobs/api.ts'
+import { openRaw, rawRequest } from '../../../support/raw-http.ts'
+import { TEST_KEY, until } from '../../../support/stack.ts'
+
+/*
+ * The event stream of a job (contract H.4): numbered without gaps, resumed from any position on any replica, and over when
+ * the job is.
+ */
+
+const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
+/** Says many things that cannot be joined, with pauses: a few hundred events over some seconds. */
+const MANY = say('!echo call=look calls=100 delay_ms=40 args="{}"', { max_tokens: 100_000, stream: true })
+
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+  it('tell the life of a job, numbered from 1, and end with the whole job', async () => {
+    const { id } = await service.submit(say('one two', { stream: true }))
+    const response = await service.get(`/v1/jobs/${id}/events`)
+    expect(response.status).toBe(200)
+    expect(response.headers.get('content-type')).toBe('text/event-stream; charset=utf-8')
+    expect(response.headers.get('cache-control')).toBe('no-cache, no-transform')
+    expect(response.headers.get('x-accel-buffering')).toBe('no')
+    const events = await readEvents(response)
+    expectWhole(events)
+    expect(events.every((event) => event.job_id === id && Number.isInteger(event.created_at))).toBe(true)
+    expect(events[0]).toMatchObject({ type: 'job.queued', queue: { pool: 'inference', position: null } })
+    expect(events[1]).toMatchObject({ type: 'job.started', attempt: 1 })
+    expect(events.slice(2, -1).every(({ type }) => type === 'job.output.delta')).toBe(true)
+    expect(textOf(events)).toBe('one two')
+    expect(events.at(-1)).toEqual({
+      type: 'job.completed',
+      sequence_number: events.length,
+      job_id: id,
+      created_at: expect.any(Number),
+      job: await service.job(id),
+    })
+  })
+
+  it('begin with the time after which to come back', async () => {
+    const { id } = await service.submit(say('x'))
+    await service.ended(id)
+    expect(await (await service.get(`/v1/jobs/${id}/events`)).text()).toMatch(
+      /^retry: 3000\n\nid: 1\nevent: job.queued\n/,
+    )
+  })
+
+  it.each([CHAT, MESSAGES])('carry the very chunks that %s would have streamed', async (path) => {
+    const body = say('one two three', { stream: true, max_tokens: 50, stream_options: { include_usage: true } })
+    const plain = await (await service.post(path, body)).text()
+    const { id } = await service.submit(body, { endpoint: path })
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    const chunks = events.filter(({ type }) => type === 'job.output.delta').map(({ chunk }) => chunk as object)
+    const said = plain.split('\n').filter((line) => line.startsWith('data: {'))
+    // How many words share a chunk is a matter of time; which kinds of chunks there are is not.
+    expect(kindsOf(chunks)).toEqual(kindsOf(said.map((line) => JSON.parse(line.slice('data: '.length)) as object)))
+  })
+
+  it('leave the output out that nobody asked to have streamed', async () => {
+    const { id } = await service.submit(say('one two'))
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.completed'])
+    expect(events.at(-1)?.job?.result).toMatchObject({ choices: [{ message: { content: 'one two' } }] })
+  })
+
+  it('come as they happen', async () => {
+    const { id } = await service.submit(say('!echo tokens=1000 delay_ms=1000', { stream: true }))
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`), (read) => textOf(read) !== '')
+    expect(events.slice(0, 2).map(({ type }) => type)).toEqual(['job.queued', 'job.started'])
+    await service.post(`/v1/jobs/${id}/cancel`, {})
+    const rest = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=${events.length}`))
+    expectWhole([...events, ...rest])
+    expect(rest.slice(-2).map(({ type }) => type)).toEqual(['job.cancelling', 'job.cancelled'])
+  })
+
+  it('go on after a position, and say 204 when there is nothing after it', async () => {
+    const { id } = await service.submit(say('one two', { stream: true }))
+    const all = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    for (let after = 0; after < all.length; after++) {
+      const byQuery = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=${after}`))
+      const byHeader = await readEvents(await service.get(`/v1/jobs/${id}/events`, lastEventId(after)))
+      expect([byQuery, byHeader]).toEqual([all.slice(after), all.slice(after)])
+    }
+    for (const after of [all.length, all.length + 1, 1_000_000]) {
+      const response = await service.get(`/v1/jobs/${id}/events`, lastEventId(after))
+      expect([after, response.status, await response.text()]).toEqual([after, 204, ''])
+      expect((await service.get(`/v1/jobs/${id}/events?starting_after=${after}`)).status).toBe(204)
+    }
+  })
+
+  it('go on after Last-Event-ID rather than starting_after, for it is the fresher of the two', async () => {
+    const { id } = await service.submit(say('x'))
+    await service.ended(id)
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=0`, lastEventId(2)))
+    expect(events.map((event) => event.sequence_number)).toEqual([3])
+    const empty = { headers: { 'last-event-id': '' } }
+    const more = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=1`, empty))
+    expect(more.map((event) => event.sequence_number)).toEqual([2, 3])
+  })
+
+  it('say that output starts over when a job is tried again that had streamed some', async () => {
+    const script = '!echo fail=upstream_error after=2 failures=1 delay_ms=60\none two three four'
+    const { id } = await service.submit(say(script, { stream: true }))
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    expectWhole(events)
+    const retry = events.findIndex(({ type }) => type === 'job.retrying')
+    expect(events[retry]).toMatchObject({ attempt: 1, output_reset: true, delay_ms: expect.any(Number) })
+    expect(events[retry]?.reason).toBeTruthy()
+    expect(textOf(events.slice(0, retry))).toContain('one')
+    expect(textOf(events.slice(retry))).toBe('one two three four')
+    expect(events.filter(({ type }) => type === 'job.started').map(({ attempt }) => attempt)).toEqual([1, 2])
+    expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2 })
+  })
+
+  it('do not say so when there was no output to drop', async () => {
+    const { id } = await service.submit(say('!echo fail=upstream_error failures=1\nx', { stream: true }))
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    const retry = events.find(({ type }) => type === 'job.retrying')
+    expect(retry?.attempt).toBe(1)
+    expect(retry?.output_reset).not.toBe(true)
+  })
+
+  test.each([
+    ['failed', { body: say('!echo fail=upstream_refused') }, ''],
+    ['cancelled', { body: say('x'), run_at: FUTURE() }, 'cancel'],
+  ])('end with job.%s and the job', async (status, more, verb) => {
+    const { id } = await service.submit(more.body, more)
+    const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
+    if (verb) await service.post(`/v1/jobs/${id}/${verb}`, {})
+    const events = await reading
+    expectWhole(events)
+    expect(events.at(-1)).toMatchObject({ type: `job.${status}`, job: { id, status, result: null } })
+  })
+
+  it('wait for a job that is to start later', async () => {
+    const { id } = await service.submit(say('x', { stream: true }), { run_at: Math.floor(Date.now() / 1_000) + 1 })
+    const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
+    expectWhole(events)
+    expect(events.at(-1)?.type).toBe('job.completed')
+  })
+
+  it('end without an answer when the job is deleted meanwhile', async () => {
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    await service.post(`/v1/jobs/${id}/cancel`, {})
+    await service.call('DELETE', `/v1/jobs/${id}`)
+    expect((await service.get(`/v1/jobs/${id}/events`, lastEventId(1))).status).toBe(404)
+  })
+
+  it('reach a client once each who changes the replica at any point of a stream', { timeout: 60_000 }, async () => {
+    await using two = await start({ replicas: 2 })
+    const { id } = await two.submit(MANY)
+    // Every client leaves one replica after another event, while the job runs, and goes on at the other.
+    const clients = Array.from({ length: 202 }, (_, cut) => readWithCut(two, id, cut))
+    const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))
+    expectWhole(whole)
+    expect(whole.length).toBeGreaterThanOrEqual(202)
+    const whileRunning = (await Promise.all(clients)).filter(({ status }) => status === 'in_progress')
+    expect(whileRunning.length).toBeGreaterThan(100)
+    for (const [cut, client] of clients.entries()) {
+      const { before, after } = await client
+      expect([cut, before.length]).toEqual([cut, cut])
+      expect([cut, [...before, ...after]]).toEqual([cut, whole])
+    }
+  })
+
+  it('can be read again from each position of a long history on each replica', { timeout: 60_000 }, async () => {
+    await using two = await start({ replicas: 2 })
+    const { id } = await two.submit(say('!echo call=look calls=100 args="{}"', { max_tokens: 100_000, stream: true }))
+    const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))
+    expect(whole.length).toBeGreaterThanOrEqual(202)
+    for (let after = 0; after < whole.length; after++) {
+      const response = await two.get(`/v1/jobs/${id}/events`, { ...lastEventId(after), replica: after % 2 })
+      expect([after, await readEvents(response)]).toEqual([after, whole.slice(after)])
+    }
+  })
+})
+
+describe('an event stream', () => {
+  it('is kept alive by comments while nothing happens', async () => {
+    await using service = await startService()
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] })
+    using client = await openRaw(service.urls[0] ?? '')
+    client.send(rawRequest(`GET /v1/jobs/${id}/events`, [`authorization: Bearer ${TEST_KEY}`]))
+    await until(() => client.received.includes('event: job.queued'))
+    expect(client.received).not.toContain('\n: keep-alive')
+    vi.advanceTimersByTime(15_000)
+    await until(() => client.received.endsWith('\n: keep-alive\n\n\r\n'))
+    vi.advanceTimersByTime(15_000)
+    await until(() => client.received.split('\n: keep-alive\n\n').length === 3)
+  })
+
+  it('ends when its replica does, without a last event, so that its reader goes on elsewhere', async () => {
+    const service = await startService()
+    const { id } = await service.submit(say('x'), { run_at: FUTURE() })
+    const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
+    await until(async () => (await jobOf(await service.get(`/v1/jobs/${id}`))).status === 'queued')
+    await service[Symbol.asyncDispose]()
+    expect((await reading).map(({ type }) => type)).toEqual(['job.queued'])
+  })
+})
+
+const lastEventId = (after: number) => ({ headers: { 'last-event-id': String(after) } })
+
+/** Checks that events are numbered from 1 without gaps and end as a job ends, once. */
+function expectWhole(events: readonly WireEvent[]): void {
+  expect(events.map((event) => event.sequence_number)).toEqual(events.map((_, i) => i + 1))
+  const ends = events.map(({ type }) => /^job\.(completed|failed|cancelled|expired)$/.test(type))
+  expect(ends.indexOf(true)).toBe(events.length - 1)
+}
+
+/** Reads so many events from the first replica, leaves it, and reads the rest from the second. `status` is as it left. */
+async function readWithCut(service: Service, id: string, cut: number) {
+  const leave = new AbortController()
+  const first = await service.get(`/v1/jobs/${id}/events`, { signal: leave.signal })
+  const before = cut === 0 ? [] : await readEvents(first, (events) => events.length === cut)
+  leave.abort()
+  const { status } = await service.job(id)
+  const after = await readEvents(await service.get(`/v1/jobs/${id}/events`, { ...lastEventId(cut), replica: 1 }))
+  return { before, status, after }
+}
+
+/** What kinds of chunks there are, in order, repeated ones once. */
+function kindsOf(chunks: readonly object[]): string[] {
+  const kinds = chunks.map((chunk) => {
+    const { type, choices, usage } = chunk as {
+      type?: string
+      choices?: { delta: object; finish_reason: unknown }[]
+      usage?: object
+    }
+    const choice = choices?.[0]
+    return type ?? JSON.stringify([Object.keys(choice?.delta ?? {}), choice?.finish_reason, usage != null])
+  })
+  return kinds.filter((kind, i) => kind !== kinds[i - 1])
+}

@@ -1,0 +1,306 @@
+import { isDeepStrictEqual } from 'node:util'
+import fc from 'fast-check'
+import { describe, expect, inject, it, test } from 'vitest'
+import { idempotencyOf } from '#services/ingress/jobs/idempotency.ts'
+import { newId } from '#shared/id.ts'
+import {
+  CHAT,
+  COUNT,
+  describeJobs,
+  errorOf,
+  jobOf,
+  MESSAGES,
+  OTHER_KEY,
+  type Service,
+  say,
+  startService,
+} from '../../../support/jobs/api.ts'
+import { until } from '../../../support/stack.ts'
+
+/*
+ * One key is one job (contract H.5): a request that is made again, because nobody knows what came of it, is answered with
+ * what came of it.
+ */
+
+const keyed = (key = newId('k')) => ({ headers: { 'idempotency-key': key } })
+const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
+
+describeJobs('an Idempotency-Key', { kafka: inject('kafka'), postgres: inject('postgres') }, (service, start) => {
+  const forms = [CHAT, MESSAGES].flatMap((path) => [false, true].map((stream) => ({ path, stream })))
+  test.each(forms)('gives the answer of $path again, byte for byte, stream $stream', async ({ path, stream }) => {
+    const init = keyed()
+    const body = say('one two three', { stream, max_tokens: 50 })
+    const first = await service.post(path, body, init)
+    const answer = await first.text()
+    const again = await service.post(path, body, init)
+    expect(first.headers.get('idempotency-replayed')).toBeNull()
+    expect(again.headers.get('idempotency-replayed')).toBe('true')
+    expect(again.headers.get('x-job-id')).toBe(first.headers.get('x-job-id'))
+    expect([again.status, again.headers.get('content-type')]).toEqual([200, first.headers.get('content-type')])
+    expect(sound(await again.text())).toEqual(sound(answer))
+  })
+
+  it('gives the count of tokens again', async () => {
+    const init = keyed()
+    const first = await (await service.post(COUNT, say('one two three'), init)).json()
+    const again = await service.post(COUNT, say('one two three'), init)
+    expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
+  })
+
+  it('knows a request again whose JSON is written in another order, with quotes around the key', async () => {
+    const key = newId('k')
+    const first = await service.post(CHAT, { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] }, keyed(key))
+    const other = { messages: [{ content: 'x', role: 'user' }], model: 'echo-1' }
+    const again = await service.post(CHAT, other, keyed(`"${key}"`))
+    expect(await again.json()).toEqual(await first.json())
+    expect(again.headers.get('idempotency-replayed')).toBe('true')
+  })
+
+  test.each([
+    ['another text', say('y')],
+    ['one more field', say('x', { temperature: 1 })],
+    ['turns in another order', { ...say('x'), messages: [...say('a').messages, ...say('x').messages].reverse() }],
+    ['a field that was null', say('x', { temperature: null })],
+  ])('refuses another request: %s', async (_name, body) => {
+    const init = keyed()
+    const first = await service.post(CHAT, say('x'), init)
+    const other = await service.post(CHAT, body, init)
+    expect([first.status, other.status]).toEqual([200, 422])
+    expect(await errorOf(other)).toMatchObject({
+      ...{ type: 'invalid_request_error', code: 'idempotency_key_reused', param: 'Idempotency-Key' },
+    })
+    expect((await service.post(CHAT, say('x'), init)).headers.get('idempotency-replayed')).toBe('true')
+  })
+
+  test.each([false, true])('says that a request is still being processed, stream %s', async (stream) => {
+    const init = keyed()
+    const body = say('!echo first_ms=500\nslow', { stream, metadata: { is: `slow ${stream}` } })
+    const first = service.post(CHAT, body, init)
+    await until(async () => (await (await service.get('/v1/jobs')).text()).includes(`slow ${stream}`))
+    const second = await service.post(CHAT, body, init)
+    expect(second.status).toBe(409)
+    expect(second.headers.get('retry-after')).toBe('2')
+    expect(second.headers.get('x-should-retry')).toBe('true')
+    expect(await errorOf(second)).toMatchObject({ type: 'invalid_request_error', code: 'idempotency_key_in_use' })
+    expect(await (await first).text()).toContain('slow')
+    expect((await service.post(CHAT, body, init)).headers.get('idempotency-replayed')).toBe('true')
+  })
+
+  it('makes one job of many submissions at the same time', async () => {
+    const init = keyed()
+    const submission = { endpoint: CHAT, body: say('x', { metadata: { of: 'many' } }) }
+    const responses = await Promise.all(Array.from({ length: 30 }, () => service.post('/v1/jobs', submission, init)))
+    const jobs = await Promise.all(responses.map(jobOf))
+    expect(new Set(responses.map(({ status }) => status))).toEqual(new Set([202]))
+    expect(new Set(jobs.map(({ id }) => id)).size).toBe(1)
+    expect(responses.filter(({ headers }) => headers.get('idempotency-replayed') === null)).toHaveLength(1)
+    expect(await service.ended(jobs[0]?.id ?? '')).toMatchObject({ status: 'completed', attempt: 1 })
+  })
+
+  it('makes one job of many calls at the same time, whose answers agree', async () => {
+    const init = keyed()
+    const calls = Array.from({ length: 20 }, () => service.post(CHAT, say('!echo first_ms=50\nonce'), init))
+    const responses = await Promise.all(calls)
+    const ids = new Set(responses.filter(({ status }) => status === 200).map(({ headers }) => headers.get('x-job-id')))
+    expect(responses.every(({ status }) => status === 200 || status === 409)).toBe(true)
+    expect(ids.size).toBe(1)
+  })
+
+  it('is free again after an answer that trying again may mend', async () => {
+    const init = keyed()
+    const failing = say('!echo fail=upstream_refused')
+    const first = await service.post(CHAT, failing, init)
+    const again = await service.post(CHAT, failing, init)
+    expect([first.status, again.status]).toEqual([502, 502])
+    expect(again.headers.get('idempotency-replayed')).toBeNull()
+    const [before, after] = [first, again].map(({ headers }) => headers.get('x-job-id'))
+    expect(after).not.toBe(before)
+  })
+
+  it('keeps an answer that blames the request', async () => {
+    const init = keyed()
+    const refused = say('!echo fail=context_length_exceeded')
+    const first = await service.post(CHAT, refused, init)
+    const again = await service.post(CHAT, refused, init)
+    expect([first.status, again.status]).toEqual([400, 400])
+    expect(again.headers.get('idempotency-replayed')).toBe('true')
+    expect(await errorOf(again)).toEqual(await errorOf(first))
+  })
+
+  it('stands for the job it was accepted with, even after that has failed or was cancelled', async () => {
+    const failed = await submitTwice(service, { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
+    expect(failed.again).toMatchObject({ id: failed.first.id, status: 'failed' })
+    const body = say('!echo fail=upstream_refused')
+    const init = { headers: { ...keyed().headers, prefer: 'respond-async' } }
+    const accepted = await jobOf(await service.post(CHAT, body, init))
+    await service.ended(accepted.id)
+    expect(await jobOf(await service.post(CHAT, body, init))).toMatchObject({ id: accepted.id, status: 'failed' })
+  })
+
+  it('is not free when its job was deleted', async () => {
+    const [init, other] = [keyed(), keyed()]
+    const first = await service.post(CHAT, say('x'), init)
+    const submission = { endpoint: CHAT, body: say('x') }
+    const { id } = await jobOf(await service.post('/v1/jobs', submission, other))
+    await service.ended(id)
+    for (const each of [id, first.headers.get('x-job-id')]) await service.call('DELETE', `/v1/jobs/${each}`)
+    for (const again of [await service.post(CHAT, say('x'), init), await service.post('/v1/jobs', submission, other)]) {
+      expect(again.status).toBe(410)
+      expect(await errorOf(again)).toMatchObject({ code: 'result_expired', param: 'Idempotency-Key' })
+    }
+  })
+
+  it('is not used up by a request that was refused before it became a job', async () => {
+    const init = keyed()
+    expect((await service.post(CHAT, say('x', { temperature: 9 }), init)).status).toBe(400)
+    expect((await service.post(CHAT, say('x'), init)).status).toBe(200)
+  })
+
+  it('stands for one job of each path', async () => {
+    const init = keyed()
+    const ids = []
+    for (const [path, body] of [
+      [CHAT, say('x')],
+      [MESSAGES, say('x', { max_tokens: 5 })],
+      [COUNT, say('x')],
+    ] as const) {
+      const response = await service.post(path, body, init)
+      expect(response.headers.get('idempotency-replayed')).toBeNull()
+      ids.push(response.headers.get('x-job-id'))
+    }
+    ids.push((await service.submit(say('x'), {}, init)).id)
+    expect(new Set(ids).size).toBe(4)
+  })
+
+  test.each([
+    ['empty', ''],
+    ['only quotes', '""'],
+    ['too long', 'k'.repeat(256)],
+    ['with a space', 'a b'],
+    ['with a tab', 'a\tb'],
+    ['of Latin-1', 'ké'],
+  ])('that is %s is refused', async (_name, key) => {
+    for (const [path, body] of [
+      [CHAT, say('x')],
+      ['/v1/jobs', { endpoint: CHAT, body: say('x') }],
+    ] as const) {
+      const response = await service.post(path, body, keyed(key))
+      expect([path, response.status]).toEqual([path, 400])
+      expect(await errorOf(response)).toMatchObject({ type: 'invalid_request_error', param: 'Idempotency-Key' })
+    }
+  })
+
+  test.each([
+    'k',
+    'k'.repeat(255),
+    '"',
+    '""quoted""',
+    "'; DROP TABLE jobs; --".replaceAll(' ', '_'),
+    '__proto__',
+    '%00',
+  ])('may be %.40s', async (key) => {
+    const body = say(`for ${newId('')}`)
+    const first = await service.post(COUNT, body, keyed(key))
+    const again = await service.post(COUNT, body, keyed(key))
+    expect([first.status, again.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
+  })
+
+  it('of two replicas is the same', async () => {
+    await using two = await start({ replicas: 2 })
+    const init = keyed()
+    const calls = Array.from({ length: 20 }, (_, i) => {
+      return two.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { ...init, replica: i % 2 })
+    })
+    const ids = (await Promise.all((await Promise.all(calls)).map(jobOf))).map(({ id }) => id)
+    expect(new Set(ids).size).toBe(1)
+    await two.ended(ids[0] ?? '')
+  })
+})
+
+describe('the Idempotency-Key of another API key', () => {
+  it('is another one', async () => {
+    await using service = await startService()
+    const init = keyed()
+    const mine = await service.submit(say('x'), {}, init)
+    const theirs = await service.submit(say('y'), {}, { ...init, key: OTHER_KEY })
+    expect(theirs.id).not.toBe(mine.id)
+    expect((await service.get(`/v1/jobs/${theirs.id}`)).status).toBe(404)
+  })
+})
+
+describe('the Idempotency-Key of a cancelled job', () => {
+  it('is not free: its owner wanted it to end', async () => {
+    await using service = await startService()
+    const init = keyed()
+    const submission = { endpoint: CHAT, body: say('x'), run_at: FUTURE() }
+    const { id } = await jobOf(await service.post('/v1/jobs', submission, init))
+    await service.post(`/v1/jobs/${id}/cancel`, {})
+    expect(await jobOf(await service.post('/v1/jobs', submission, init))).toMatchObject({ id, status: 'cancelled' })
+
+    const call = keyed()
+    const slow = service.post(CHAT, say('!echo first_ms=60000\nx'), call)
+    const running = await until(async () => {
+      const list = await (await service.get('/v1/jobs?status=in_progress')).json()
+      return (list as { data: { id: string }[] }).data[0]
+    })
+    await service.post(`/v1/jobs/${running.id}/cancel`, {})
+    expect([(await slow).status, (await slow).headers.get('x-should-retry')]).toEqual([409, 'false'])
+    const again = await service.post(CHAT, say('!echo first_ms=60000\nx'), call)
+    expect([again.status, (await errorOf(again)).code]).toEqual([409, 'job_cancelled'])
+  })
+})
+
+describe('the fingerprint of a request', () => {
+  const path = { method: 'POST', path: CHAT }
+  const fingerprint = async (body: unknown) => (await idempotencyOf('k', path, body))?.fingerprint
+
+  it('is the same for the same JSON, in whatever order its keys are', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.jsonValue(), async (body) => {
+        const own = await fingerprint(body)
+        expect(await fingerprint(reversed(body))).toBe(own)
+        expect(await fingerprint(JSON.parse(JSON.stringify(body, undefined, 3)))).toBe(own)
+      }),
+    )
+  })
+
+  it('differs for other JSON', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.jsonValue(), fc.jsonValue(), async (one, other) => {
+        const isSame = isDeepStrictEqual(JSON.parse(JSON.stringify(one)), JSON.parse(JSON.stringify(other)))
+        expect((await fingerprint(one)) === (await fingerprint(other))).toBe(isSame)
+      }),
+    )
+    expect(await fingerprint({ a: [1, 2] })).not.toBe(await fingerprint({ a: [2, 1] }))
+    expect(await fingerprint({ a: { b: 1 } })).not.toBe(await fingerprint({ a: {}, b: 1 }))
+  })
+})
+
+/** The same JSON with the keys of every object in reverse. */
+function reversed(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(reversed)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value)
+      .reverse()
+      .map(([key, inner]) => [key, reversed(inner)]),
+  )
+}
+
+/** Submits the same once more, after the first job has ended. */
+async function submitTwice(service: Service, submission: object) {
+  const init = keyed()
+  const first = await jobOf(await service.post('/v1/jobs', submission, init))
+  await service.ended(first.id)
+  const response = await service.post('/v1/jobs', submission, init)
+  expect([response.status, response.headers.get('idempotency-replayed')]).toEqual([202, 'true'])
+  return { first, again: await jobOf(response) }
+}
+
+/** A whole body, or what a stream said: joined texts, since a recording may be cut into other frames. */
+function sound(text: string): unknown {
+  const frames = text.split('\n').filter((line) => line.startsWith('data: '))
+  if (frames.length === 0) return text
+  const pattern = /"(?:content|text)":"([^"]*)"/g
+  return { said: [...text.matchAll(pattern)].map(([, said]) => said).join(''), last: frames.at(-1) }
+}

@@ -1,0 +1,551 @@
+import { mkdtemp, readdir, rm, utimes } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { DurableEvent } from '#schemas/durable-job.ts'
+import { EventsRecord } from '#schemas/event.ts'
+import { JobEnvelope } from '#schemas/job.ts'
+import { Backlog } from '#services/scheduler/backlog.ts'
+import { Loop } from '#services/scheduler/loop.ts'
+import { Republisher, republishPlan } from '#services/scheduler/republish.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { ServiceError } from '#shared/error.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { Presence } from '#shared/jobs/presence.ts'
+import { CONTROL, EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
+import { Metrics } from '#shared/metrics.ts'
+import { openPorts, type Ports } from '#shared/ports.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
+import { EVERY_TENANT, type NewJob, PURGE_LEASE, REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
+import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from '../../support/jobs/stores.ts'
+import { until } from '../../support/stack.ts'
+
+/** Leases short enough to wait for. */
+const SETTINGS = { JOB_LEASE_MS: '200', LOG_LEVEL: 'silent' }
+const LEASE_MS = 200
+const REQUEST = {
+  body: { text: 'hello' },
+  encode: { request_id: 'req_1', call_id: 'x', created_at: 1, model: 'echo-1', include_usage: false, version: '' },
+}
+
+let database: TestDatabase
+let store: Store
+let broker: Broker
+let dataDir: string
+const started: { close(): Promise<void> }[] = []
+
+beforeEach(async () => {
+  database = await openSqliteDatabase()
+  store = await database.open()
+  broker = await openBroker()
+  dataDir = await mkdtemp(join(tmpdir(), 'sluice-scheduler-'))
+})
+afterEach(async () => {
+  for (const each of started.splice(0).reverse()) await each.close()
+  await broker.close()
+  await database[Symbol.asyncDispose]()
+  await rm(dataDir, { recursive: true, force: true })
+})
+
+/** A scheduler over the store and the broker of the test, with ports of its own otherwise. */
+async function start(
+  changes: Partial<Ports> = {},
+  settings: Record<string, string> = {},
+): Promise<Service & { ports: Ports }> {
+  const config = parseConfig({ ...SETTINGS, DATA_DIR: dataDir, ...settings })
+  const own = await openPorts(config, silentLog, 'test', false, (error) => {
+    throw error
+  })
+  await own.broker.close()
+  const ports = { ...own, broker, store, ...changes }
+  const scheduler = await startScheduler(ports)
+  started.push(scheduler)
+  return { ...scheduler, ports }
+}
+
+/** Collects what a worker would find on the queue. */
+async function takeAll(): Promise<JobEnvelope[]> {
+  const taken: JobEnvelope[] = []
+  const stop = new AbortController()
+  const consumer = await broker.openQueue(jobsTopic('inference'))
+  const loop = (async () => {
+    while (!stop.signal.aborted) {
+      for (const delivery of await consumer.take(100, stop.signal)) {
+        taken.push(JobEnvelope.parse(JSON.parse(delivery.value.toString())))
+        delivery.acknowledge()
+      }
+    }
+  })()
+  started.push({
+    async close() {
+      stop.abort()
+      await loop
+      await consumer.close()
+    },
+  })
+  return taken
+}
+
+/** Collects the types of the events that followers of a job hear. */
+async function follow(jobId: string): Promise<DurableEvent[]> {
+  const events: DurableEvent[] = []
+  const receiver = await broker.receive(EVENTS, eventPartition(jobId), ({ key, value }) => {
+    if (key !== jobId) return
+    events.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
+  })
+  started.push(receiver)
+  return events
+}
+
+async function create(changes: Partial<NewJob> = {}): Promise<string> {
+  const job = newJob({ request: REQUEST, ...changes })
+  await store.create(job)
+  return job.id
+}
+
+/** A store whose calls fail while `isDown`. */
+function fragileStore(): { store: Store; isDown: boolean } {
+  const state = { store, isDown: false }
+  state.store = new Proxy(store, {
+    get: (target, name) => {
+      if (name === 'isReachable') return !state.isDown
+      const value = Reflect.get(target, name) as unknown
+      if (typeof value !== 'function') return value
+      return state.isDown ? () => Promise.reject(new ServiceError('overloaded', 'down')) : value.bind(target)
+    },
+  })
+  return state
+}
+
+describe('the scheduler', () => {
+  it('does not start without a store', async () => {
+    await expect(start({ store: undefined })).rejects.toMatchObject({
+      name: 'ConfigError',
+      problems: ['DATABASE_URL: needed by the scheduler'],
+    })
+  })
+
+  it('publishes a job when its time has come, once, however many schedulers there are', async () => {
+    const taken = await takeAll()
+    const id = await create({ runAtMs: Date.now() + 60_000 })
+    const other = await create({ runAtMs: Date.now() + 7_200_000, deadlineInMs: 7_200_000 })
+    await Promise.all([start(), start(), start()])
+    expect(taken).toEqual([])
+    await database.advance(61_000)
+    await until(() => taken.length > 0)
+    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'queued')
+    expect(taken).toMatchObject([{ id, attempt: 0, kind: 'generate', body: { text: 'hello' } }])
+    expect(await store.find(EVERY_TENANT, other)).toMatchObject({ state: 'scheduled' })
+  })
+
+  it('ends jobs that waited too long and tells their followers', async () => {
+    const id = await create({ startInMs: 60_000 })
+    const events = await follow(id)
+    const { ports } = await start()
+    await database.advance(61_000)
+    await until(() => events.some(({ type }) => type === 'job.expired'))
+    expect(await store.find(EVERY_TENANT, id)).toMatchObject({ state: 'expired' })
+    expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_expired_total{pool="inference"} 1')
+  })
+
+  it('hands the job of a lost worker to another, three times at most', async () => {
+    const taken = await takeAll()
+    const id = await create()
+    const events = await follow(id)
+    const { ports } = await start()
+    for (let attempt = 1; attempt <= 3; attempt++) {
+      const worker = await alive(store, `wrk_${attempt}`, LEASE_MS)
+      await claimed(store, id, worker)
+      // Nobody renews the lease.
+      await until(async () => (await store.find(EVERY_TENANT, id))?.state !== 'in_progress')
+    }
+    expect(await store.find(EVERY_TENANT, id)).toMatchObject({
+      state: 'failed',
+      attempt: 3,
+      error: { code: 'worker_lost' },
+    })
+    await until(() => events.at(-1)?.type === 'job.failed')
+    expect(events.map(({ type }) => type)).toEqual(['job.retrying', 'job.retrying', 'job.failed'])
+    await until(() => taken.length === 2)
+    expect(taken.map((envelope) => envelope.id)).toEqual([id, id])
+    const metrics = await ports.metrics.registry.metrics()
+    expect(metrics).toContain('sluice_jobs_reaped_total{pool="inference",end="queued"} 2')
+    expect(metrics).toContain('sluice_jobs_total{pool="inference",end="failed",code="worker_lost"} 1')
+  })
+
+  it('ends a running job long past its deadline, and one whose cancel nobody honours', async () => {
+    const worker = await alive(store, 'wrk_1', 3_600_000)
+    const late = await running(store, { request: REQUEST, deadlineInMs: 60_000 }, worker)
+    const cancelled = await running(store, { request: REQUEST }, worker)
+    await store.cancel(EVERY_TENANT, cancelled.id)
+    await start()
+    await database.advance(71_000)
+    // The owner is alive; the reaper waits one whole lease of its, for it cannot know how long the store was gone.
+    await alive(store, worker, LEASE_MS)
+    const renewing = setInterval(() => void alive(store, worker, LEASE_MS), 20)
+    try {
+      await until(async () => (await store.find(EVERY_TENANT, late.id))?.state === 'failed')
+      await until(async () => (await store.find(EVERY_TENANT, cancelled.id))?.state === 'cancelled')
+    } finally {
+      clearInterval(renewing)
+    }
+    expect(await store.find(EVERY_TENANT, late.id)).toMatchObject({ error: { code: 'timeout' } })
+  })
+
+  it('publishes every queued job again, once, when the broker lost them all', { timeout: 60_000 }, async () => {
+    const ids = new Set<string>()
+    for (let i = 0; i < 700; i++) ids.add(await create())
+    await database.advance(6_000)
+    const taken = await takeAll()
+    const { ports } = await start()
+    await until(() => taken.length >= 700, { withinMs: 30_000 })
+    expect(new Set(taken.map(({ id }) => id))).toEqual(ids)
+    expect(taken).toHaveLength(700)
+    expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_republished_total{pool="inference"} 700')
+  })
+
+  it('leaves due jobs scheduled while the broker is away, and publishes them at once when it is back', async () => {
+    const taken = await takeAll()
+    let isReachable = false
+    const away = new Proxy(broker, {
+      get: (target, name) => {
+        if (name === 'isReachable') return isReachable
+        const value = Reflect.get(target, name) as unknown
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    const id = await create({ runAtMs: Date.now() + 1_000 })
+    const expiring = await create({ startInMs: 1_000 })
+    await start({ broker: away })
+    await database.advance(2_000)
+    await until(async () => (await store.find(EVERY_TENANT, expiring))?.state === 'expired')
+    expect(await store.find(EVERY_TENANT, id)).toMatchObject({ state: 'scheduled' })
+    isReachable = true
+    await until(() => taken.some((envelope) => envelope.id === id))
+  })
+
+  it('works on after an outage of the store, which it names meanwhile', async () => {
+    const fragile = fragileStore()
+    const scheduler = await start({ store: fragile.store })
+    expect(scheduler.problems()).toEqual([])
+    fragile.isDown = true
+    expect(scheduler.problems()).toEqual(['The job store (sqlite) cannot be reached.'])
+    const id = await create({ startInMs: 1_000 })
+    await database.advance(2_000)
+    fragile.isDown = false
+    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'expired')
+    expect(scheduler.problems()).toEqual([])
+  })
+
+  it('does nothing after a drain, and lets another reap at once', async () => {
+    const calls: string[] = []
+    const watched = new Proxy(store, {
+      get: (target, name) => {
+        calls.push(String(name))
+        const value = Reflect.get(target, name) as unknown
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    const drained = await start({ store: watched })
+    await until(async () => !(await store.holdLease(REAPER_LEASE, 'other', 1)))
+    await drained.drain(AbortSignal.timeout(10_000))
+    expect(await store.holdLease(REAPER_LEASE, 'other', 1)).toBe(true)
+    await drained.drain(AbortSignal.timeout(10_000))
+    calls.length = 0
+    await start()
+    const id = await create({ startInMs: 1_000 })
+    await database.advance(2_000)
+    await until(async () => (await store.find(EVERY_TENANT, id))?.state === 'expired')
+    expect(calls).toEqual([])
+  })
+
+  it('forgets jobs whose time is over', async () => {
+    const run = await running(store, { request: REQUEST, retentionMs: 1_000 })
+    await store.complete(run, { result: null })
+    const kept = await create()
+    await database.advance(2_000)
+    const scheduler = await start()
+    await scheduler.drain(AbortSignal.timeout(10_000))
+    expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: kept }])
+  })
+
+  it('deletes the blobs of what it forgets, and those that a crash had left', async () => {
+    const { ports, ...first } = await start()
+    await first.drain(AbortSignal.timeout(10_000))
+    const put = (key: string) => ports.blobs.put(key, Buffer.from('x'))
+    const [past, kept] = [newJob({ retentionMs: 1_000 }), newJob()]
+    const requestOf = (id: string) => ({ ...REQUEST, blob: id, attachments: [`${id}-audio000`] })
+    for (const job of [past, kept]) {
+      await store.create({ ...job, request: requestOf(job.id) })
+      for (const key of [job.id, `${job.id}-audio000`]) await put(key)
+    }
+    await store.cancel(EVERY_TENANT, past.id)
+    const left = newJob().id
+    await put(left)
+    const hourAgo = Date.now() / 1_000 - 3_600
+    for (const key of [left, kept.id, `${kept.id}-audio000`])
+      await utimes(join(ports.config.blobDir, key), hourAgo, hourAgo)
+    await database.advance(2_000)
+    started.push(await startScheduler(ports))
+    await until(async () => (await readdir(ports.config.blobDir)).length === 2)
+    expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
+  })
+
+  it('forgets all that is past in one turn, step by step, while no other scheduler does', async () => {
+    const boot = await alive(store)
+    for (let i = 0; i < 300; i++) {
+      const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
+      await store.complete(run, { result: null })
+    }
+    await database.advance(2_000)
+    const steps: boolean[] = []
+    const purge: Store['purge'] = async () => {
+      const purged = await store.purge()
+      steps.push(purged.hasMore)
+      return purged
+    }
+    const watched = new Proxy(store, {
+      get: (target, name) => {
+        const value = name === 'purge' ? purge : (Reflect.get(target, name) as unknown)
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    await store.holdLease(PURGE_LEASE, 'another', 60_000)
+    const idle = await start({ store: watched })
+    await idle.drain(AbortSignal.timeout(10_000))
+    expect(steps).toEqual([])
+    await store.releaseLease(PURGE_LEASE, 'another')
+    await start({ store: watched })
+    await until(async () => steps.at(-1) === false)
+    expect(steps.length).toBeGreaterThan(3)
+    expect(steps.indexOf(false)).toBe(steps.length - 1)
+    expect(await database.query('SELECT id FROM jobs')).toEqual([])
+  })
+
+  it('deletes blobs that nobody can need any more', async () => {
+    const { ports, ...first } = await start()
+    await first.drain(AbortSignal.timeout(10_000))
+    await ports.blobs.put('old', Buffer.from('x'))
+    await ports.blobs.put('new', Buffer.from('x'))
+    await utimes(join(ports.config.blobDir, 'old'), 0, 0)
+    started.push(await startScheduler(ports))
+    await until(async () => (await ports.blobs.get('old').catch(() => undefined)) === undefined)
+    expect((await ports.blobs.get('new')).toString()).toBe('x')
+  })
+
+  it('shows how many jobs wait and run', async () => {
+    await create()
+    await create({ priority: 'low' })
+    await running(store, { request: REQUEST })
+    const { ports } = await start()
+    const metrics = await until(async () => {
+      const text = await ports.metrics.registry.metrics()
+      return text.includes('sluice_jobs{') ? text : undefined
+    })
+    expect(metrics).toContain('sluice_jobs{pool="inference",priority="normal",state="queued"} 1')
+    expect(metrics).toContain('sluice_jobs{pool="inference",priority="low",state="queued"} 1')
+    expect(metrics).toContain('sluice_jobs{pool="inference",priority="normal",state="in_progress"} 1')
+    expect(metrics).toContain('sluice_jobs{pool="inference",priority="low",state="in_progress"} 0')
+    expect(metrics).toMatch(/sluice_jobs_oldest_seconds\{pool="inference",priority="low",state="queued"\} \d/)
+  })
+})
+
+describe('publishing again', () => {
+  it.each([
+    [
+      'an empty queue: everything soon',
+      { lag: 0, missing: 0, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 5_000, limit: 500 },
+    ],
+    ['idle workers', { lag: 10, missing: 0, idleTurns: 3, hasTwice: false }, { olderThanMs: 30_000, limit: 500 }],
+    [
+      'idle workers and a lag nobody knows',
+      { lag: undefined, missing: 0, idleTurns: 3, hasTwice: false },
+      { olderThanMs: 30_000, limit: 500 },
+    ],
+    [
+      'a queue too short for what waits',
+      { lag: 10, missing: 90, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 30_000, limit: 90 },
+    ],
+    [
+      'one far too short',
+      { lag: 10, missing: 9_000, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 30_000, limit: 500 },
+    ],
+    [
+      'a long queue behind busy workers: a search',
+      { lag: 9_000, missing: 0, idleTurns: 2, hasTwice: false },
+      { olderThanMs: 300_000, limit: 5 },
+    ],
+    [
+      'a lag nobody knows behind busy workers',
+      { lag: undefined, missing: 0, idleTurns: 0, hasTwice: false },
+      { olderThanMs: 300_000, limit: 5 },
+    ],
+    [
+      'idle workers beside a queue that holds everything twice: a search',
+      { lag: 20, missing: 0, idleTurns: 9, hasTwice: true },
+      { olderThanMs: 300_000, limit: 5 },
+    ],
+  ])('%s', (_what, view, plan) => {
+    expect(republishPlan({ ...view, isCaredFor: false })).toEqual(plan)
+    const search = { olderThanMs: 300_000, limit: 5 }
+    expect(republishPlan({ ...view, isCaredFor: true })).toEqual(search)
+  })
+
+  /** Turns that are ours, over the store and the broker of the test, with one worker whose heartbeat we send. */
+  async function openTurns(worker: { slots: number; running: number }) {
+    const self = {
+      boot: 'sch_1',
+      role: 'scheduler',
+      version: 'test',
+      slots: () => 0,
+      running: () => 0,
+      isDraining: () => false,
+    } as const
+    const presence = await Presence.open({ broker, log: silentLog, self, listener: {}, lostMs: 60_000 })
+    started.push(presence)
+    const beat = { type: 'heartbeat', boot: 'wrk_1', role: 'inference', ...worker, draining: false, version: 'test' }
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(beat)))
+    const dispatcher = new Dispatcher(broker, silentLog)
+    const metrics = new Metrics()
+    const backlog = new Backlog(store, broker)
+    const republisher = new Republisher({ store, broker, dispatcher, log: silentLog, metrics }, presence, backlog)
+    return {
+      async turn() {
+        await backlog.read()
+        await republisher.run()
+        return (await metrics.republished.get()).values[0]?.value ?? 0
+      },
+    }
+  }
+
+  async function createMany(count: number, isPublished: boolean) {
+    const dispatcher = new Dispatcher(broker, silentLog)
+    for (let i = 0; i < count; i++) {
+      const created = await store.create(newJob({ request: REQUEST }))
+      if (isPublished && created.outcome === 'created') await dispatcher.publishJob(created.job, REQUEST)
+    }
+  }
+
+  it('leaves jobs alone whose records wait behind busy workers', async () => {
+    await createMany(200, true)
+    const { turn } = await openTurns({ slots: 4, running: 4 })
+    for (let i = 0; i < 5; i++) {
+      await database.advance(40_000)
+      expect(await turn()).toBe(0)
+    }
+    expect(await broker.lag(jobsTopic('inference'))).toBe(200)
+  })
+
+  it('leaves jobs of low priority alone that wait although a quarter of the slots is kept free of them', async () => {
+    await createMany(20, true)
+    const { turn } = await openTurns({ slots: 4, running: 3 })
+    for (let i = 0; i < 5; i++) {
+      await database.advance(40_000)
+      expect(await turn()).toBe(0)
+    }
+  })
+
+  it('fills a queue that lost some of its records, although its workers are busy', async () => {
+    await createMany(30, true)
+    await createMany(70, false)
+    const { turn } = await openTurns({ slots: 4, running: 4 })
+    expect(await turn()).toBe(0)
+    await database.advance(31_000)
+    expect(await turn()).toBe(70)
+    await database.advance(31_000)
+    expect(await turn()).toBe(70)
+    expect(await broker.lag(jobsTopic('inference'))).toBe(100)
+  })
+
+  it('gives idle workers what the queue seems to hold and does not', async () => {
+    await createMany(10, true)
+    const { turn } = await openTurns({ slots: 4, running: 1 })
+    await database.advance(31_000)
+    expect(await turn()).toBe(0)
+    expect(await turn()).toBe(0)
+    expect(await turn()).toBe(10)
+    for (let i = 0; i < 5; i++) {
+      await database.advance(31_000)
+      expect(await turn()).toBe(10)
+    }
+    expect(await broker.lag(jobsTopic('inference'))).toBe(20)
+  })
+
+  it('finds one lost record behind a queue that is never short', async () => {
+    await createMany(1, false)
+    await database.advance(1_000)
+    await createMany(20, true)
+    await broker.submit(jobsTopic('inference'), Buffer.from('a record of an attached call'))
+    const { turn } = await openTurns({ slots: 4, running: 4 })
+    await database.advance(301_000)
+    expect(await turn()).toBe(5)
+  })
+})
+
+describe('a loop', () => {
+  it('never overlaps itself, and goes on at once while there is more', async () => {
+    let [running, overlaps, turns] = [0, 0, 0]
+    const loop = new Loop({
+      name: 'test',
+      intervalMs: 3_600_000,
+      log: silentLog,
+      canRun: () => true,
+      async run() {
+        running++
+        if (running > 1) overlaps++
+        await new Promise((resolve) => setTimeout(resolve, 1))
+        running--
+        turns++
+        return turns < 5
+      },
+    })
+    await until(() => turns === 5)
+    await loop.stop()
+    expect(overlaps).toBe(0)
+    expect(turns).toBe(5)
+  })
+
+  it('tells of an outage once, goes on, and waits for the turn under way when it is stopped', async () => {
+    const lines: string[] = []
+    const say = (_fields: object, message: string) => lines.push(message)
+    const log = { error: say, info: say } as unknown as typeof silentLog
+    let [isAway, failures, turns] = [true, 0, 0]
+    let held: PromiseWithResolvers<void> | undefined
+    const loop = new Loop({
+      name: 'test',
+      intervalMs: 1,
+      log,
+      canRun: () => true,
+      async run() {
+        if (isAway) failures++
+        if (isAway) throw new Error('away')
+        turns++
+        await held?.promise
+      },
+    })
+    await until(() => failures > 2)
+    expect(loop.problem).toBe("The scheduler's loop 'test' fails.")
+    isAway = false
+    await until(() => turns > 2)
+    expect(loop.problem).toBeUndefined()
+    expect(lines).toEqual(['scheduler loop failed; trying again', 'scheduler loop works again'])
+    held = Promise.withResolvers<void>()
+    const before = turns
+    await until(() => turns > before)
+    let hasStopped = false
+    const stopping = loop.stop().then(() => {
+      hasStopped = true
+    })
+    await new Promise((resolve) => setImmediate(resolve))
+    expect(hasStopped).toBe(false)
+    held.resolve()
+    await stopping
+    expect(turns).toBe(before + 1)
+  })
+})

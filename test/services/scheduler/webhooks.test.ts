@@ -1,0 +1,378 @@
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import { describe, expect, it } from 'vitest'
+import { outcomeOf, RETRIES_MS } from '#services/scheduler/webhook-outcome.ts'
+import { webhookKey } from '#services/scheduler/webhook-secret.ts'
+import { type WebhookOptions, WebhookSender } from '#services/scheduler/webhooks.ts'
+import { ServiceError } from '#shared/error.ts'
+import { Metrics } from '#shared/metrics.ts'
+import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
+import { silentLog } from '../../support/jobs/jobs.ts'
+import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from '../../support/jobs/stores.ts'
+import { until } from '../../support/stack.ts'
+
+const SECRET = `whsec_${Buffer.from('a secret of thirty-two characters').toString('base64')}`
+const client = new OpenAI({ apiKey: 'none', webhookSecret: SECRET })
+
+/** One request as a receiver got it. */
+interface Received {
+  readonly path: string
+  readonly headers: IncomingHttpHeaders
+  readonly body: string
+}
+
+interface Receiver extends AsyncDisposable {
+  readonly url: string
+  readonly port: number
+  readonly received: Received[]
+}
+
+type Answer = (res: ServerResponse, received: Received) => void
+
+async function openReceiver(answer: Answer = (res) => void res.end()): Promise<Receiver> {
+  const received: Received[] = []
+  const server = createServer((req, res) => {
+    let body = ''
+    req.setEncoding('utf8').on('data', (chunk) => {
+      body += chunk
+    })
+    req.on('end', () => {
+      const one = { path: req.url ?? '', headers: req.headers, body }
+      received.push(one)
+      answer(res, one)
+    })
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  return {
+    url: `http://127.0.0.1:${port}/hook`,
+    port,
+    received,
+    async [Symbol.asyncDispose]() {
+      server.close()
+      server.closeAllConnections()
+      await once(server, 'close')
+    },
+  }
+}
+
+/** A store, and a sender whose turns are ours. */
+interface Setup extends AsyncDisposable {
+  readonly store: Store
+  readonly database: TestDatabase
+  readonly sender: WebhookSender
+  readonly metrics: Metrics
+  /** One turn, and everything it started. Gives the deliveries of a job after it. */
+  deliver(jobId: string): ReturnType<Store['listDeliveries']>
+}
+
+async function openSetup(changes: Partial<WebhookOptions> = {}): Promise<Setup> {
+  const database = await openSqliteDatabase()
+  const store = await database.open()
+  const metrics = new Metrics()
+  const key = await webhookKey({ webhookSecret: SECRET, dataDir: '' })
+  const policy = { allowPrivate: true }
+  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', key, policy, ...changes })
+  return {
+    store,
+    database,
+    sender,
+    metrics,
+    async deliver(jobId) {
+      await sender.turn(new AbortController().signal)
+      await sender.drain(new AbortController().signal)
+      return await store.listDeliveries(jobId)
+    },
+    async [Symbol.asyncDispose]() {
+      await sender.drain(AbortSignal.abort())
+      await database[Symbol.asyncDispose]()
+    },
+  }
+}
+
+/** A finished job whose end a webhook wants to know. */
+async function completed(store: Store, url: string, changes: Partial<NewJob> = {}): Promise<string> {
+  const run = await running(store, { webhook: { url, events: ['job.completed'] }, ...changes })
+  await store.complete(run, { result: { ok: true } })
+  return run.id
+}
+
+describe('webhooks', () => {
+  it('reach the receiver as the official SDK verifies them', async () => {
+    await using receiver = await openReceiver()
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url, { metadata: { order: '17' } })
+    const [delivery] = await setup.deliver(id)
+    expect(delivery).toMatchObject({ state: 'delivered', status: 200, tries: 1, error: null })
+    const [received] = receiver.received as [Received]
+    expect(received.headers).toMatchObject({ 'content-type': 'application/json', 'webhook-id': delivery?.id })
+    const event = await client.webhooks.unwrap(received.body, received.headers as Record<string, string>)
+    expect(event).toEqual({
+      id: delivery?.id,
+      object: 'event',
+      type: 'job.completed',
+      created_at: Math.floor((delivery?.created_at_ms ?? 0) / 1_000),
+      data: { id, status: 'completed', endpoint: '/v1/chat/completions', metadata: { order: '17' } },
+    })
+  })
+
+  it('do not verify when a byte was changed, or under another secret', async () => {
+    await using receiver = await openReceiver()
+    await using setup = await openSetup()
+    await setup.deliver(await completed(setup.store, receiver.url))
+    const [{ body, headers }] = receiver.received as [Received]
+    const plain = headers as Record<string, string>
+    await expect(client.webhooks.unwrap(body.replace('completed', 'failed'), plain)).rejects.toThrow('signature')
+    const other = `whsec_${Buffer.from('another secret of the same length').toString('base64')}`
+    await expect(client.webhooks.unwrap(body, plain, other)).rejects.toThrow('signature')
+  })
+
+  it('are tried again after each wait of the contract, then have failed', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(500).end('no'))
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url, { retentionMs: 48 * 3_600_000 })
+    for (const waitMs of RETRIES_MS) {
+      const [delivery] = await setup.deliver(id)
+      expect(delivery).toMatchObject({ state: 'pending', status: 500, error: 'The receiver answered 500.' })
+      const tries = receiver.received.length
+      await setup.database.advance(waitMs * 0.9 - 1_000)
+      await setup.deliver(id)
+      expect(receiver.received).toHaveLength(tries)
+      await setup.database.advance(waitMs * 0.2 + 1_000)
+    }
+    expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', status: 500, tries: 8 }])
+    expect(receiver.received).toHaveLength(8)
+    expect(new Set(receiver.received.map(({ headers }) => headers['webhook-id'])).size).toBe(1)
+    expect(new Set(receiver.received.map(({ body }) => body)).size).toBe(1)
+  })
+
+  it('are delivered by a later try, signed anew', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length < 3 ? 503 : 204).end())
+    await using setup = await openSetup({ retriesMs: [1, 1, 1] })
+    const id = await completed(setup.store, receiver.url)
+    await until(async () => (await setup.deliver(id))[0]?.state === 'delivered')
+    expect(receiver.received).toHaveLength(3)
+    for (const { body, headers } of receiver.received) {
+      await client.webhooks.verifySignature(body, headers as Record<string, string>)
+    }
+  })
+
+  it('end at once when the receiver is gone', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(410).end())
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url)
+    expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', status: 410, tries: 1 }])
+    expect(await setup.metrics.webhooks.get()).toMatchObject({ values: [{ labels: { end: 'failed' }, value: 1 }] })
+  })
+
+  it('follow no redirect', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(302, { location: '/elsewhere' }).end())
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url)
+    expect(await setup.deliver(id)).toMatchObject([{ state: 'pending', status: 302 }])
+    expect(receiver.received.map(({ path }) => path)).toEqual(['/hook'])
+  })
+
+  it('wait as long as a busy receiver asks', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(429, { 'retry-after': '120' }).end())
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url)
+    await setup.deliver(id)
+    await setup.database.advance(110_000)
+    await setup.deliver(id)
+    expect(receiver.received).toHaveLength(1)
+    await setup.database.advance(11_000)
+    await setup.deliver(id)
+    expect(receiver.received).toHaveLength(2)
+  })
+
+  it('go to no private address, whatever the name said when the job was submitted', async () => {
+    await using receiver = await openReceiver()
+    const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
+    await using setup = await openSetup({ policy: { allowPrivate: false }, resolve })
+    const named = await completed(setup.store, `https://hook.example:${receiver.port}/`)
+    const literal = await completed(setup.store, `https://127.0.0.1:${receiver.port}/`)
+    expect(await setup.deliver(named)).toMatchObject([
+      { state: 'pending', status: null, error: 'The host has no public address.' },
+    ])
+    expect(await setup.store.listDeliveries(literal)).toMatchObject([{ state: 'pending', status: null }])
+    expect(receiver.received).toHaveLength(0)
+  })
+
+  it('of one job arrive in order, a failing one first', async () => {
+    await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length === 1 ? 500 : 200).end())
+    await using setup = await openSetup({ retriesMs: [1] })
+    const { store } = setup
+    const job = newJob({ webhook: { url: receiver.url, events: ['job.started', 'job.completed'] } })
+    await store.create(job)
+    await store.complete(await claimed(store, job.id, await alive(store)), { result: null })
+    await until(async () => (await setup.deliver(job.id)).every(({ state }) => state === 'delivered'))
+    const types = receiver.received.map(({ body }) => JSON.parse(body).type)
+    expect(types).toEqual(['job.started', 'job.started', 'job.completed'])
+  })
+
+  it('to one host are at most four at once, and leave room for others', async () => {
+    const held: ServerResponse[] = []
+    let isSlow = true
+    await using receiver = await openReceiver((res, { headers }) => {
+      if (isSlow && headers.host?.startsWith('slow')) held.push(res)
+      else res.end()
+    })
+    const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
+    await using setup = await openSetup({ resolve })
+    const { store, sender, database } = setup
+    const slow: string[] = []
+    for (let i = 0; i < 20; i++) slow.push(await completed(store, `http://slow.example:${receiver.port}/`))
+    const quick = await completed(store, `http://quick.example:${receiver.port}/`)
+    await until(async () => {
+      await sender.turn(new AbortController().signal)
+      return (await store.listDeliveries(quick))[0]?.state === 'delivered'
+    })
+    await until(() => held.length === 4)
+    expect(receiver.received).toHaveLength(5)
+    isSlow = false
+    for (const res of held) res.end()
+    await until(async () => {
+      await setup.deliver(quick)
+      await database.advance(10_000)
+      const deliveries = await Promise.all(slow.map((id) => store.listDeliveries(id)))
+      return deliveries.every(([delivery]) => delivery?.state === 'delivered')
+    })
+    expect(receiver.received).toHaveLength(21)
+  })
+
+  it('leave no more than thirty-two connections open', async () => {
+    const held: ServerResponse[] = []
+    await using receiver = await openReceiver((res) => void held.push(res))
+    const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
+    await using setup = await openSetup({ resolve })
+    for (let i = 0; i < 36; i++) {
+      await completed(setup.store, `http://host-${i}.example:${receiver.port}/`, { tenant: `key_${i % 3}` })
+    }
+    expect(await setup.sender.turn(new AbortController().signal)).toBe(true)
+    await until(() => held.length === 32)
+    expect(await setup.sender.turn(AbortSignal.abort())).toBe(false)
+    const waiting = setup.sender.turn(new AbortController().signal)
+    held[0]?.end()
+    await waiting
+    await until(() => held.length === 33)
+  })
+
+  it('that hang are interrupted by a drain and tried again', async () => {
+    await using receiver = await openReceiver((res) => {
+      if (receiver.received.length > 1) res.end()
+    })
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url)
+    await setup.sender.turn(new AbortController().signal)
+    await until(() => receiver.received.length === 1)
+    await setup.sender.drain(AbortSignal.abort())
+    expect(await setup.store.listDeliveries(id)).toMatchObject([
+      { state: 'pending', error: 'The try was interrupted.' },
+    ])
+    await using after = await openSetupOver(setup)
+    expect(await after.deliver(id)).toMatchObject([{ state: 'delivered', tries: 2 }])
+  })
+
+  it('of an erased job are not sent', async () => {
+    await using receiver = await openReceiver()
+    await using setup = await openSetup()
+    const id = await completed(setup.store, receiver.url)
+    expect(await setup.store.erase(EVERY_TENANT, id)).toBe(true)
+    expect(await setup.deliver(id)).toMatchObject([{ state: 'failed', error: 'The job is gone.' }])
+    expect(receiver.received).toHaveLength(0)
+  })
+})
+
+/** Another sender over the same store, as after a restart. */
+async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup> {
+  const key = await webhookKey({ webhookSecret: SECRET, dataDir: '' })
+  const policy = { allowPrivate: true }
+  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', key, policy })
+  return {
+    ...{ store, database, metrics, sender },
+    async deliver(jobId) {
+      await sender.turn(new AbortController().signal)
+      await sender.drain(new AbortController().signal)
+      return await store.listDeliveries(jobId)
+    },
+    [Symbol.asyncDispose]: () => sender.drain(AbortSignal.abort()),
+  }
+}
+
+describe('what becomes of a message', () => {
+  const answered = (status: number, headers: IncomingHttpHeaders = {}) => ({ status, headers })
+  const first = { tries: 1, ageMs: 0 }
+
+  it.each([200, 201, 204, 299])('%d delivers it', (status) => {
+    expect(outcomeOf(answered(status), first, RETRIES_MS, 0.5)).toEqual({ state: 'delivered', status })
+  })
+
+  it.each([301, 307, 400, 401, 404, 408, 429, 500, 502, 503])('%d sends it again', (status) => {
+    expect(outcomeOf(answered(status), first, RETRIES_MS, 0.5)).toMatchObject({
+      state: 'pending',
+      status,
+      retryInMs: 5_000,
+    })
+  })
+
+  it('waits between 90 and 110 % of a wait', () => {
+    const error = new ServiceError('upstream_timeout', 'silence')
+    const wait = (random: number) => outcomeOf(error, first, RETRIES_MS, random)
+    expect(wait(0)).toMatchObject({ state: 'pending', retryInMs: 4_500, error: 'silence' })
+    expect(wait(1)).toMatchObject({ state: 'pending', retryInMs: 5_500 })
+  })
+
+  it.each([
+    [429, '60', 60_000],
+    [503, '60', 60_000],
+    [500, '60', 5_000],
+    [429, '1', 5_000],
+    [429, 'soon', 5_000],
+    [429, '-1', 5_000],
+    [429, '', 5_000],
+    [429, '99999999', 10 * 3_600_000],
+    [503, 'Fri, 01 Jan 2100 00:00:00 GMT', 10 * 3_600_000],
+    [503, 'Fri, 01 Jan 2010 00:00:00 GMT', 5_000],
+  ])('%d with Retry-After: %s waits %d ms', (status, retryAfter, retryInMs) => {
+    const outcome = outcomeOf(answered(status, { 'retry-after': retryAfter }), first, RETRIES_MS, 0.5)
+    expect(outcome).toMatchObject({ state: 'pending', retryInMs })
+  })
+
+  it.each([
+    ['a message that was put back fifty times within a second', { tries: 51, ageMs: 1_000 }, 5_000],
+    ['one that was put back until its second try', { tries: 9, ageMs: 6_000 }, 60_000],
+    ['one whose first try came a day late', { tries: 1, ageMs: 24 * 3_600_000 }, 5_000],
+  ])('counts no wait as used up for %s', (_which, tried, retryInMs) => {
+    expect(outcomeOf(answered(500), tried, RETRIES_MS, 0.5)).toMatchObject({ state: 'pending', retryInMs })
+  })
+})
+
+describe('the secret of webhooks', () => {
+  it('is made once, for its owner alone, also when several ask at the same time', async () => {
+    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-secret-'))
+    try {
+      const ask = () => webhookKey({ webhookSecret: undefined, dataDir: join(dataDir, 'new') })
+      const keys = await Promise.all(Array.from({ length: 8 }, ask))
+      expect(new Set(keys.map((key) => key.toString('hex'))).size).toBe(1)
+      expect(keys[0]).toHaveLength(32)
+      const path = join(dataDir, 'new', 'webhook-secret')
+      expect((await stat(path)).mode & 0o777).toBe(0o600)
+      expect((await readFile(path, 'utf8')).trim()).toBe(`whsec_${keys[0]?.toString('base64')}`)
+      expect(await ask()).toEqual(keys[0])
+      await writeFile(path, 'nonsense')
+      await expect(ask()).rejects.toMatchObject({
+        name: 'ConfigError',
+        problems: [expect.stringContaining('WEBHOOK_SECRET')],
+      })
+    } finally {
+      await rm(dataDir, { recursive: true, force: true })
+    }
+  })
+})

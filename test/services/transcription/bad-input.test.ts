@@ -1,0 +1,275 @@
+import { gzipSync } from 'node:zlib'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { openRaw, rawRequest } from '../../support/raw-http.ts'
+import {
+  BOUNDARY,
+  FORM_TYPE,
+  formBytes,
+  type Part,
+  PLAIN,
+  partsOf,
+  SPEECH,
+  startTranscriptions,
+  TRANSCRIPTIONS,
+  type Transcriptions,
+  wav,
+} from '../../support/speech/service.ts'
+import { TEST_KEY, until } from '../../support/stack.ts'
+
+const MODEL: Part = { name: 'model', value: SPEECH }
+const AUDIO = wav(1)
+const VOICE = `data:audio/wav;base64,${wav(2).toString('base64')}`
+const audio = (value: Buffer, filename = 'a.wav'): Part => ({ name: 'file', filename, value })
+const FILE = audio(AUDIO)
+
+let service: Transcriptions
+beforeAll(async () => {
+  service = await startTranscriptions({ settings: { AUDIO_BYTES_MAX: '200000' } })
+})
+afterAll(() => service[Symbol.asyncDispose]())
+
+/** What the service says about a form that it refuses; nothing of it may be left. */
+async function refusal(parts: readonly Part[]): Promise<object> {
+  return await errorOf(await service.uploadParts(parts))
+}
+
+async function errorOf(response: Response): Promise<object> {
+  const { error } = (await response.json()) as { error: object }
+  await until(async () => (await service.blobs()).length === 0)
+  return { status: response.status, ...error }
+}
+
+/** Sends bytes as the body of a form. */
+async function sendBytes(body: Buffer | string, headers: Record<string, string> = {}): Promise<object> {
+  return await errorOf(
+    await fetch(service.url + TRANSCRIPTIONS, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': FORM_TYPE, ...headers },
+      body: typeof body === 'string' ? body : new Uint8Array(body),
+    }),
+  )
+}
+
+describe('the file is refused', () => {
+  it.each<[string, Part[], object]>([
+    ['when there is none', [MODEL], { code: 'missing_required_parameter' }],
+    [
+      'when it is empty',
+      [MODEL, audio(Buffer.alloc(0))],
+      { code: 'invalid_audio', message: 'The audio file is empty.' },
+    ],
+    ['when there are two', [FILE, FILE, MODEL], { code: 'invalid_value' }],
+    ['without a filename', [{ name: 'file', type: 'audio/wav', value: AUDIO }, MODEL], { code: 'invalid_type' }],
+    ['with an empty filename', [audio(AUDIO, ''), MODEL], { code: 'invalid_type' }],
+    ['as a plain field', [{ name: 'file', value: '/tmp/speech.wav' }, MODEL], { code: 'invalid_type' }],
+    ['as a data URL in a plain field', [{ name: 'file', value: VOICE }, MODEL], { code: 'invalid_type' }],
+    [
+      'when it is text',
+      [MODEL, audio(Buffer.from('<html><body>404 Not Found</body></html>'))],
+      { code: 'invalid_audio' },
+    ],
+    ['when it is an archive', [MODEL, audio(Buffer.from('PK\x03\x04....'), 'a.mp3')], { code: 'invalid_audio' }],
+    ['when it is compressed', [MODEL, audio(gzipSync(AUDIO))], { code: 'invalid_audio' }],
+    ['when it is a picture', [MODEL, audio(Buffer.from('\x89PNG\r\n\x1a\n', 'latin1'))], { code: 'invalid_audio' }],
+    ['when it is a RIFF of pictures', [MODEL, audio(Buffer.from('RIFF\0\0\0\0WEBPVP8 '))], { code: 'invalid_audio' }],
+    [
+      'when it ends within its tag',
+      [MODEL, audio(Buffer.from('ID3\x04\0\0\0\0\x7f\x7fTIT2'), 'a.mp3')],
+      { code: 'invalid_audio' },
+    ],
+    ['when nothing tells what it is', [MODEL, audio(Buffer.alloc(99), 'upload')], { code: 'invalid_audio' }],
+    ['when its name has another kind', [MODEL, audio(Buffer.alloc(99), 'a.txt')], { code: 'invalid_audio' }],
+  ])('%s', async (_when, parts, error) => {
+    expect(await refusal(parts)).toMatchObject({ status: 400, type: 'invalid_request_error', param: 'file', ...error })
+  })
+
+  it('when it is one byte over the limit, and not when it has just that', async () => {
+    const largest = Buffer.concat([AUDIO, Buffer.alloc(200_000 - AUDIO.length)])
+
+    expect((await service.uploadParts([MODEL, audio(largest)])).status).toBe(200)
+    expect(await refusal([MODEL, audio(Buffer.concat([largest, Buffer.of(0)]))])).toMatchObject({
+      status: 413,
+      code: 'request_too_large',
+      param: 'file',
+    })
+  })
+
+  it('at once when its Content-Length is over the limit', async () => {
+    using client = await openRaw(service.url)
+
+    client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [...HEADERS, 'content-length: 99000000'], '--'))
+
+    expect((await client.answer()).status).toBe(413)
+  })
+
+  it('under another name', async () => {
+    const parts = [{ name: 'audio', filename: 'a.wav', value: AUDIO }, MODEL]
+
+    expect(await refusal(parts)).toMatchObject({ status: 400, param: 'audio', code: 'invalid_value' })
+  })
+})
+
+describe('a field is refused', () => {
+  const fields = (more: Record<string, string | string[]>) => refusal(partsOf({ model: SPEECH, ...more }))
+
+  it.each<[string, Record<string, string | string[]>, object]>([
+    ['temperature', { temperature: '1.1' }, { code: 'decimal_above_max_value' }],
+    ['temperature', { temperature: '-0.1' }, { code: 'decimal_below_min_value' }],
+    ['temperature', { temperature: 'warm' }, { code: 'invalid_type' }],
+    ['temperature', { temperature: 'NaN' }, { code: 'invalid_type' }],
+    ['temperature', { temperature: ['0.1', '0.2'] }, { code: 'invalid_value' }],
+    ['response_format', { response_format: 'xml' }, { code: 'invalid_value' }],
+    ['language', { language: 'english' }, { code: 'invalid_language_format' }],
+    ['language', { language: 'en-US' }, { code: 'invalid_language_format' }],
+    ['language', { language: 'xx' }, { code: 'invalid_language_format' }],
+    ['languages[1]', { 'languages[]': ['de', 'xx'] }, { code: 'invalid_language_format' }],
+    ['stream', { stream: 'yes' }, { code: 'invalid_type' }],
+    ['stream', { stream: 'true', response_format: 'srt' }, { code: 'unsupported_value' }],
+    ['stream', { stream: 'true', response_format: 'vtt' }, { code: 'unsupported_value' }],
+    ['stream', { stream: 'true', response_format: 'verbose_json' }, { code: 'unsupported_value' }],
+    ['timestamp_granularities', { 'timestamp_granularities[]': 'word' }, { code: 'unsupported_value' }],
+    ['timestamp_granularities', { 'timestamp_granularities[]': 'segment', response_format: 'srt' }, {}],
+    ['timestamp_granularities[0]', { 'timestamp_granularities[]': 'letter', response_format: 'verbose_json' }, {}],
+    ['include', { 'include[]': 'logprobs', response_format: 'verbose_json' }, { code: 'unsupported_value' }],
+    ['include', { 'include[]': 'logprobs', response_format: 'text' }, { code: 'unsupported_value' }],
+    ['include[0]', { 'include[]': 'everything' }, { code: 'invalid_value' }],
+    ['chunking_strategy', { chunking_strategy: 'none' }, {}],
+    ['chunking_strategy', { chunking_strategy: '{"type":' }, { code: 'invalid_value' }],
+    ['chunking_strategy.threshold', { chunking_strategy: '{"type":"server_vad","threshold":2}' }, {}],
+    ['chunking_strategy.type', { 'chunking_strategy[threshold]': '0.5' }, { code: 'missing_required_parameter' }],
+    ['chunking_strategy[type]', { chunking_strategy: 'auto', 'chunking_strategy[type]': 'server_vad' }, {}],
+    ['store', { store: 'maybe' }, { code: 'invalid_type' }],
+  ])('%s: %j', async (param, more, error) => {
+    expect(await fields(more)).toMatchObject({ status: 400, param, ...error })
+  })
+
+  it.each<[string, string, object]>([
+    ['prompt', 'a'.repeat(20_000), { code: 'string_above_max_length' }],
+    ['prompt', 'a'.repeat(5_000_000), { code: 'string_above_max_length' }],
+    ['chunking_strategy', '{"a":'.repeat(50_000), { code: 'invalid_value' }],
+  ])('%s, when it is very long', async (param, value, error) => {
+    expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
+  })
+
+  it('model, when it is missing, unknown, or does something else', async () => {
+    expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
+    expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
+    expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })
+    expect(await refusal(partsOf({ model: 'echo-1' }))).toMatchObject({ status: 400, code: 'model_not_supported' })
+  })
+
+  it.each<[string, Record<string, string>]>([
+    ['language', { language: 'de' }],
+    ['response_format', { response_format: 'diarized_json' }],
+    ['include', { 'include[]': 'logprobs' }],
+    ['timestamp_granularities', { response_format: 'verbose_json', 'timestamp_granularities[]': 'word' }],
+  ])('%s that the model cannot do: %j', async (param, more) => {
+    const error = await refusal(partsOf({ model: PLAIN, ...more }))
+
+    expect(error).toMatchObject({ status: 400, param, code: 'unsupported_value' })
+  })
+
+  it('when there are too many', async () => {
+    const many = Array.from({ length: 300 }, (_, index) => ({ name: `x${index}`, value: 'y' }))
+
+    expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 400, message: /too many parts/ })
+  })
+
+  it('when they are too large together', async () => {
+    const many = Array.from({ length: 6 }, () => ({ name: 'x', value: Buffer.alloc(4_000_000, 'a') }))
+
+    expect(await refusal([FILE, ...many, MODEL])).toMatchObject({ status: 413, code: 'request_too_large' })
+  })
+
+  it('when it has no name', async () => {
+    expect(await refusal([FILE, { value: 'x' }, MODEL])).toMatchObject({ status: 400, message: /no name/ })
+  })
+})
+
+describe('known speakers are refused', () => {
+  const NAMES = 'known_speaker_names[]'
+  const VOICES = 'known_speaker_references[]'
+  const speakers = (names: string[], voices: string[], format = 'diarized_json') =>
+    refusal(partsOf({ model: SPEECH, response_format: format, [NAMES]: names, [VOICES]: voices }))
+
+  it.each<[string, string[], string[], object]>([
+    ['five', ['a', 'b', 'c', 'd', 'e'], [VOICE, VOICE, VOICE, VOICE, VOICE], { code: 'array_above_max_length' }],
+    ['names without references', ['a', 'b'], [VOICE], { param: 'known_speaker_references' }],
+    ['references without names', [], [VOICE], { param: 'known_speaker_names' }],
+    ['a name twice', ['a', 'a'], [VOICE, VOICE], { param: 'known_speaker_names[1]' }],
+    ['a name that is long', ['a'.repeat(101)], [VOICE], { param: 'known_speaker_names[0]' }],
+    ['an address', ['a'], ['https://example.com/a.wav'], { param: 'known_speaker_references[0]' }],
+    ['base64 that is none', ['a'], ['data:audio/wav;base64,%%%'], { param: 'known_speaker_references[0]' }],
+    ['a picture', ['a'], ['data:image/png;base64,iVBORw0KGgo='], { code: 'invalid_audio' }],
+    ['a voice of megabytes', ['a'], [`${VOICE}${'A'.repeat(4_200_000)}`], { code: 'string_above_max_length' }],
+  ])('%s', async (_what, names, voices, error) => {
+    expect(await speakers(names, voices)).toMatchObject({ status: 400, ...error })
+  })
+
+  it('where speakers are not told apart', async () => {
+    expect(await speakers(['a'], [VOICE], 'json')).toMatchObject({ status: 400, param: 'known_speaker_names' })
+  })
+})
+
+describe('a body is refused', () => {
+  const FORM = formBytes([FILE, MODEL])
+
+  it.each<[string, Buffer | string, Record<string, string>, object]>([
+    ['of JSON', '{"model":"speech-1"}', { 'content-type': 'application/json' }, { status: 415 }],
+    ['of a simple form', 'model=speech-1', { 'content-type': 'application/x-www-form-urlencoded' }, { status: 415 }],
+    ['of audio alone', AUDIO, { 'content-type': 'audio/wav' }, { status: 415 }],
+    ['that is compressed', gzipSync(FORM), { 'content-encoding': 'gzip' }, { status: 415 }],
+    ['whose type names no boundary', FORM, { 'content-type': 'multipart/form-data' }, { status: 400 }],
+    ['whose boundary is too long', FORM, { 'content-type': `multipart/form-data; boundary=${'b'.repeat(300)}` }, {}],
+    ['whose boundary is another', FORM, { 'content-type': 'multipart/form-data; boundary=other' }, {}],
+    ['that ends within its file', FORM.subarray(0, 9_000), {}, { message: /not a whole form/ }],
+    ['that ends within a field', FORM.subarray(0, -50), {}, {}],
+    ['that ends before its last boundary', FORM.subarray(0, -BOUNDARY.length - 6), {}, {}],
+    ['that is no form', 'hello', {}, {}],
+    ['that has no parts', `--${BOUNDARY}--\r\n`, {}, { code: 'missing_required_parameter' }],
+    ['that is empty', '', {}, {}],
+  ])('%s', async (_what, body, headers, error) => {
+    expect(await sendBytes(body, headers)).toMatchObject({ status: 400, type: 'invalid_request_error', ...error })
+  })
+
+  it('of JSON whose file was made to look like a stored one', async () => {
+    const file = { blob: 'upl_of_somebody_else', sha256: '00', bytes: 1, format: 'wav' }
+
+    const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
+
+    expect(await errorOf(response)).toMatchObject({ status: 400, param: 'body.file.data' })
+  })
+
+  it.each<[string, unknown, object]>([
+    ['a missing file', undefined, { param: 'body.file', code: 'missing_required_parameter' }],
+    ['an address', 'https://example.com/a.wav', { param: 'body.file', code: 'invalid_value' }],
+    ['bad base64', 'data:audio/wav;base64,*', { param: 'body.file', code: 'invalid_value' }],
+    ['bad base64 beside a name', { data: '*', filename: 'a.wav' }, { param: 'body.file.data' }],
+    ['an empty file', { data: '' }, { param: 'body.file', code: 'invalid_audio' }],
+    ['a picture', 'data:audio/wav;base64,iVBORw0KGgo=', { param: 'body.file', code: 'invalid_audio' }],
+    ['a large file', { data: 'A'.repeat(270_000) }, { status: 413, param: 'body.file' }],
+    ['a number', 7, { param: 'body.file', code: 'invalid_type' }],
+  ])('of JSON with %s', async (_what, file, error) => {
+    const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
+
+    expect(await errorOf(response)).toMatchObject({ status: 400, ...error })
+  })
+
+  it('without a key, before any of it is read', async () => {
+    using client = await openRaw(service.url)
+
+    client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [`content-type: ${FORM_TYPE}`, 'content-length: 1000'], 'x'))
+
+    expect((await client.answer()).status).toBe(401)
+  })
+})
+
+describe('what is not offered', () => {
+  it('is a translation: 404', async () => {
+    const response = await service.post('/v1/audio/translations', {})
+
+    expect(response.status).toBe(404)
+  })
+})
+
+const HEADERS = ['host: test', `authorization: Bearer ${TEST_KEY}`, `content-type: ${FORM_TYPE}`]

@@ -1,0 +1,128 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import type { TranscriptSegment, Word } from '#schemas/transcription.ts'
+import { SpeakerLabels } from '#services/transcription/speakers.ts'
+import type { Turn } from '#shared/engines/local/audio-tools.ts'
+import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
+
+/** A segment of words that take a second each, from `start` on. */
+function say(text: string, start = 0): TranscriptSegment {
+  const words = text.split(' ').map((word, at): Word => ({ word, start: start + at, end: start + at + 1 }))
+  return { ...NO_FIGURES, start, end: start + words.length, text: ` ${text}`, words }
+}
+
+function turn(speaker: string, start: number, end: number): Turn {
+  return { speaker, start, end }
+}
+
+/** Who says what. */
+function shown(pieces: readonly TranscriptSegment[]): string[] {
+  return pieces.map(({ speaker, text }) => `${speaker}:${text}`)
+}
+
+describe('a segment is cut where the speaker changes', () => {
+  test('and each piece has its own words, times and number', () => {
+    const labels = new SpeakerLabels([turn('x', 0, 2.1), turn('y', 2.1, 4)], [])
+    const [first, second] = labels.split({ ...say('How are you? Fine'), tokens: [1, 2] })
+    expect([first, second]).toMatchObject([
+      { id: 0, speaker: 'A', text: ' How are ', start: 0, end: 2, tokens: [] },
+      { id: 1, speaker: 'B', text: 'you? Fine', start: 2, end: 4, tokens: [] },
+    ])
+    expect(second?.words?.map(({ word }) => word)).toEqual(['you?', 'Fine'])
+  })
+
+  test('but not at a stray word at the edge of a turn', () => {
+    const short = say('one two three')
+    const words = short.words?.map((word, at) => (at === 1 ? { ...word, start: 1.2, end: 1.5 } : word))
+    const labels = new SpeakerLabels([turn('x', 0, 1.1), turn('y', 1.1, 1.6), turn('x', 1.6, 3)], [])
+    expect(shown(labels.split({ ...short, ...(words && { words }) }))).toEqual(['A: one two three'])
+  })
+
+  test('and a word belongs to who talks during most of it, or next to it', () => {
+    const labels = new SpeakerLabels([turn('x', 0, 0.4), turn('y', 0.4, 1.2), turn('z', 9, 10)], [])
+    expect(shown(labels.split(say('mine yours theirs')))).toEqual(['A: mine yours theirs'])
+    expect(shown(labels.split(say('far', 8)))).toEqual(['B: far'])
+  })
+})
+
+describe('a segment without words is its speaker’s who talks during most of it', () => {
+  test.each([
+    ['one of two', [turn('x', 0, 1), turn('y', 1, 4)], 'y'],
+    ['several turns that sum up', [turn('x', 0, 1), turn('y', 1, 2.5), turn('x', 2.5, 4)], 'x'],
+    ['nobody, and the nearest is taken', [turn('x', 6, 7), turn('y', 5, 6)], 'y'],
+  ])('%s', (_, turns, speaker) => {
+    const { words: _words, ...segment } = say('one two three four')
+    const labels = new SpeakerLabels(turns, ['x', 'y'])
+    expect(labels.split(segment)).toMatchObject([{ speaker, text: segment.text, end: 4 }])
+  })
+
+  test('and without any turn there is one speaker', () => {
+    expect(shown(new SpeakerLabels([], []).split(say('hello')))).toEqual(['A: hello'])
+  })
+})
+
+describe('names', () => {
+  test('of known speakers stay, the others are letters in the order of what is said', () => {
+    const turns = [turn('B', 0, 1), turn('agent', 1, 2), turn('A', 2, 3), turn('B', 3, 4)]
+    const labels = new SpeakerLabels(turns, ['agent'])
+    const pieces = [say('one', 0), say('two', 1), say('three', 2), say('four', 3)].flatMap((each) => labels.split(each))
+    expect(pieces.map(({ speaker }) => speaker)).toEqual(['A', 'agent', 'B', 'A'])
+  })
+
+  test('never take a letter that is somebody’s name', () => {
+    const labels = new SpeakerLabels([turn('x', 0, 1), turn('A', 1, 2)], ['A'])
+    expect([say('one', 0), say('two', 1)].flatMap((each) => labels.split(each)).map(({ speaker }) => speaker)).toEqual([
+      'B',
+      'A',
+    ])
+  })
+
+  test('go on after Z', () => {
+    const turns = Array.from({ length: 28 }, (_, at) => turn(`s${at}`, at, at + 1))
+    const labels = new SpeakerLabels(turns, [])
+    const names = turns.flatMap((_, at) => labels.split(say('x', at))).map(({ speaker }) => speaker)
+    expect(names.slice(24)).toEqual(['Y', 'Z', 'AA', 'AB'])
+  })
+})
+
+describe('whatever the turns and the words', () => {
+  const turns = fc.array(
+    fc.record({
+      start: fc.integer({ min: 0, max: 60 }),
+      length: fc.integer({ min: 0, max: 20 }),
+      speaker: fc.constantFrom('x', 'y', 'z'),
+    }),
+  )
+  const texts = fc.array(fc.constantFrom('a', 'I', 'said:', 'no', 'no', 'été', '🎉', '—', 'is-not'), { maxLength: 30 })
+  const labelled = fc.record({
+    turns,
+    texts,
+    hasWords: fc.boolean(),
+    lost: fc.nat(29),
+    start: fc.integer({ min: 0, max: 60 }),
+  })
+
+  test('all text is kept in order, pieces follow each other, each with one speaker and its words', () => {
+    fc.assert(
+      fc.property(labelled, ({ turns, texts, hasWords, lost, start }) => {
+        const segment = say(texts.join(' '), start)
+        // An engine may tell words otherwise than it writes them.
+        const words = segment.words
+          ?.map((word, at) => (at === lost ? { ...word, word: '?' } : word))
+          .filter(({ word }) => word !== '')
+        const given = { ...segment, ...(hasWords && words ? { words } : { words: [] }) }
+        const list = turns.map(({ start, length, speaker }) => turn(speaker, start, start + length))
+        const pieces = new SpeakerLabels(list, []).split(given)
+        expect(pieces.map(({ text }) => text).join('')).toBe(segment.text)
+        expect(pieces.flatMap((piece) => piece.words ?? [])).toEqual(given.words)
+        expect(pieces.map(({ id }) => id)).toEqual(pieces.map((_, at) => at))
+        expect([pieces[0]?.start, pieces.at(-1)?.end]).toEqual([segment.start, segment.end])
+        for (const [at, piece] of pieces.entries()) {
+          expect(piece.start).toBeLessThanOrEqual(piece.end)
+          expect(piece.speaker).toMatch(/^[A-C]$/)
+          if (at > 0) expect(piece.speaker).not.toBe(pieces[at - 1]?.speaker)
+        }
+      }),
+    )
+  })
+})

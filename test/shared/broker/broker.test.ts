@@ -1,0 +1,267 @@
+/**
+ * The conformance suite of the broker port: every promise in `broker.ts`, over each adapter. What only a real Kafka can
+ * break (broker restarts, killed processes) is in `broker-kafka.test.ts`.
+ */
+import { afterEach, describe, expect, inject, it } from 'vitest'
+import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
+import { openMemoryBroker } from '#shared/broker/memory.ts'
+import { newId } from '#shared/id.ts'
+import { until } from '../../support/stack.ts'
+
+const HOUR_MS = 3_600_000
+const TOPICS: readonly Topic[] = [
+  { name: 'jobs', partitions: 2, retentionMs: HOUR_MS, kind: 'queue' },
+  { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' },
+]
+const WITHIN = { withinMs: 20_000 }
+const never = new AbortController().signal
+const kafka = inject('kafka')
+
+/** Opens several brokers on one transport: processes of a fleet, as far as the port can tell. */
+type OpenFleet = () => () => Promise<Broker>
+
+const ADAPTERS: { name: string; isKafka: boolean; fleet: OpenFleet }[] = [
+  { name: 'memory', isKafka: false, fleet: memoryFleet },
+  { name: 'kafka, share groups', isKafka: true, fleet: () => kafkaFleet('share') },
+  { name: 'kafka, classic groups', isKafka: true, fleet: () => kafkaFleet('classic') },
+]
+
+const opened: Broker[] = []
+let ended = new AbortController()
+afterEach(async () => {
+  ended.abort()
+  ended = new AbortController()
+  await Promise.all(opened.splice(0).map((broker) => broker.close()))
+})
+
+function memoryFleet() {
+  const shared = openMemoryBroker({ topics: TOPICS })
+  return async () => {
+    const broker = await shared
+    opened.push(broker)
+    return broker
+  }
+}
+
+function kafkaFleet(client: 'share' | 'classic', prefix = `${newId('t', 8)}.`) {
+  return async () => {
+    const broker = await openKafkaBroker({
+      brokers: [kafka ?? ''],
+      client,
+      prefix,
+      topics: TOPICS,
+      clientId: 'test',
+      onProblem: () => undefined,
+    })
+    opened.push(broker)
+    return broker
+  }
+}
+
+for (const { name, isKafka, fleet } of ADAPTERS) {
+  describe.skipIf(isKafka && !kafka)(`the broker on ${name}`, () => {
+    it('gives a submitted record to a taker, and never again once it is acknowledged', async () => {
+      const broker = await fleet()()
+      const first = await broker.openQueue('jobs')
+      await broker.submit('jobs', Buffer.from('a'))
+      const [delivery] = await takeSome(first, 1)
+      expect(delivery).toMatchObject({ value: Buffer.from('a'), deliveryCount: 1 })
+      expect(delivery?.position).toMatch(/^jobs\/\d@\d+$/)
+      delivery?.acknowledge()
+      await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+      await first.close()
+      await broker.submit('jobs', Buffer.from('b'))
+      const second = await broker.openQueue('jobs')
+      expect(await values(takeSome(second, 1))).toEqual(['b'])
+    })
+
+    it('takes what was submitted before the first member joined', async () => {
+      const broker = await fleet()()
+      await broker.submit('jobs', Buffer.from('early'))
+      const queue = await broker.openQueue('jobs')
+      expect(await values(takeSome(queue, 1))).toEqual(['early'])
+    })
+
+    it('hands out no more than asked for, and the rest to the next taker', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      await submitAll(broker, 20)
+      const seen: string[] = []
+      while (seen.length < 20) {
+        const deliveries = await queue.take(3, never)
+        expect(deliveries.length).toBeLessThanOrEqual(3)
+        for (const delivery of deliveries) {
+          seen.push(String(delivery.value))
+          delivery.acknowledge()
+        }
+      }
+      expect(new Set(seen).size).toBe(20)
+    })
+
+    it('gives none when the taker gives up, and keeps what comes afterwards', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      await warmUp(broker, queue)
+      const giveUp = new AbortController()
+      const taking = queue.take(5, giveUp.signal)
+      giveUp.abort()
+      expect(await taking).toEqual([])
+      await submitAll(broker, 5)
+      expect((await values(takeSome(queue, 5))).toSorted()).toEqual(['0', '1', '2', '3', '4'])
+    })
+
+    it('gives what a closed member held to another', async () => {
+      const open = fleet()
+      const leaving = await (await open()).openQueue('jobs')
+      const broker = await open()
+      await broker.submit('jobs', Buffer.from('a'))
+      await takeSome(leaving, 1)
+      await leaving.close()
+      const staying = await broker.openQueue('jobs')
+      expect(await values(takeSome(staying, 1))).toEqual(['a'])
+    })
+
+    it('gives a released record out again, and counts', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      await broker.submit('jobs', Buffer.from('a'))
+      const [first] = await takeSome(queue, 1)
+      first?.release()
+      const [second] = await takeSome(queue, 1)
+      expect(String(second?.value)).toBe('a')
+      expect(second?.deliveryCount).toBe(2)
+      second?.acknowledge()
+    })
+
+    it('takes the first word about a record and ignores later ones', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      await broker.submit('jobs', Buffer.from('a'))
+      const [delivery] = await takeSome(queue, 1)
+      delivery?.acknowledge()
+      delivery?.release()
+      delivery?.acknowledge()
+      await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+      await broker.submit('jobs', Buffer.from('b'))
+      expect(await values(takeSome(queue, 1))).toEqual(['b'])
+    })
+
+    it('hands every record to exactly one of three members', async () => {
+      const open = fleet()
+      const broker = await open()
+      const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
+      const seen: string[] = []
+      const working = members.map((member) => work(member, seen, ended.signal))
+      // A classic group may hand running records out twice while members join: they come first.
+      await until(() => submitAll(broker, 1).then(() => seen.length > 0), WITHIN)
+      await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+      seen.length = 0
+      await submitAll(broker, 300)
+      await until(() => seen.length >= 300, WITHIN)
+      await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+      ended.abort()
+      await Promise.all(working)
+      expect(seen.toSorted()).toEqual(Array.from({ length: 300 }, (_, i) => String(i)).toSorted())
+    })
+
+    it('says how many records nobody acknowledged', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      await warmUp(broker, queue)
+      await submitAll(broker, 3)
+      await until(async () => (await broker.lag('jobs')) === 3, WITHIN)
+      for (const delivery of await takeSome(queue, 3)) delivery.acknowledge()
+      await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+    })
+
+    it('hands what is sent after receiving began to every receiver, in the order it was sent', async () => {
+      const open = fleet()
+      const sender = await open()
+      await sender.send('replies', 1, 'before', Buffer.from('before'))
+      const [here, there] = [[] as string[], [] as string[]]
+      await sender.receive('replies', 1, ({ key, value }) => here.push(`${key}:${value}`))
+      await (await open()).receive('replies', 1, ({ key, value }) => there.push(`${key}:${value}`))
+      const sent = Array.from({ length: 500 }, (_, i) => `${i % 7}:${i}`)
+      await Promise.all(sent.map((text) => sender.send('replies', 1, text.split(':')[0] ?? '', bufferAfterColon(text))))
+      await until(() => here.length >= 500 && there.length >= 500, WITHIN)
+      expect(here).toEqual(sent)
+      expect(there).toEqual(sent)
+    })
+
+    it('hands a receiver its own partition only, and nothing after it closed', async () => {
+      const broker = await fleet()()
+      const mine: string[] = []
+      const others: string[] = []
+      const receiver = await broker.receive('replies', 0, ({ value }) => mine.push(String(value)))
+      await broker.receive('replies', 2, ({ value }) => others.push(String(value)))
+      await Promise.all([0, 1, 2, 3].map((p) => broker.send('replies', p, 'k', Buffer.from(`to ${p}`))))
+      await until(() => mine.length > 0 && others.length > 0, WITHIN)
+      await receiver.close()
+      await broker.send('replies', 0, 'k', Buffer.from('late'))
+      await broker.send('replies', 2, 'k', Buffer.from('last'))
+      await until(() => others.includes('last'), WITHIN)
+      expect(mine).toEqual(['to 0'])
+      expect(others).toEqual(['to 2', 'last'])
+    })
+
+    it('tolerates closing everything twice, and refuses work afterwards', async () => {
+      const broker = await fleet()()
+      const queue = await broker.openQueue('jobs')
+      const receiver = await broker.receive('replies', 0, () => undefined)
+      for (const closable of [queue, queue, receiver, receiver, broker, broker]) await closable.close()
+      expect(await queue.take(1, never)).toEqual([])
+      await expect(broker.submit('jobs', Buffer.from('a'))).rejects.toMatchObject({ code: 'overloaded' })
+      await expect(broker.send('replies', 0, 'k', Buffer.from('a'))).rejects.toMatchObject({ code: 'overloaded' })
+      expect(broker.isReachable).toBe(false)
+    })
+
+    it('takes no more into its buffers than their bound', async () => {
+      const broker = await fleet()()
+      const piece = Buffer.alloc(500_000)
+      const submits = await Promise.allSettled(Array.from({ length: 600 }, () => broker.submit('jobs', piece)))
+      const refused = submits.filter((result) => result.status === 'rejected')
+      expect(refused.length).toBeGreaterThan(0)
+      for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded' })
+    })
+  })
+}
+
+/** Takes until there are `count`, in as many calls as it needs. */
+async function takeSome(queue: QueueConsumer, count: number): Promise<Delivery[]> {
+  const deliveries: Delivery[] = []
+  await until(async () => {
+    deliveries.push(...(await queue.take(count - deliveries.length, never)))
+    return deliveries.length >= count
+  }, WITHIN)
+  return deliveries
+}
+
+/** One record through the queue, so that the member has its partitions. */
+async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
+  await broker.submit('jobs', Buffer.from('warm'))
+  for (const delivery of await takeSome(queue, 1)) delivery.acknowledge()
+  await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+}
+
+/** Takes and acknowledges until the signal. A loop that outlived its test would spin on a closed member. */
+async function work(member: QueueConsumer, seen: string[], signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    for (const delivery of await member.take(5, signal)) {
+      seen.push(String(delivery.value))
+      delivery.acknowledge()
+    }
+  }
+}
+
+async function submitAll(broker: Broker, count: number): Promise<void> {
+  await Promise.all(Array.from({ length: count }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
+}
+
+async function values(deliveries: Promise<Delivery[]>): Promise<string[]> {
+  return (await deliveries).map(({ value }) => String(value))
+}
+
+function bufferAfterColon(text: string): Buffer {
+  return Buffer.from(text.slice(text.indexOf(':') + 1))
+}

@@ -1,0 +1,192 @@
+/** Share groups and classic groups on the same topics of a real Kafka, one after the other and at once. */
+import { once } from 'node:events'
+import { type AddressInfo, createServer } from 'node:net'
+import kafkajs from 'kafkajs'
+import { describe, expect, inject, it, vi } from 'vitest'
+import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
+import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
+import { newId } from '#shared/id.ts'
+import { Starvation } from '#shared/process/starvation.ts'
+import { openFleet } from '../../support/processes/fleet.ts'
+import { until } from '../../support/stack.ts'
+
+const kafka = inject('kafka')
+const HOUR_MS = 3_600_000
+const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: 72 * HOUR_MS, retentionMsMin: HOUR_MS, kind: 'queue' }
+const WITHIN = { withinMs: 40_000 }
+const never = new AbortController().signal
+type Client = 'share' | 'classic'
+
+async function open(prefix: string, client: Client, said: string[] = []): Promise<Broker> {
+  const onProblem = (message: string) => said.push(message)
+  return await openKafkaBroker({ brokers: [kafka ?? ''], client, prefix, topics: [JOBS], clientId: 'test', onProblem })
+}
+
+/** Takes and acknowledges until `count` records came. */
+async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
+  const taken: string[] = []
+  await until(async () => {
+    for (const delivery of await queue.take(100, never)) {
+      taken.push(String(delivery.value))
+      delivery.acknowledge()
+    }
+    return taken.length >= count
+  }, WITHIN)
+  return taken
+}
+
+describe.skipIf(!kafka)('a queue whose workers change from one kind of group to the other', () => {
+  it.each([
+    ['share', 'classic'],
+    ['classic', 'share'],
+  ] as const)('goes on (%s, then %s), with what was left in it', async (before, after) => {
+    const prefix = `${newId('t', 8)}.`
+    const first = await open(prefix, before)
+    const queue = await first.openQueue('jobs')
+    await first.submit('jobs', Buffer.from('done'))
+    expect(await takeAll(queue, 1)).toEqual(['done'])
+    await until(async () => (await first.lag('jobs')) === 0, WITHIN)
+    await first.close()
+    const second = await open(prefix, after)
+    await second.submit('jobs', Buffer.from('left'))
+    // What somebody may still wait for is seen again; its arbiter knows that it has ended.
+    expect(await takeAll(await second.openQueue('jobs'), 2)).toEqual(expect.arrayContaining(['left']))
+    await second.close()
+  })
+
+  it.each(['share', 'classic'] as const)(
+    'does not begin with days of records that were dealt with (%s)',
+    async (client) => {
+      const prefix = `${newId('t', 8)}.`
+      await (await open(prefix, client)).close()
+      await produceAt(`${prefix}jobs`, Date.now() - 48 * HOUR_MS, 500)
+      const broker = await open(prefix, client)
+      await broker.submit('jobs', Buffer.from('young'))
+      const [first] = await takeAll(await broker.openQueue('jobs'), 1)
+      expect(first).toBe('young')
+      await broker.close()
+    },
+  )
+
+  it('frees the name of its share group from the classic group of an earlier version', async () => {
+    const prefix = `${newId('t', 8)}.`
+    await (await open(prefix, 'share')).close()
+    await withOldConsumer(prefix, async () => {
+      const opening = open(prefix, 'share').then(async (broker) => broker.close())
+      await expect(opening).rejects.toThrow(`Group ${prefix}jobs has members of the classic kind`)
+    })
+    const said: string[] = []
+    const broker = await open(prefix, 'share', said)
+    expect(said.join()).toContain('stood in the way of a share group, and was deleted')
+    await broker.submit('jobs', Buffer.from('taken'))
+    expect(await takeAll(await broker.openQueue('jobs'), 1)).toContain('taken')
+    await broker.close()
+  })
+})
+
+describe.skipIf(!kafka)('three workers on classic groups', () => {
+  it('share the calls', async () => {
+    await using fleet = await openFleet(kafka ?? '')
+    const settings = { KAFKA_CLIENT: 'classic' }
+    const ingress = await fleet.start('ingress', settings)
+    const workers: number[] = []
+    for (let i = 0; i < 3; i++) {
+      const port = await freePort()
+      await fleet.start('inference', { ...settings, METRICS_PORT: String(port) })
+      workers.push(port)
+    }
+    const call = async (index: number) => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content: `call ${index}` }] }
+      return (await fleet.post(ingress, '/v1/chat/completions', body)).status
+    }
+    let count = 0
+    const served = async () => {
+      const statuses = await Promise.all(Array.from({ length: 30 }, () => call(count++)))
+      expect(new Set(statuses)).toEqual(new Set([200]))
+      return await Promise.all(workers.map(attemptsOf))
+    }
+    // A member that came last has its partitions when the others have heard of it.
+    const counts = await until(async () => {
+      const each = await served()
+      return each.every((attempts) => attempts > 0) ? each : undefined
+    }, WITHIN)
+    const before = counts
+    await served()
+    const after = await Promise.all(workers.map(attemptsOf))
+    for (const [index, attempts] of after.entries()) expect(attempts - (before[index] ?? 0)).toBeGreaterThan(2)
+  }, 120_000)
+})
+
+describe('a worker that takes nothing', () => {
+  it('is not ready while jobs wait beside its free slots, and is again when it takes one', async () => {
+    vi.useFakeTimers()
+    const taker = { taken: 7, running: 0 }
+    let lag = 0
+    const starvation = new Starvation(taker, 4, async () => lag)
+    try {
+      await vi.advanceTimersByTimeAsync(60_000)
+      expect(starvation.problems('code')).toEqual([])
+      lag = 12
+      await vi.advanceTimersByTimeAsync(10_000)
+      expect(starvation.problems('code')).toEqual([])
+      await vi.advanceTimersByTimeAsync(10_000)
+      expect(starvation.problems('code').join()).toMatch(
+        /free slots and took none of the 12 jobs that waited for 1\d s/,
+      )
+      taker.running = 4
+      await vi.advanceTimersByTimeAsync(3_000)
+      expect(starvation.problems('code')).toEqual([])
+      taker.running = 0
+      await vi.advanceTimersByTimeAsync(20_000)
+      expect(starvation.problems('code')).toHaveLength(1)
+      taker.taken++
+      await vi.advanceTimersByTimeAsync(3_000)
+      expect(starvation.problems('code')).toEqual([])
+    } finally {
+      starvation.close()
+      vi.useRealTimers()
+    }
+  })
+})
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+/** Attempts a worker has run, by its own metrics. */
+async function attemptsOf(port: number): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
+  return Number(/^sluice_attempts_total\{.*end="completed".*\} (\d+)$/m.exec(text)?.[1] ?? 0)
+}
+
+const CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const
+
+/** Puts records into a topic as if that had been long ago. */
+async function produceAt(topic: string, ms: number, count: number): Promise<void> {
+  const producer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).producer()
+  await producer.connect()
+  const messages = Array.from({ length: count }, (_, i) => ({ value: `old ${i}`, timestamp: String(ms), partition: 0 }))
+  await producer.send({ topic, messages })
+  await producer.disconnect()
+}
+
+/** A member of the classic group that earlier versions had, which bears the name of the topic. */
+async function withOldConsumer(prefix: string, during: () => Promise<void>): Promise<void> {
+  const name = `${prefix}jobs`
+  const consumer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).consumer({
+    groupId: name,
+    partitionAssigners: [kafkajs.PartitionAssigners.roundRobin],
+  })
+  const joined = new Promise((resolve) => consumer.on(consumer.events.GROUP_JOIN, resolve))
+  await consumer.connect()
+  await consumer.subscribe({ topics: [name], fromBeginning: true })
+  await consumer.run({ eachMessage: async () => undefined })
+  await joined
+  await during()
+  await consumer.disconnect()
+}

@@ -1,0 +1,369 @@
+/** The parts of the Kafka adapters that decide something and need no broker for it. */
+import { describe, expect, it, vi } from 'vitest'
+import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
+import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
+import { Supervisor } from '#shared/broker/kafka/supervision.ts'
+import { checkShareGroups, checkTopics, type ShareGroupAdmin } from '#shared/broker/kafka/topics.ts'
+import { until } from '../../support/stack.ts'
+
+const ROOMY = { batchBytesMax: 1_000_000 }
+
+describe('the coalescing sender', () => {
+  it('has one call under way, and sends what piles up meanwhile in the next', async () => {
+    const broker = scriptedBroker()
+    const first = broker.send(0, 'a')
+    await until(() => broker.calls.length === 1)
+    const rest = ['b', 'c', 'd'].map((text) => broker.send(0, text))
+    broker.answer()
+    await first
+    await until(() => broker.calls.length === 2)
+    broker.answer()
+    await Promise.all(rest)
+    expect(broker.calls).toEqual([['0: a'], ['0: b c d']])
+  })
+
+  it('closes a batch at its size, and sends a bigger record alone', async () => {
+    const broker = scriptedBroker({ batchBytesMax: 250 })
+    const sends = ['a', 'b', 'x'.repeat(500), 'c'].map((text) => broker.send(0, text))
+    await broker.answerUntil(Promise.all(sends))
+    expect(broker.calls).toEqual([['0: a b'], [`0: ${'x'.repeat(500)}`], ['0: c']])
+  })
+
+  it('tries a failed batch again, unchanged and first, while other partitions go on', async () => {
+    const broker = scriptedBroker()
+    const stuck = broker.send(0, 'a')
+    const other = broker.send(1, 'p')
+    await until(() => broker.calls.length === 1)
+    const later = [broker.send(0, 'b'), broker.send(1, 'q')]
+    broker.answer([{ error: new Error('no leader'), canRetry: true }, undefined])
+    await other
+    await broker.answerUntil(Promise.all([stuck, ...later]))
+    expect(broker.sentTo(0)).toEqual(['0: a', '0: a', '0: b'])
+    expect(broker.sentTo(1)).toEqual(['1: p', '1: q'])
+  })
+
+  it('gives up a record at its deadline and does not send it again', async () => {
+    const broker = scriptedBroker()
+    const late = broker.send(0, 'late', 50)
+    const patient = broker.send(0, 'patient')
+    await until(() => broker.calls.length === 1)
+    await expect(late).rejects.toMatchObject({ code: 'overloaded' })
+    broker.answer([{ error: new Error('away'), canRetry: true }])
+    await broker.answerUntil(patient)
+    expect(broker.sentTo(0)).toEqual(['0: late patient', '0: patient'])
+  })
+
+  it('rejects what the broker refuses for good, and goes on', async () => {
+    const broker = scriptedBroker()
+    const refused = broker.send(0, 'a')
+    await until(() => broker.calls.length === 1)
+    broker.answer([{ error: new Error('not allowed'), canRetry: false }])
+    await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
+    await broker.answerUntil(broker.send(0, 'b'))
+  })
+
+  it.each([1, 2, 5, 8])(
+    'sends a batch again in parts until only the record that is refused fails (%i)',
+    async (bad) => {
+      const broker = scriptedBroker()
+      const first = broker.send(0, 'first')
+      await until(() => broker.calls.length === 1)
+      const texts = Array.from({ length: 8 }, (_, index) => String(index + 1))
+      const sends = Promise.allSettled(texts.map((text) => broker.send(0, text)))
+      broker.answer()
+      await first
+      const results = await broker.judgeUntil(sends, (call) =>
+        call.slice('0: '.length).split(' ').includes(String(bad)),
+      )
+      expect(results.map(({ status }) => status)).toEqual(
+        texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
+      )
+      expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
+      // Halved at most three times, and never sent again once it stood alone.
+      expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
+      expect(broker.calls.length).toBeLessThan(14)
+    },
+  )
+
+  it('takes no more than its bound, and has room again once records are durable', async () => {
+    const broker = scriptedBroker({ bytesMax: 350 })
+    const kept = [broker.send(0, 'a'), broker.send(0, 'b'), broker.send(0, 'c')]
+    await expect(broker.send(0, 'd')).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 1_000 })
+    await broker.answerUntil(Promise.all(kept))
+    await broker.answerUntil(broker.send(0, 'd'))
+  })
+})
+
+describe('one partition of a classic group', () => {
+  it('commits as far as everything is acknowledged, in whatever order', () => {
+    const partition = new ClassicPartition()
+    partition.add(records(5, 6, 7))
+    partition.take(3)
+    partition.finish(6)
+    expect(partition.toCommit).toBeUndefined()
+    partition.finish(5)
+    expect(partition.toCommit).toBe(7)
+    partition.committed(7)
+    expect(partition.toCommit).toBeUndefined()
+    partition.finish(7)
+    expect(partition.toCommit).toBe(8)
+  })
+
+  it('knows after a rebalance what still runs here, and hands out only the rest again', () => {
+    const partition = new ClassicPartition()
+    partition.add(records(0, 1, 2, 3))
+    partition.take(3)
+    partition.finish(1)
+    partition.restart()
+    partition.add(records(0, 1, 2, 3))
+    expect(partition.take(9).map(({ offset }) => offset)).toEqual([3])
+    partition.finish(0)
+    expect(partition.toCommit).toBe(2)
+  })
+
+  it('commits nothing it has not seen since the rebalance', () => {
+    const partition = new ClassicPartition()
+    partition.add(records(0, 1, 2))
+    partition.take(3)
+    partition.restart()
+    for (const offset of [0, 1, 2]) partition.finish(offset)
+    expect(partition.toCommit).toBeUndefined()
+    partition.add(records(0))
+    expect(partition.toCommit).toBe(1)
+  })
+
+  it('steps over offsets that hold no record', () => {
+    const partition = new ClassicPartition()
+    partition.add(records(0, 4))
+    partition.take(2)
+    partition.finish(0)
+    expect(partition.toCommit).toBe(4)
+  })
+
+  it('gives a record that was put back out first, and counts', () => {
+    const partition = new ClassicPartition()
+    partition.add(records(0, 1))
+    const [first] = partition.take(1)
+    if (first) partition.putBack(first)
+    expect(partition.take(2).map(({ offset, deliveryCount }) => [offset, deliveryCount])).toEqual([
+      [0, 2],
+      [1, 1],
+    ])
+  })
+})
+
+describe('the supervisor of a consumer', () => {
+  it('gives up after five failures in a row, and starts counting anew with progress', () => {
+    const onFatal = vi.fn()
+    const supervisor = new Supervisor('test', { onProblem: () => undefined, onFatal }, () => false)
+    for (let i = 0; i < 4; i++) supervisor.failed(new Error('broken'))
+    supervisor.progress()
+    for (let i = 0; i < 4; i++) supervisor.failed(new Error('broken'))
+    expect(onFatal).not.toHaveBeenCalled()
+    supervisor.failed(new Error('the fifth'))
+    expect(onFatal).toHaveBeenCalledExactlyOnceWith(new Error('the fifth'))
+  })
+
+  it('waits for a broker that is away for ever, with bounded delay, and says so once', () => {
+    const [onFatal, onProblem] = [vi.fn(), vi.fn()]
+    const supervisor = new Supervisor('test', { onProblem, onFatal }, () => true)
+    const delays = Array.from({ length: 100 }, () => supervisor.failed(new Error('away')))
+    expect(Math.max(...delays)).toBeLessThanOrEqual(1_000)
+    expect(onFatal).not.toHaveBeenCalled()
+    expect(onProblem).toHaveBeenCalledOnce()
+  })
+})
+
+describe('the boot check', () => {
+  it('refuses a single broker on which share groups would hang', async () => {
+    const brokerSettings = {
+      'share.coordinator.state.topic.replication.factor': '3',
+      'share.coordinator.state.topic.min.isr': '2',
+      'offsets.topic.replication.factor': '3',
+    }
+    const admin = scriptedAdmin({ brokerSettings, groups: { jobs: { 'share.auto.offset.reset': 'earliest' } } })
+    const problems = [...(await checkTopics(admin, bootOptions)), ...(await checkShareGroups(admin, bootOptions))]
+    expect(problems.map(({ fix }) => fix.split(' ')[1])).toEqual([
+      'offsets.topic.replication.factor=1',
+      'share.coordinator.state.topic.replication.factor=1',
+      'share.coordinator.state.topic.min.isr=1',
+    ])
+  })
+
+  const WRONG = { 'cleanup.policy': 'compact,delete', 'max.message.bytes': '50000', 'retention.ms': '60000' }
+  const needy = { name: 'jobs', partitions: 4, retentionMs: 3_600_000, kind: 'queue' } as const
+
+  it('mends what is wrong with a topic, and says so', async () => {
+    const topicSettings: Record<string, string> = { ...WRONG, 'segment.ms': '7' }
+    const said: unknown[] = []
+    const onProblem = (_message: string, { before }: Record<string, unknown>) => said.push(before)
+    expect(await checkTopics(scriptedAdmin({ topicSettings }), { ...bootOptions, topics: [needy], onProblem })).toEqual(
+      [],
+    )
+    expect(topicSettings).toEqual({
+      'cleanup.policy': 'delete',
+      'max.message.bytes': '1048588',
+      'retention.ms': '3600000',
+      'segment.ms': '7',
+    })
+    expect(said.join()).toContain('cleanup.policy=compact,delete')
+  })
+
+  it('refuses a topic that it may not mend, each problem with its command', async () => {
+    const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
+    const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
+    expect(problems.map(({ fix }) => fix.split(' ').at(-1))).toEqual([
+      '4',
+      'cleanup.policy=delete',
+      'max.message.bytes=1048588',
+      'retention.ms=3600000',
+    ])
+    expect(problems[0]?.problem).toBe(
+      'Topic jobs has 1 partitions, 4 are needed, and that could not be changed: not allowed',
+    )
+  })
+
+  it('only warns of records that are kept for less than wanted where nobody misses them', async () => {
+    const admin = scriptedAdmin({ topicSettings: { 'retention.ms': '60000' }, isReadOnly: true })
+    const said: unknown[] = []
+    const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
+    const topic = { ...needy, partitions: 1, retentionMsMin: 60_000 }
+    expect(await checkTopics(admin, { ...bootOptions, topics: [topic], onProblem })).toEqual([])
+    expect(said.join()).toContain('keeps records for 60000 ms, 3600000 are needed')
+    expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
+  })
+
+  it('makes a group start at the beginning of its queue before it has a member', async () => {
+    const admin = scriptedAdmin({ groups: { jobs: { 'share.auto.offset.reset': 'latest' } } })
+    expect(await checkShareGroups(admin, bootOptions)).toEqual([])
+    expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
+  })
+
+  it('makes a group start no earlier than anybody can still wait for its records', async () => {
+    const admin = scriptedAdmin({ groups: { jobs: {} } })
+    const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
+    expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])
+    const settings = await admin.groupSettings('jobs')
+    expect(settings.get('share.auto.offset.reset')).toBe('by_duration:PT3600S')
+  })
+
+  it('frees the name of a share group from a classic one without members, and refuses one with members', async () => {
+    const earliest = { jobs: { 'share.auto.offset.reset': 'earliest' } }
+    const deleted: string[] = []
+    const empty = scriptedAdmin({ groups: earliest, classicGroup: 'EMPTY', deleted })
+    expect(await checkShareGroups(empty, bootOptions)).toEqual([])
+    expect(deleted).toEqual(['deleted'])
+    const [problem] = await checkShareGroups(scriptedAdmin({ groups: earliest, classicGroup: 'STABLE' }), bootOptions)
+    expect(problem?.problem).toContain('Group jobs has members of the classic kind')
+    expect(problem?.fix).toContain('KAFKA_CLIENT=classic')
+  })
+})
+
+const bootOptions = {
+  brokers: ['kafka:9092'],
+  client: 'share',
+  prefix: '',
+  topics: [{ name: 'jobs', partitions: 1, retentionMs: 1, kind: 'queue' }],
+  clientId: 'test',
+  onProblem: () => undefined,
+} as const
+
+interface ScriptedCluster {
+  brokerSettings?: Record<string, string>
+  groups?: Record<string, Record<string, string>>
+  topicSettings?: Record<string, string>
+  /** State of a classic group that has the name of the share group. */
+  classicGroup?: string
+  deleted?: string[]
+  /** This client may alter no topic. */
+  isReadOnly?: boolean
+}
+
+function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
+  const {
+    brokerSettings = {},
+    groups = {},
+    topicSettings = {},
+    isReadOnly = false,
+    classicGroup,
+    deleted = [],
+  } = cluster
+  return {
+    brokerCount: async () => 1,
+    partitions: async (topics) => new Map(topics.filter((topic) => topic === 'jobs').map((topic) => [topic, 1])),
+    topicSettings: async () => new Map(Object.entries(topicSettings)),
+    brokerSettings: async () => new Map(Object.entries(brokerSettings)),
+    groupSettings: async (group) => new Map(Object.entries(groups[group] ?? {})),
+    createTopic: async () => undefined,
+    setTopic: async (_topic, settings) => {
+      if (isReadOnly) throw new Error('not allowed')
+      Object.assign(topicSettings, settings)
+    },
+    addPartitions: async () => {
+      if (isReadOnly) throw new Error('not allowed')
+    },
+    classicGroupState: async () => classicGroup,
+    deleteGroup: async () => {
+      deleted.push('deleted')
+    },
+    setGroup: async (group, setting, value) => {
+      groups[group] = { ...groups[group], [setting]: value }
+    },
+  }
+}
+
+/** A sender on a broker that answers when the test says so. */
+function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytesMax } = {}) {
+  const calls: string[][] = []
+  let resolve: ((failures: readonly BatchFailure[]) => void) | undefined
+  const produce = (batches: readonly OutgoingBatch[]) => {
+    calls.push(batches.map(({ partition, records }) => `${partition}: ${records.map((r) => r.value).join(' ')}`))
+    return new Promise<readonly BatchFailure[]>((done) => {
+      resolve = done
+    })
+  }
+  const sender = new CoalescingSender(produce, bytesMax, () => undefined)
+  const answer = (failures: readonly BatchFailure[] = []) => {
+    resolve?.(failures)
+    resolve = undefined
+  }
+  return {
+    calls,
+    answer,
+    sentTo: (partition: number) => calls.flat().filter((call) => call.startsWith(`${partition}:`)),
+    send: (partition: number, text: string, timeoutMs?: number) => {
+      const record = { key: undefined, value: Buffer.from(text) }
+      return sender.send('t', partition, record, { batchBytesMax, ...(timeoutMs !== undefined && { timeoutMs }) })
+    },
+    /** Refuses every call that holds what is wrong, for good, until the promise settles. */
+    judgeUntil: async <T>(promise: Promise<T>, isRefused: (call: string) => boolean): Promise<T> => {
+      let isSettled = false
+      const settled = promise.finally(() => {
+        isSettled = true
+      })
+      await until(() => {
+        const last = calls.at(-1) ?? []
+        const error = refusedRecord(new Error('too large'))
+        answer(last.map((call) => (isRefused(call) ? { error, canRetry: false, isOfRecord: true } : undefined)))
+        return isSettled
+      })
+      return await settled
+    },
+    /** Answers every call with success until the promise settles. */
+    answerUntil: async (promise: Promise<unknown>) => {
+      let isSettled = false
+      const settled = promise.finally(() => {
+        isSettled = true
+      })
+      await until(() => {
+        answer()
+        return isSettled
+      })
+      return settled
+    },
+  }
+}
+
+function records(...offsets: number[]) {
+  return offsets.map((offset) => ({ partition: 0, offset, value: Buffer.from(String(offset)), deliveryCount: 1 }))
+}

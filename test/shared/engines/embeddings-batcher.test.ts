@@ -1,0 +1,292 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { Batcher, type BatcherOptions } from '#shared/engines/batching/batcher.ts'
+import type { Embedded, EmbeddingEngine } from '#shared/engines/embedding.ts'
+import { ServiceError } from '#shared/error.ts'
+import { vectorOf } from '../../support/embeddings.ts'
+import { failureOf } from '../../support/sdk.ts'
+import { until } from '../../support/stack.ts'
+
+interface Call {
+  readonly texts: readonly string[]
+  readonly signal: AbortSignal
+  /** Answers as the engine of these tests does. */
+  answer(tokens?: number): void
+  fail(error: ServiceError): void
+}
+
+/** An engine whose calls the test answers. */
+function openScripted(): EmbeddingEngine & { readonly calls: Call[] } {
+  const calls: Call[] = []
+  return {
+    calls,
+    embed: (texts, { signal }) =>
+      new Promise<Embedded>((resolve, reject) => {
+        signal.addEventListener('abort', () => reject(signal.reason))
+        const answer = (tokens = texts.length) =>
+          resolve({ vectors: texts.map((text) => vectorOf(text, 8)), tokens, tokensEach: undefined })
+        calls.push({ texts, signal, answer, fail: reject })
+      }),
+    close: async () => {},
+  }
+}
+
+const OPTIONS: BatcherOptions = { inputsMax: 4, tokensMax: 1_000, waitMs: 1, callsMax: 1 }
+
+function open(options: Partial<BatcherOptions> = {}) {
+  const engine = openScripted()
+  const batcher = new Batcher(engine, { ...OPTIONS, ...options })
+  /** A job of these texts. */
+  const start = (texts: readonly string[], { tokens = 1, signal = new AbortController().signal } = {}) => {
+    const vectors: Float32Array[] = []
+    const counted: number[] = []
+    const ended = batcher.embed(
+      texts.map((text) => ({ text, tokens })),
+      signal,
+      (index, vector, count) => {
+        vectors[index] = vector
+        counted[index] = count
+      },
+    )
+    ended.catch(() => {})
+    return { vectors, counted, ended }
+  }
+  /** Waits for a call, by its number from 0. */
+  const call = (number: number) => until(() => engine.calls[number])
+  return { engine, batcher, start, call }
+}
+
+/** After everything that was ready to run has run. */
+const settled = () => new Promise((resolve) => setTimeout(resolve, 20))
+
+const TOO_LONG = new ServiceError('context_length_exceeded', 'Input 1 has 600 tokens.', { param: 'input[1]' })
+
+describe('the batcher', () => {
+  it('sends a text at once while no call is under way', async () => {
+    const { start, call } = open({ waitMs: 60_000 })
+    const job = start(['a'])
+    ;(await call(0)).answer()
+    await job.ended
+    expect(job.vectors).toEqual([vectorOf('a', 8)])
+  })
+
+  it('puts what comes at the same time into one call', async () => {
+    const { start, call, engine } = open({ waitMs: 60_000 })
+    for (const text of ['a', 'b', 'c']) start([text])
+    expect((await call(0)).texts).toEqual(['a', 'b', 'c'])
+    expect(engine.calls).toHaveLength(1)
+  })
+
+  it('lets texts wait for others while a call is under way, and no longer than told', async () => {
+    const { start, call, engine } = open({ callsMax: 2, waitMs: 5 })
+    start(['a'])
+    await call(0)
+    start(['b'])
+    start(['c'])
+    expect(engine.calls).toHaveLength(1)
+    expect((await call(1)).texts).toEqual(['b', 'c'])
+  })
+
+  it('does not wait when the batch is full', async () => {
+    const { start, call } = open({ callsMax: 2, waitMs: 60_000 })
+    start(['a'])
+    await call(0)
+    for (const text of ['b', 'c', 'd', 'e']) start([text])
+    expect((await call(1)).texts).toEqual(['b', 'c', 'd', 'e'])
+  })
+
+  it('keeps to the number of calls at once, and sends what waits when one ends', async () => {
+    const { start, call, engine } = open({ callsMax: 2, waitMs: 0 })
+    for (const text of ['a', 'b', 'c']) {
+      start([text])
+      await settled()
+    }
+    expect(engine.calls.map(({ texts }) => texts)).toEqual([['a'], ['b']])
+    engine.calls[1]?.answer()
+    expect((await call(2)).texts).toEqual(['c'])
+  })
+
+  it('splits a job by count', async () => {
+    const { start, call } = open()
+    const job = start(['1', '2', '3', '4', '5'])
+    expect((await call(0)).texts).toEqual(['1', '2', '3', '4'])
+    ;(await call(0)).answer()
+    expect((await call(1)).texts).toEqual(['5'])
+    ;(await call(1)).answer()
+    await job.ended
+    expect(job.vectors).toEqual(['1', '2', '3', '4', '5'].map((text) => vectorOf(text, 8)))
+  })
+
+  it('splits a job by tokens, and sends a text over the bound alone', async () => {
+    const { start, call } = open({ tokensMax: 100 })
+    start(['1', '2', '3'], { tokens: 50 })
+    start(['long'], { tokens: 500 })
+    expect((await call(0)).texts).toEqual(['1'])
+    ;(await call(0)).answer()
+    expect((await call(1)).texts).toEqual(['long'])
+    ;(await call(1)).answer()
+    expect((await call(2)).texts).toEqual(['2', '3'])
+  })
+
+  it('sends equal texts of a call once', async () => {
+    const { start, call } = open()
+    const jobs = [start(['a', 'b', 'a']), start(['a'])]
+    const first = await call(0)
+    expect(first.texts.toSorted()).toEqual(['a', 'b'])
+    first.answer(10)
+    await Promise.all(jobs.map(({ ended }) => ended))
+    expect(jobs.map(({ vectors }) => vectors)).toEqual([
+      ['a', 'b', 'a'].map((text) => vectorOf(text, 8)),
+      [vectorOf('a', 8)],
+    ])
+    expect(jobs.map(({ counted }) => counted)).toEqual([[5, 5, 5], [5]])
+  })
+
+  it('takes an input of each job in turn, so that a large one does not hold up small ones', async () => {
+    const { start, call } = open()
+    start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
+    start(['small 1'])
+    start(['small 2'])
+    expect((await call(0)).texts).toEqual(['big 0', 'small 1', 'small 2', 'big 1'])
+  })
+
+  it('puts at most half of many jobs into one call, so that the others follow while it is under way', async () => {
+    const { start, call } = open({ callsMax: 2, inputsMax: 100, waitMs: 0 })
+    for (let i = 0; i < 40; i++) start([`a ${i}`, `b ${i}`])
+    const [first, second] = [await call(0), await call(1)]
+    expect(first.texts).toHaveLength(40)
+    expect(second.texts).toHaveLength(40)
+    expect(first.texts[0]).toBe('a 0')
+    expect(second.texts[0]).toBe('a 20')
+  })
+
+  it('keeps the last call free for jobs that have none under way', async () => {
+    const { start, call, engine } = open({ callsMax: 3, waitMs: 0 })
+    start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
+    await call(1)
+    await settled()
+    expect(engine.calls).toHaveLength(2)
+    start(['small'])
+    expect((await call(2)).texts).toEqual(['small'])
+  })
+
+  it('sends the parts of a refused call again, each job alone, and fails only the one to blame', async () => {
+    const { start, call, engine } = open({ callsMax: 3 })
+    const [good, bad, other] = [start(['a']), start(['b', 'c']), start(['d'])]
+    ;(await call(0)).fail(TOO_LONG)
+    await call(3)
+    expect(engine.calls.slice(1).map(({ texts }) => texts)).toEqual([['a'], ['b', 'c'], ['d']])
+    engine.calls[1]?.answer()
+    engine.calls[2]?.fail(TOO_LONG)
+    engine.calls[3]?.answer()
+    await Promise.all([good.ended, other.ended])
+    expect(await failureOf(bad.ended)).toMatchObject({ code: 'context_length_exceeded', param: 'input[1]' })
+  })
+
+  it('names the input of a refusal as its job counts', async () => {
+    const { start, call } = open()
+    const job = start(['1', '2', '3', '4', '5', '6'])
+    ;(await call(0)).answer()
+    ;(await call(1)).fail(TOO_LONG)
+    expect(await failureOf(job.ended)).toMatchObject({ message: 'Input 5 has 600 tokens.', param: 'input[5]' })
+  })
+
+  it('tells every job of a call when its server failed, and sends nothing again', async () => {
+    const { start, call, engine } = open()
+    const jobs = [start(['a']), start(['b'])]
+    ;(await call(0)).fail(new ServiceError('upstream_error', 'It broke.'))
+    for (const { ended } of jobs) expect(await failureOf(ended)).toMatchObject({ code: 'upstream_error' })
+    await settled()
+    expect(engine.calls).toHaveLength(1)
+  })
+
+  it('does not send what was cancelled while it waited', async () => {
+    const { start, call, engine } = open()
+    start(['a'])
+    await call(0)
+    const leave = new AbortController()
+    const job = start(['b'], { signal: leave.signal })
+    start(['c'])
+    await settled()
+    leave.abort(new Error('left'))
+    expect(await failureOf(job.ended)).toMatchObject({ message: 'left' })
+    engine.calls[0]?.answer()
+    expect((await call(1)).texts).toEqual(['c'])
+  })
+
+  it('lets a call go on for the others when one of its jobs is cancelled', async () => {
+    const { start, call } = open()
+    const leave = new AbortController()
+    start(['a'], { signal: leave.signal })
+    const other = start(['b'])
+    const first = await call(0)
+    leave.abort()
+    expect(first.signal.aborted).toBe(false)
+    first.answer()
+    await other.ended
+    expect(other.vectors).toEqual([vectorOf('b', 8)])
+  })
+
+  it('aborts a call that nobody waits for any more, and goes on with the next', async () => {
+    const { start, call } = open()
+    const leave = new AbortController()
+    for (const text of ['a', 'b']) start([text], { signal: leave.signal })
+    const first = await call(0)
+    const next = start(['c'])
+    leave.abort()
+    expect(first.signal.aborted).toBe(true)
+    ;(await call(1)).answer()
+    await next.ended
+  })
+
+  it('ends all that waits and runs when it is closed', async () => {
+    const { start, call, batcher } = open()
+    const running = start(['a'])
+    const first = await call(0)
+    const waiting = start(['b'])
+    await batcher.close()
+    expect(first.signal.aborted).toBe(true)
+    for (const { ended } of [running, waiting]) expect(await failureOf(ended)).toMatchObject({ code: 'overloaded' })
+  })
+
+  it('gives every input its own vector and all tokens their place, however calls are cut and refused', async () => {
+    const Texts = fc.array(fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'), { minLength: 1, maxLength: 12 })
+    const Jobs = fc.array(Texts, { minLength: 1, maxLength: 8 })
+    const Options = fc.record({
+      inputsMax: fc.integer({ min: 1, max: 5 }),
+      tokensMax: fc.integer({ min: 1, max: 9 }),
+      callsMax: fc.integer({ min: 1, max: 3 }),
+    })
+    await fc.assert(
+      fc.asyncProperty(Jobs, Options, fc.infiniteStream(fc.nat(3)), async (jobs, options, whims) => {
+        const engine: EmbeddingEngine = {
+          async embed(texts) {
+            const whim = whims.next().value
+            for (let i = 0; i < whim; i++) await new Promise((resolve) => setImmediate(resolve))
+            if (whim === 3 && texts.length > 1) throw TOO_LONG
+            return { vectors: texts.map((text) => vectorOf(text, 8)), tokens: texts.length * 7, tokensEach: undefined }
+          },
+          close: async () => {},
+        }
+        const batcher = new Batcher(engine, { ...options, waitMs: 0 })
+        const ends = jobs.map(async (texts) => {
+          const found: [Float32Array, number][] = []
+          const asked = texts.map((text) => ({ text, tokens: 2 }))
+          const { signal } = new AbortController()
+          const ended = batcher.embed(asked, signal, (index, vector, tokens) => {
+            expect(found[index]).toBe(undefined)
+            found[index] = [vector, tokens]
+          })
+          const error = await ended.then(
+            () => undefined,
+            (error: unknown) => error,
+          )
+          if (error) expect(error).toMatchObject({ code: TOO_LONG.code })
+          else expect(found).toEqual(texts.map((text) => [vectorOf(text, 8), 7]))
+        })
+        await Promise.all(ends)
+      }),
+      { numRuns: 200 },
+    )
+  })
+})

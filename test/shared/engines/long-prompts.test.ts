@@ -1,0 +1,127 @@
+import { existsSync, readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { countPrompt, splitTokens } from '#shared/engines/echo/text.ts'
+import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
+import { type LlamaRuntime, openRuntime } from '#shared/engines/llama/runtime.ts'
+import { leastTokens, tokenizePrompt } from '#shared/engines/llama/tokens.ts'
+import { cutAfter } from '#shared/engines/token-cuts.ts'
+import { atOnce } from '#shared/in-turns.ts'
+import { ask, failure, options } from '../../support/engine-calls.ts'
+
+/** Prompts far longer than a context: counted in pieces, or refused without being counted. */
+
+const weights = join(
+  process.env.XDG_CACHE_HOME || join(homedir(), '.cache'),
+  'sluice/models/smollm2-135m-instruct.gguf',
+)
+const asking = (text: string, model = 'llama-1') =>
+  ask({ model, turns: [{ role: 'user', parts: [{ type: 'text', text }] }] })
+const source = (path: string) => readFileSync(new URL(path, import.meta.url), 'utf8')
+
+describe('a text that is cut', () => {
+  it('is whole again when its pieces are joined, and no character is halved', () => {
+    const text = fc.string({ unit: fc.constantFrom('a', ' ', '\n', '。', '日', '😀'), maxLength: 200 })
+    fc.assert(
+      fc.property(text, fc.integer({ min: 2, max: 9 }), fc.integer({ min: 9, max: 20 }), (whole, chars, most) => {
+        const pieces: string[] = []
+        for (let at = 0; at < whole.length; at += pieces.at(-1)?.length ?? 0) {
+          pieces.push(whole.slice(at, cutAfter(whole, at, chars, most)))
+        }
+        expect(pieces.join('')).toBe(whole)
+        for (const piece of pieces) expect(piece.isWellFormed() && piece.length > 0).toBe(true)
+      }),
+    )
+  })
+})
+
+describe('the echo engine', () => {
+  it('counts as many tokens as it splits a text into, however long', () => {
+    const unit = fc.constantFrom(
+      'a',
+      'é',
+      '_',
+      ' ',
+      '\n',
+      '!',
+      '😀',
+      '日',
+      '\u0301',
+      'x'.repeat(9_000),
+      ' '.repeat(9_000),
+    )
+    fc.assert(
+      fc.property(fc.string({ unit, maxLength: 30 }), (text) => {
+        expect(atOnce(countPrompt(asking(text)))).toBe([...splitTokens(text)].length)
+      }),
+    )
+  })
+})
+
+describe.skipIf(!existsSync(weights))('a llama model', { timeout: 120_000 }, () => {
+  const config = ModelConfig.parse({ id: 'llama-1', engine: { type: 'llama', file: weights, context_tokens: 512 } })
+  const engine = openLlamaEngine(config, { weightsDir: '/nowhere' })
+  let runtime: LlamaRuntime
+  beforeAll(async () => {
+    runtime = await openRuntime(weights, 512, 1)
+  }, 120_000)
+  afterAll(async () => {
+    await engine.close()
+    await runtime?.llama.dispose()
+  })
+
+  it.each([
+    ['Markdown', source('../../../docs/jobs.md')],
+    ['code', source('../../../shared/jobs/attached/attached.ts')],
+    ['JSON', source('../../../package-lock.json').slice(0, 60_000)],
+    ['Japanese', '日本語の文章。'.repeat(3_000)],
+    ['blanks of all kinds', 'a  b\n\n\tc '.repeat(3_000)],
+    ['one word', 'a'.repeat(15_000)],
+    ['emoji', 'so 😀😀 '.repeat(3_000)],
+    ['nothing', ''],
+  ])('has the tokens of the whole when %s is cut into pieces', (_, text) => {
+    const chatHistory = [
+      { type: 'system', text: 'x' },
+      { type: 'user', text },
+      { type: 'model', response: [`ok${text}`] },
+      { type: 'user', text: `${text}${text}` },
+    ] as const
+    const { contextText } = runtime.wrapper.generateContextState({
+      chatHistory: chatHistory.map((item) =>
+        item.type === 'model' ? { ...item, response: [...item.response] } : item,
+      ),
+    })
+    const whole = contextText.tokenize(runtime.model.tokenizer)
+    expect(atOnce(tokenizePrompt(runtime.model, contextText))).toEqual(whole)
+    // What is refused at a glance would be refused when it is counted.
+    expect(leastTokens(contextText, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
+  })
+
+  it('refuses what cannot fit without counting it', async () => {
+    const refused = await failure(engine, asking('hello '.repeat(3_000_000)))
+    expect(refused).toMatchObject({
+      code: 'context_length_exceeded',
+      param: 'messages',
+      message: expect.stringMatching(/maximum context length is 511 tokens.* resulted in over \d{5,} tokens/),
+    })
+  })
+
+  it('tells how many tokens there are where they are few enough to be counted', async () => {
+    const refused = await failure(engine, asking('hello '.repeat(600)))
+    expect(refused).toMatchObject({
+      code: 'context_length_exceeded',
+      message: expect.stringMatching(/resulted in 6\d\d tokens/),
+    })
+  })
+
+  it('counts exactly what is longer than its context, and stops with its signal', async () => {
+    const request = (words: number) => asking('hello '.repeat(words))
+    const marks = ((await engine.countTokens?.(request(10), options())) ?? 0) - 10
+    expect(await engine.countTokens?.(request(50_000), options())).toBe(50_000 + marks)
+    const counting = engine.countTokens?.(request(3_000_000), options(AbortSignal.timeout(50)))
+    await expect(counting).rejects.toThrow('aborted due to timeout')
+  })
+})

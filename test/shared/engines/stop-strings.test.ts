@@ -1,0 +1,53 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { StopFilter } from '#shared/engines/stop.ts'
+import { cpuMs } from '../../support/loop-hold.ts'
+import { startStack } from '../../support/stack.ts'
+
+describe('a stop filter', () => {
+  test('costs the same for each character, however long the stop strings and however small the pieces', () => {
+    const stops = Array.from({ length: 5 }, (_, index) => `${'ab'.repeat(25_000 + index)}c`)
+    const startedMs = cpuMs()
+    const stopping = new StopFilter(stops)
+    for (let piece = 0; piece < 200_000; piece++) stopping.push(piece % 50_001 === 0 ? 'b' : ('ab'[piece % 2] ?? ''))
+    expect(cpuMs() - startedMs).toBeLessThan(1_500)
+  })
+
+  test('shows no beginning of a stop string, and all that is none', () => {
+    const unit = fc.constantFrom('a', 'b')
+    const words = fc.array(fc.string({ unit, minLength: 1, maxLength: 6 }), { minLength: 1, maxLength: 4 })
+    fc.assert(
+      fc.property(fc.string({ unit, maxLength: 40 }), words, (text, stops) => {
+        const stopping = new StopFilter(stops)
+        let shown = ''
+        for (const [index, piece] of [...text].entries()) {
+          const { text: released, hit } = stopping.push(piece)
+          shown += released
+          if (hit !== undefined) return
+          const held = text.slice(shown.length, index + 1)
+          expect(held === '' || stops.some((stop) => stop.startsWith(held))).toBe(true)
+        }
+        expect(shown + stopping.flush().text).toBe(text)
+      }),
+    )
+  })
+})
+
+describe('a stop string', () => {
+  test('of more than 1,000 characters is refused by either protocol', async () => {
+    await using stack = await startStack()
+    const messages = [{ role: 'user', content: 'Hi' }]
+    const stop = 'x'.repeat(1_001)
+    const chat = await stack.post('/v1/chat/completions', { model: 'echo-1', messages, stop: ['ok', stop] })
+    expect([chat.status, await chat.json()]).toMatchObject([
+      400,
+      { error: { code: 'string_above_max_length', param: 'stop[1]' } },
+    ])
+    const body = { model: 'echo-1', messages, max_tokens: 5, stop_sequences: [stop] }
+    const message = await stack.post('/v1/messages', body)
+    expect([message.status, await message.json()]).toMatchObject([
+      400,
+      { error: { message: expect.stringContaining('stop_sequences[0]') } },
+    ])
+  })
+})

@@ -1,0 +1,176 @@
+import { Readable } from 'node:stream'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
+import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
+import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
+import {
+  askTranscript,
+  collectTranscript,
+  eventsOf,
+  fileOf,
+  localModel,
+  speechModel,
+  transcribeOptions,
+  transcriptFailure,
+  transcriptOf,
+} from '../../../support/speech/calls.ts'
+import { findEnvironment, openServer } from '../../../support/speech/running.ts'
+import { type SpeechScript, startSpeechServer } from '../../../support/speech/server.ts'
+import { findSpeech } from '../../../support/speech/speech.ts'
+import { until } from '../../../support/stack.ts'
+
+/** One engine under test. */
+interface Adapter {
+  readonly name: string
+  open(): Promise<{ engine: TranscriptionEngine; close(): Promise<void> }>
+  /** A recording of a sentence or two, and one that takes long. */
+  readonly audio: Buffer
+  readonly long: Buffer
+}
+
+const WORDS = ['Hello', ' world,', ' how', ' are', ' you?']
+const TEXT = WORDS.join('')
+const clips = (await findEnvironment()) && (await findSpeech())
+
+/** A server that knows all of the dialect: it answers as it is asked to, and hangs on long files. */
+const speaks: SpeechScript = ({ fields, file }, answer) => {
+  if (file.length === 0) return answer.json({ error: { message: 'empty', code: 'invalid_audio', param: 'file' } }, 400)
+  const words = WORDS.map((word, at) => ({ word: word.trim(), start: at, end: at + 1 }))
+  const segment = { id: 0, start: 0, end: 5, text: ` ${TEXT}`, tokens: [1, 2, 3] }
+  const logprobs = WORDS.map((token) => ({ token, logprob: -0.1, bytes: [...Buffer.from(token)] }))
+  if (fields.stream) {
+    answer.open()
+    for (const [at, delta] of WORDS.entries())
+      answer.frame({ type: 'transcript.text.delta', delta, logprobs: [logprobs[at]] })
+    if (file.length > 1_000) return
+    answer.frame({ type: 'transcript.text.done', text: TEXT })
+    return answer.end()
+  }
+  if (file.length > 1_000) return
+  if (fields.response_format?.[0] === 'json') return answer.json({ text: TEXT, logprobs })
+  answer.json({ text: TEXT, language: 'english', duration: 5, segments: [segment], words })
+}
+
+const openAi = (name: string, transcription: object): Adapter => ({
+  name,
+  audio: Buffer.alloc(100),
+  long: Buffer.alloc(2_000),
+  open: async () => {
+    const server = await startSpeechServer({ '/v1/audio/transcriptions': speaks })
+    const engine = openOpenAiTranscription(speechModel(server.url, {}, { transcription }), {})
+    return { engine, close: async () => await server[Symbol.asyncDispose]() }
+  },
+})
+const local: Adapter = {
+  name: 'on the local model server',
+  audio: clips?.['austen-0880']?.bytes ?? Buffer.alloc(0),
+  long: clips?.['two-cities']?.bytes ?? Buffer.alloc(0),
+  open: async () => {
+    const { server } = openServer()
+    const engine = openLocalTranscription(localModel(), (signal) => server.connect(signal))
+    return { engine, close: () => server.close() }
+  },
+}
+const adapters = [openAi('that answers in one piece', {}), openAi('that streams', { stream: true })]
+
+describe.each(clips ? [...adapters, local] : adapters)(
+  'the engine $name',
+  { timeout: 60_000 },
+  ({ open, audio, long }) => {
+    let engine: TranscriptionEngine
+    let close: () => Promise<void>
+    beforeAll(async () => {
+      ;({ engine, close } = await open())
+    })
+    afterAll(async () => {
+      await engine.close()
+      await close()
+    })
+
+    test('gives start first, usage and finish last, each once', async () => {
+      const events = await collectTranscript(engine, askTranscript({ stream: true }), { duration: 5 }, fileOf(audio))
+      const types = events.map(({ type }) => type)
+      expect([types[0], ...types.slice(-2)]).toEqual(['start', 'usage', 'finish'])
+      expect(types.filter((type) => type !== 'text' && type !== 'segment')).toEqual(['start', 'usage', 'finish'])
+      expect(eventsOf(events, 'start')[0]?.duration).toBe(5)
+      expect(eventsOf(events, 'usage')[0]?.usage.output_tokens).toBeGreaterThan(0)
+    })
+
+    test('gives the text of a segment before it, numbered from 0, all of the text in segments', async () => {
+      const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
+      const segments = eventsOf(events, 'segment').map(({ segment }) => segment)
+      expect(
+        segments
+          .map(({ text }) => text)
+          .join('')
+          .trim(),
+      ).toBe(transcriptOf(events))
+      expect(segments.map(({ id }) => id)).toEqual(segments.map((_, at) => at))
+      let said = ''
+      let told = ''
+      for (const event of events) {
+        if (event.type === 'text') said += event.text
+        if (event.type === 'segment') told += event.segment.text
+        if (event.type === 'segment') expect(said.startsWith(told.trimStart())).toBe(true)
+      }
+    })
+
+    test('gives words in order of time, which make up the text', async () => {
+      const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
+      const words = eventsOf(events, 'segment').flatMap(({ segment }) => segment.words ?? [])
+      // Whisper writes "ill-disposed" as two words, and one of them without a blank before it.
+      expect(words.map(({ word }) => word).join('')).toBe(transcriptOf(events).replaceAll(' ', ''))
+      const starts = words.map(({ start }) => start)
+      expect(starts).toEqual(starts.toSorted((a, b) => a - b))
+    })
+
+    test('gives the log probabilities of the text’s tokens', async () => {
+      const request = askTranscript({ logprobs: true })
+      const events = await collectTranscript(engine, request, { duration: 5 }, fileOf(audio))
+      const logprobs = eventsOf(events, 'text').flatMap((event) => event.logprobs ?? [])
+      expect(
+        logprobs
+          .map(({ token }) => token)
+          .join('')
+          .trim(),
+      ).toBe(transcriptOf(events))
+      expect(logprobs.every(({ logprob }) => logprob <= 0)).toBe(true)
+    })
+
+    test('is stopped by its signal in the middle, and closes its file', async () => {
+      const stop = new AbortController()
+      const file = fileOf(long)
+      const call = collectTranscript(engine, askTranscript({ stream: true }), { signal: stop.signal }, file)
+      call.catch(() => {})
+      await until(() => file.unclosed > 0)
+      stop.abort('cancelled')
+      await expect(call).rejects.toBe('cancelled')
+      await until(() => file.unclosed === 0)
+      // It is free for the next one.
+      expect(transcriptOf(await collectTranscript(engine, askTranscript(), {}, fileOf(audio)))).not.toBe('')
+    })
+
+    test('does not begin when it is stopped before', async () => {
+      const signal = AbortSignal.abort('never')
+      const file = fileOf(audio)
+      await expect(collectTranscript(engine, askTranscript(), { signal }, file)).rejects.toBe('never')
+      await until(() => file.unclosed === 0)
+    })
+
+    test('may be left in the middle', async () => {
+      const file = fileOf(audio)
+      for await (const event of engine.transcribe(askTranscript(), file, transcribeOptions())) {
+        if (event.type === 'text') break
+      }
+      await until(() => file.unclosed === 0)
+    })
+
+    test('refuses what it cannot read as the caller’s fault', async () => {
+      const empty = { ...fileOf(), bytes: 0, open: () => Promise.resolve(Readable.from([])) }
+      expect(await transcriptFailure(engine, askTranscript(), {}, empty)).toMatchObject({
+        code: 'invalid_audio',
+        param: 'file',
+      })
+    })
+  },
+)

@@ -1,0 +1,60 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { ask, collect, type Dialect, engineOn, failure, options, textOf } from '../../support/engine-calls.ts'
+import { KATAN, KATAN_KEYS, type Katan, startKatan } from '../../support/processes/katan.ts'
+import { findPythonEnv } from '../../support/processes/python.ts'
+
+const bin = await findPythonEnv('katan', KATAN)
+const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
+
+// A server we did not write: what the scripted upstream only claims about the two dialects is held against it.
+describe.skipIf(!bin)('llm-katan', () => {
+  let katan: Katan
+  beforeAll(async () => {
+    katan = await startKatan(bin ?? '')
+  }, 90_000)
+  afterAll(() => katan?.[Symbol.asyncDispose]())
+
+  const dialects: Dialect[] = ['openai', 'anthropic']
+  describe.each(dialects)('as an upstream of the %s dialect', (dialect) => {
+    const engine = (key: string = KATAN_KEYS[dialect]) => engineOn(dialect, katan.url, {}, {}, key)
+
+    test.each([
+      ...dialects.map((from) => ({ from, stream: true })),
+      ...dialects.map((from) => ({ from, stream: false })),
+    ])('answers a request of the $from dialect, stream $stream', async ({ from, stream }) => {
+      await using opened = engine()
+      const events = await collect(opened, ask({ dialect: from, stream, max_tokens: 64 }))
+      expect(textOf(events)).toContain('Say hello.')
+      expect(events[0]).toMatchObject({ type: 'start', model: 'm1' })
+      expect(events.at(-2)).toEqual({ type: 'finish', choice: 0, reason: 'stop' })
+      const last = events.at(-1)
+      expect(last).toEqual({
+        type: 'usage',
+        usage: { input_tokens: expect.any(Number), output_tokens: expect.any(Number) },
+      })
+      const texts = events.filter((event) => event.type === 'text')
+      expect(texts.length > 1).toBe(stream)
+    })
+
+    // Asked for a stream with tools, its OpenAI side answers in plain JSON.
+    test.each([true, false])('calls a tool, stream %s', async (stream) => {
+      await using opened = engine()
+      const events = await collect(opened, ask({ stream, tools: [TOOL] }))
+      expect(events).toContainEqual({ type: 'tool_call', choice: 0, call: 0, id: expect.any(String), name: 'weather' })
+      expect(JSON.parse(textOf(events, 'tool_arguments'))).toHaveProperty('city')
+      expect(events.at(-2)).toMatchObject({ type: 'finish', reason: 'tool_calls' })
+    })
+
+    test('a wrong key is told without naming it', async () => {
+      await using opened = engine('wrong-key')
+      const error = await failure(opened)
+      expect(error).toMatchObject({ code: 'upstream_refused' })
+      expect(error.message).not.toContain('wrong-key')
+    })
+  })
+
+  test('counts no tokens, so the caller has to', async () => {
+    await using opened = engineOn('anthropic', katan.url, {}, {}, KATAN_KEYS.anthropic)
+    expect(await opened.countTokens?.(ask(), options())).toBeUndefined()
+  })
+})

@@ -1,0 +1,730 @@
+import { describe, expect, test } from 'vitest'
+import type { GenerateEvent } from '#schemas/generate.ts'
+import { ModelConfig } from '#schemas/models.ts'
+import { encodeOpenAi } from '#shared/engines/openai/encode.ts'
+import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { ask, collect, type Dialect, engineOn, failure, options } from '../../support/engine-calls.ts'
+import { startUpstream } from '../../support/processes/upstream.ts'
+
+const PNG = 'data:image/png;base64,iVBORw0KGgo='
+const WEATHER = { name: 'weather', description: 'Tells the weather', parameters: { type: 'object', properties: {} } }
+const CLOCK = { name: 'clock', parameters: {} }
+
+/** The body an upstream of the dialect gets for these fields of a request. */
+async function bodyOf(dialect: Dialect, fields: object, engine: object = {}, model: object = {}): Promise<unknown> {
+  await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
+  await using opened = engineOn(dialect, upstream.url, engine, model)
+  const error = await failure(opened, ask({ stream: false, ...fields }))
+  const [call] = upstream.calls
+  if (!call) throw error
+  return call.body
+}
+
+/** The events that an engine makes of a whole answer, or of a stream's frames, without `start`. */
+async function eventsOf(dialect: Dialect, answer: object | object[], fields: object = {}): Promise<GenerateEvent[]> {
+  await using upstream = await startUpstream((_call, to) => {
+    if (!Array.isArray(answer)) return to.json(answer)
+    to.open()
+    for (const frame of answer) to.frame(frame)
+    if (dialect === 'openai') to.frame('[DONE]')
+    to.end()
+  })
+  await using engine = engineOn(dialect, upstream.url)
+  const [start, ...events] = await collect(engine, ask({ stream: Array.isArray(answer), ...fields }))
+  expect(start?.type).toBe('start')
+  return events
+}
+
+const user = (text: string) => ({ role: 'user', parts: [{ type: 'text', text }] })
+
+const CONVERSATION = [
+  { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }] },
+  {
+    role: 'user',
+    parts: [
+      { type: 'text', text: 'What is this?' },
+      { type: 'image', url: PNG, detail: 'low' },
+      { type: 'image', url: 'https://example.com/a.png' },
+    ],
+  },
+  {
+    role: 'assistant',
+    parts: [
+      { type: 'reasoning', text: 'Hm.', signature: 'sig' },
+      { type: 'text', text: 'I will look.' },
+      { type: 'tool_call', id: 'call:1', name: 'weather', arguments: '{"city":"Oslo"}' },
+      { type: 'tool_call', id: 'call_2', name: 'clock', arguments: '' },
+    ],
+  },
+  { role: 'tool', call_id: 'call:1', parts: [{ type: 'text', text: 'Rain' }] },
+  {
+    role: 'tool',
+    call_id: 'call_2',
+    parts: [
+      { type: 'text', text: 'broken' },
+      { type: 'image', url: PNG },
+    ],
+    is_error: true,
+  },
+  { role: 'user', parts: [{ type: 'text', text: 'Go on.' }], name: 'ann' },
+]
+
+describe('messages onto an OpenAI upstream', () => {
+  test('a conversation becomes messages, with the images of tool results behind them', async () => {
+    expect(await bodyOf('openai', { dialect: 'anthropic', turns: CONVERSATION, max_tokens: 10 })).toEqual({
+      model: 'm1',
+      messages: [
+        { role: 'system', content: 'Be brief.' },
+        {
+          role: 'user',
+          content: [
+            { type: 'text', text: 'What is this?' },
+            { type: 'image_url', image_url: { url: PNG, detail: 'low' } },
+            { type: 'image_url', image_url: { url: 'https://example.com/a.png' } },
+          ],
+        },
+        {
+          role: 'assistant',
+          content: 'I will look.',
+          tool_calls: [
+            { id: 'call:1', type: 'function', function: { name: 'weather', arguments: '{"city":"Oslo"}' } },
+            { id: 'call_2', type: 'function', function: { name: 'clock', arguments: '' } },
+          ],
+        },
+        { role: 'tool', tool_call_id: 'call:1', content: 'Rain' },
+        { role: 'tool', tool_call_id: 'call_2', content: 'Error: broken' },
+        {
+          role: 'user',
+          content: [
+            { type: 'text', text: 'Attached by the result of tool call call_2:' },
+            { type: 'image_url', image_url: { url: PNG } },
+          ],
+        },
+        { role: 'user', content: 'Go on.', name: 'ann' },
+      ],
+      max_tokens: 10,
+      stream: false,
+    })
+  })
+
+  test('system blocks and answers in blocks become plain strings', async () => {
+    const parts = ['One.\n\n', 'Two.'].map((text) => ({
+      type: 'text',
+      text,
+      extra: { cache_control: { type: 'ephemeral' } },
+    }))
+    const turns = [{ role: 'system', parts }, user('x'), { role: 'assistant', parts }]
+    expect(await bodyOf('openai', { dialect: 'anthropic', turns })).toMatchObject({
+      messages: [
+        { role: 'system', content: 'One.\n\nTwo.' },
+        { role: 'user', content: 'x' },
+        { role: 'assistant', content: 'One.\n\nTwo.' },
+      ],
+    })
+  })
+
+  test('a prefill is to be continued', async () => {
+    const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: '{"a":' }] }]
+    expect(await bodyOf('openai', { dialect: 'anthropic', turns })).toMatchObject({
+      messages: [{ role: 'user' }, { role: 'assistant', content: '{"a":' }],
+      continue_final_message: true,
+      add_generation_prompt: false,
+    })
+  })
+
+  test('settings are translated, and what only messages know stays behind', async () => {
+    const fields = {
+      dialect: 'anthropic',
+      temperature: 0.5,
+      top_k: 7,
+      stop: ['END'],
+      user: 'u1',
+      tools: [{ ...WEATHER, extra: { cache_control: {} } }],
+      tool_choice: { type: 'tool', name: 'weather' },
+      parallel_tool_calls: false,
+      response_format: { type: 'json_schema', schema: { type: 'object' } },
+      reasoning: { budget_tokens: 4_000, enabled: true },
+      extra: { service_tier: 'auto' },
+    }
+    expect(await bodyOf('openai', fields, {}, { capabilities: { reasoning: true } })).toEqual({
+      model: 'm1',
+      messages: [{ role: 'user', content: 'Say hello.' }],
+      temperature: 0.5,
+      top_k: 7,
+      stop: ['END'],
+      user: 'u1',
+      tools: [{ type: 'function', function: WEATHER }],
+      tool_choice: { type: 'function', function: { name: 'weather' } },
+      parallel_tool_calls: false,
+      response_format: { type: 'json_schema', json_schema: { name: 'answer', schema: { type: 'object' } } },
+      reasoning_effort: 'medium',
+      stream: false,
+    })
+  })
+})
+
+describe('chat completions onto an OpenAI upstream', () => {
+  test('everything goes along as it came', async () => {
+    const fields = {
+      stream: true,
+      turns: [
+        {
+          role: 'user',
+          extra: { weight: 1 },
+          parts: [
+            { type: 'text', text: 'Listen.', extra: { prompt_cache_breakpoint: {} } },
+            { type: 'audio', data: 'UklGRg==', format: 'wav' },
+            { type: 'file', data: 'data:application/pdf;base64,JVBERg==', filename: 'a.pdf' },
+          ],
+        },
+        {
+          role: 'assistant',
+          parts: [
+            { type: 'reasoning', text: 'Hm.' },
+            { type: 'text', text: 'Yes?' },
+          ],
+        },
+        user('Go on.'),
+      ],
+      temperature: 1.5,
+      top_p: 0.9,
+      n: 2,
+      stop: ['a', 'b'],
+      presence_penalty: 1,
+      frequency_penalty: -1,
+      logit_bias: { 50256: -100 },
+      seed: 7,
+      logprobs: true,
+      top_logprobs: 3,
+      tools: [{ ...WEATHER, strict: true, extra: { vendor: 1 } }],
+      tool_choice: { type: 'required' },
+      response_format: { type: 'json_object' },
+      extra: { verbosity: 'low', min_p: 0.1, model: 'not this one' },
+    }
+    const model = { limits: { max_output_tokens: 50, default_output_tokens: 20 } }
+    expect(await bodyOf('openai', fields, { model: 'real-name' }, model)).toEqual({
+      verbosity: 'low',
+      min_p: 0.1,
+      model: 'real-name',
+      messages: [
+        {
+          weight: 1,
+          role: 'user',
+          content: [
+            { prompt_cache_breakpoint: {}, type: 'text', text: 'Listen.' },
+            { type: 'input_audio', input_audio: { data: 'UklGRg==', format: 'wav' } },
+            { type: 'file', file: { filename: 'a.pdf', file_data: 'data:application/pdf;base64,JVBERg==' } },
+          ],
+        },
+        { role: 'assistant', content: 'Yes?', reasoning_content: 'Hm.' },
+        { role: 'user', content: 'Go on.' },
+      ],
+      max_tokens: 20,
+      temperature: 1.5,
+      top_p: 0.9,
+      n: 2,
+      stop: ['a', 'b'],
+      presence_penalty: 1,
+      frequency_penalty: -1,
+      logit_bias: { 50256: -100 },
+      seed: 7,
+      logprobs: true,
+      top_logprobs: 3,
+      tools: [{ vendor: 1, type: 'function', function: { ...WEATHER, strict: true } }],
+      tool_choice: 'required',
+      response_format: { type: 'json_object' },
+      stream: true,
+      stream_options: { include_usage: true },
+    })
+  })
+
+  test('max_tokens above the model is clamped, and usage is not asked of servers that refuse the question', async () => {
+    const model = { limits: { max_output_tokens: 50 } }
+    const body = await bodyOf('openai', { max_tokens: 80, stream: true }, { force_usage: false }, model)
+    expect(body).toMatchObject({ max_tokens: 50, stream: true })
+    expect(body).not.toHaveProperty('stream_options')
+  })
+
+  test('tools that are not allowed are left out', async () => {
+    const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice: { type: 'required' } }
+    expect(await bodyOf('openai', fields)).toMatchObject({
+      tools: [{ type: 'function', function: CLOCK }],
+      tool_choice: 'required',
+    })
+  })
+
+  test("OpenAI's own servers get the words only they know", () => {
+    const fields = { max_tokens: 9, tools: [WEATHER, CLOCK], allowed_tools: ['clock'] }
+    const engine = { type: 'openai', base_url: 'https://api.openai.com/v1' }
+    const model = ModelConfig.parse({ id: 'm1', engine })
+    const body = encodeOpenAi(ask(fields), model, model.engine as UpstreamConfig)
+    expect(body).toMatchObject({
+      max_completion_tokens: 9,
+      tools: [{ function: { name: 'weather' } }, { function: { name: 'clock' } }],
+      tool_choice: {
+        type: 'allowed_tools',
+        allowed_tools: { mode: 'auto', tools: [{ type: 'function', function: { name: 'clock' } }] },
+      },
+    })
+    expect(body).not.toHaveProperty('max_tokens')
+    expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
+  })
+
+  test('an effort goes only to models that reason', async () => {
+    const fields = { reasoning: { effort: 'high' } }
+    expect(await bodyOf('openai', fields)).not.toHaveProperty('reasoning_effort')
+    const model = { capabilities: { reasoning: true } }
+    expect(await bodyOf('openai', fields, {}, model)).toHaveProperty('reasoning_effort', 'high')
+  })
+})
+
+describe('messages onto an Anthropic upstream', () => {
+  test('everything goes along as it came', async () => {
+    const cache_control = { type: 'ephemeral' }
+    const fields = {
+      dialect: 'anthropic',
+      max_tokens: 4_000,
+      temperature: 0.3,
+      top_k: 5,
+      stop: ['END'],
+      user: 'u1',
+      tools: [{ ...WEATHER, extra: { cache_control } }],
+      tool_choice: { type: 'auto' },
+      parallel_tool_calls: false,
+      response_format: { type: 'json_schema', schema: { type: 'object' } },
+      reasoning: { enabled: true, budget_tokens: 2_000, effort: 'low' },
+      extra: { thinking: { type: 'enabled', budget_tokens: 9_000, display: 'omitted' }, service_tier: 'auto' },
+      turns: [
+        { role: 'system', parts: [{ type: 'text', text: 'Be brief.', extra: { cache_control } }] },
+        {
+          role: 'user',
+          parts: [
+            { type: 'file', data: 'data:application/pdf;base64,JVBERg==', filename: 'a.pdf', extra: { cache_control } },
+          ],
+        },
+        {
+          role: 'assistant',
+          parts: [
+            { type: 'reasoning', text: 'Hm.', signature: 'sig' },
+            { type: 'reasoning', text: '', redacted: 'opaque' },
+            { type: 'tool_call', id: 'toolu_1', name: 'weather', arguments: '{"city":"Oslo"}' },
+          ],
+        },
+        { role: 'tool', call_id: 'toolu_1', parts: [], is_error: false, extra: { cache_control } },
+        { role: 'assistant', parts: [{ type: 'text', text: 'It' }] },
+      ],
+    }
+    const model = { capabilities: { reasoning: true } }
+    expect(await bodyOf('anthropic', fields, { model: 'real-name' }, model)).toEqual({
+      service_tier: 'auto',
+      model: 'real-name',
+      system: [{ cache_control, type: 'text', text: 'Be brief.' }],
+      messages: [
+        {
+          role: 'user',
+          content: [
+            {
+              cache_control,
+              type: 'document',
+              source: { type: 'base64', media_type: 'application/pdf', data: 'JVBERg==' },
+              title: 'a.pdf',
+            },
+          ],
+        },
+        {
+          role: 'assistant',
+          content: [
+            { type: 'thinking', thinking: 'Hm.', signature: 'sig' },
+            { type: 'redacted_thinking', data: 'opaque' },
+            { type: 'tool_use', id: 'toolu_1', name: 'weather', input: { city: 'Oslo' } },
+          ],
+        },
+        { role: 'user', content: [{ cache_control, type: 'tool_result', tool_use_id: 'toolu_1', is_error: false }] },
+        { role: 'assistant', content: 'It' },
+      ],
+      max_tokens: 4_000,
+      temperature: 0.3,
+      top_k: 5,
+      stop_sequences: ['END'],
+      metadata: { user_id: 'u1' },
+      tools: [{ cache_control, name: 'weather', description: 'Tells the weather', input_schema: WEATHER.parameters }],
+      tool_choice: { type: 'auto', disable_parallel_tool_use: true },
+      output_config: { format: { type: 'json_schema', schema: { type: 'object' } }, effort: 'low' },
+      thinking: { type: 'enabled', budget_tokens: 2_000, display: 'omitted' },
+      stream: false,
+    })
+  })
+
+  test('an effort alone does not switch thinking on', async () => {
+    const fields = { dialect: 'anthropic', reasoning: { effort: 'high' } }
+    const body = await bodyOf('anthropic', fields, {}, { capabilities: { reasoning: true } })
+    expect(body).toMatchObject({ output_config: { effort: 'high' } })
+    expect(body).not.toHaveProperty('thinking')
+  })
+})
+
+describe('chat completions onto an Anthropic upstream', () => {
+  test('a conversation becomes alternating messages with the system prompt in front', async () => {
+    const late = { role: 'system', parts: [{ type: 'text', text: 'Speak English.' }], extra: { weight: 1 } }
+    expect(await bodyOf('anthropic', { turns: [...CONVERSATION, late], extra: { verbosity: 'low' } })).toEqual({
+      model: 'm1',
+      system: 'Be brief.\n\nSpeak English.',
+      messages: [
+        {
+          role: 'user',
+          content: [
+            { type: 'text', text: 'What is this?' },
+            { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } },
+            { type: 'image', source: { type: 'url', url: 'https://example.com/a.png' } },
+          ],
+        },
+        {
+          role: 'assistant',
+          content: [
+            { type: 'text', text: 'I will look.' },
+            { type: 'tool_use', id: 'call_1', name: 'weather', input: { city: 'Oslo' } },
+            { type: 'tool_use', id: 'call_2', name: 'clock', input: {} },
+          ],
+        },
+        {
+          role: 'user',
+          content: [
+            { type: 'tool_result', tool_use_id: 'call_1', content: 'Rain' },
+            {
+              type: 'tool_result',
+              tool_use_id: 'call_2',
+              content: [
+                { type: 'text', text: 'broken' },
+                { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0KGgo=' } },
+              ],
+              is_error: true,
+            },
+            { type: 'text', text: 'Go on.' },
+          ],
+        },
+      ],
+      max_tokens: 4_096,
+      stream: false,
+    })
+  })
+
+  test('nothing but system turns asks with the last of them', async () => {
+    const turns = ['Be brief.', 'Hello?'].map((text) => ({ role: 'system', parts: [{ type: 'text', text }] }))
+    const expected = { system: 'Be brief.', messages: [{ role: 'user', content: 'Hello?' }] }
+    expect(await bodyOf('anthropic', { turns })).toMatchObject(expected)
+  })
+
+  test('white space at the end of a last assistant turn is cut off', async () => {
+    const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: 'Well, \n' }] }]
+    expect(await bodyOf('anthropic', { turns })).toMatchObject({
+      messages: [{}, { role: 'assistant', content: 'Well,' }],
+    })
+  })
+
+  test.each([
+    [{ type: 'auto' }, undefined, { type: 'auto' }],
+    [{ type: 'none' }, false, { type: 'none' }],
+    [{ type: 'required' }, false, { type: 'any', disable_parallel_tool_use: true }],
+    [{ type: 'tool', name: 'clock' }, true, { type: 'tool', name: 'clock' }],
+    [undefined, false, { type: 'auto', disable_parallel_tool_use: true }],
+    [undefined, undefined, undefined],
+  ])('tool_choice %j with parallel_tool_calls %s', async (tool_choice, parallel_tool_calls, expected) => {
+    const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice, parallel_tool_calls }
+    const body = (await bodyOf('anthropic', fields)) as Record<string, unknown>
+    expect(body.tool_choice).toEqual(expected)
+    expect(body.tools).toEqual([{ name: 'clock', input_schema: { type: 'object', properties: {} } }])
+  })
+
+  test.each([
+    [{ effort: 'high' }, { type: 'adaptive' }, { effort: 'high' }],
+    [{ effort: 'minimal' }, { type: 'adaptive' }, { effort: 'low' }],
+    [{ effort: 'none', enabled: false }, { type: 'disabled' }, undefined],
+  ])('reasoning %j', async (reasoning, thinking, output_config) => {
+    const body = await bodyOf('anthropic', { reasoning }, {}, { capabilities: { reasoning: true } })
+    expect(body).toMatchObject({ thinking })
+    expect(body).toHaveProperty('messages')
+    expect((body as { output_config?: unknown }).output_config).toEqual(output_config)
+  })
+
+  test('a temperature above the dialect becomes its highest', async () => {
+    expect(await bodyOf('anthropic', { temperature: 1.7 })).toHaveProperty('temperature', 1)
+  })
+
+  test.each([
+    [{ n: 2 }, 'unsupported_parameter', 'n'],
+    [{ logprobs: true }, 'unsupported_parameter', 'logprobs'],
+    [{ presence_penalty: 0.5 }, 'unsupported_parameter', 'presence_penalty'],
+    [{ logit_bias: { 1: 5 } }, 'unsupported_parameter', 'logit_bias'],
+    [{ response_format: { type: 'json_object' } }, 'unsupported_value', 'response_format'],
+    [
+      { turns: [{ role: 'user', parts: [{ type: 'audio', data: 'UklGRg==', format: 'wav' }] }] },
+      'unsupported_value',
+      'messages[0].content[0]',
+    ],
+    [
+      { turns: [{ role: 'assistant', parts: [{ type: 'tool_call', id: 'a', name: 'b', arguments: '{oops' }] }] },
+      'invalid_value',
+      'messages[0].content[0]',
+    ],
+  ])('%j is refused before the upstream is called', async (fields, code, param) => {
+    await expect(bodyOf('anthropic', fields)).rejects.toMatchObject({ code, param, status: 400 })
+  })
+})
+
+const USAGE = { prompt_tokens: 9, completion_tokens: 4 }
+const usage = (more: object = {}) => ({ type: 'usage', usage: { input_tokens: 9, output_tokens: 4, ...more } })
+const finish = (reason: string, more: object = {}) => ({ type: 'finish', choice: 0, reason, ...more })
+
+describe('answers of an OpenAI upstream', () => {
+  const delta = (fields: object, more: object = {}) => ({ choices: [{ index: 0, delta: fields, ...more }] })
+  const done = (finish_reason: string, more: object = {}) => ({
+    choices: [{ index: 0, delta: {}, finish_reason, ...more }],
+    usage: USAGE,
+  })
+
+  test('tool calls arrive in pieces, told apart by index', async () => {
+    const call = (index: number, fields: object) => delta({ tool_calls: [{ index, ...fields }] })
+    const events = await eventsOf('openai', [
+      call(0, { id: 'call_a', type: 'function', function: { name: 'weather', arguments: '' } }),
+      call(0, { function: { arguments: '{"city":' } }),
+      call(0, { function: { arguments: '"Oslo"}' } }),
+      call(1, { id: 'call_b', type: 'function', function: { name: 'clock' } }),
+      done('tool_calls'),
+    ])
+    expect(events).toEqual([
+      { type: 'tool_call', choice: 0, call: 0, id: 'call_a', name: 'weather' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '{"city":' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '"Oslo"}' },
+      { type: 'tool_call', choice: 0, call: 1, id: 'call_b', name: 'clock' },
+      { type: 'tool_arguments', choice: 0, call: 1, text: '{}' },
+      finish('tool_calls'),
+      usage(),
+    ])
+  })
+
+  test('whole calls without an index, or all with index 0, stay apart', async () => {
+    const whole = (id: string, more: object = {}) =>
+      delta({ tool_calls: [{ id, function: { name: 'clock', arguments: '{}' }, ...more }] })
+    for (const more of [{}, { index: 0 }]) {
+      const events = await eventsOf('openai', [whole('a', more), whole('b', more), done('stop')])
+      const calls = events.filter((event) => event.type === 'tool_call')
+      expect(calls).toMatchObject([
+        { call: 0, id: 'a' },
+        { call: 1, id: 'b' },
+      ])
+      expect(events.at(-2)).toEqual(finish('tool_calls'))
+    }
+  })
+
+  test('reasoning, refusals, log probabilities and filters come through', async () => {
+    const one = { token: 'Hi', logprob: -0.1, bytes: [72, 105], id: 5 }
+    const events = await eventsOf('openai', [
+      delta({ reasoning_content: 'Hm' }),
+      delta({ reasoning: ', so.' }),
+      delta({ content: 'Hi' }, { logprobs: { content: [{ ...one, top_logprobs: [one] }] } }),
+      delta({ refusal: 'No.' }),
+      done('content_filter', { content_filter_results: { hate: { filtered: true } } }),
+    ])
+    const { id: _, ...known } = one
+    expect(events).toEqual([
+      { type: 'reasoning', choice: 0, text: 'Hm' },
+      { type: 'reasoning', choice: 0, text: ', so.' },
+      { type: 'text', choice: 0, text: 'Hi', logprobs: [{ ...known, top_logprobs: [known] }] },
+      { type: 'refusal', choice: 0, text: 'No.' },
+      finish('content_filter', { filter: { hate: { filtered: true } } }),
+      usage(),
+    ])
+  })
+
+  test('choices interleave, and each is finished', async () => {
+    const on = (index: number, content: string, finish_reason: string | null = null) => ({
+      choices: [{ index, delta: { content }, finish_reason }],
+    })
+    const frames = [on(1, 'b'), on(0, 'a'), on(0, '', 'length'), on(1, 'c', 'stop'), { choices: [], usage: USAGE }]
+    expect(await eventsOf('openai', frames, { n: 2 })).toEqual([
+      { type: 'text', choice: 1, text: 'b' },
+      { type: 'text', choice: 0, text: 'a' },
+      { type: 'text', choice: 1, text: 'c' },
+      finish('length'),
+      { ...finish('stop'), choice: 1 },
+      usage(),
+    ])
+  })
+
+  test('fewer choices than asked for are an error that another try cannot mend', async () => {
+    await expect(eventsOf('openai', [delta({ content: 'a' }), done('stop')], { n: 2 })).rejects.toMatchObject({
+      code: 'upstream_refused',
+    })
+  })
+
+  test('a whole answer with everything', async () => {
+    const answer = {
+      choices: [
+        {
+          index: 0,
+          message: {
+            role: 'assistant',
+            content: 'Look.',
+            reasoning_content: 'Hm.',
+            tool_calls: [
+              { id: 'a', type: 'function', function: { name: 'clock', arguments: '{}' } },
+              { id: 'b', type: 'function', function: { name: 'weather', arguments: '{"x":1}' } },
+            ],
+          },
+          finish_reason: 'tool_calls',
+        },
+      ],
+      usage: {
+        ...USAGE,
+        prompt_tokens_details: { cached_tokens: 5 },
+        completion_tokens_details: { reasoning_tokens: 2 },
+      },
+    }
+    expect(await eventsOf('openai', answer)).toEqual([
+      { type: 'reasoning', choice: 0, text: 'Hm.' },
+      { type: 'text', choice: 0, text: 'Look.' },
+      { type: 'tool_call', choice: 0, call: 0, id: 'a', name: 'clock' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '{}' },
+      { type: 'tool_call', choice: 0, call: 1, id: 'b', name: 'weather' },
+      { type: 'tool_arguments', choice: 0, call: 1, text: '{"x":1}' },
+      finish('tool_calls'),
+      usage({ cached_tokens: 5, reasoning_tokens: 2 }),
+    ])
+  })
+
+  test('the stop string that was hit is told where the server tells it', async () => {
+    const events = await eventsOf('openai', [delta({ content: 'a' }), done('stop', { stop_reason: 'END' })], {
+      stop: ['END'],
+    })
+    expect(events.at(-2)).toEqual(finish('stop', { stop_sequence: 'END' }))
+  })
+
+  test('a finish without [DONE] is a whole answer, and so is [DONE] without a finish', async () => {
+    expect(await eventsOf('openai', [delta({ content: 'a' })])).toContainEqual(finish('stop'))
+    await using upstream = await startUpstream((_call, to) => {
+      to.open()
+      to.frame(delta({ content: 'a' }, { finish_reason: 'length' }))
+      to.end()
+    })
+    await using engine = engineOn('openai', upstream.url)
+    expect(await collect(engine)).toContainEqual(finish('length'))
+  })
+
+  test('an upstream that gives up says so in its finish reason', async () => {
+    await expect(eventsOf('openai', [delta({ content: 'a' }), done('abort')])).rejects.toMatchObject({
+      code: 'upstream_error',
+    })
+  })
+})
+
+describe('answers of an Anthropic upstream', () => {
+  const start = {
+    type: 'message_start',
+    message: { usage: { input_tokens: 4, cache_read_input_tokens: 3, output_tokens: 1 } },
+  }
+  const open = (index: number, content_block: object) => ({ type: 'content_block_start', index, content_block })
+  const delta = (index: number, fields: object) => ({ type: 'content_block_delta', index, delta: fields })
+  const close = (index: number) => ({ type: 'content_block_stop', index })
+  const end = (fields: object, counts: object = { output_tokens: 4 }) => [
+    { type: 'message_delta', delta: fields, usage: counts },
+    { type: 'message_stop' },
+  ]
+
+  test('blocks become reasoning, text and calls', async () => {
+    const events = await eventsOf('anthropic', [
+      start,
+      open(0, { type: 'thinking', thinking: '', signature: '' }),
+      delta(0, { type: 'thinking_delta', thinking: 'Hm.' }),
+      delta(0, { type: 'signature_delta', signature: 'sig' }),
+      close(0),
+      open(1, { type: 'redacted_thinking', data: 'opaque' }),
+      close(1),
+      open(2, { type: 'text', text: '' }),
+      delta(2, { type: 'text_delta', text: 'Look.' }),
+      close(2),
+      open(3, { type: 'tool_use', id: 'toolu_1', name: 'weather', input: {} }),
+      delta(3, { type: 'input_json_delta', partial_json: '' }),
+      delta(3, { type: 'input_json_delta', partial_json: '{"city":' }),
+      delta(3, { type: 'input_json_delta', partial_json: '"Oslo"}' }),
+      close(3),
+      open(4, { type: 'tool_use', id: 'toolu_2', name: 'clock', input: {} }),
+      close(4),
+      ...end({ stop_reason: 'tool_use' }, { output_tokens: 4, cache_creation_input_tokens: 2 }),
+    ])
+    expect(events).toEqual([
+      { type: 'reasoning', choice: 0, text: 'Hm.' },
+      { type: 'reasoning', choice: 0, text: '', signature: 'sig' },
+      { type: 'reasoning', choice: 0, text: '', redacted: 'opaque' },
+      { type: 'text', choice: 0, text: 'Look.' },
+      { type: 'tool_call', choice: 0, call: 0, id: 'toolu_1', name: 'weather' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '{"city":' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '"Oslo"}' },
+      { type: 'tool_call', choice: 0, call: 1, id: 'toolu_2', name: 'clock' },
+      { type: 'tool_arguments', choice: 0, call: 1, text: '{}' },
+      finish('tool_calls'),
+      usage({ cached_tokens: 3, cache_write_tokens: 2 }),
+    ])
+  })
+
+  test('a whole message reads like its stream', async () => {
+    const answer = {
+      type: 'message',
+      content: [
+        { type: 'thinking', thinking: 'Hm.', signature: 'sig' },
+        { type: 'text', text: 'Look.' },
+        { type: 'tool_use', id: 'toolu_1', name: 'weather', input: { city: 'Oslo' } },
+      ],
+      stop_reason: 'tool_use',
+      usage: { input_tokens: 9, output_tokens: 4 },
+    }
+    expect(await eventsOf('anthropic', answer)).toEqual([
+      { type: 'reasoning', choice: 0, text: 'Hm.' },
+      { type: 'reasoning', choice: 0, text: '', signature: 'sig' },
+      { type: 'text', choice: 0, text: 'Look.' },
+      { type: 'tool_call', choice: 0, call: 0, id: 'toolu_1', name: 'weather' },
+      { type: 'tool_arguments', choice: 0, call: 0, text: '{"city":"Oslo"}' },
+      finish('tool_calls'),
+      usage(),
+    ])
+  })
+
+  test.each([
+    [{ stop_reason: 'end_turn' }, finish('stop')],
+    [{ stop_reason: 'max_tokens' }, finish('length')],
+    [{ stop_reason: 'stop_sequence', stop_sequence: 'END' }, finish('stop', { stop_sequence: 'END' })],
+    [{ stop_reason: 'refusal' }, finish('content_filter')],
+    [{ stop_reason: 'model_context_window_exceeded' }, finish('length', { context_full: true })],
+  ])('%j', async (fields, expected) => {
+    expect((await eventsOf('anthropic', [start, ...end(fields)])).at(-2)).toEqual(expected)
+  })
+})
+
+describe('counting tokens', () => {
+  const request = ask({ dialect: 'anthropic', max_tokens: 5, tools: [WEATHER] })
+
+  test('an Anthropic upstream counts the prompt as it would be sent', async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json({ input_tokens: 14 }))
+    await using engine = engineOn('anthropic', upstream.url)
+    expect(await engine.countTokens?.(request, options())).toBe(14)
+    const [call] = upstream.calls
+    expect(call?.path).toBe('/v1/messages/count_tokens')
+    expect(call?.body).toEqual({
+      model: 'm1',
+      messages: [{ role: 'user', content: 'Say hello.' }],
+      tools: [{ name: 'weather', description: 'Tells the weather', input_schema: WEATHER.parameters }],
+    })
+  })
+
+  test('a server that does not count leaves it to the caller, and calls go on', async () => {
+    for (const status of [404, 405, 501, 503]) {
+      await using upstream = await startUpstream((_call, answer) => answer.json({}, status))
+      await using engine = engineOn('anthropic', upstream.url)
+      expect(await engine.countTokens?.(request, options())).toBeUndefined()
+    }
+  })
+
+  test('an OpenAI upstream cannot count', async () => {
+    await using engine = engineOn('openai', 'http://127.0.0.1:1')
+    expect(engine.countTokens).toBeUndefined()
+  })
+})

@@ -1,0 +1,547 @@
+import type { AddressInfo } from 'node:net'
+import { createServer } from 'node:net'
+import { expect, test } from 'vitest'
+import type { GenerateEvent } from '#schemas/generate.ts'
+import { ask, collect, type Dialect, engineOn, failure, KEY, options, textOf } from '../../support/engine-calls.ts'
+import { type Answer, type Script, startUpstream } from '../../support/processes/upstream.ts'
+
+const DIALECTS: Dialect[] = ['openai', 'anthropic']
+
+/** Frames of a whole good stream, one text delta for each piece. */
+function framesOf(dialect: Dialect, ...pieces: string[]): string[] {
+  const frame = (data: { type?: string }) =>
+    `${data.type ? `event: ${data.type}\n` : ''}data: ${JSON.stringify(data)}\n\n`
+  if (dialect === 'openai') {
+    return [
+      frame(chunk({ role: 'assistant', content: '' })),
+      ...pieces.map((content) => frame(chunk({ content }))),
+      frame(chunk({}, 'stop')),
+      frame({
+        ...chunk({}),
+        choices: [],
+        usage: { prompt_tokens: 7, completion_tokens: 3, total_tokens: 10 },
+      } as object),
+      'data: [DONE]\n\n',
+    ]
+  }
+  return [
+    frame({ type: 'message_start', message: { usage: { input_tokens: 7, output_tokens: 1 } } } as object),
+    frame({ type: 'content_block_start', index: 0, content_block: { type: 'text', text: '' } } as object),
+    frame({ type: 'ping' }),
+    ...pieces.map((text) =>
+      frame({ type: 'content_block_delta', index: 0, delta: { type: 'text_delta', text } } as object),
+    ),
+    frame({ type: 'content_block_stop', index: 0 } as object),
+    frame({ type: 'message_delta', delta: { stop_reason: 'end_turn' }, usage: { output_tokens: 3 } } as object),
+    frame({ type: 'message_stop' }),
+  ]
+}
+
+function chunk(delta: object, finish_reason: string | null = null, more: object = {}): object {
+  return {
+    object: 'chat.completion.chunk',
+    system_fingerprint: 'fp_1',
+    choices: [{ index: 0, delta, finish_reason, ...more }],
+  }
+}
+
+/** A script that streams these pieces and ends well. */
+function streaming(dialect: Dialect, ...pieces: string[]): Script {
+  return async (_call, answer) => {
+    answer.open()
+    for (const frame of framesOf(dialect, ...pieces)) await answer.bytes(frame)
+    answer.end()
+  }
+}
+
+/** A script that streams the first frames, with text, and then does something else. */
+function startedThen(dialect: Dialect, then: (answer: Answer) => void | Promise<void>): Script {
+  return async (_call, answer) => {
+    answer.open()
+    await answer.bytes(
+      framesOf(dialect, 'Hel')
+        .slice(0, dialect === 'openai' ? 2 : 4)
+        .join(''),
+    )
+    await then(answer)
+  }
+}
+
+const stall: Script = () => {}
+
+function whole(dialect: Dialect, text: string): object {
+  if (dialect === 'anthropic') {
+    return {
+      type: 'message',
+      content: [{ type: 'text', text }],
+      stop_reason: 'end_turn',
+      usage: { input_tokens: 7, output_tokens: 3 },
+    }
+  }
+  const message = { role: 'assistant', content: text }
+  return {
+    system_fingerprint: 'fp_1',
+    choices: [{ index: 0, message, finish_reason: 'stop' }],
+    usage: { prompt_tokens: 7, completion_tokens: 3 },
+  }
+}
+
+const END = [
+  { type: 'finish', choice: 0, reason: 'stop' },
+  { type: 'usage', usage: { input_tokens: 7, output_tokens: 3 } },
+]
+
+for (const dialect of DIALECTS) {
+  const started =
+    dialect === 'openai'
+      ? { type: 'start', model: 'm1', input_tokens: 3, fingerprint: 'fp_1' }
+      : { type: 'start', model: 'm1', input_tokens: 7 }
+
+  test(`${dialect}: a stream becomes start, deltas, finish and usage`, async () => {
+    await using upstream = await startUpstream(streaming(dialect, 'Hel', 'lo'))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(await collect(engine)).toEqual([
+      started,
+      { type: 'text', choice: 0, text: 'Hel' },
+      { type: 'text', choice: 0, text: 'lo' },
+      ...END,
+    ])
+  })
+
+  test(`${dialect}: a whole answer becomes the same events`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
+    await using engine = engineOn(dialect, upstream.url)
+    const expected = [started, { type: 'text', choice: 0, text: 'Hello' }, ...END]
+    expect(await collect(engine, ask({ stream: false }))).toEqual(expected)
+    expect(upstream.calls[0]?.body.stream).toBe(false)
+  })
+
+  test(`${dialect}: plain JSON in answer to a streamed call is read all the same`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(textOf(await collect(engine))).toBe('Hello')
+  })
+
+  test(`${dialect}: a stream in answer to a whole call is read all the same`, async () => {
+    await using upstream = await startUpstream(streaming(dialect, 'Hel', 'lo'))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(textOf(await collect(engine, ask({ stream: false })))).toBe('Hello')
+  })
+
+  test(`${dialect}: bytes may be split anywhere, also inside a character`, async () => {
+    const bytes = Buffer.from(framesOf(dialect, 'grüße ', '日本 ', '🎉', '\ud83c', '\udf89').join(''))
+    await using upstream = await startUpstream(async (_call, answer) => {
+      answer.open()
+      for (const byte of bytes) await answer.bytes(Uint8Array.of(byte))
+      answer.end()
+    })
+    await using engine = engineOn(dialect, upstream.url)
+    const events = await collect(engine)
+    expect(textOf(events)).toBe('grüße 日本 🎉🎉')
+    for (const event of events) if (event.type === 'text') expect(event.text.isWellFormed()).toBe(true)
+  })
+
+  test(`${dialect}: CRLF, comments and unknown fields do no harm`, async () => {
+    const text = framesOf(dialect, 'Hello').join(': keep-alive\n\nretry: 5\nnote: x\n\n').replaceAll('\n', '\r\n')
+    await using upstream = await startUpstream((_call, answer) => answer.text(text, 'text/event-stream'))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(textOf(await collect(engine))).toBe('Hello')
+  })
+
+  test(`${dialect}: key, trace and dialect headers go along`, async () => {
+    await using upstream = await startUpstream(streaming(dialect, 'x'))
+    await using engine = engineOn(dialect, upstream.url, { headers: { 'X-Team': 'blue' } })
+    await collect(engine)
+    const [call] = upstream.calls
+    const own =
+      dialect === 'openai'
+        ? { authorization: `Bearer ${KEY}`, 'idempotency-key': 'job_1:1' }
+        : { 'x-api-key': KEY, 'anthropic-version': '2023-06-01' }
+    expect(call?.headers).toMatchObject({ ...own, 'x-team': 'blue', traceparent: options().traceparent })
+    expect(call?.path).toBe(dialect === 'openai' ? '/v1/chat/completions' : '/v1/messages')
+  })
+
+  test(`${dialect}: sockets are used again`, async () => {
+    await using upstream = await startUpstream(streaming(dialect, 'x'))
+    await using engine = engineOn(dialect, upstream.url)
+    for (let call = 0; call < 10; call++) await collect(engine)
+    // The end of a stream may reach the socket after the next call has begun, which then opens another.
+    expect(upstream.connections).toBeLessThan(5)
+  })
+
+  test(`${dialect}: a stream that ends between frames without its end is an error`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, (answer) => answer.end()))
+    await using engine = engineOn(dialect, upstream.url)
+    const error = await failure(engine)
+    expect(error.code).toBe('upstream_error')
+    expect(error.message).toContain('ended its answer before it was complete')
+  })
+
+  test(`${dialect}: a stream cut between frames is an error`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, (answer) => answer.cut()))
+    await using engine = engineOn(dialect, upstream.url)
+    expect((await failure(engine)).code).toBe('upstream_error')
+  })
+
+  test(`${dialect}: a stream cut inside a frame is an error`, async () => {
+    const half = startedThen(dialect, async (answer) => {
+      await answer.bytes('data: {"choices":[{"index":0,"del')
+      answer.end()
+    })
+    await using upstream = await startUpstream(half)
+    await using engine = engineOn(dialect, upstream.url)
+    expect((await failure(engine)).code).toBe('upstream_error')
+  })
+
+  test.each([
+    ['no JSON', '{"choices": oops}'],
+    ['JSON that is no object', '[1,2'],
+    [
+      'a shape nobody knows',
+      dialect === 'openai' ? '{"choices":[null]}' : '{"type":"content_block_start","content_block":7}',
+    ],
+  ])(`${dialect}: a frame of %s is an error`, async (_what, data) => {
+    await using upstream = await startUpstream(
+      startedThen(dialect, (answer) => {
+        answer.frame(data)
+        answer.end()
+      }),
+    )
+    await using engine = engineOn(dialect, upstream.url)
+    expect((await failure(engine)).code).toBe('upstream_error')
+  })
+
+  test(`${dialect}: an endless frame is an error, and the upstream is let go`, async () => {
+    await using upstream = await startUpstream(
+      startedThen(dialect, async (answer) => {
+        const block = 'x'.repeat(1024 * 1024)
+        await answer.bytes('data: "')
+        for (let mebibytes = 0; mebibytes < 20; mebibytes++) void answer.bytes(block)
+      }),
+    )
+    await using engine = engineOn(dialect, upstream.url)
+    expect((await failure(engine)).message).toContain('a frame that is too long')
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: a page of HTML with status 200 is an error`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.text('<html>Welcome</html>', 'text/html'))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
+    expect(await failure(engine, ask({ stream: false }))).toMatchObject({ code: 'upstream_error' })
+  })
+
+  test(`${dialect}: an error body with status 200 is an error`, async () => {
+    const error = { message: 'Too big', type: 'invalid_request_error', param: 'messages', code: null }
+    await using upstream = await startUpstream((_call, answer) => answer.json({ error }))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(await failure(engine)).toMatchObject({ code: 'invalid_request', message: 'Too big', param: 'messages' })
+  })
+
+  test(`${dialect}: an error in the middle of a stream is told as what it is`, async () => {
+    await using upstream = await startUpstream(
+      startedThen(dialect, (answer) => {
+        answer.frame({ type: 'error', error: { type: 'overloaded_error', message: 'Overloaded' } }, 'error')
+        answer.end()
+      }),
+    )
+    await using engine = engineOn(dialect, upstream.url)
+    expect(await failure(engine)).toMatchObject({ code: 'overloaded' })
+  })
+
+  test.each([
+    [400, {}, 'invalid_request', undefined],
+    [422, {}, 'invalid_request', undefined],
+    [413, {}, 'request_too_large', undefined],
+    [401, {}, 'upstream_refused', undefined],
+    [403, {}, 'upstream_refused', undefined],
+    [404, {}, 'upstream_refused', undefined],
+    [302, { location: 'http://127.0.0.1:1/' }, 'upstream_refused', undefined],
+    [408, {}, 'overloaded', undefined],
+    [409, { 'retry-after': '2' }, 'overloaded', 2_000],
+    [429, { 'retry-after': '1.5' }, 'overloaded', 1_500],
+    [429, { 'retry-after': '7', 'retry-after-ms': '250' }, 'overloaded', 250],
+    [429, { 'retry-after': '86400' }, 'overloaded', 60_000],
+    [500, {}, 'upstream_error', undefined],
+    [503, { 'retry-after': '3' }, 'upstream_error', 3_000],
+    [529, {}, 'upstream_error', undefined],
+  ])(`${dialect}: status %i with %j becomes %s`, async (status, headers, code, retryAfterMs) => {
+    const error = { message: `because of ${KEY}`, type: 'some_error', param: 'temperature', code: null }
+    await using upstream = await startUpstream((_call, answer) => answer.json({ error }, status, headers))
+    await using engine = engineOn(dialect, upstream.url)
+    const thrown = await failure(engine)
+    expect(thrown).toMatchObject({ code, retryAfterMs })
+    expect(thrown.param).toBe([400, 413, 422].includes(status) ? 'temperature' : null)
+    if (thrown.code !== 'invalid_request' && thrown.code !== 'request_too_large') {
+      expect(thrown.message).toContain("model 'm1'")
+      expect(thrown.message).not.toContain(KEY)
+    }
+  })
+
+  test(`${dialect}: Retry-After as a date is a wait until then`, async () => {
+    const date = new Date(Date.now() + 20_000).toUTCString()
+    await using upstream = await startUpstream((_call, answer) => answer.json({}, 429, { 'retry-after': date }))
+    await using engine = engineOn(dialect, upstream.url)
+    const { retryAfterMs = 0 } = await failure(engine)
+    expect(retryAfterMs).toBeGreaterThan(10_000)
+    expect(retryAfterMs).toBeLessThanOrEqual(20_000)
+  })
+
+  test.each([
+    "This model's maximum context length is 4096 tokens. However, you requested 5000.",
+    'prompt is too long: 208310 tokens > 200000 maximum',
+    'the request exceeds the available context size, try increasing it',
+  ])(`${dialect}: "%s" is a full context`, async (message) => {
+    await using upstream = await startUpstream((_call, answer) => answer.json({ error: { message } }, 400))
+    await using engine = engineOn(dialect, upstream.url)
+    expect(await failure(engine)).toMatchObject({ code: 'context_length_exceeded', message, param: 'messages' })
+  })
+
+  test(`${dialect}: an upstream that is not there is a retryable error`, async () => {
+    const port = await closedPort()
+    await using engine = engineOn(dialect, `http://127.0.0.1:${port}`)
+    expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
+  })
+
+  test(`${dialect}: silence before the first byte of a stream is a timeout that closes the socket`, async () => {
+    await using upstream = await startUpstream(stall)
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { first_token_ms: 100 } })
+    expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: a head without a body is silence too`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.open())
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { first_token_ms: 100 } })
+    expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: a stall between tokens is a timeout that closes the socket`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, () => {}))
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { between_tokens_ms: 100 } })
+    expect(await failure(engine)).toMatchObject({ code: 'upstream_timeout' })
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: a stream that never ends meets the total`, async () => {
+    await using upstream = await startUpstream(
+      startedThen(dialect, async (answer) => {
+        const beat = setInterval(() => void answer.bytes(': still here\n\n'), 10)
+        setTimeout(() => clearInterval(beat), 2_000).unref()
+      }),
+    )
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { total_ms: 200, between_tokens_ms: 150 } })
+    const error = await failure(engine)
+    expect(error.code).toBe('upstream_timeout')
+    expect(error.message).toContain('200 ms')
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: a whole answer may take longer than a first token, but not than the total`, async () => {
+    await using upstream = await startUpstream((_call, answer) => {
+      setTimeout(() => answer.json(whole(dialect, 'late')), 200)
+    }, stall)
+    const timeouts = { first_token_ms: 20, between_tokens_ms: 20, total_ms: 1_000 }
+    await using engine = engineOn(dialect, upstream.url, { timeouts })
+    expect(textOf(await collect(engine, ask({ stream: false })))).toBe('late')
+    expect(await failure(engine, ask({ stream: false }))).toMatchObject({ code: 'upstream_timeout' })
+    await upstream.calls[1]?.closed
+  })
+
+  test.each([
+    ['a streamed call before its head', true, stall],
+    ['a whole call before its head', false, stall],
+    ['a streamed call after its head', true, ((_call, answer) => answer.open()) as Script],
+    ['a streamed call between tokens', true, startedThen(dialect, () => {})],
+    [
+      'a whole call in the middle of its body',
+      false,
+      ((_call, answer) => {
+        answer.open('application/json')
+        return answer.bytes('{"choices":')
+      }) as Script,
+    ],
+  ])(`${dialect}: aborting %s closes the upstream's socket`, async (_what, stream, script) => {
+    await using upstream = await startUpstream(script)
+    await using engine = engineOn(dialect, upstream.url)
+    const controller = new AbortController()
+    const reason = new Error('the client left')
+    const thrown = failure(engine, ask({ stream }), controller.signal)
+    await until(() => upstream.calls.length === 1)
+    controller.abort(reason)
+    expect(await thrown).toBe(reason)
+    await upstream.calls[0]?.closed
+    await until(() => upstream.connections === 0)
+  })
+
+  test(`${dialect}: a call that is aborted before it starts is not made`, async () => {
+    await using upstream = await startUpstream(stall)
+    await using engine = engineOn(dialect, upstream.url)
+    await failure(engine, ask(), AbortSignal.abort())
+    expect(upstream.calls).toHaveLength(0)
+  })
+
+  test(`${dialect}: leaving the loop early closes the upstream's socket`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, () => {}))
+    await using engine = engineOn(dialect, upstream.url)
+    for await (const event of engine.generate(ask(), options())) if (event.type === 'text') break
+    await upstream.calls[0]?.closed
+    await until(() => upstream.connections === 0)
+  })
+
+  test(`${dialect}: a slow reader slows the upstream down and loses nothing`, async () => {
+    const piece = 'x'.repeat(64 * 1024)
+    let sent = 0
+    await using upstream = await startUpstream(async (_call, answer) => {
+      answer.open()
+      for (const frame of framesOf(dialect, ...Array.from({ length: 256 }, () => piece))) {
+        await answer.bytes(frame)
+        sent += frame.length
+      }
+      answer.end()
+    })
+    await using engine = engineOn(dialect, upstream.url, { timeouts: { between_tokens_ms: 1_000 } })
+    let got = 0
+    for await (const event of engine.generate(ask(), options())) {
+      if (event.type !== 'text') continue
+      // For longer than the upstream may be silent.
+      if (got === 0) await settled(() => sent, 1_200)
+      if (got === 0) expect(sent).toBeLessThan(12 * 1024 * 1024)
+      got += event.text.length
+    }
+    expect(got).toBe(256 * piece.length)
+  })
+
+  test(`${dialect}: an answer that was complete when the connection broke is a good answer`, async () => {
+    await using upstream = await startUpstream(async (_call, answer) => {
+      answer.open()
+      const [first = '', ...rest] = framesOf(dialect, 'Hello')
+      await answer.bytes(first)
+      await answer.bytes(rest.join(''))
+      answer.cut()
+    })
+    await using engine = engineOn(dialect, upstream.url)
+    const events: GenerateEvent[] = []
+    for await (const event of engine.generate(ask(), options())) {
+      events.push(event)
+      // All bytes lie unread, and the connection is gone, before the second event is asked for.
+      if (event.type === 'start') await until(() => upstream.calls.length === 1 && upstream.connections === 0)
+    }
+    expect(events.slice(1)).toEqual([{ type: 'text', choice: 0, text: 'Hello' }, ...END])
+  })
+
+  test(`${dialect}: closing the engine ends its running calls`, async () => {
+    await using upstream = await startUpstream(startedThen(dialect, () => {}))
+    await using engine = engineOn(dialect, upstream.url)
+    const running = failure(engine)
+    await until(() => upstream.calls.length === 1)
+    await engine.close()
+    expect(await running).toMatchObject({ code: 'upstream_error' })
+    await upstream.calls[0]?.closed
+  })
+
+  test(`${dialect}: usage that the upstream does not report is estimated and says so`, async () => {
+    const silent = framesOf(dialect, 'Hello ', 'there').map((frame) =>
+      frame.replace(/"usage":\{[^}]*\}/, '"usage":null'),
+    )
+    await using upstream = await startUpstream((_call, answer) => answer.text(silent.join(''), 'text/event-stream'))
+    await using engine = engineOn(dialect, upstream.url)
+    const usage = (await collect(engine)).at(-1)
+    expect(usage).toEqual({ type: 'usage', usage: { input_tokens: 3, output_tokens: 2, estimated: true } })
+  })
+
+  test(`${dialect}: the circuit opens after failures in a row, and a trial call closes it`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json({}, 500))
+    await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 2, reset_ms: 150 } })
+    for (let call = 0; call < 2; call++) expect(await failure(engine)).toMatchObject({ code: 'upstream_error' })
+    const refused = await failure(engine)
+    expect(refused).toMatchObject({ code: 'overloaded' })
+    expect(refused.retryAfterMs).toBeGreaterThan(0)
+    expect(refused.retryAfterMs).toBeLessThanOrEqual(150)
+    expect(upstream.calls).toHaveLength(2)
+    upstream.script(streaming(dialect, 'back'))
+    await until(async () => (await collect(engine).catch(() => [])).length > 0)
+    expect(textOf(await collect(engine))).toBe('back')
+  })
+
+  test(`${dialect}: a failed trial call opens the circuit again, and others do not wait for it`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json({}, 500), stall)
+    await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1, reset_ms: 50 } })
+    await failure(engine)
+    const controller = new AbortController()
+    const trial = until(async () => (await failure(engine, ask(), controller.signal)).code !== 'overloaded')
+    await until(() => upstream.calls.length === 2)
+    expect(await failure(engine)).toMatchObject({ code: 'overloaded' })
+    controller.abort(new Error('cancelled'))
+    await trial
+    expect(await failure(engine)).toMatchObject({ code: 'overloaded' })
+    expect(upstream.calls).toHaveLength(2)
+  })
+
+  test(`${dialect}: what the caller did wrong never opens the circuit`, async () => {
+    await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
+    await using engine = engineOn(dialect, upstream.url, { breaker: { failures: 1 } })
+    for (let call = 0; call < 3; call++) expect(await failure(engine)).toMatchObject({ code: 'invalid_request' })
+    expect(upstream.calls).toHaveLength(3)
+  })
+
+  test(`${dialect}: calls beyond the concurrency wait for a slot until they are aborted, however many they are`, async () => {
+    await using upstream = await startUpstream(stall, streaming(dialect, 'next'))
+    await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 100 } })
+    const [first, others] = [new AbortController(), new AbortController()]
+    const running = failure(engine, ask(), first.signal)
+    await until(() => upstream.calls.length === 1)
+    const waiting = Array.from({ length: 1_100 }, () => failure(engine, ask(), others.signal))
+    const last = collect(engine)
+    // More than the time to connect, which is none of theirs to spend.
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    expect(upstream.calls).toHaveLength(1)
+    others.abort(new Error('left'))
+    for (const error of await Promise.all(waiting)) expect(error.message).toBe('left')
+    first.abort(new Error('done'))
+    await running
+    expect(textOf(await last)).toBe('next')
+  })
+
+  test(`${dialect}: every end of a call gives its slot back`, async () => {
+    await using upstream = await startUpstream(
+      (_call, answer) => answer.json({}, 400),
+      (_call, answer) => answer.cut(),
+      startedThen(dialect, (answer) => answer.cut()),
+      (_call, answer) => answer.text('<html>', 'text/html'),
+      streaming(dialect, 'good'),
+    )
+    await using engine = engineOn(dialect, upstream.url, { concurrency: 1, timeouts: { connect_ms: 2_000 } })
+    for (let call = 0; call < 4; call++) expect((await failure(engine)).code).not.toBe('overloaded')
+    expect(textOf(await collect(engine))).toBe('good')
+  })
+}
+
+async function closedPort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+/** Waits until the condition holds; a bound that only a hang reaches. */
+async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  const deadline = Date.now() + 10_000
+  while (!(await condition())) {
+    if (Date.now() > deadline) throw new Error('the condition did not come true')
+    await new Promise((resolve) => setTimeout(resolve, 5))
+  }
+}
+
+/** Waits until a number has stopped growing for a while. */
+async function settled(read: () => number, forMs: number): Promise<void> {
+  let last = -1
+  await until(async () => {
+    const before = last
+    last = read()
+    await new Promise((resolve) => setTimeout(resolve, forMs))
+    return before === last
+  })
+}

@@ -1,0 +1,555 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { ErrorBody, ErrorCode } from '#schemas/error.ts'
+import { ControlRecord, type JobEvent } from '#schemas/event.ts'
+import type { AttachedEnvelope } from '#schemas/job.ts'
+import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AttachedJobs, type AttachedOptions, type NewJob } from '#shared/jobs/attached/attached.ts'
+import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import { unpackJob } from '#shared/jobs/body.ts'
+import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+
+const QUEUE = 'jobs.inference'
+const START_MS = 20_000
+const TIMEOUT_MS = 120_000
+
+let broker: Broker
+let queue: QueueConsumer
+let jobs: AttachedJobs
+let blobs: Map<string, Buffer>
+let controls: ControlRecord[]
+let ends: string[]
+beforeEach(async () => {
+  vi.useFakeTimers()
+  broker = await openBroker()
+  queue = await broker.openQueue(QUEUE)
+  blobs = new Map()
+  controls = []
+  ends = []
+  await broker.receive(CONTROL, 0, (record) => {
+    const control = ControlRecord.parse(JSON.parse(record.value.toString()))
+    if (control.type !== 'heartbeat') controls.push(control)
+  })
+  jobs = await openJobs()
+})
+afterEach(async () => {
+  await jobs.close()
+  expect(vi.getTimerCount()).toBe(0)
+  vi.useRealTimers()
+  await broker.close()
+})
+
+function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
+  return AttachedJobs.open({
+    broker,
+    blobs: memoryBlobs(blobs),
+    log: silentLog,
+    observer: { onRetry: () => {}, onEnd: (_job, end, error) => ends.push(error ? `${end} ${error.code}` : end) },
+    version: 'test',
+    workerSilentMs: 2_000,
+    workerLostMs: 5_000,
+    startTimeoutMs: START_MS,
+    jobsMax: 100,
+    ...more,
+  })
+}
+
+function submit(more: Partial<NewJob> = {}): Promise<AttachedJob> {
+  return jobs.submit({
+    pool: 'inference',
+    kind: 'say',
+    tenant: 'key_1',
+    model: 'm',
+    body: {},
+    stream: true,
+    timeoutMs: TIMEOUT_MS,
+    requestId: 'req_1',
+    traceparent: undefined,
+    merge: mergeSaid,
+    isOutput: (delta) => (delta as Said).text !== '',
+    ...more,
+  })
+}
+
+/** Takes the next record of the queue, as a worker would. */
+async function take(): Promise<AttachedEnvelope> {
+  const taken = queue.take(1, new AbortController().signal)
+  await vi.advanceTimersByTimeAsync(1_000)
+  const [delivery] = await taken
+  delivery?.acknowledge()
+  return unpackJob(delivery?.value as Buffer) as AttachedEnvelope
+}
+
+type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
+
+/** What a worker says about an attempt, numbered from `seq`. */
+async function tell(
+  job: AttachedEnvelope,
+  seq: number,
+  happenings: readonly Happening[],
+  worker = 'wrk_1',
+): Promise<void> {
+  const events = happenings.map((what, index): JobEvent => {
+    const head = { job_id: job.id, attempt: job.attempt, seq: seq + index }
+    if ('text' in what) return { ...head, type: 'delta', deltas: [what] }
+    if ('code' in what) return { ...head, type: 'failed', error: { code: what.code, message: 'it broke', param: null } }
+    return (
+      what.type === 'completed' ? { ...head, type: what.type, deltas: [] } : { ...head, type: what.type }
+    ) as JobEvent
+  })
+  await broker.send(REPLIES, job.reply.shard, job.reply.boot, Buffer.from(JSON.stringify({ worker, events })))
+}
+
+/** Lets time pass while a worker lives. */
+async function passWith(worker: string, ms: number, more: { slots?: number; running?: number } = {}): Promise<void> {
+  for (let passed = 0; passed < ms; passed += 1_000) {
+    await beat(worker, more)
+    await vi.advanceTimersByTimeAsync(Math.min(1_000, ms - passed))
+  }
+}
+
+async function beat(worker: string, more: { slots?: number; running?: number } = {}): Promise<void> {
+  const record = {
+    type: 'heartbeat',
+    boot: worker,
+    role: 'inference',
+    slots: 1,
+    running: 1,
+    draining: false,
+    version: 'x',
+    ...more,
+  }
+  await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
+}
+
+const FREE = { slots: 1, running: 0 }
+const STARTED = { type: 'started' } as const
+const COMPLETED = { type: 'completed' } as const
+
+describe('an ingress with attached jobs', () => {
+  it('sends a job, passes its output on and forgets it', async () => {
+    const job = await submit()
+    const taken = await take()
+    expect(taken).toMatchObject({ id: job.id, attempt: 1, reply: { boot: jobs.boot } })
+    await tell(taken, 1, [STARTED, { text: 'hi' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('hi')
+    expect(await job.next()).toBeUndefined()
+    expect([jobs.size, ends]).toEqual([0, ['completed']])
+  })
+
+  it('counts what waits and what runs', async () => {
+    await submit()
+    await submit()
+    expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([2, 0])
+    await tell(await take(), 1, [STARTED])
+    expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
+  })
+
+  it('tries again what its worker died over, before any output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect(job.state).toBe('queued')
+    const again = await take()
+    expect(again.attempt).toBe(2)
+    await tell(again, 1, [STARTED, { text: 'second' }, COMPLETED], 'wrk_2')
+    expect(textOf((await job.next()) ?? [])).toBe('second')
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
+  })
+
+  it('does not wait for the death of a silent worker, before any output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await passWith('wrk_2', 3_000, FREE)
+    const again = await take()
+    expect(again.attempt).toBe(2)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
+    await beat('wrk_1')
+    await tell({ ...again, attempt: 1 }, 2, [{ text: 'too late' }, COMPLETED])
+    await tell(again, 1, [STARTED, { text: 'second' }, COMPLETED], 'wrk_2')
+    expect(textOf((await job.next()) ?? [])).toBe('second')
+  })
+
+  it('waits for the death of the second silent worker: slow ones must not use up the attempts', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED])
+    await passWith('wrk_3', 3_000, FREE)
+    const again = await take()
+    await beat('wrk_2')
+    await tell(again, 1, [STARTED], 'wrk_2')
+    await passWith('wrk_3', 4_500, FREE)
+    expect([job.state, job.attempt]).toEqual(['running', 2])
+    await passWith('wrk_3', 1_000, FREE)
+    expect(job.attempt).toBe(3)
+  })
+
+  it.each([
+    ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
+    ['it has run for longer than certainty takes', FREE, 6_000],
+  ])('waits for the death of a silent worker when %s', async (_why, other, ranMs) => {
+    const job = await submit({ stream: false })
+    const taken = await take()
+    await beat('wrk_1')
+    await tell(taken, 1, [STARTED])
+    for (let passed = 0; passed < ranMs; passed += 1_000) {
+      await beat('wrk_1')
+      await passWith('wrk_2', 1_000, other)
+    }
+    await beat('wrk_1')
+    await passWith('wrk_2', 4_000, other)
+    expect([job.state, job.attempt]).toEqual(['running', 1])
+    await passWith('wrk_2', 2_000, other)
+    expect(job.attempt).toBe(2)
+  })
+
+  it('runs a job of a lost worker before those that wait for their turn', async () => {
+    for (let i = 0; i < 8; i++) await submit({ body: i })
+    const first = await take()
+    await beat('wrk_1')
+    await tell(first, 1, [STARTED])
+    for (let i = 1; i < 5; i++) await tell(await take(), 1, [STARTED, COMPLETED], 'wrk_2')
+    await passWith('wrk_2', 6_000)
+    const order: unknown[] = []
+    for (let i = 0; i < 4; i++) order.push((await take()).body)
+    expect(order).toEqual([5, 6, 7, 0])
+  })
+
+  it('goes on with what a silent worker had begun to say, when that is heard again', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { text: 'a' }])
+    await vi.advanceTimersByTimeAsync(4_000)
+    await beat('wrk_1')
+    await tell(taken, 3, [{ text: 'b' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('ab')
+    expect(await job.next()).toBeUndefined()
+  })
+
+  it('ends what its worker died over, after output', async () => {
+    const job = await submit()
+    await beat('wrk_1')
+    await tell(await take(), 1, [STARTED, { text: 'half' }])
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect(textOf((await job.next()) ?? [])).toBe('half')
+    await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
+  })
+
+  it('gives a job up that ends three workers', async () => {
+    const job = await submit()
+    for (const worker of ['wrk_1', 'wrk_2', 'wrk_3']) {
+      await beat(worker)
+      await tell(await take(), 1, [STARTED], worker)
+      await vi.advanceTimersByTimeAsync(6_000)
+    }
+    await expect(job.next()).rejects.toMatchObject({ code: 'worker_lost' })
+    expect(await broker.lag(QUEUE)).toBe(0)
+  })
+
+  it('tries a failure again after a wait, and passes the third one on', async () => {
+    const job = await submit()
+    for (let attempt = 1; attempt <= 3; attempt++) {
+      const taken = await take()
+      expect(taken.attempt).toBe(attempt)
+      await tell(taken, 1, [STARTED, { code: 'upstream_error' }])
+      expect(await broker.lag(QUEUE)).toBe(0)
+      await vi.advanceTimersByTimeAsync(4_000)
+    }
+    await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
+  })
+
+  it('refuses a job that no worker started in time, and says when to come back', async () => {
+    const job = await submit()
+    await vi.advanceTimersByTimeAsync(START_MS)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
+  })
+
+  it('waits no longer for a worker on a later attempt than on the first', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED])
+    await passWith('wrk_1', START_MS * 2)
+    expect(job.state).toBe('running')
+    await tell({ ...job.envelope, attempt: 1 }, 2, [{ type: 'handed_back' }])
+    await vi.advanceTimersByTimeAsync(START_MS + 100)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
+  })
+
+  it('gives up a job that every worker hands back, after about a minute, and says why', async () => {
+    const job = await submit()
+    const failure = job.next().catch((error: unknown) => error)
+    let attempts = 0
+    for (; job.state !== 'done'; attempts++) {
+      const taken = await take()
+      await tell(taken, 1, [STARTED, { type: 'handed_back' }])
+      while (job.state === 'queued' && (await broker.lag(QUEUE)) === 0) await vi.advanceTimersByTimeAsync(100)
+    }
+    expect(await failure).toMatchObject({ code: 'model_loading' })
+    expect(attempts).toBe(40)
+  })
+
+  it('keeps calls waiting to their deadlines while a worker lives', async () => {
+    const job = await submit()
+    await passWith('wrk_1', TIMEOUT_MS - 10_000)
+    expect(job.state).toBe('queued')
+    await passWith('wrk_1', 20_000)
+    await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
+  })
+
+  it('refuses a call that the queue must have lost, as workers have nothing to do', async () => {
+    const job = await submit()
+    await passWith('wrk_1', START_MS + 2_000, FREE)
+    await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
+  })
+
+  it('keeps no more calls of a model on their way than its workers can start soon', async () => {
+    await beat('wrk_1', { slots: 100 })
+    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], waiting: [] }
+    const bounds = [{ kind: 'say', model: 'm', capacity: 3 }]
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, bounds })))
+    for (let i = 0; i < 10; i++) await submit({ body: i })
+    expect(await broker.lag(QUEUE)).toBe(5)
+    await submit({ model: 'quick', body: 'quick' })
+    expect(await broker.lag(QUEUE)).toBe(6)
+    expect(jobs.waitingOf('inference', 'm')).toBe(5)
+    const first = await take()
+    await tell(first, 1, [STARTED])
+    expect(await broker.lag(QUEUE)).toBe(5)
+    await tell(first, 2, [COMPLETED])
+    expect(await broker.lag(QUEUE)).toBe(6)
+  })
+
+  it('stops the worker of a job that passes its deadline', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED])
+    await passWith('wrk_1', TIMEOUT_MS)
+    await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
+  })
+
+  it('takes a worker for dead whose heartbeat never came', async () => {
+    const job = await submit()
+    await tell(await take(), 1, [STARTED], 'wrk_never_heard')
+    await vi.advanceTimersByTimeAsync(6_000)
+    expect([job.state, job.attempt]).toEqual(['queued', 2])
+  })
+
+  it('takes the answer of a worker whose goodbye came first', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED])
+    await beat('wrk_1')
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ type: 'goodbye', boot: 'wrk_1' })))
+    await vi.advanceTimersByTimeAsync(1_000)
+    await tell(taken, 2, [COMPLETED])
+    expect(ends).toEqual(['completed'])
+    expect(job.attempt).toBe(1)
+  })
+
+  it('stops the worker of a job whose caller left, wherever the job is', async () => {
+    for (const state of ['queued', 'running', 'waiting for its next try']) {
+      controls = []
+      const job = await submit()
+      const taken = await take()
+      if (state !== 'queued') await tell(taken, 1, [STARTED])
+      if (state.startsWith('waiting')) await tell(taken, 2, [{ code: 'upstream_error' }])
+      jobs.cancel(job)
+      jobs.cancel(job)
+      await vi.advanceTimersByTimeAsync(10_000)
+      expect(controls).toEqual([{ type: 'cancel', job_id: job.id }])
+      expect(await broker.lag(QUEUE)).toBe(0)
+    }
+    expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
+  })
+
+  it('stops a worker that starts what is no longer wanted', async () => {
+    const job = await submit()
+    const taken = await take()
+    jobs.cancel(job)
+    await tell(taken, 1, [STARTED], 'wrk_9')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, worker: 'wrk_9' })
+  })
+
+  it('stops the second worker that starts the same attempt', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED], 'wrk_1')
+    await tell(taken, 1, [STARTED], 'wrk_2')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'cancel', job_id: job.id, attempt: 1, worker: 'wrk_2' }])
+  })
+
+  it('stops a worker whose output nobody could hold', async () => {
+    const job = await submit({ stream: false })
+    const taken = await take()
+    await tell(taken, 1, [STARTED])
+    for (let seq = 2; job.state === 'running'; seq++) await tell(taken, seq, [{ text: 'x'.repeat(500_000) }])
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'cancel', job_id: job.id }])
+    expect(ends).toEqual(['failed internal_error'])
+  })
+
+  it('tells its worker to pause while the caller does not read', async () => {
+    const job = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { text: 'x'.repeat(300_000) }])
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls).toEqual([{ type: 'pause', job_id: job.id, attempt: 1 }])
+    await job.next()
+    await vi.advanceTimersByTimeAsync(0)
+    expect(controls.at(-1)).toEqual({ type: 'resume', job_id: job.id, attempt: 1 })
+  })
+
+  it('keeps a large body beside the queue for as long as the job lives', async () => {
+    for (const [index, last] of [COMPLETED, { code: 'upstream_refused' } as const].entries()) {
+      const job = await submit({ body: { text: 'x'.repeat(100_000) }, stream: false })
+      expect([...blobs.keys()]).toEqual([job.id])
+      const taken = await take()
+      expect(taken.blob).toBe(job.id)
+      expect(taken.body).toBeUndefined()
+      await tell(taken, 1, [STARTED, last])
+      expect([blobs.size, ends.length]).toEqual([0, index + 1])
+    }
+    const left = await submit({ body: { text: 'x'.repeat(100_000) } })
+    jobs.cancel(left)
+    expect(blobs.size).toBe(0)
+  })
+
+  it('holds nothing of a job that the broker did not take', async () => {
+    await broker.close()
+    const refused = submit({ body: { text: 'x'.repeat(100_000) } })
+    await expect(refused).rejects.toMatchObject({ code: 'overloaded' })
+    expect([jobs.size, blobs.size]).toEqual([0, 0])
+  })
+
+  it('holds no more jobs than it may, and none once it drains', async () => {
+    await jobs.close()
+    jobs = await openJobs({ jobsMax: 2 })
+    const [first] = [await submit(), await submit()]
+    await expect(submit()).rejects.toMatchObject({ code: 'overloaded', status: 503, retryAfterMs: 2_000 })
+    jobs.cancel(first as AttachedJob)
+    await submit()
+    jobs.isDraining = true
+    jobs.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
+    await expect(submit()).rejects.toBeInstanceOf(ServiceError)
+  })
+
+  it('refuses what would wait too long, however quick another pool is', async () => {
+    await jobs.close()
+    jobs = await openJobs({ startTimeoutMs: 5_000 })
+    for (let i = 0; i < 20; i++) {
+      await submit()
+      await tell(await take(), 1, [STARTED, COMPLETED])
+      for (let quick = 0; quick < 5; quick++) {
+        const job = await submit({ pool: 'embeddings' })
+        await tell(job.envelope, 1, [STARTED, COMPLETED])
+      }
+    }
+    const submitEight = async () => {
+      for (let i = 0; i < 8; i++) await submit()
+    }
+    await expect(submitEight()).rejects.toMatchObject({ code: 'overloaded' })
+    expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
+  })
+
+  it('sends the call of another tenant before those that one tenant has waiting', async () => {
+    for (let i = 0; i < 10; i++) await submit({ tenant: 'key_many', body: i })
+    await submit({ tenant: 'key_one', body: 'one' })
+    expect(await broker.lag(QUEUE)).toBe(4)
+    const order: unknown[] = []
+    for (let i = 0; i < 11; i++) {
+      const taken = await take()
+      order.push(taken.body)
+      await tell(taken, 1, [STARTED, COMPLETED])
+    }
+    expect(order).toEqual([0, 1, 2, 3, 4, 'one', 5, 6, 7, 8, 9])
+  })
+
+  it('keeps as many jobs in the queue as its workers have slots', async () => {
+    await beat('wrk_1', { slots: 7 })
+    for (let i = 0; i < 10; i++) await submit()
+    expect(await broker.lag(QUEUE)).toBe(7)
+  })
+
+  it('never sends a job that was cancelled before its turn', async () => {
+    const held = []
+    for (let i = 0; i < 6; i++) held.push(await submit({ body: i }))
+    jobs.cancel(held[4] as AttachedJob)
+    jobs.cancel(held[0] as AttachedJob)
+    const order: unknown[] = []
+    for (let i = 0; i < 5; i++) order.push((await take()).body)
+    expect(order).toEqual([0, 1, 2, 3, 5])
+  })
+
+  it('gives no turns while the broker is away, and refuses new jobs', async () => {
+    let isReachable = true
+    const away = new Proxy(broker, {
+      get(target, name) {
+        if (name === 'isReachable') return isReachable
+        if (name === 'submit' && !isReachable) return () => Promise.reject(new ServiceError('overloaded', 'Away.'))
+        const value = Reflect.get(target, name) as unknown
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    await jobs.close()
+    jobs = await openJobs({ broker: away })
+    const held = []
+    for (let i = 0; i < 8; i++) held.push(await submit({ body: i }))
+    isReachable = false
+    jobs.cancel(held[0] as AttachedJob)
+    await expect(submit()).rejects.toMatchObject({ code: 'overloaded', message: 'Away.' })
+    await vi.advanceTimersByTimeAsync(4_000)
+    expect(held.slice(1).map(({ state }) => state)).toEqual(Array(7).fill('queued'))
+    isReachable = true
+    const order: unknown[] = []
+    for (let i = 0; i < 8; i++) {
+      const taken = await take()
+      order.push(taken.body)
+      await tell(taken, 1, [STARTED, COMPLETED])
+    }
+    expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
+  })
+
+  it('tells the reader of a job that the broker did not take in its turn', async () => {
+    const held = []
+    for (let i = 0; i < 5; i++) held.push(await submit())
+    const last = held[4] as AttachedJob
+    await broker.close()
+    jobs.cancel(held[0] as AttachedJob)
+    const failure = last.next().catch((error: unknown) => error)
+    await vi.advanceTimersByTimeAsync(START_MS)
+    expect(await failure).toMatchObject({ code: 'overloaded' })
+  })
+
+  it('passes over replies that it cannot understand', async () => {
+    const job = await submit()
+    const taken = await take()
+    const { shard, boot } = taken.reply
+    for (const garbage of ['', '{', 'null', '{"worker":"w"}', '{"worker":"w","events":[{"type":"dance"}]}']) {
+      await broker.send(REPLIES, shard, boot, Buffer.from(garbage))
+    }
+    await broker.send(REPLIES, shard, 'ing_other', Buffer.from('not even mine'))
+    await tell(taken, 1, [STARTED, { text: 'fine' }, COMPLETED])
+    expect(textOf((await job.next()) ?? [])).toBe('fine')
+  })
+
+  it('fails what it still holds when it closes', async () => {
+    const running = await submit()
+    const taken = await take()
+    await tell(taken, 1, [STARTED, { code: 'upstream_error' }])
+    const queued = await submit()
+    await jobs.close()
+    for (const job of [running, queued]) {
+      const error = await job.next().catch((thrown: ErrorBody) => thrown)
+      expect(error).toMatchObject({ code: 'overloaded' })
+    }
+  })
+})

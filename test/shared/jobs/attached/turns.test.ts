@@ -1,0 +1,197 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Turns } from '#shared/jobs/attached/turns.ts'
+
+interface Waiter {
+  readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
+  readonly name: string
+}
+
+let turns: Turns<Waiter>
+let room: number | undefined
+let isIdle: boolean
+/** By model. */
+let capacities: Map<string, number>
+beforeEach(() => {
+  vi.useFakeTimers()
+  room = 2
+  isIdle = false
+  capacities = new Map()
+  const capacityOf = ({ model }: { model: string }) => capacities.get(model)
+  turns = new Turns<Waiter>({ slots: () => room, capacityOf, isIdle: () => isIdle })
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+const WORK = { kind: 'say', model: 'm' }
+
+function enter(tenant: string, ...names: string[]): Waiter[] {
+  return enterFor('m', tenant, ...names)
+}
+
+function enterFor(model: string, tenant: string, ...names: string[]): Waiter[] {
+  return names.map((name) => {
+    const job = { envelope: { ...WORK, tenant, model }, name: `${tenant}${name}` }
+    turns.enter(job)
+    return job
+  })
+}
+
+/** Gives turns until there is no room. */
+function sent(): Waiter[] {
+  const jobs: Waiter[] = []
+  for (let job = turns.next(); job; job = turns.next()) jobs.push(job)
+  return jobs
+}
+
+/** Names in the order of their turns, when each job leaves before the next, after a while. */
+function order(): string[] {
+  const names: string[] = []
+  for (let jobs = sent(); jobs.length > 0; jobs = sent()) {
+    for (const job of jobs) {
+      names.push(job.name)
+      turns.leave(job)
+      vi.advanceTimersByTime(1_000)
+    }
+  }
+  return names
+}
+
+describe('turns', () => {
+  it('let jobs go at once while there is room, and then none', () => {
+    enter('a', '1', '2', '3')
+    expect(sent().map(({ name }) => name)).toEqual(['a1', 'a2'])
+    expect(turns.hasWaiting).toBe(true)
+    room = 3
+    expect(sent().map(({ name }) => name)).toEqual(['a3'])
+    expect(turns.hasWaiting).toBe(false)
+  })
+
+  it('go round the tenants, each in its own order', () => {
+    enter('a', '1', '2', '3', '4')
+    enter('b', '1', '2')
+    enter('c', '1')
+    expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
+  })
+
+  it('give a tenant that comes back no second turn in a round', () => {
+    room = 1
+    enter('a', '1', '2')
+    enter('b', '1')
+    const [first] = sent()
+    enter('a', '3')
+    turns.leave(first as Waiter)
+    expect(order()).toEqual(['b1', 'a2', 'a3'])
+  })
+
+  it('put a job first that had its turn before', () => {
+    room = 1
+    enter('a', '1', '2')
+    enter('b', '1', '2')
+    const [first] = sent()
+    turns.leave(first as Waiter)
+    const [again] = enter('b', '3')
+    turns.leave(again as Waiter)
+    turns.enterFirst(again as Waiter)
+    vi.advanceTimersByTime(1_000)
+    expect(order()).toEqual(['b3', 'a2', 'b1', 'b2'])
+  })
+
+  it('let more go where jobs start quickly: as many as start while the next are on their way', () => {
+    room = 1
+    enter('a', '1', '2', '3', '4', '5', '6', '7')
+    const rounds: string[][] = []
+    for (let i = 0; i < 3; i++) {
+      const jobs = sent()
+      rounds.push(jobs.map(({ name }) => name))
+      for (const job of jobs) turns.leave(job)
+    }
+    expect(rounds).toEqual([['a1'], ['a2', 'a3'], ['a4', 'a5', 'a6', 'a7']])
+  })
+
+  it('give none while nothing can be sent', () => {
+    room = undefined
+    enter('a', '1')
+    expect(sent()).toEqual([])
+    room = 1
+    expect(sent().map(({ name }) => name)).toEqual(['a1'])
+  })
+
+  it('pass over what left before', () => {
+    const [, second] = enter('a', '1', '2', '3')
+    const [only] = enter('b', '1')
+    turns.leave(second as Waiter)
+    turns.leave(only as Waiter)
+    turns.leave(only as Waiter)
+    expect(order()).toEqual(['a1', 'a3'])
+  })
+
+  it('tell how many would run before a new job of a tenant', () => {
+    enter('a', '1', '2', '3', '4', '5')
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 1])
+    sent()
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([5, 3])
+    enter('b', '1')
+    expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
+  })
+
+  it('do not wait for jobs that the queue must have lost: old ones, while workers have nothing to do', () => {
+    enter('a', '1', '2', '3')
+    sent()
+    vi.advanceTimersByTime(60_000)
+    expect(sent()).toEqual([])
+    isIdle = true
+    expect(sent().map(({ name }) => name)).toEqual(['a3'])
+    enter('a', '4', '5')
+    vi.advanceTimersByTime(500)
+    expect(sent().map(({ name }) => name)).toEqual(['a4'])
+    expect(turns.hasWaiting).toBe(true)
+  })
+
+  it('let no more of a model go than its workers can start soon, until one of them has ended', () => {
+    room = 100
+    capacities.set('m', 3)
+    const names = Array.from({ length: 12 }, (_, i) => `${i}`)
+    enter('a', ...names)
+    const first = sent()
+    expect(first.map(({ name }) => name)).toEqual(['a0', 'a1', 'a2', 'a3', 'a4'])
+    for (const job of first) turns.start(job)
+    expect(sent()).toEqual([])
+    vi.advanceTimersByTime(1_000)
+    expect(turns.leave(first[1] as Waiter)).toBe(true)
+    expect(sent().map(({ name }) => name)).toEqual(['a5'])
+  })
+
+  it('let jobs of another model past those of a full one, of the same tenant too', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enter('b', '1', '2')
+    expect(sent().map(({ name }) => name)).toEqual(['a1', 'b1', 'a2'])
+    enterFor('quick', 'a', '6')
+    enterFor('quick', 'b', '3')
+    expect(sent().map(({ name }) => name)).toEqual(['b3', 'a6'])
+    expect(turns.waitingOf('m')).toBe(4)
+  })
+
+  it('tell how many would run before a new job of a model with a bound: of its model alone, with those that run', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4', '5')
+    enterFor('quick', 'a', '6', '7')
+    for (const job of sent()) turns.start(job)
+    expect(turns.ahead('a', WORK)).toBe(5)
+    expect(turns.ahead('b', WORK)).toBe(4)
+    expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
+  })
+
+  it('do not let jobs that the queue must have lost keep the places of their model', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4')
+    expect(sent()).toHaveLength(3)
+    isIdle = true
+    vi.advanceTimersByTime(3_000)
+    expect(sent().map(({ name }) => name)).toEqual(['a4'])
+  })
+})

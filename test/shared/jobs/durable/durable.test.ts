@@ -1,0 +1,270 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { ControlRecord } from '#schemas/event.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
+import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
+import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import type { IdempotencyKey, Store } from '#shared/store/store.ts'
+import { openScratch } from '../../../simulation/scratch.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
+
+const TENANT = 'key_1'
+const BOOT = 'wrk_1'
+const KEY: IdempotencyKey = { scope: 'POST /v1/jobs', key: 'k', fingerprint: 'f', keepMs: 60_000 }
+
+let scratch: ReturnType<typeof openScratch>
+let store: Store
+let broker: Broker
+let blobs: Map<string, Buffer>
+let told: ControlRecord[]
+beforeEach(async () => {
+  scratch = openScratch()
+  store = openSqliteStore({ directory: scratch.path, boot: 'test' })
+  broker = await openBroker()
+  blobs = new Map()
+  told = []
+})
+afterEach(async () => {
+  await store.close()
+  scratch[Symbol.dispose]()
+})
+
+async function open(through: { store?: Store; broker?: Broker; jobsMax?: number } = {}): Promise<DurableJobs> {
+  return await DurableJobs.open({
+    store: through.store ?? store,
+    broker: through.broker ?? broker,
+    blobs: memoryBlobs(blobs),
+    log: silentLog,
+    presence: () => ({ send: (record) => told.push(record) }) as Pick<Presence, 'send'> as Presence,
+    retentionMs: 60_000,
+    jobsMax: through.jobsMax ?? 100,
+  })
+}
+
+function specOf(more: Partial<NewDurableJob> = {}): NewDurableJob {
+  return {
+    pool: 'inference',
+    kind: 'say',
+    tenant: TENANT,
+    endpoint: '/v1/chat/completions',
+    model: 'echo-1',
+    body: { text: 'hello' },
+    stream: true,
+    encode: { request_id: 'req_1', model: 'echo-1', include_usage: false, version: '' },
+    deadlineInMs: 60_000,
+    traceparent: undefined,
+    ...more,
+  }
+}
+
+/** The store, with some calls replaced. */
+function storeWith(other: Partial<Store>): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      if (Object.hasOwn(other, name)) return Reflect.get(other, name) as unknown
+      const value = Reflect.get(target, name) as unknown
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+/** A call whose first answer is lost after it was done. */
+function unansweredOnce<A extends unknown[], T>(call: (...args: A) => Promise<T>): (...args: A) => Promise<T> {
+  let isFirst = true
+  return async (...args) => {
+    const answer = await call(...args)
+    if (!isFirst) return answer
+    isFirst = false
+    throw new ServiceError('overloaded', 'The answer is lost.')
+  }
+}
+
+async function run(id: string): Promise<void> {
+  await store.renew({ boot: BOOT, role: 'inference', slots: 1, version: '', draining: false, leaseMs: 60_000 })
+  await store.claim(id, BOOT)
+}
+
+const all = async () => (await store.list(TENANT, { limit: 100 })).jobs
+
+describe('a submitted job', () => {
+  it('is in the store and on its queue', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf({ priority: 'low' }))
+    expect(created).toMatchObject({ outcome: 'created', job: { state: 'queued' } })
+    expect(await all()).toHaveLength(1)
+    await expect.poll(() => broker.lag('jobs.inference.batch')).toBe(1)
+  })
+
+  it('is accepted while the broker takes nothing', async () => {
+    const down = async () => {
+      throw new ServiceError('overloaded', 'The broker is down.')
+    }
+    const jobs = await open({ broker: { ...broker, receive: broker.receive.bind(broker), submit: down, send: down } })
+    expect(await jobs.create(specOf())).toMatchObject({ outcome: 'created' })
+  })
+
+  it('waits outside the queue until its time has come', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf({ runAtMs: Date.now() + 60_000 }))
+    expect(created).toMatchObject({ job: { state: 'scheduled' } })
+    expect(await broker.lag('jobs.inference')).toBe(0)
+  })
+
+  it('is one job when the answer of the store got lost', async () => {
+    const jobs = await open({ store: storeWith({ create: unansweredOnce(store.create.bind(store)) }) })
+    const created = await jobs.create(specOf(), KEY)
+    expect(created.outcome).toBe('created')
+    expect(await all()).toHaveLength(1)
+    await expect.poll(() => broker.lag('jobs.inference')).toBe(1)
+  })
+
+  it('is one job for one key, however many ask at once, and a conflict for another request', async () => {
+    const jobs = await open()
+    const created = await Promise.all(Array.from({ length: 10 }, () => jobs.create(specOf(), KEY)))
+    expect(created.filter(({ outcome }) => outcome === 'created')).toHaveLength(1)
+    expect(await all()).toHaveLength(1)
+    expect((await jobs.create(specOf(), { ...KEY, fingerprint: 'other' })).outcome).toBe('conflict')
+  })
+
+  it('keeps a large body in a blob of its own, which a repeated request does not leave behind', async () => {
+    const jobs = await open()
+    const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
+    const created = await jobs.create(large, KEY)
+    await jobs.create(large, KEY)
+    const { id } = created.outcome === 'conflict' ? { id: '' } : created.job
+    expect([...blobs.keys()]).toEqual([id])
+    expect((await store.findContent(TENANT, id))?.request).toMatchObject({ blob: id })
+    await jobs.cancel(TENANT, id)
+    await jobs.erase(TENANT, id)
+    expect([...blobs.keys()]).toEqual([])
+  })
+
+  it('leaves nothing behind when it is refused, and all when nobody knows', async () => {
+    const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
+    const failing = (error: Error) => open({ store: storeWith({ create: () => Promise.reject(error) }) })
+    const refused = await failing(new ServiceError('overloaded', 'Busy.', { isUndone: true }))
+    await expect(refused.create(large)).rejects.toMatchObject({ code: 'overloaded' })
+    await expect((await failing(new Error('a mistake'))).create(large)).rejects.toThrow('a mistake')
+    await expect((await open({ store: storeWith({ isReachable: false }) })).create(large)).rejects.toThrow('reached')
+    expect([...blobs.keys()]).toEqual([])
+    const unknown = await failing(new ServiceError('overloaded', 'No answer.'))
+    await expect(unknown.create(large)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(blobs.size).toBe(1)
+  })
+
+  it('keeps its blobs while it is kept, and those of no job are swept', async () => {
+    const jobs = await open()
+    const attachment = newAttachmentKey(newJobId())
+    blobs.set(attachment, Buffer.from('audio'))
+    const body = { text: 'x'.repeat(BODY_BYTES_MAX) }
+    const created = await jobs.create(specOf({ body, attachments: [attachment] }))
+    const { id } = created.outcome === 'conflict' ? { id: '' } : created.job
+    expect(ownerOfBlob(attachment)).toBe(id)
+    const strangers = [newJobId(), newAttachmentKey(newJobId()), newId('job_'), 'upl_of_before']
+    for (const key of strangers) blobs.set(key, Buffer.from('x'))
+    expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(4)
+    expect([...blobs.keys()].toSorted()).toEqual([id, attachment])
+    await jobs.cancel(TENANT, id)
+    await store.erase(TENANT, id)
+    expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
+  })
+
+  it('is not looked for while it may still be on its way', async () => {
+    const asked: string[] = []
+    const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
+    const ages = [
+      [newJobId(), 11],
+      [newAttachmentKey(newJobId()), 65],
+      [newAttachmentKey(newJobId()), 75],
+      [newId('job_'), 65],
+      [newId('job_'), 75],
+      ['upl_of_before', 21 * 24 * 60],
+    ] as const
+    const old = ages.map(([key, minutes]) => ({ key, ageMs: minutes * 60_000 }))
+    let chosen: readonly string[] = []
+    const sweep: Blobs['sweep'] = async (_ageMs, choose) => {
+      chosen = (await choose?.(old)) ?? []
+      return chosen.length
+    }
+    await sweepBlobs({ ...memoryBlobs(blobs), sweep }, storeWith({ find }), 60 * 60_000)
+    expect(chosen).toEqual([0, 2, 4].map((i) => ages[i]?.[0]))
+    expect(asked).toEqual([0, 2].map((i) => ownerOfBlob(ages[i]?.[0] ?? '')))
+  })
+
+  it('is refused when too many are under way', async () => {
+    const jobs = await open({ jobsMax: 2 })
+    await jobs.create(specOf())
+    await jobs.create(specOf())
+    await expect(jobs.create(specOf())).rejects.toMatchObject({ code: 'overloaded' })
+    expect(await all()).toHaveLength(2)
+  })
+})
+
+describe('a cancel', () => {
+  it('ends a job that waits', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf())
+    const id = created.outcome === 'created' ? created.job.id : ''
+    expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'cancelled' })
+    expect(told).toEqual([])
+  })
+
+  it('tells the worker of a job that runs, once', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf())
+    const id = created.outcome === 'created' ? created.job.id : ''
+    await run(id)
+    expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'in_progress' })
+    expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'in_progress' })
+    expect(told).toEqual([{ type: 'cancel', job_id: id, attempt: 1, worker: BOOT }])
+  })
+
+  it('can be repeated when its answer got lost', async () => {
+    const jobs = await open({ store: storeWith({ cancel: unansweredOnce(store.cancel.bind(store)) }) })
+    const created = await jobs.create(specOf())
+    const id = created.outcome === 'created' ? created.job.id : ''
+    await expect(jobs.cancel(TENANT, id)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'cancelled' })
+  })
+
+  it('is refused for a job that has completed, and for those of others', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf())
+    const id = created.outcome === 'created' ? created.job.id : ''
+    await expect(jobs.cancel('key_2', id)).rejects.toMatchObject({ code: 'job_not_found' })
+    await run(id)
+    await store.complete({ id, attempt: 1, owner: BOOT, chunk: 0 }, { result: null })
+    await expect(jobs.cancel(TENANT, id)).rejects.toMatchObject({ code: 'job_already_finished' })
+  })
+})
+
+describe('a job that runs again', () => {
+  it('is a new one that names the old', async () => {
+    const jobs = await open()
+    const created = await jobs.create(specOf())
+    const id = created.outcome === 'created' ? created.job.id : ''
+    await expect(jobs.redrive(TENANT, id)).rejects.toMatchObject({ code: 'job_not_finished' })
+    await jobs.cancel(TENANT, id)
+    const again = await jobs.redrive(TENANT, id)
+    expect(again).toMatchObject({ outcome: 'created', job: { state: 'queued', parent_id: id } })
+    await expect.poll(() => broker.lag('jobs.inference')).toBe(2)
+  })
+})
+
+it('who waits for the end of a job gets it as it ended, or as it is when the time is up', async () => {
+  const jobs = await open()
+  const created = await jobs.create(specOf())
+  const id = created.outcome === 'created' ? created.job.id : ''
+  expect(await jobs.waitForEnd(TENANT, id, AbortSignal.abort())).toMatchObject({ state: 'queued' })
+  const ended = jobs.waitForEnd(TENANT, id, new AbortController().signal)
+  await jobs.cancel(TENANT, id)
+  expect(await ended).toMatchObject({ state: 'cancelled' })
+  await jobs.close()
+})

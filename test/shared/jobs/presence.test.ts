@@ -1,0 +1,239 @@
+import { pino } from 'pino'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { ControlRecord } from '#schemas/event.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { type Peer, Presence, type PresenceListener } from '#shared/jobs/presence.ts'
+import { CONTROL } from '#shared/jobs/topics.ts'
+import type { Log } from '#shared/log/log.ts'
+import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
+
+const SILENT_MS = 2_000
+const LOST_MS = 5_000
+
+let broker: Broker
+beforeEach(async () => {
+  vi.useFakeTimers()
+  broker = await openBroker()
+})
+afterEach(async () => {
+  vi.useRealTimers()
+  await broker.close()
+})
+
+async function join(
+  boot: string,
+  more: { listener?: PresenceListener; broker?: Broker; running?: () => number; log?: Log } = {},
+) {
+  const silent: string[] = []
+  const lost: string[] = []
+  const presence = await Presence.open({
+    broker: more.broker ?? broker,
+    log: more.log ?? silentLog,
+    silentMs: SILENT_MS,
+    lostMs: LOST_MS,
+    self: {
+      boot,
+      role: boot.startsWith('ing') ? 'ingress' : 'inference',
+      version: 'test',
+      slots: () => 8,
+      running: more.running ?? (() => 3),
+      isDraining: () => false,
+    },
+    listener: more.listener ?? {
+      onSilent: (peer: Peer) => silent.push(peer.boot),
+      onLost: (peer: Peer) => lost.push(peer.boot),
+    },
+  })
+  return { presence, silent, lost }
+}
+
+function say(record: ControlRecord | string): Promise<void> {
+  return broker.send(CONTROL, 0, '', Buffer.from(typeof record === 'string' ? record : JSON.stringify(record)))
+}
+
+function beatOf(boot: string): ControlRecord {
+  return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
+}
+
+/** The broker, except that nothing is sent while `isDown`. */
+function fragile(): { broker: Broker; isDown: boolean } {
+  const state = { broker, isDown: false }
+  state.broker = new Proxy(broker, {
+    get: (target, name) => {
+      if (name === 'send' && state.isDown) return () => Promise.reject(new Error('the channel is down'))
+      const value = Reflect.get(target, name) as unknown
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+  return state
+}
+
+describe('presence', () => {
+  it('says once that the channel of a process is silent, and once that it is back, however many roles it has', async () => {
+    const told: string[] = []
+    const log = pino({}, { write: (line) => void told.push(JSON.parse(line).msg) })
+    const channel = fragile()
+    for (const boot of ['ing_1', 'wrk_1', 'wrk_2']) await join(boot, { broker: channel.broker, log })
+    channel.isDown = true
+    await vi.advanceTimersByTimeAsync(10_000)
+    channel.isDown = false
+    await vi.advanceTimersByTimeAsync(2_000)
+    expect(told.filter((msg) => msg !== 'control record not sent')).toEqual([
+      'control channel is silent',
+      'control channel is back',
+    ])
+  })
+
+  it('takes no process that stood still for a silent channel', async () => {
+    const told: string[] = []
+    await join('ing_1', { log: pino({}, { write: (line) => void told.push(JSON.parse(line).msg) }) })
+    await vi.advanceTimersByTimeAsync(1_000)
+    vi.setSystemTime(Date.now() + 6_000)
+    await vi.advanceTimersByTimeAsync(2_000)
+    expect(told).toEqual([])
+  })
+
+  it('knows every process of a pool, with what it says about itself', async () => {
+    const { presence } = await join('ing_1')
+    await join('wrk_1', { running: () => 5 })
+    await join('wrk_2')
+    await vi.advanceTimersByTimeAsync(1_000)
+    expect(presence.workers('inference').map((peer) => [peer.boot, peer.slots, peer.running])).toEqual([
+      ['wrk_1', 8, 5],
+      ['wrk_2', 8, 3],
+    ])
+    expect(presence.peers.get('ing_1')?.role).toBe('ingress')
+  })
+
+  it('calls a silent worker lost after its lease, once, and not before', async () => {
+    const { presence, lost } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(LOST_MS - 100)
+    expect(lost).toEqual([])
+    await vi.advanceTimersByTimeAsync(300)
+    expect(lost).toEqual(['wrk_1'])
+    expect(presence.workers('inference')).toEqual([])
+    await vi.advanceTimersByTimeAsync(60_000)
+    expect(lost).toEqual(['wrk_1'])
+  })
+
+  it('suspects a silent worker before that, once until it is heard again', async () => {
+    const { silent, lost } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
+    expect(silent).toEqual([])
+    await vi.advanceTimersByTimeAsync(1_500)
+    expect([silent, lost]).toEqual([['wrk_1'], []])
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
+    expect(silent).toEqual(['wrk_1'])
+    await vi.advanceTimersByTimeAsync(300)
+    expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
+  })
+
+  it('never suspects nor loses a worker that beats, nor itself', async () => {
+    const { silent, lost } = await join('ing_1')
+    await join('wrk_1')
+    await vi.advanceTimersByTimeAsync(120_000)
+    expect([silent, lost]).toEqual([[], []])
+  })
+
+  it('knows a lost worker again when it beats again', async () => {
+    const { presence, lost } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(LOST_MS + 1_000)
+    await say(beatOf('wrk_1'))
+    expect(presence.workers('inference')).toHaveLength(1)
+    await vi.advanceTimersByTimeAsync(LOST_MS + 1_000)
+    expect(lost).toEqual(['wrk_1', 'wrk_1'])
+  })
+
+  it('loses a worker that says goodbye only when its lease has run out: its last words may come later', async () => {
+    const { lost } = await join('ing_1')
+    const worker = await join('wrk_1')
+    await worker.presence.close()
+    await vi.advanceTimersByTimeAsync(LOST_MS - 200)
+    expect(lost).toEqual([])
+    await vi.advanceTimersByTimeAsync(400)
+    expect(lost).toEqual(['wrk_1'])
+  })
+
+  it('loses nobody while the channel is down, and then gives everyone a whole lease', async () => {
+    const channel = fragile()
+    const { presence, silent, lost } = await join('ing_1', { broker: channel.broker })
+    await join('wrk_alive', { broker: channel.broker })
+    await vi.advanceTimersByTimeAsync(1_000)
+    await say(beatOf('wrk_dead'))
+    channel.isDown = true
+    await vi.advanceTimersByTimeAsync(60_000)
+    expect([silent, lost]).toEqual([[], []])
+    expect(presence.silenceMs).toBeGreaterThan(55_000)
+    channel.isDown = false
+    await vi.advanceTimersByTimeAsync(LOST_MS - 1_000)
+    expect(lost).toEqual([])
+    expect(presence.silenceMs).toBeLessThanOrEqual(1_000)
+    await vi.advanceTimersByTimeAsync(3_000)
+    expect(lost).toEqual(['wrk_dead'])
+  })
+
+  it('suspects nobody because the channel is late', async () => {
+    const channel = fragile()
+    const { silent } = await join('ing_1', { broker: channel.broker })
+    await join('wrk_1', { broker: channel.broker })
+    for (let lateMs = 100; lateMs < 3_000; lateMs += 100) {
+      channel.isDown = true
+      await vi.advanceTimersByTimeAsync(lateMs)
+      channel.isDown = false
+      await vi.advanceTimersByTimeAsync(3_000)
+    }
+    expect(silent).toEqual([])
+  })
+
+  it('loses nobody because this process stood still', async () => {
+    const { silent, lost } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    // Suspended, or a clock that was set: the time is over, but no timer ran.
+    vi.setSystemTime(Date.now() + 3_600_000)
+    await vi.advanceTimersByTimeAsync(SILENT_MS - 1_000)
+    expect([silent, lost]).toEqual([[], []])
+    await vi.advanceTimersByTimeAsync(LOST_MS - SILENT_MS)
+    expect(lost).toEqual([])
+  })
+
+  it('passes on what is said about jobs, and keeps heartbeats to itself', async () => {
+    const heard: ControlRecord[] = []
+    await join('wrk_1', { listener: { onControl: (record) => heard.push(record) } })
+    const { presence } = await join('ing_1')
+    const records: ControlRecord[] = [
+      { type: 'cancel', job_id: 'job_1' },
+      { type: 'pause', job_id: 'job_1', attempt: 1 },
+      { type: 'resume', job_id: 'job_1', attempt: 1 },
+    ]
+    for (const record of records) presence.send(record)
+    await vi.advanceTimersByTimeAsync(3_000)
+    expect(heard).toEqual(records)
+  })
+
+  it('passes over what it cannot understand', async () => {
+    const { presence, lost } = await join('ing_1')
+    for (const garbage of ['', '{', 'null', '[]', '{"type":"dance"}', '{"type":"goodbye"}', '\u0000'])
+      await say(garbage)
+    await say({ ...beatOf('wrk_1'), slots: -1 } as ControlRecord)
+    await say(beatOf('wrk_2'))
+    expect(presence.workers('inference').map((peer) => peer.boot)).toEqual(['wrk_2'])
+    expect(lost).toEqual([])
+  })
+
+  it('says and hears nothing after it was closed', async () => {
+    const { presence } = await join('ing_1')
+    await presence.close()
+    await presence.close()
+    const heard: ControlRecord[] = []
+    await broker.receive(CONTROL, 0, (record) => heard.push(JSON.parse(record.value.toString())))
+    await say(beatOf('wrk_1'))
+    await vi.advanceTimersByTimeAsync(10_000)
+    expect(heard).toHaveLength(1)
+    expect(presence.workers('inference')).toEqual([])
+    expect(vi.getTimerCount()).toBe(0)
+  })
+})

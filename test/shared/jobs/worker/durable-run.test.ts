@@ -1,0 +1,283 @@
+import fc from 'fast-check'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { DurableEvent } from '#schemas/durable-job.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
+import type { Kind } from '#shared/jobs/worker/pool.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import type { NewEvent, Run, Store } from '#shared/store/store.ts'
+import { VirtualClock } from '../../../simulation/clock.ts'
+import { openScratch } from '../../../simulation/scratch.ts'
+import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+
+const BOOT = 'wrk_1'
+const TENANT = 'key_1'
+const UPSTREAM = { code: 'upstream_error', message: 'It failed.', param: null } as const
+
+const say: Kind = {
+  parse: (body) => body,
+  run: () => {
+    throw new Error('not run here')
+  },
+  merge: mergeSaid,
+  isOutput: () => true,
+  openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
+}
+
+/** What the store does to one write: takes it, refuses it before it is made, or loses its answer. */
+type Fate = 'well' | 'refused' | 'unanswered'
+/** One write as it was sent. */
+interface Sent {
+  readonly chunk: number
+  readonly text: string
+  readonly isAnswered: boolean
+  readonly atMs: number
+}
+
+let clock: VirtualClock
+let restore: () => void
+let scratch: ReturnType<typeof openScratch>
+let store: Store
+let broker: Broker
+beforeEach(async () => {
+  clock = new VirtualClock()
+  restore = clock.install(Math.random)
+  scratch = openScratch()
+  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs })
+  broker = await openBroker()
+  await passing(
+    store.renew({ boot: BOOT, role: 'inference', slots: 1, version: '', draining: false, leaseMs: 10 ** 9 }),
+  )
+})
+afterEach(async () => {
+  await store.close()
+  restore()
+  scratch[Symbol.dispose]()
+})
+
+/** What a promise gives, time passing until it does. */
+async function passing<T>(promise: Promise<T>): Promise<T> {
+  let isSettled = false
+  const settle = () => {
+    isSettled = true
+  }
+  promise.then(settle, settle)
+  await clock.run(clock.nowMs + 600_000, () => isSettled)
+  return await promise
+}
+
+const pass = (ms: number) => clock.run(clock.nowMs + ms)
+
+/** A store that treats the writes of a run as it is told to, one after the other, and then well. */
+function fateful(fates: Fate[], sent: Sent[], writeMs: () => number = () => 0): Store {
+  const names = new Set(['append', 'complete', 'fail', 'retry', 'handBack', 'honourCancel'])
+  return new Proxy(store, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown
+      if (typeof value !== 'function') return value
+      if (!names.has(String(name))) return value.bind(target)
+      return async (run: Run, more: readonly NewEvent[] | { output?: readonly NewEvent[] } = []) => {
+        const output = Array.isArray(more) ? more : ((more as { output?: readonly NewEvent[] }).output ?? [])
+        const fate = fates.shift() ?? 'well'
+        sent.push({ chunk: run.chunk, text: textOfOutput(output), isAnswered: fate === 'well', atMs: clock.nowMs })
+        await clock.sleep(writeMs())
+        if (fate === 'refused') throw new ServiceError('overloaded', 'refused')
+        const moved = await (value as (...args: unknown[]) => Promise<unknown>).call(target, run, more)
+        if (fate === 'unanswered') throw new ServiceError('overloaded', 'unanswered')
+        return moved
+      }
+    },
+  })
+}
+
+function textOfOutput(output: readonly NewEvent[]): string {
+  return textOf(
+    output.filter(({ type }) => type === 'job.output.delta').map(({ data }) => (data as { chunk: Said }).chunk),
+  )
+}
+
+/** A job in the hands of its worker. */
+async function claim(through: Store = store, id?: string): Promise<{ run: DurableRun; id: string; lost: string[] }> {
+  const jobId = id ?? newJobId()
+  if (id === undefined) {
+    const more = { pool: 'inference', kind: 'say', endpoint: '/v1', model: 'm', stream: true } as const
+    const times = { deadlineInMs: 600_000, retentionMs: 600_000 }
+    await passing(store.create({ id: jobId, tenant: TENANT, request: {}, ...more, ...times }))
+  }
+  const moved = await passing(store.claim(jobId, BOOT))
+  if (!moved) throw new Error('not claimed')
+  const job: JobEnvelope = {
+    id: jobId,
+    attempt: moved.job.attempt,
+    pool: 'inference',
+    kind: 'say',
+    tenant: TENANT,
+    model: 'm',
+    created_at_ms: Date.now(),
+    deadline_ms: Date.now() + 600_000,
+    stream: true,
+  }
+  const dispatcher = new Dispatcher(broker, silentLog)
+  const budget = new RetryBudget(0.1, 100)
+  const { signal } = new AbortController()
+  const run = new DurableRun(job, say, moved, BOOT, { store: through, dispatcher, log: silentLog, budget, signal })
+  const lost: string[] = []
+  run.onStop = (reason) => lost.push(reason)
+  return { run, id: jobId, lost }
+}
+
+async function eventsOf(id: string): Promise<DurableEvent[]> {
+  return await store.listEvents(TENANT, id, 0, 1_000)
+}
+
+function outputOf(events: readonly DurableEvent[]): string {
+  return textOf(
+    events.filter(({ type }) => type === 'job.output.delta').map(({ data }) => (data as { chunk: Said }).chunk),
+  )
+}
+
+const anySpeech = fc.array(
+  fc.record({ text: fc.string({ maxLength: 5 }), afterMs: fc.integer({ min: 0, max: 200 }) }),
+  {
+    maxLength: 15,
+  },
+)
+const anyFates = fc.array(fc.constantFrom<Fate>('well', 'refused', 'unanswered'), { maxLength: 20 })
+
+describe('a durable run', () => {
+  it('records its output once and in order, whatever the store does to its writes', async () => {
+    await fc.assert(
+      fc.asyncProperty(anySpeech, anyFates, async (speech, fates) => {
+        const sent: Sent[] = []
+        const { run, id } = await claim(fateful(fates, sent))
+        for (const { text, afterMs } of speech) {
+          run.delta({ text })
+          await pass(afterMs)
+        }
+        await passing(run.completed())
+        const said = textOf(speech)
+        expect(outputOf(await eventsOf(id))).toBe(said)
+        expect((await store.findContent(TENANT, id))?.result ?? null).toEqual({ text: said })
+        expectNumbered(sent)
+      }),
+      { numRuns: 150 },
+    )
+  })
+
+  it('sends the first output at once, and more of it in chunks', async () => {
+    const sent: Sent[] = []
+    const { run } = await claim(fateful([], sent))
+    run.delta({ text: 'a' })
+    await pass(0)
+    for (const text of 'bcdefghij') {
+      run.delta({ text })
+      await pass(10)
+    }
+    await pass(50)
+    expect(sent.map(({ text }) => text)).toEqual(['a', 'bcdef', 'ghij'])
+  })
+
+  it('is not silent for long after one slow write', async () => {
+    const sent: Sent[] = []
+    let writeMs = 30_000
+    const { run } = await claim(fateful([], sent, () => writeMs))
+    run.delta({ text: 'a' })
+    await pass(30_000)
+    writeMs = 0
+    run.delta({ text: 'b' })
+    await pass(2_000)
+    expect(sent.map(({ text }) => text)).toEqual(['a', 'b'])
+  })
+
+  it('asks its engine to wait while too much is unwritten', async () => {
+    const { run } = await claim(fateful(['refused', 'refused'], []))
+    expect(run.delta({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
+    const room = run.delta({ text: 'a'.repeat(200 * 1024) })
+    expect(room).toBeDefined()
+    await passing(room ?? Promise.resolve())
+    expect(run.delta({ text: 'a' })).toBeUndefined()
+  })
+
+  it('stops when the job is no longer its own, and writes nothing more', async () => {
+    const sent: Sent[] = []
+    const { run, id, lost } = await claim(fateful([], sent))
+    await passing(store.handBack({ id, attempt: 1, owner: BOOT, chunk: 0 }))
+    run.delta({ text: 'a' })
+    await pass(0)
+    expect(lost).toEqual(['lost'])
+    await passing(run.completed())
+    expect(sent).toHaveLength(1)
+    expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
+  })
+
+  it('gives up a write that waits to be made again once it is told that the job is lost', async () => {
+    const sent: Sent[] = []
+    const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
+    run.delta({ text: 'a' })
+    await pass(1_000)
+    let isSettled = false
+    const completed = run.completed().then(() => {
+      isSettled = true
+    })
+    await pass(10_000)
+    expect(isSettled).toBe(false)
+    run.lose()
+    run.lose()
+    await passing(completed)
+    const written = sent.length
+    await pass(60_000)
+    expect(sent).toHaveLength(written)
+    expect(lost).toEqual(['lost'])
+  })
+
+  it('starts its output over in the next attempt, and says so', async () => {
+    const first = await claim()
+    first.run.delta({ text: 'half' })
+    await passing(first.run.failed(UPSTREAM))
+    await pass(2_000)
+    await passing(store.startDue(10))
+    const second = await claim(store, first.id)
+    second.run.delta({ text: 'whole' })
+    await passing(second.run.completed())
+    const events = await eventsOf(first.id)
+    const retrying = events.findIndex(({ type }) => type === 'job.retrying')
+    expect(events[retrying]?.data).toMatchObject({ reason: 'upstream_error', output_reset: true })
+    expect(outputOf(events.slice(retrying))).toBe('whole')
+    expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
+  })
+
+  it('says nothing of a reset when nothing was said before', async () => {
+    const { run, id } = await claim()
+    await passing(run.failed(UPSTREAM))
+    expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
+  })
+
+  it('tells its progress at most twice a second, the newest last', async () => {
+    const sent: Sent[] = []
+    const { run, id } = await claim(fateful([], sent))
+    for (let percent = 0; percent <= 20; percent++) {
+      run.onProgress({ phase: 'reading', percent, message: '' })
+      await pass(100)
+    }
+    await pass(1_000)
+    const told = (await eventsOf(id)).filter(({ type }) => type === 'job.progress')
+    expect(told.length).toBeLessThanOrEqual(6)
+    expect(told.at(-1)?.data).toMatchObject({ progress: { percent: 20 } })
+    expect(sent.slice(1).every(({ atMs }, index) => atMs - (sent[index]?.atMs ?? 0) >= 500)).toBe(true)
+  })
+})
+
+/** A write that was not answered is made again as it was; only after an answer comes the next number. */
+function expectNumbered(sent: readonly Sent[]): void {
+  for (const [index, write] of sent.entries()) {
+    const before = sent[index - 1]
+    if (!before) expect(write.chunk).toBe(0)
+    else if (before.isAnswered) expect(write.chunk).toBe(before.chunk + 1)
+    else expect(write).toMatchObject({ chunk: before.chunk, text: before.text })
+  }
+}

@@ -1,0 +1,248 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { DurableRuns } from '#shared/jobs/worker/durable-runs.ts'
+import type { Kind } from '#shared/jobs/worker/pool.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import { REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import { VirtualClock } from '../../../simulation/clock.ts'
+import { openScratch } from '../../../simulation/scratch.ts'
+import { mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+
+const BOOT = 'wrk_1'
+const TENANT = 'key_1'
+const LEASE_MS = 9_000
+const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
+
+const say: Kind = {
+  parse: (body) => body,
+  run: () => {
+    throw new Error('not run here')
+  },
+  merge: mergeSaid,
+  isOutput: () => true,
+  openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
+}
+
+let clock: VirtualClock
+let restore: () => void
+let scratch: ReturnType<typeof openScratch>
+let store: Store
+let broker: Broker
+beforeEach(async () => {
+  clock = new VirtualClock()
+  restore = clock.install(Math.random)
+  scratch = openScratch()
+  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs })
+  broker = await openBroker()
+})
+afterEach(async () => {
+  await store.close()
+  restore()
+  scratch[Symbol.dispose]()
+})
+
+/** What a promise gives, time passing until it does. */
+async function passing<T>(promise: Promise<T>): Promise<T> {
+  let isSettled = false
+  const settle = () => {
+    isSettled = true
+  }
+  promise.then(settle, settle)
+  await clock.run(clock.nowMs + 60_000, () => isSettled)
+  return await promise
+}
+
+const pass = (ms: number) => clock.run(clock.nowMs + ms)
+
+/** The store, with some calls replaced. */
+function storeWith(other: Partial<Store>): Store {
+  return new Proxy(store, {
+    get(target, name) {
+      if (Object.hasOwn(other, name)) return Reflect.get(other, name) as unknown
+      const value = Reflect.get(target, name) as unknown
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+}
+
+async function open(through: Store = store, boot = BOOT): Promise<DurableRuns> {
+  const self = { boot, role: 'inference', version: 'test', slots: 4, isDraining: () => false } as const
+  return await passing(DurableRuns.open({ store: through, broker, log: silentLog, leaseMs: LEASE_MS, ...self }))
+}
+
+async function submit(): Promise<JobEnvelope> {
+  const id = newJobId()
+  const encode = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' }
+  const more = { pool: 'inference', kind: 'say', endpoint: '/v1', model: 'm', stream: true } as const
+  const times = { deadlineInMs: 600_000, retentionMs: 600_000 }
+  await passing(store.create({ id, tenant: TENANT, request: { body: {}, encode }, ...more, ...times }))
+  const now = Date.now()
+  return { ...more, id, attempt: 0, tenant: TENANT, created_at_ms: now, deadline_ms: now + 600_000 }
+}
+
+/** A claimed job, and why it was told to stop. */
+async function claim(runs: DurableRuns, envelope: JobEnvelope) {
+  const claimed = await passing(runs.claim(envelope, say))
+  if (!claimed) return undefined
+  const stops: string[] = []
+  claimed.sink.onStop = (reason) => stops.push(reason)
+  return { ...claimed, stops }
+}
+
+/** Takes the job away as the reaper does, from an owner whose lease has run out. */
+async function reap(owner: string): Promise<void> {
+  await passing(store.goodbye(owner))
+  await passing(store.holdLease(REAPER_LEASE, 'sch_1', 60_000))
+  await passing(store.reap('sch_1', POLICY, 10))
+}
+
+const stateOf = async (id: string) => (await store.find(TENANT, id))?.state
+
+describe('the durable jobs of a worker', () => {
+  it('are claimed with the attempt and a deadline by the own clock', async () => {
+    const runs = await open()
+    const envelope = await submit()
+    const claimed = await claim(runs, { ...envelope, deadline_ms: 0 })
+    expect(claimed?.job).toMatchObject({ id: envelope.id, attempt: 1 })
+    expect((claimed?.job.deadline_ms ?? 0) - Date.now()).toBe(600_000)
+    expect(await stateOf(envelope.id)).toBe('in_progress')
+  })
+
+  it('are not claimed a second time by another record', async () => {
+    const runs = await open()
+    const envelope = await submit()
+    const [first, second] = await passing(Promise.all([runs.claim(envelope, say), runs.claim(envelope, say)]))
+    expect([first?.job.attempt, second]).toEqual([1, undefined])
+    expect(await claim(runs, envelope)).toBeUndefined()
+  })
+
+  it('stop as cancelled with the next renewal after a cancel', async () => {
+    const runs = await open()
+    const claimed = await claim(runs, await submit())
+    await passing(store.cancel(TENANT, claimed?.job.id ?? ''))
+    await pass(LEASE_MS / 3)
+    expect(claimed?.stops).toEqual(['cancelled'])
+  })
+
+  it('stop as lost with the next renewal after they were taken away', async () => {
+    const runs = await open()
+    const claimed = await claim(runs, await submit())
+    await reap(BOOT)
+    await pass(LEASE_MS / 3)
+    expect(claimed?.stops).toEqual(['lost'])
+    expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
+  })
+
+  it('stop before the lease that could not be renewed is over, and no others are claimed until it is', async () => {
+    let isDown = false
+    const renew: Store['renew'] = async (process) => {
+      if (isDown) throw new ServiceError('overloaded', 'The store is down.')
+      return await store.renew(process)
+    }
+    const runs = await open(storeWith({ renew }))
+    const claimed = await claim(runs, await submit())
+    await pass(LEASE_MS / 3)
+    isDown = true
+    await pass(LEASE_MS - 1_500)
+    expect(claimed?.stops).toEqual([])
+    await pass(1_000)
+    expect(claimed?.stops).toEqual(['lapsed'])
+    const other = await submit()
+    const of = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
+    expect(await claim(runs, other)).toBeUndefined()
+    expect(await passing(runs.claimNext(of, say, 1))).toBeUndefined()
+    isDown = false
+    await pass(LEASE_MS / 3)
+    expect(await claim(runs, other)).toBeDefined()
+  })
+
+  it('stop when the same worker is given the job again', async () => {
+    let renewal: PromiseWithResolvers<void> | undefined
+    const renew: Store['renew'] = async (process) => {
+      const owned = await store.renew(process)
+      await renewal?.promise
+      return owned
+    }
+    const runs = await open(storeWith({ renew }))
+    const envelope = await submit()
+    const first = await claim(runs, envelope)
+    await reap(BOOT)
+    renewal = Promise.withResolvers()
+    await pass(LEASE_MS / 3)
+    const second = await claim(runs, envelope)
+    renewal.resolve()
+    renewal = undefined
+    await pass(LEASE_MS)
+    expect(second?.job.attempt).toBe(2)
+    expect([first?.stops, second?.stops]).toEqual([['lost'], []])
+  })
+
+  it('are handed back and published again when a claim was not answered', async () => {
+    const claimInto = async (id: string, owner: string) => {
+      await store.claim(id, owner)
+      throw new ServiceError('overloaded', 'The answer is lost.')
+    }
+    const runs = await open(storeWith({ claim: claimInto }))
+    const envelope = await submit()
+    expect(await claim(runs, envelope)).toBeUndefined()
+    expect(await stateOf(envelope.id)).toBe('in_progress')
+    await pass(LEASE_MS)
+    expect(await stateOf(envelope.id)).toBe('queued')
+    expect(await broker.lag('jobs.inference')).toBe(1)
+    const events = await store.listEvents(TENANT, envelope.id, 0, 10)
+    expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
+  })
+
+  it('are left to themselves when they ended while a renewal was under way', async () => {
+    let renewal: PromiseWithResolvers<void> | undefined
+    const renew: Store['renew'] = async (process) => {
+      const owned = await store.renew(process)
+      await renewal?.promise
+      return owned
+    }
+    const runs = await open(storeWith({ renew }))
+    const claimed = await claim(runs, await submit())
+    renewal = Promise.withResolvers()
+    await pass(LEASE_MS / 3)
+    await passing(claimed?.sink.completed() ?? Promise.resolve())
+    runs.release(claimed?.job as JobEnvelope)
+    renewal.resolve()
+    await pass(0)
+    expect(await stateOf(claimed?.job.id ?? '')).toBe('completed')
+    expect(await broker.lag('jobs.inference')).toBe(0)
+  })
+
+  it('are not waited for longer than two seconds when the store is down', async () => {
+    const runs = await open(
+      storeWith({
+        claim: async () => {
+          throw new ServiceError('overloaded', 'The store is down.')
+        },
+      }),
+    )
+    const envelope = await submit()
+    const claiming = runs.claim(envelope, say)
+    await pass(1_000)
+    expect(runs.claiming).toBe(1)
+    await pass(1_500)
+    expect(runs.claiming).toBe(0)
+    expect(await claiming).toBeUndefined()
+  })
+
+  it('may be reaped at once when their worker has said goodbye', async () => {
+    const runs = await open()
+    const claimed = await claim(runs, await submit())
+    await passing(runs.close())
+    await passing(store.holdLease(REAPER_LEASE, 'sch_1', 60_000))
+    await passing(store.reap('sch_1', POLICY, 10))
+    expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
+  })
+})
+
+it('a worker whose lease has run out claims nothing', async () => {
+  const runs = await open(storeWith({ renew: async () => [] }))
+  expect(await claim(runs, await submit())).toBeUndefined()
+})

@@ -1,0 +1,50 @@
+import fc from 'fast-check'
+import { describe, expect, it } from 'vitest'
+import { laneRoom, type SlotUse } from '#shared/jobs/worker/lanes.ts'
+
+const SHARE = { min: 0, max: 1, noNaN: true }
+
+/** Any use that can be: batch jobs are among those that run, and no more run than there are slots. */
+const anyUse: fc.Arbitrary<SlotUse> = fc
+  .record({
+    slots: fc.integer({ min: 1, max: 512 }),
+    isInteractiveBusy: fc.boolean(),
+    share: fc.double(SHARE),
+    of: fc.double(SHARE),
+  })
+  .map(({ slots, isInteractiveBusy, share, of }) => {
+    const running = Math.round(slots * share)
+    return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
+  })
+
+describe('the room of a lane', () => {
+  it('never exceeds the free slots', () => {
+    fc.assert(
+      fc.property(anyUse, (use) => {
+        const free = use.slots - use.running
+        expect(laneRoom('normal', use)).toBe(free)
+        expect(laneRoom('low', use)).toBeLessThanOrEqual(free)
+      }),
+    )
+  })
+
+  it('leaves the interactive lane three quarters while it has work, and one at least when it has none', () => {
+    fc.assert(
+      fc.property(anyUse, (use) => {
+        const room = laneRoom('low', use)
+        if (room <= 0) return
+        const quarter = Math.ceil(use.slots / 4)
+        const kept = use.isInteractiveBusy ? use.slots - quarter : Math.min(quarter, use.slots - quarter)
+        expect(use.batch + room).toBeLessThanOrEqual(use.slots - kept)
+      }),
+    )
+  })
+
+  it('lets a batch job run on every worker, however small', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 512 }), fc.boolean(), (slots, isInteractiveBusy) => {
+        expect(laneRoom('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)
+      }),
+    )
+  })
+})

@@ -1,0 +1,211 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { recordOf } from '#shared/jobs/body.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
+import { type Kind, Pool, type PoolDefinition } from '#shared/jobs/worker/pool.ts'
+import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { envelopeOf, mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+const ENCODE = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' }
+const blobs = memoryBlobs()
+
+let broker: Broker
+let database: TestDatabase
+let store: Store
+let pools: Pool[]
+let work: Work
+beforeEach(async () => {
+  broker = await openBroker()
+  database = await openSqliteDatabase()
+  store = await database.open()
+  pools = []
+  work = new Work()
+})
+afterEach(async () => {
+  work.isOpen = true
+  for (const pool of pools) await pool.close()
+  await broker.close()
+  await database[Symbol.asyncDispose]()
+})
+
+/** What runs, and how much at once: each job ends when it is let go. */
+class Work {
+  readonly running = new Map<string, () => void>()
+  readonly order: string[] = []
+  /** Jobs end by themselves. */
+  isOpen = false
+  most = 0
+
+  kind(worker: string): Kind {
+    return {
+      parse: (body) => body,
+      run: (body, context) => this.#run(worker, body as { text: string }, context.signal),
+      merge: mergeSaid,
+      isOutput: () => true,
+      openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
+    }
+  }
+
+  async *#run(worker: string, { text }: { text: string }, signal: AbortSignal) {
+    const name = `${worker}:${text}`
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.running.set(name, resolve)
+    this.order.push(text)
+    this.most = Math.max(this.most, this.running.size)
+    signal.addEventListener('abort', () => resolve())
+    // As quick as any work can be.
+    if (this.isOpen) setImmediate(resolve)
+    await promise
+    this.running.delete(name)
+    signal.throwIfAborted()
+    yield { text }
+  }
+
+  /** How many run on a worker. */
+  on(worker: string): number {
+    return [...this.running.keys()].filter((name) => name.startsWith(`${worker}:`)).length
+  }
+
+  /** Ends what runs, now and from now on. */
+  open(): void {
+    this.isOpen = true
+    for (const end of this.running.values()) end()
+  }
+}
+
+async function openPool(worker: string, definition: Partial<PoolDefinition> = {}, of: Store = store): Promise<Pool> {
+  const onFatal = (error: unknown) => {
+    throw error
+  }
+  const more = {
+    blobs,
+    log: silentLog,
+    version: 'test',
+    observer: { onEnd: () => {} },
+    leaseMs: 9_000,
+    bodyRoomBytes: 1024 * 1024,
+    onFatal,
+  }
+  const kinds = { say: work.kind(worker) }
+  const pool = await Pool.open({ name: 'inference', slots: 64, kinds, ...definition }, { broker, store: of, ...more })
+  pools.push(pool)
+  return pool
+}
+
+const bounded = (capacity: number, ...models: string[]) => ({
+  models: ['m', ...models],
+  bounds: [{ kind: 'say', model: 'm', capacity }],
+})
+
+/** Accepts jobs and publishes their records, as an ingress does. Their texts count up. */
+async function submit(count: number, changes: Partial<NewJob> = {}): Promise<string[]> {
+  const dispatcher = new Dispatcher(broker, silentLog)
+  const ids: string[] = []
+  for (let i = 0; i < count; i++) {
+    const request = { body: { text: `${changes.priority ?? ''}${changes.model ?? 'm'}${i}` }, encode: ENCODE }
+    const created = await store.create(newJob({ kind: 'say', model: 'm', request, ...changes }))
+    if (created.outcome !== 'created') throw new Error('not created')
+    ids.push(created.job.id)
+    await dispatcher.publishJob(created.job, request)
+  }
+  return ids
+}
+
+/** The jobs, once they have all ended. */
+async function ended(ids: readonly string[]): Promise<DurableJob[]> {
+  return await until(async () => {
+    const jobs = await Promise.all(ids.map((id) => store.find(EVERY_TENANT, id)))
+    const all = jobs.filter((job): job is DurableJob => typeof job?.finished_at_ms === 'number')
+    return all.length === ids.length ? all : undefined
+  })
+}
+
+const inProgress = async () => (await store.list(EVERY_TENANT, { limit: 1_000, states: ['in_progress'] })).jobs.length
+
+describe('durable jobs of a model that runs few at once', () => {
+  it('wait in the store until there is room: each is claimed once, in order, and none is failed', async () => {
+    await openPool('a', bounded(2))
+    const ids = await submit(100)
+    await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
+    expect(await inProgress()).toBe(3)
+    work.open()
+    const jobs = await ended(ids)
+    expect(new Set(jobs.map(({ state, attempt }) => `${state} ${attempt}`))).toEqual(new Set(['completed 1']))
+    expect(work.most).toBeLessThanOrEqual(3)
+    expect(work.order.toSorted()).toEqual(Array.from({ length: 100 }, (_, i) => `m${i}`).toSorted())
+  })
+
+  it('do not keep those of another model waiting', async () => {
+    await openPool('a', { ...bounded(1, 'quick'), slots: 8 })
+    await submit(50)
+    await until(() => work.on('a') === 2)
+    await submit(4, { model: 'quick' })
+    await until(() => work.on('a') === 6)
+    expect(work.order.filter((text) => text.startsWith('quick'))).toHaveLength(4)
+  })
+
+  it('leave a place to each lane', async () => {
+    await openPool('a', bounded(4))
+    await submit(20, { priority: 'low', model: 'm' })
+    await until(() => work.on('a') === 5)
+    await submit(20)
+    await until(() => work.on('a') === 10)
+    work.open()
+    await until(async () => (await store.depth()).length === 0)
+  })
+
+  it('go to a worker that came later, and got no record of them', async () => {
+    await openPool('a', bounded(2))
+    const ids = await submit(40)
+    await until(async () => (await broker.lag(jobsTopic('inference'))) === 0)
+    await openPool('b', bounded(4))
+    await until(() => work.on('b') === 5, { withinMs: 10_000 })
+    expect(work.on('a')).toBe(3)
+    work.open()
+    for (const { attempt } of await ended(ids)) expect(attempt).toBe(1)
+  })
+
+  it('outlive a failure of the store to give the next ones', async () => {
+    let failures = 3
+    const fragile = new Proxy(store, {
+      get(target, name) {
+        const value = Reflect.get(target, name) as unknown
+        if (name === 'claimNext' && failures-- > 0) return () => Promise.reject(new Error('cut'))
+        return typeof value === 'function' ? value.bind(target) : value
+      },
+    })
+    await openPool('a', bounded(1), fragile)
+    const ids = await submit(5)
+    work.open()
+    for (const { state } of await ended(ids)) expect(state).toBe('completed')
+    expect(failures).toBeLessThan(0)
+  })
+})
+
+describe('the two lanes of a worker', () => {
+  it.each([1, 4])('never run more jobs than its %i slots, however their records come', async (slots) => {
+    for (let round = 0; round < 8; round++) {
+      const pool = await openPool(`${round}`, { slots })
+      const attached = Array.from({ length: 8 }, (_, i) => {
+        const { body: _body, ...envelope } = envelopeOf({ id: `job_${round}_${i}` })
+        return recordOf(envelope, { json: JSON.stringify({ text: `attached ${i}` }) })
+      })
+      const low = submit(8, { priority: 'low' })
+      for (const value of attached) await broker.submit(jobsTopic('inference'), value)
+      const ids = await low
+      await until(() => work.on(`${round}`) === slots)
+      expect(pool.running).toBe(slots)
+      work.open()
+      await ended(ids)
+      await until(() => pool.running === 0)
+      work.isOpen = false
+      await pool.close()
+    }
+    expect(work.most).toBe(slots)
+  })
+})

@@ -1,0 +1,461 @@
+import { afterEach, beforeEach, describe, expect, it, test, vi } from 'vitest'
+import { type ControlRecord, type JobEvent, ReplyRecord } from '#schemas/event.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { recordOf as packRecord } from '#shared/jobs/body.ts'
+import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
+import { type AttemptContext, type Kind, Pool } from '#shared/jobs/worker/pool.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { envelopeOf, mergeSaid, openBroker, type Said, silentLog, textOfEvents } from '../../../support/jobs/jobs.ts'
+import { until } from '../../../support/stack.ts'
+
+const QUEUE = 'jobs.inference'
+
+let broker: Broker
+let events: JobEvent[]
+let dead: Buffer[]
+let pools: Pool[]
+let work: Work
+beforeEach(async () => {
+  broker = await openBroker()
+  events = []
+  dead = []
+  pools = []
+  work = new Work()
+  await broker.receive(REPLIES, 0, (record) => {
+    events.push(...ReplyRecord.parse(JSON.parse(record.value.toString())).events)
+  })
+  await broker.receive(DEAD, 0, (record) => dead.push(record.value))
+})
+afterEach(async () => {
+  work.endAll()
+  for (const pool of pools) await pool.close()
+  await broker.close()
+})
+
+/** The work of every job of a test: it runs until it is told to say something or to end. */
+class Work {
+  readonly running = new Map<string, { say: (said: Said) => void; end: (error?: Error) => void }>()
+  readonly started: string[] = []
+  most = 0
+  /** An engine that does not heed its signal. */
+  isDeaf = false
+
+  async *run(body: unknown, { signal, idempotencyKey }: AttemptContext): AsyncGenerator<Said> {
+    const said: Said[] = []
+    let wake: () => void = () => {}
+    let end: { error?: Error } | undefined
+    this.started.push(idempotencyKey)
+    this.running.set(idempotencyKey, {
+      say: (more) => {
+        said.push(more)
+        wake()
+      },
+      end: (error) => {
+        end = error ? { error } : {}
+        wake()
+      },
+    })
+    this.most = Math.max(this.most, this.running.size)
+    signal.addEventListener('abort', () => wake())
+    try {
+      if ((body as { text?: string }).text) yield body as Said
+      while (!end && (this.isDeaf || !signal.aborted)) {
+        yield* said.splice(0)
+        if (said.length > 0 || end || (signal.aborted && !this.isDeaf)) continue
+        await new Promise<void>((resolve) => {
+          wake = resolve
+        })
+      }
+      yield* said.splice(0)
+      if (end?.error) throw end.error
+    } finally {
+      this.running.delete(idempotencyKey)
+    }
+  }
+
+  endAll(): void {
+    for (const { end } of [...this.running.values()]) end()
+  }
+}
+
+const noBlobs = memoryBlobs()
+
+async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: number } = {}): Promise<Pool> {
+  const say: Kind = {
+    parse: (body) => body,
+    run: (body, context) => work.run(body, context),
+    merge: mergeSaid,
+    isOutput: (delta) => (delta as Said).text !== '',
+    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => deltas }),
+  }
+  const pool = await Pool.open(
+    { name: 'inference', slots: options.slots ?? 4, kinds: { say } },
+    {
+      broker: options.broker ?? broker,
+      blobs: noBlobs,
+      log: silentLog,
+      version: 'test',
+      observer: { onEnd: () => {} },
+      store: undefined,
+      leaseMs: 9_000,
+      passOnMs: options.passOnMs ?? 100,
+      bodyRoomBytes: 1024 * 1024,
+      onFatal: (error) => {
+        throw error
+      },
+    },
+  )
+  pools.push(pool)
+  return pool
+}
+
+async function submit(id: string, more: Partial<JobEnvelope> = {}): Promise<void> {
+  await broker.submit(QUEUE, recordOf(id, more))
+}
+
+function control(record: ControlRecord): Promise<void> {
+  return broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
+}
+
+/** What is said about a job, in a word each. */
+function said(id: string): string[] {
+  return events
+    .filter((event) => event.job_id === `job_${id}`)
+    .map((event) => (event.type === 'failed' ? `failed ${event.error.code}` : event.type))
+}
+
+/** A queue that hands out the given deliveries instead of the broker's. */
+function queueOf(...values: { value: Buffer; deliveryCount?: number }[]) {
+  const settled: string[] = []
+  const waiting = values.map(({ value, deliveryCount = 1 }, index): Delivery => {
+    const position = `${QUEUE}/0@${index}`
+    return {
+      value,
+      deliveryCount,
+      position,
+      acknowledge: () => settled.push(`acknowledged ${index}`),
+      release: () => settled.push(`released ${index}`),
+    }
+  })
+  const queue: QueueConsumer = {
+    async take(max, signal) {
+      if (waiting.length > 0) return waiting.splice(0, max)
+      await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      return []
+    },
+    close: async () => {},
+  }
+  const proxied = new Proxy(broker, {
+    get: (target, name) => {
+      const value = name === 'openQueue' ? async () => queue : (Reflect.get(target, name) as unknown)
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+  return { broker: proxied, settled }
+}
+
+function recordOf(id: string, more: Partial<JobEnvelope> = {}): Buffer {
+  const { body, ...envelope } = envelopeOf({ id: `job_${id}`, ...more })
+  return packRecord(envelope, { json: JSON.stringify(body) })
+}
+
+describe('a worker', () => {
+  it('runs a job from started to completed', async () => {
+    await openPool()
+    await submit('a', { body: { text: 'hello' } })
+    await until(() => work.running.has('job_a:1'))
+    work.running.get('job_a:1')?.say({ text: ' you' })
+    work.endAll()
+    await until(() => said('a').includes('completed'))
+    expect(said('a')[0]).toBe('started')
+    expect(textOfEvents(events)).toBe('hello you')
+    expect(await broker.lag(QUEUE)).toBe(0)
+  })
+
+  it('says nothing of a whole answer before its end', async () => {
+    await openPool()
+    await submit('a', { stream: false, body: { text: 'hello' } })
+    await until(() => said('a').length > 0)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(said('a')).toEqual(['started'])
+    work.endAll()
+    await until(() => said('a').includes('completed'))
+    expect(textOfEvents(events)).toBe('hello')
+  })
+
+  it('acknowledges a job once started is out, not when it ends', async () => {
+    await openPool()
+    await submit('a')
+    await until(async () => (await broker.lag(QUEUE)) === 0)
+    expect(said('a')).toEqual(['started'])
+    expect(work.running.size).toBe(1)
+  })
+
+  it('never runs more jobs than it has slots, and takes the next as soon as one is free', async () => {
+    const pool = await openPool({ slots: 3 })
+    for (let i = 0; i < 20; i++) await submit(`${i}`)
+    await until(() => pool.running === 3)
+    await until(async () => (await broker.lag(QUEUE)) === 17)
+    for (let ended = 0; ended < 20; ended++) {
+      const [first] = await until(() => [...work.running.values()].slice(0, 1))
+      await until(() => pool.running === Math.min(3, 20 - ended))
+      first?.end()
+      await until(() => events.filter((event) => event.type === 'completed').length > ended)
+    }
+    expect(work.most).toBe(3)
+    expect(new Set(work.started).size).toBe(20)
+  })
+
+  it('shares the queue with other workers, each job running once', async () => {
+    await Promise.all([openPool({ slots: 2 }), openPool({ slots: 2 })])
+    for (let i = 0; i < 4; i++) await submit(`${i}`)
+    await until(() => work.running.size === 4)
+    expect(pools.map((pool) => pool.running)).toEqual([2, 2])
+  })
+
+  test.each([
+    ['overloaded', new ServiceError('overloaded', 'busy')],
+    ['internal_error', new Error('secret detail')],
+  ] as const)('reports a failure as %s and says no internals', async (code, error) => {
+    await openPool()
+    await submit('a')
+    await until(() => work.running.size === 1)
+    work.running.get('job_a:1')?.end(error)
+    await until(() => said('a').includes(`failed ${code}`))
+    expect(JSON.stringify(events)).not.toContain('secret')
+  })
+
+  it('fails a job whose deadline passes while it runs, and one that came too late', async () => {
+    await openPool()
+    await submit('running', { deadline_ms: Date.now() + 50 })
+    await submit('late', { deadline_ms: Date.now() - 1 })
+    for (const id of ['running', 'late']) await until(() => said(id).includes('failed timeout'))
+    expect(work.running.size).toBe(0)
+  })
+
+  it('fails a job whose body is gone', async () => {
+    await openPool()
+    const { body: _, ...rest } = envelopeOf({ id: 'job_a' })
+    await broker.submit(QUEUE, Buffer.from(JSON.stringify({ ...rest, blob: 'job_a' })))
+    await until(() => said('a').includes('failed internal_error'))
+  })
+})
+
+describe('a cancel', () => {
+  it('stops a running job within moments, and nothing more is said about it', async () => {
+    const pool = await openPool()
+    await submit('a')
+    await until(() => work.running.size === 1)
+    await control({ type: 'cancel', job_id: 'job_a' })
+    await until(() => pool.running === 0)
+    expect(work.running.size).toBe(0)
+    expect(said('a')).toEqual(['started'])
+  })
+
+  it.each([{ job_id: 'job_a' }, { job_id: 'job_a', attempt: 1 }])(
+    'that comes before the job (%j) keeps it from running',
+    async (which) => {
+      await openPool()
+      await control({ type: 'cancel', ...which })
+      await submit('a')
+      await submit('b')
+      await until(() => work.running.has('job_b:1'))
+      await until(async () => (await broker.lag(QUEUE)) === 0)
+      expect(work.started).toEqual(['job_b:1'])
+      expect(said('a')).toEqual([])
+    },
+  )
+
+  it('of another attempt, or for another worker, changes nothing', async () => {
+    const pool = await openPool()
+    await submit('a', { attempt: 2 })
+    await until(() => work.running.size === 1)
+    await control({ type: 'cancel', job_id: 'job_a', attempt: 1 })
+    await control({ type: 'cancel', job_id: 'job_a', worker: 'wrk_other' })
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(pool.running).toBe(1)
+    await control({ type: 'cancel', job_id: 'job_a', worker: pool.boot })
+    await until(() => pool.running === 0)
+  })
+
+  it('comes for every job of an ingress that leaves', async () => {
+    const pool = await openPool()
+    const beat = { type: 'heartbeat', role: 'ingress', slots: 0, running: 0, draining: false, version: 'x' } as const
+    await control({ ...beat, boot: 'ing_1' })
+    await submit('a')
+    await submit('b', { reply: { boot: 'ing_2', shard: 0 } })
+    await until(() => work.running.size === 2)
+    await control({ type: 'goodbye', boot: 'ing_1' })
+    await until(() => pool.running === 1)
+    expect([...work.running.keys()]).toEqual(['job_b:1'])
+  })
+})
+
+describe('a pause', () => {
+  it('holds the output back until the reader has caught up', async () => {
+    await openPool()
+    await submit('a')
+    const job = await until(() => work.running.get('job_a:1'))
+    await control({ type: 'pause', job_id: 'job_a', attempt: 1 })
+    // The one delta that is under way when the pause comes still passes.
+    for (const text of ['1', '2', '3']) job.say({ text })
+    await until(() => textOfEvents(events) === '1')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(textOfEvents(events)).toBe('1')
+    await control({ type: 'resume', job_id: 'job_a', attempt: 1 })
+    await until(() => textOfEvents(events) === '123')
+  })
+
+  it.each(['before', 'after'])('does not keep a job alive that is cancelled, the pause coming %s', async (order) => {
+    const pool = await openPool()
+    await submit('a')
+    const job = await until(() => work.running.get('job_a:1'))
+    const pause: ControlRecord = { type: 'pause', job_id: 'job_a', attempt: 1 }
+    const cancel: ControlRecord = { type: 'cancel', job_id: 'job_a' }
+    job.say({ text: '1' })
+    job.say({ text: '2' })
+    await Promise.all((order === 'before' ? [pause, cancel] : [cancel, pause]).map((record) => control(record)))
+    await until(() => pool.running === 0)
+  })
+})
+
+describe('a record', () => {
+  it.each([
+    ['garbage', Buffer.from([0xff, 0x00, 0x7b])],
+    ['nothing', Buffer.alloc(0)],
+    ['JSON that is no job', Buffer.from('{"id":"job_1"}')],
+    ['an unknown kind', Buffer.from(JSON.stringify(envelopeOf({ kind: 'dance' })))],
+    ['a kind that every object has', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
+    ['__proto__ as its kind', Buffer.from(JSON.stringify(envelopeOf({ kind: '__proto__' })))],
+    ['a megabyte of zeros', Buffer.alloc(1_000_000)],
+  ])('that cannot be understood (%s) goes to dead as it is, and the queue moves on', async (_name, value) => {
+    await openPool()
+    await broker.submit(QUEUE, value)
+    await submit('next')
+    await until(() => said('next').includes('started'))
+    const [buried] = await until(() => (dead.length > 0 ? dead : undefined))
+    expect(buried?.equals(value)).toBe(true)
+    await until(async () => (await broker.lag(QUEUE)) === 0)
+    expect(work.started).toEqual(['job_next:1'])
+  })
+
+  it('that cannot be buried now is kept', async () => {
+    const queue = queueOf({ value: Buffer.from('garbage') }, { value: await recordOf('next') })
+    const inner = queue.broker
+    const failing = new Proxy(inner, {
+      get: (target, name) => {
+        if (name !== 'send') return Reflect.get(target, name) as unknown
+        return (channel: string, ...rest: [number, string, Buffer]) =>
+          channel === DEAD ? Promise.reject(new Error('no')) : target.send(channel, ...rest)
+      },
+    })
+    await openPool({ broker: failing })
+    await until(() => said('next').includes('started'))
+    await until(() => queue.settled.includes('acknowledged 1'))
+    expect(queue.settled).toEqual(['acknowledged 1'])
+  })
+
+  it('that is delivered again while its job runs is dropped', async () => {
+    const value = await recordOf('a')
+    const queue = queueOf({ value }, { value, deliveryCount: 2 }, { value: await recordOf('b') })
+    await openPool({ broker: queue.broker })
+    await until(() => queue.settled.length === 3)
+    expect(work.started).toEqual(['job_a:1', 'job_b:1'])
+    expect(said('a')).toEqual(['started'])
+  })
+
+  it('whose job has ended its workers again and again is poison: failed, not run', async () => {
+    const queue = queueOf(
+      { value: await recordOf('a'), deliveryCount: 4 },
+      { value: await recordOf('b'), deliveryCount: 3 },
+    )
+    await openPool({ broker: queue.broker })
+    await until(() => said('a').includes('failed internal_error'))
+    await until(() => queue.settled.length === 2)
+    expect(work.started).toEqual(['job_b:1'])
+  })
+})
+
+describe('a drain', () => {
+  it('takes nothing new and waits for what runs, for everybody who asks', async () => {
+    const pool = await openPool()
+    await submit('a')
+    await until(() => work.running.size === 1)
+    const patient = new AbortController().signal
+    const ended: string[] = []
+    const drains = ['first', 'second'].map((name) => pool.drain(patient).then(() => ended.push(name)))
+    await submit('b')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect([work.started, ended]).toEqual([['job_a:1'], []])
+    work.endAll()
+    await Promise.all(drains)
+    expect(said('a')).toContain('completed')
+    expect(await broker.lag(QUEUE)).toBe(1)
+  })
+
+  it('that takes too long hands back what has said nothing, and fails what has', async () => {
+    const pool = await openPool()
+    await submit('silent')
+    await submit('spoken', { body: { text: 'word' } })
+    await submit('whole', { stream: false, body: { text: 'word' } })
+    await until(() => work.running.size === 3)
+    await until(() => textOfEvents(events) === 'word')
+    await pool.drain(AbortSignal.timeout(10))
+    expect(pool.running).toBe(0)
+    expect(said('silent').at(-1)).toBe('handed_back')
+    expect(said('whole').at(-1)).toBe('handed_back')
+    expect(said('spoken').at(-1)).toBe('failed worker_lost')
+  })
+
+  it('ends a wait that an earlier, more patient drain goes on with', async () => {
+    const pool = await openPool()
+    await submit('a')
+    await until(() => work.running.size === 1)
+    const patient = pool.drain(new AbortController().signal)
+    await pool.drain(AbortSignal.abort())
+    await patient
+    expect(said('a').at(-1)).toBe('handed_back')
+  })
+
+  it('is part of closing, and a closed pool leaves its jobs to others', async () => {
+    const pool = await openPool()
+    await submit('a')
+    await until(() => work.running.size === 1)
+    await pool.close()
+    await pool.close()
+    expect(said('a').at(-1)).toBe('handed_back')
+    await submit('b')
+    await openPool()
+    await until(() => said('b').includes('started'))
+  })
+})
+
+describe('the old jobs of an ingress', () => {
+  const later = Date.now() + 30_000
+  const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
+
+  it('are dropped when it was never heard, and run when it was', async () => {
+    const pool = await openPool()
+    vi.spyOn(Date, 'now').mockReturnValue(later)
+    // The channel has to be known to work: our own heartbeat came back since.
+    await until(() => pool.presence.silenceMs === 0)
+    await control({
+      type: 'heartbeat',
+      boot: 'ing_alive',
+      role: 'ingress',
+      slots: 0,
+      running: 0,
+      draining: false,
+      version: '1',
+    })
+    await submit('orphan', { ...old, reply: { boot: 'ing_dead', shard: 0 } })
+    await submit('wanted', { ...old, reply: { boot: 'ing_alive', shard: 0 } })
+    await until(() => said('wanted').includes('started'))
+    vi.restoreAllMocks()
+    expect(work.started).toEqual(['job_wanted:1'])
+    work.endAll()
+    await until(async () => (await broker.lag(QUEUE)) === 0)
+  })
+})

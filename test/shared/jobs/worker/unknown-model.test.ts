@@ -1,0 +1,120 @@
+/** While a model is rolled out some workers know it and others do not: jobs for it go to those that do. */
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { type Kind, Pool } from '#shared/jobs/worker/pool.ts'
+import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+const ENCODE = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'new', include_usage: false, version: '' }
+const REQUEST = { body: { text: 'hello' }, encode: ENCODE }
+const blobs = memoryBlobs()
+const common = { blobs, log: silentLog, version: 'test' }
+
+let broker: Broker
+let database: TestDatabase
+let store: Store
+let pools: Pool[]
+beforeEach(async () => {
+  broker = await openBroker()
+  database = await openSqliteDatabase()
+  store = await database.open()
+  pools = []
+})
+afterEach(async () => {
+  vi.useRealTimers()
+  for (const pool of pools) await pool.close()
+  await broker.close()
+  await database[Symbol.asyncDispose]()
+})
+
+/** A worker that runs these models. As a real one it fails what its catalogue does not have. */
+async function openPool(...models: string[]): Promise<Pool> {
+  const say: Kind = {
+    parse: (body) => body,
+    async *run(body) {
+      if (!models.includes('new')) throw new ServiceError('model_not_found', 'No such model.')
+      yield body
+    },
+    merge: mergeSaid,
+    isOutput: () => true,
+    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
+  }
+  const onFatal = (error: unknown) => {
+    throw error
+  }
+  const more = {
+    ...common,
+    broker,
+    store,
+    observer: { onEnd: () => {} },
+    leaseMs: 9_000,
+    bodyRoomBytes: 1024 * 1024,
+    onFatal,
+  }
+  const pool = await Pool.open({ name: 'inference', slots: 4, kinds: { say }, models }, more)
+  pools.push(pool)
+  return pool
+}
+
+async function submit(): Promise<string> {
+  const created = await store.create(newJob({ kind: 'say', model: 'new', request: REQUEST }))
+  if (created.outcome !== 'created') throw new Error('not created')
+  await new Dispatcher(broker, silentLog).publishJob(created.job, REQUEST)
+  return created.job.id
+}
+
+const find = async (id: string) => await store.find(EVERY_TENANT, id)
+
+describe('a job for a model that only some workers know', () => {
+  it('is run by one that does, each of many with one attempt', async () => {
+    await openPool('old')
+    await openPool('old', 'new')
+    await openPool('old')
+    const ids = await Promise.all(Array.from({ length: 20 }, submit))
+    for (const id of ids) {
+      const job = await until(async () => ((await find(id))?.finished_at_ms === null ? undefined : await find(id)))
+      expect(job).toMatchObject({ state: 'completed', attempt: 1 })
+    }
+  })
+
+  it('is answered to a caller who waits', async () => {
+    const observer = { onRetry: () => {}, onEnd: () => {} }
+    const times = { workerSilentMs: 2_000, workerLostMs: 5_000, startTimeoutMs: 60_000 }
+    const jobs = await AttachedJobs.open({ ...common, broker, observer, ...times, jobsMax: 100 })
+    await openPool('old')
+    await openPool('old', 'new')
+    const calls = Array.from({ length: 10 }, async () => {
+      const job = await jobs.submit({
+        ...{ pool: 'inference', kind: 'say', tenant: 'key_1', model: 'new', body: { text: 'hello' }, stream: false },
+        ...{ timeoutMs: 60_000, requestId: 'req_1', traceparent: undefined, merge: mergeSaid, isOutput: () => true },
+      })
+      return textOf((await job.next()) ?? [])
+    })
+    expect(await Promise.all(calls)).toEqual(Array(10).fill('hello'))
+    await jobs.close()
+  })
+})
+
+it('a job for a model that no worker knows waits for one a few minutes, then fails and says why', async () => {
+  await openPool('old')
+  const id = await submit()
+  await until(async () => (await broker.lag('jobs.inference')) === 0)
+  expect(await find(id)).toMatchObject({ state: 'queued', attempt: 0 })
+  vi.useFakeTimers({ toFake: ['Date'] })
+  vi.setSystemTime(Date.now() + 310_000)
+  const ended = await until(async () => {
+    const job = await find(id)
+    if (job?.state !== 'queued') return job?.finished_at_ms ? job : undefined
+    // What the scheduler does every few seconds.
+    await new Dispatcher(broker, silentLog).publishJob(job, REQUEST)
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    return undefined
+  })
+  expect(ended).toMatchObject({ state: 'failed', attempt: 1, error: { code: 'model_not_found' } })
+})

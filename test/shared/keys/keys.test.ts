@@ -1,0 +1,202 @@
+/** What every key store promises (shared/keys/keys.ts), and what is particular to each adapter. */
+import { execFile } from 'node:child_process'
+import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { openFileKeys } from '#shared/keys/file.ts'
+import { FIRST_KEY_ID, hashOf, type KeyStore, newKey } from '#shared/keys/keys.ts'
+import { openPostgresKeys } from '#shared/keys/postgres.ts'
+import { openPostgresDatabase } from '../../support/jobs/stores.ts'
+import { startLocalPostgres, whyNoLocalPostgres } from '../../support/processes/postgres.ts'
+import { until } from '../../support/stack.ts'
+
+const postgres = inject('postgres')
+const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
+if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
+
+/** Opens one more process's view of a store that is empty at first. */
+type Opener = () => Promise<KeyStore>
+
+async function filePlace(): Promise<{ open: Opener; directory: string }> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
+  onTestFinished(() => rm(directory, { recursive: true, force: true }))
+  return { directory: join(directory, 'made'), open: async () => openFileKeys(join(directory, 'made')) }
+}
+
+async function postgresPlace(): Promise<{ open: Opener; url: string }> {
+  const database = await openPostgresDatabase(postgres ?? '')
+  const opened: KeyStore[] = []
+  onTestFinished(async () => {
+    await Promise.all(opened.map((store) => store.close()))
+    await database[Symbol.asyncDispose]()
+  })
+  const open = async () => {
+    const store = await openPostgresKeys(database.url)
+    opened.push(store)
+    return store
+  }
+  return { open, url: database.url }
+}
+
+const ADAPTERS: { name: string; isThere: boolean; place: () => Promise<{ open: Opener }> }[] = [
+  { name: 'file', isThere: true, place: filePlace },
+  { name: 'postgres', isThere: postgres !== null, place: postgresPlace },
+]
+
+describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
+  it.skipIf(!isThere)('gives back what was created, from any opener, oldest first', async () => {
+    const { open } = await place()
+    const [one, other] = [await open(), await open()]
+    expect(await other.list()).toEqual([])
+    const plain = newKey().key
+    const limited = { ...newKey({ name: 'ci "1"', endpoints: ['/v1/jobs'], models: ['echo-1', 'ü:x'] }).key }
+    await one.create({ ...limited, created_at: 1_790_000_001 })
+    await one.create({ ...plain, created_at: 1_790_000_002 })
+    const expected = [
+      { ...limited, created_at: 1_790_000_001 },
+      { ...plain, created_at: 1_790_000_002 },
+    ]
+    expect(await other.list()).toEqual(expected)
+    expect(await (await open()).list()).toEqual(expected)
+  })
+
+  it.skipIf(!isThere)('gives the same list again while nothing changed, and another one when a key did', async () => {
+    const { open } = await place()
+    const store = await open()
+    await store.create(newKey({ id: 'key_a' }).key)
+    const list = await store.list()
+    expect(await store.list()).toBe(list)
+    await (await open()).revoke('key_a')
+    expect(await store.list()).not.toBe(list)
+  })
+
+  it.skipIf(!isThere)('revokes a key for everybody and for good', async () => {
+    const { open } = await place()
+    const [one, other] = [await open(), await open()]
+    const keys = [newKey({ id: 'key_a' }).key, newKey({ id: 'key_b' }).key]
+    for (const key of keys) await one.create(key)
+    expect(await one.revoke('key_a')).toEqual({ ...keys[0], revoked: true })
+    expect(await one.revoke('key_a')).toEqual({ ...keys[0], revoked: true })
+    expect(await one.revoke('key_c')).toBeUndefined()
+    const revoked = (await other.list()).map(({ id, revoked }) => [id, revoked])
+    expect(revoked).toEqual([
+      ['key_a', true],
+      ['key_b', false],
+    ])
+  })
+
+  it.skipIf(!isThere)('refuses an id or a secret that is there already', async () => {
+    const { open } = await place()
+    const store = await open()
+    const { key } = newKey({ id: 'key_a' })
+    await store.create(key)
+    await expect(store.create({ ...newKey().key, id: 'key_a' })).rejects.toThrow()
+    await expect(store.create({ ...key, id: 'key_b' })).rejects.toThrow()
+    expect(await store.list()).toEqual([key])
+  })
+
+  it.skipIf(!isThere)('lets one of many make the first key, and nobody once there was any', async () => {
+    const { open } = await place()
+    const stores = await Promise.all(Array.from({ length: 5 }, open))
+    const first = () => newKey({ id: FIRST_KEY_ID }).key
+    const won = await Promise.all(stores.map((store) => store.createFirst(first())))
+    expect(won.filter(Boolean)).toHaveLength(1)
+    await stores[0]?.revoke(FIRST_KEY_ID)
+    expect(await (await open()).createFirst(newKey().key)).toBe(false)
+    expect(await stores[1]?.list()).toHaveLength(1)
+  })
+
+  it.skipIf(!isThere)('loses no key of writers that write at once', async () => {
+    const { open } = await place()
+    const stores = await Promise.all(Array.from({ length: 4 }, open))
+    const keys = Array.from({ length: 20 }, () => newKey().key)
+    await Promise.all(keys.map((key, i) => stores[i % 4]?.create(key)))
+    const ids = (await stores[0]?.list())?.map(({ id }) => id)
+    expect(ids?.toSorted()).toEqual(keys.map(({ id }) => id).toSorted())
+  })
+
+  it.skipIf(!isThere)('may be closed twice', async () => {
+    const store = await (await place()).open()
+    await store.close()
+    await store.close()
+  })
+})
+
+describe('keys.json', () => {
+  it('is for its owner only, holds no secret, and leaves no draft behind', async () => {
+    const { open, directory } = await filePlace()
+    const { key, secret } = newKey()
+    await (await open()).create(key)
+    await chmod(join(directory, 'keys.json'), 0o644)
+    await (await open()).create(newKey().key)
+    expect((await stat(join(directory, 'keys.json'))).mode & 0o777).toBe(0o600)
+    const text = await readFile(join(directory, 'keys.json'), 'utf8')
+    expect(text).toContain(hashOf(secret))
+    expect(text).not.toContain(secret)
+    expect((await readdir(directory)).toSorted()).toEqual(['keys.json', 'keys.lock'])
+  })
+
+  it('that is broken is not overwritten, is named in the error, and is read again once it is mended', async () => {
+    const { open, directory } = await filePlace()
+    const store = await open()
+    const { key } = newKey({ id: 'key_a' })
+    await store.create(key)
+    const path = join(directory, 'keys.json')
+    const whole = await readFile(path, 'utf8')
+    for (const broken of ['{"keys": [{"id":', '{"keys": [{"id": 1}]}', '[]', '']) {
+      await writeFile(path, broken)
+      await expect(store.list()).rejects.toThrow(path)
+      await expect(store.create(newKey().key)).rejects.toThrow(path)
+      await expect(store.revoke('key_a')).rejects.toThrow(path)
+      expect(await store.createFirst(newKey().key)).toBe(false)
+      expect(await readFile(path, 'utf8')).toBe(broken)
+    }
+    await writeFile(path, whole)
+    expect(await store.list()).toEqual([key])
+  })
+
+  it('loses no key of processes that write at once', async () => {
+    const { directory, open } = await filePlace()
+    const script = `
+      const { openFileKeys } = await import('#shared/keys/file.ts')
+      const { newKey } = await import('#shared/keys/keys.ts')
+      const store = openFileKeys(process.argv[1])
+      for (let i = 0; i < 10; i++) await store.create(newKey().key)
+    `
+    const run = promisify(execFile)
+    const args = ['--input-type=module', '--eval', script, directory]
+    await Promise.all([1, 2, 3].map(() => run(process.execPath, args, { timeout: 20_000 })))
+    expect(await (await open()).list()).toHaveLength(30)
+  })
+})
+
+describe.skipIf(noLocal !== undefined)('keys in Postgres', () => {
+  it('reject while it is away, and are there again by themselves', async () => {
+    await using server = await startLocalPostgres()
+    const store = await openPostgresKeys(server.url)
+    onTestFinished(() => store.close())
+    const { key } = newKey()
+    await store.create(key)
+    await server.down('SIGKILL')
+    // Postgres' processes end on their own when their parent is gone.
+    await until(() =>
+      store.list().then(
+        () => undefined,
+        () => true,
+      ),
+    )
+    await expect(store.list()).rejects.toMatchObject({ code: 'overloaded' })
+    await expect(store.createFirst(newKey().key)).rejects.toMatchObject({ code: 'overloaded' })
+    await server.resume()
+    const list = await until(() => store.list().catch(() => undefined), { withinMs: 20_000 })
+    expect(list).toEqual([key])
+  })
+
+  it('are refused at the start when it cannot be reached', async () => {
+    await expect(openPostgresKeys('postgres://sluice@127.0.0.1:1/postgres')).rejects.toMatchObject({
+      code: 'overloaded',
+    })
+  })
+})

@@ -1,0 +1,257 @@
+import { execFile, spawn } from 'node:child_process'
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { pino } from 'pino'
+import { describe, expect, test } from 'vitest'
+import type { ServiceError } from '#shared/error.ts'
+import { getEnvironmentState } from '#shared/local-server/environment.ts'
+import { LocalServer } from '#shared/local-server/local-server.ts'
+import { findEnvironment, form, openServer, type TestServer } from '../../support/speech/running.ts'
+import { findSpeech } from '../../support/speech/speech.ts'
+import { join as joinSamples, samplesOf, waveOf } from '../../support/speech/wave.ts'
+import { until } from '../../support/stack.ts'
+
+const environment = await findEnvironment()
+const clips = environment && (await findSpeech())
+const model = 'whisper-tiny.en'
+const isLinux = process.platform === 'linux'
+const code = fileURLToPath(new URL('../../../shared/local-server/python', import.meta.url))
+
+describe.skipIf(!clips)('the process of the local model server', { timeout: 120_000 }, () => {
+  /** A quarter of an hour of speech. */
+  const longSpeech = async (local: TestServer) => {
+    const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
+    return waveOf(joinSamples(Array(20).fill(samplesOf(bytes))))
+  }
+  const health = async (local: TestServer) => (await local.post('/v1/embeddings', {})).status
+
+  test('it starts with the first call and is shared by those who call at once', async () => {
+    await using local = openServer()
+    expect(local.server.pid).toBeUndefined()
+    const signal = AbortSignal.timeout(60_000)
+    const [one, other] = await Promise.all([local.server.connect(signal), local.server.connect(signal)])
+    expect(one.dispatcher).toBe(other.dispatcher)
+    expect(isAlive(local.server.pid)).toBe(true)
+  })
+
+  test('it is put away when nobody calls, and comes back', async () => {
+    await using local = openServer({ idleMs: 100 })
+    await health(local)
+    const first = local.server.pid
+    await until(() => local.server.pid === undefined && !isAlive(first))
+    expect(await health(local)).toBe(404)
+    expect(local.server.pid).not.toBe(first)
+  })
+
+  test('a call that takes longer than the idle time is not cut', async () => {
+    await using local = openServer({ idleMs: 40 })
+    const file = clips?.['two-cities']?.bytes ?? Buffer.alloc(0)
+    const { json } = await local.post('/v1/audio/transcriptions', form({ model, file }))
+    expect(json.text).toContain('season of light')
+  })
+
+  test('after a crash the next call finds a new one', async () => {
+    await using local = openServer()
+    await health(local)
+    const first = local.server.pid
+    kill(first, 'SIGKILL')
+    await until(() => local.server.pid === undefined)
+    expect(await health(local)).toBe(404)
+    expect(local.server.pid).not.toBe(first)
+  })
+
+  test('one that crashes again and again is left alone for a while, and says so', async () => {
+    await using local = openServer()
+    const crash = async () => {
+      await health(local)
+      kill(local.server.pid, 'SIGKILL')
+      await until(() => local.server.pid === undefined)
+    }
+    // Five crashes are the budget; on a quick machine the pauses are longer than a call waits before that.
+    const crashes = async () => {
+      for (let count = 0; count < 6; count++) await crash()
+    }
+    const refusal = await crashes().catch((error: unknown) => error)
+    expect(refusal).toMatchObject({ code: 'model_loading', message: expect.stringContaining('crashed') })
+    expect((refusal as ServiceError).retryAfterMs).toBeGreaterThan(1_000)
+  })
+
+  test('Ctrl-C, which reaches it as well, does not end it: whoever started it may still need it', async () => {
+    await using local = openServer()
+    await health(local)
+    const { pid } = local.server
+    kill(pid, 'SIGINT')
+    expect(await health(local)).toBe(404)
+    expect(local.server.pid).toBe(pid)
+  })
+
+  test('closing ends it, and nothing starts afterwards', async () => {
+    const local = openServer()
+    await health(local)
+    const { pid } = local.server
+    await local.server.close()
+    expect(isAlive(pid)).toBe(false)
+    await expect(health(local)).rejects.toMatchObject({ code: 'overloaded' })
+    await local.server.close()
+  })
+
+  test.runIf(isLinux)('a caller that leaves ends the work at once', async () => {
+    await using local = openServer()
+    const file = await longSpeech(local)
+    const leaving = new AbortController()
+    const events = local.events('/v1/audio/transcriptions', form({ model, stream: 'true', file }), leaving.signal)
+    for await (const { type } of events) if (type === 'sluice.segment') break
+    const workers = () => descendants(local.server.pid ?? 0, 'speak')
+    leaving.abort()
+    await until(async () => (await workers()).length === 0)
+    expect(await health(local)).toBe(404)
+  })
+
+  test.runIf(isLinux)('when whoever started it is killed, nothing of it is left', async () => {
+    await using local = openServer()
+    const directory = await mkdtemp(join(tmpdir(), 'holder-'))
+    const file = join(directory, 'speech.wav')
+    await writeFile(file, await longSpeech(local))
+    const holder = spawn(process.execPath, [
+      fileURLToPath(new URL('../../support/speech/holder.ts', import.meta.url)),
+      file,
+    ])
+    let printed = ''
+    holder.stdout.on('data', (chunk) => {
+      printed += chunk
+    })
+    const pid = Number(await until(() => printed.split('\n')[0], { withinMs: 60_000 }))
+    const all = [pid, ...(await descendants(pid, 'main.py'))]
+    expect(all.length).toBeGreaterThanOrEqual(3)
+    holder.kill('SIGKILL')
+    await until(() => !all.some(isAlive))
+    await rm(directory, { recursive: true })
+  })
+
+  test.runIf(isLinux)('it says how it is confined, and what it is started with holds no secret', async () => {
+    const lines: string[] = []
+    await using local = openServer({ log: pino({ level: 'info' }, { write: (line) => lines.push(line) }) })
+    process.env.SLUICE_TEST_SECRET = 'not for the server'
+    await health(local)
+    const confined = await until(() => lines.map((line) => JSON.parse(line)).find(({ network }) => network))
+    expect(confined.network).toContain('seccomp')
+    expect(confined.msg).toBe('local model server confined')
+    // Its environment can be read by root only: the process of nobody is closed to others.
+    const environ = await readFile(`/proc/${local.server.pid}/environ`, 'utf8').catch(() => '')
+    expect(environ).not.toContain('not for the server')
+  })
+
+  test.runIf(isLinux)('a confined process reaches no network, no other file and no other process', async () => {
+    const home = await mkdtemp(join(tmpdir(), 'confined-'))
+    const scratch = join(home, 'scratch')
+    await mkdir(scratch)
+    const probe = fileURLToPath(new URL('../../support/speech/confined.py', import.meta.url))
+    const args = ['-I', '-B', probe, code, scratch]
+    const { stdout } = await promisify(execFile)(environment?.python.executable ?? '', args, { timeout: 30_000 })
+    await rm(home, { recursive: true, force: true })
+    const { can, ...report } = JSON.parse(stdout)
+    expect(can).toMatchObject({ open_socket: false, open_unix_socket: false, be_root: false, write_scratch: true })
+    expect(can).toMatchObject({ open_any_file: false, fork: false })
+    if (report.files === 'open') return
+    expect(can).toMatchObject({ read_passwd: false, child_reads_passwd: false, see_processes: false, write_tmp: false })
+    if (Number(report.files.split(' ')[1]) >= 6) expect(can.signal_parent).toBe(false)
+    if (process.getuid?.() === 0) expect(report).toMatchObject({ uid: 65_534, is_complete: true })
+  })
+})
+
+describe('the environment of the local model server', () => {
+  test('without Python it says in one line what to install', async () => {
+    await using place = await temporary()
+    const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
+    await expect(server.prepare()).rejects.toThrow(/need Python 3\.10 or newer with pip: install python3/)
+    expect(await server.state()).toMatchObject({ state: 'failed', reason: expect.stringContaining('Python 3.10') })
+    await expect(server.connect(AbortSignal.timeout(5_000))).rejects.toMatchObject({
+      code: 'model_loading',
+      message: expect.stringContaining('Python 3.10'),
+      retryAfterMs: 60_000,
+    })
+    await server.close()
+  })
+
+  test('a call while it is prepared is told how far it is, and begins it where nobody has', async () => {
+    await using place = await temporary()
+    const python = join(place.path, 'slow-python')
+    await writeFile(python, '#!/bin/sh\nexec sleep 60\n')
+    await chmod(python, 0o755)
+    const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python })
+    const connect = () => server.connect(AbortSignal.timeout(5_000))
+    expect((await server.state()).state).toBe('absent')
+    await expect(connect()).rejects.toMatchObject({ code: 'model_loading', retryAfterMs: 5_000 })
+    await until(async () => (await server.state()).state === 'preparing')
+    await expect(connect()).rejects.toThrow('is being prepared (0 %)')
+    await server.close()
+    // An interrupted preparation is no failed one: the next may begin at once.
+    expect((await server.state()).state).toBe('absent')
+  })
+
+  test('a package index that does not have the packages is a failure with a reason', async () => {
+    await using place = await temporary()
+    const python = join(place.path, 'python')
+    const real = environment?.python.executable ?? 'python3'
+    const described = JSON.stringify({ executable: python, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
+    const cutOff = `PIP_NO_INDEX=1 PIP_FIND_LINKS=/none exec ${real} "$@"`
+    await writeFile(python, `#!/bin/sh\nif [ "$1" = -I ]; then echo '${described}'; else ${cutOff}; fi\n`)
+    await chmod(python, 0o755)
+    const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python })
+    await expect(server.prepare()).rejects.toThrow('check the network')
+    await server.close()
+  })
+
+  test.skipIf(!environment)('an environment whose Python is gone is made anew', async () => {
+    await using place = await temporary()
+    const name = (await readdir(join(environment?.directory ?? '', '..'))).find((each) => each.startsWith('local-'))
+    const directory = join(place.path, name ?? '')
+    await mkdir(directory)
+    await writeFile(join(directory, 'ready.json'), JSON.stringify({ executable: '/gone/python', tag: 'cpython-39' }))
+    const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
+    expect((await server.state()).state).toBe('ready')
+    await expect(server.connect(AbortSignal.timeout(5_000))).rejects.toMatchObject({ code: 'model_loading' })
+    await until(async () => (await getEnvironmentState(place.path)).state === 'failed')
+    await server.close()
+  })
+})
+
+async function temporary(): Promise<AsyncDisposable & { path: string }> {
+  const path = await mkdtemp(join(tmpdir(), 'local-server-'))
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
+}
+
+/** Never with 0, which is the group of the tests themselves. */
+function kill(pid: number | undefined, signal: NodeJS.Signals): void {
+  if (pid === undefined) throw new Error('it does not run')
+  process.kill(pid, signal)
+}
+
+function isAlive(pid: number | undefined): boolean {
+  if (pid === undefined) return false
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Processes below one whose command line has the word. */
+async function descendants(pid: number, word: string): Promise<number[]> {
+  const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '')
+  const tasks = await readdir(`/proc/${pid}/task`).catch(() => [])
+  const lists = await Promise.all(
+    tasks.map((task) => readFile(`/proc/${pid}/task/${task}/children`, 'utf8').catch(() => '')),
+  )
+  const found: number[] = []
+  for (const child of new Set([children, ...lists].join(' ').split(/\s+/).filter(Boolean).map(Number))) {
+    const command = await readFile(`/proc/${child}/cmdline`, 'utf8').catch(() => '')
+    if (command.includes(word)) found.push(child)
+    found.push(...(await descendants(child, word)))
+  }
+  return found
+}

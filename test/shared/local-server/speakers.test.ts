@@ -1,0 +1,146 @@
+import { afterAll, describe, expect, test } from 'vitest'
+import { speakerError, type Turn } from '../../support/speech/measure.ts'
+import { findEnvironment, form, openServer } from '../../support/speech/running.ts'
+import { findSpeech } from '../../support/speech/speech.ts'
+import { join, RATE, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
+
+const environment = await findEnvironment()
+const clips = environment && (await findSpeech())
+
+describe.skipIf(!clips)('speakers by the local model server', { timeout: 120_000 }, () => {
+  const local = openServer()
+  afterAll(() => local[Symbol.asyncDispose]())
+  const samples = async (name: string) => {
+    const bytes = clips?.[name]?.bytes
+    if (!bytes) throw new Error(`no clip ${name}`)
+    return samplesOf((await local.post('/audio/decode', bytes)).bytes)
+  }
+  /** Two people in turn: the reader of Austen, and stretches of the reading of Dickens. */
+  const conversation = async () => {
+    const cities = await samples('two-cities')
+    const stretch = (from: number, to: number) => cities.slice(from * RATE, to * RATE)
+    return compose([
+      ['austen', await samples('austen-0870')],
+      ['dickens', stretch(1, 8)],
+      ['austen', await samples('austen-0890')],
+      ['dickens', stretch(9, 15)],
+      ['austen', await samples('austen-0920')],
+      ['dickens', stretch(21, 28)],
+      ['austen', await samples('austen-0930')],
+      ['dickens', stretch(29, 38)],
+    ])
+  }
+  const reference = (wave: Buffer) => `data:audio/wav;base64,${wave.toString('base64')}`
+
+  test('two speakers are told apart, with letters in order of appearance', async () => {
+    const { truth, file } = await conversation()
+    const { json } = await local.post('/diarize', form({ file }))
+    const turns = json.turns as Turn[]
+    expect(json.duration).toBeCloseTo((truth.at(-1)?.end ?? 0) + 0.3, 1)
+    expect([...new Set(turns.map(({ speaker }) => speaker))]).toEqual(['A', 'B'])
+    const error = speakerError(truth, turns)
+    process.stdout.write(`speaker error ${(100 * error).toFixed(1)} %\n`)
+    expect(error).toBeLessThan(0.1)
+  })
+
+  test('three speakers who answer each other without a pause are told apart', async () => {
+    const cities = await samples('two-cities')
+    const beckett = (await samples('beckett')).slice(0, 6 * RATE)
+    const parts: [string, Int16Array][] = [
+      ['austen', await samples('austen-0870')],
+      ['beckett', beckett],
+      ['dickens', cities.slice(RATE, 8 * RATE)],
+      ['austen', await samples('austen-0880')],
+      ['dickens', cities.slice(9 * RATE, 15 * RATE)],
+      ['beckett', beckett],
+      ['austen', await samples('austen-0920')],
+      ['dickens', cities.slice(21 * RATE, 28 * RATE)],
+    ]
+    const { truth, file } = compose(parts, 0)
+    const turns = (await local.post('/diarize', form({ file }))).json.turns as Turn[]
+    expect(new Set(turns.map(({ speaker }) => speaker))).toEqual(new Set(['A', 'B', 'C']))
+    const error = speakerError(truth, turns)
+    process.stdout.write(`speaker error of three ${(100 * error).toFixed(1)} %\n`)
+    expect(error).toBeLessThan(0.05)
+  })
+
+  test('a speaker who is known by a sample has that name, and the other a letter', async () => {
+    const { truth, file } = await conversation()
+    const sample = waveOf(join([await samples('austen-0880'), await samples('austen-0930')]))
+    const answer = await local.post(
+      '/diarize',
+      form({ file, 'known_speaker_names[]': 'Jane', 'known_speaker_references[]': reference(sample) }),
+    )
+    const turns = answer.json.turns as Turn[]
+    expect([...new Set(turns.map(({ speaker }) => speaker))]).toEqual(['Jane', 'A'])
+    const named = truth.map((turn) => ({ ...turn, speaker: turn.speaker === 'austen' ? 'Jane' : 'A' }))
+    expect(speakerError(named, turns)).toBeLessThan(0.1)
+  })
+
+  test('a sample of somebody who does not speak names nobody', async () => {
+    const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
+    const sample = waveOf(samplesOf(bytes).slice(30 * RATE, 36 * RATE))
+    const file = waveOf(await samples('austen-0870'))
+    const fields = { 'known_speaker_names[]': 'Charles', 'known_speaker_references[]': reference(sample) }
+    const { json } = await local.post('/diarize', form({ file, ...fields }))
+    expect(new Set(json.turns.map(({ speaker }: Turn) => speaker))).toEqual(new Set(['A']))
+  })
+
+  test('silence has no turns', async () => {
+    const { json } = await local.post('/diarize', form({ file: waveOf(silence(5)) }))
+    expect(json).toEqual({ duration: 5, turns: [] })
+  })
+
+  test('turns do not overlap and lie within the recording', async () => {
+    const { file } = await conversation()
+    const { json } = await local.post('/diarize', form({ file }))
+    const times = (json.turns as Turn[]).flatMap(({ start, end }) => [start, end])
+    expect(times).toEqual(times.toSorted((a, b) => a - b))
+    expect(times.at(-1)).toBeLessThanOrEqual(json.duration)
+  })
+
+  test.each([
+    ['1 s', () => reference(waveOf(silence(1)))],
+    ['11 s', () => reference(waveOf(silence(11)))],
+    ['not audio', () => `data:audio/wav;base64,${Buffer.from('hello').toString('base64')}`],
+    ['not base64', () => 'data:audio/wav;base64,%%%'],
+    ['an address', () => 'https://example.com/voice.wav'],
+  ])('a reference of %s is refused by its index', async (_, make) => {
+    const good = reference(waveOf(silence(3)))
+    const answer = await local.post(
+      '/diarize',
+      form({
+        file: waveOf(silence(3)),
+        'known_speaker_names[]': ['a', 'b'],
+        'known_speaker_references[]': [good, make()],
+      }),
+    )
+    expect(answer.status).toBe(400)
+    expect(answer.json.error).toMatchObject({ code: 'invalid_reference', index: 1 })
+  })
+
+  test('a name without a reference, and a fifth speaker, are refused', async () => {
+    const sample = reference(waveOf(silence(3)))
+    const refused = async (names: string[], references: string[]) => {
+      const fields = { 'known_speaker_names[]': names, 'known_speaker_references[]': references }
+      return (await local.post('/diarize', form({ file: waveOf(silence(3)), ...fields }))).json.error.code
+    }
+    expect(await refused(['a', 'b'], [sample])).toBe('invalid_value')
+    expect(await refused([...'abcde'], Array(5).fill(sample))).toBe('invalid_value')
+  })
+})
+
+/** The parts one after the other with a breath between them, and who speaks when. */
+function compose(
+  parts: readonly (readonly [string, Int16Array])[],
+  breathSeconds = 0.3,
+): { truth: Turn[]; file: Buffer } {
+  const pause = silence(breathSeconds)
+  const truth: Turn[] = []
+  let at = 0
+  for (const [speaker, samples] of parts) {
+    truth.push({ speaker, start: at, end: at + samples.length / RATE })
+    at += (samples.length + pause.length) / RATE
+  }
+  return { truth, file: waveOf(join(parts.flatMap(([, samples]) => [samples, pause]))) }
+}

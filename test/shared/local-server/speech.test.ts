@@ -1,0 +1,162 @@
+import { afterAll, describe, expect, test } from 'vitest'
+import { findEnvironment, form, openServer, type StreamEvent } from '../../support/speech/running.ts'
+import { findSpeech, wordErrorRate } from '../../support/speech/speech.ts'
+import { join, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
+
+const environment = await findEnvironment()
+const clips = environment && (await findSpeech())
+const model = 'whisper-tiny.en'
+const path = '/v1/audio/transcriptions'
+
+describe.skipIf(!clips)('transcription by the local model server', { timeout: 120_000 }, () => {
+  const local = openServer()
+  afterAll(() => local[Symbol.asyncDispose]())
+  const clip = (name: string) => {
+    const found = clips?.[name]
+    if (!found) throw new Error(`no clip ${name}`)
+    return found
+  }
+  const transcribe = async (file: Buffer, fields: Record<string, string | string[]> = {}) => {
+    const { status, json } = await local.post(path, form({ ...fields, model, file }))
+    expect(json.error).toBeUndefined()
+    expect(status).toBe(200)
+    return json
+  }
+  const collect = async (fields: Record<string, string | string[] | Buffer>) => {
+    const events: StreamEvent[] = []
+    for await (const event of local.events(path, form({ ...fields, model, stream: 'true' }))) events.push(event)
+    return events
+  }
+
+  test('of 205 words of human speech at most one in twenty is wrong', async () => {
+    const all = Object.values(clips ?? {})
+    const texts: string[] = []
+    for (const { bytes } of all) texts.push((await transcribe(bytes)).text)
+    const rate = wordErrorRate(all, texts)
+    process.stdout.write(`word error rate ${(100 * rate).toFixed(1)} %\n`)
+    expect(rate).toBeLessThan(0.05)
+  })
+
+  test('words have times in order, within the recording, and make up the text', async () => {
+    const answer = await transcribe(clip('beckett').bytes, {
+      response_format: 'verbose_json',
+      'timestamp_granularities[]': ['word', 'segment'],
+    })
+    const words = answer.words as { word: string; start: number; end: number }[]
+    expect(words.map(({ word }) => word).join(' ')).toBe(answer.text)
+    const times = words.flatMap(({ start, end }) => [start, end])
+    expect(times).toEqual(times.toSorted((a, b) => a - b))
+    expect(times.at(-1)).toBeLessThanOrEqual(answer.duration)
+    expect(Object.keys(answer.segments[0])).toEqual(
+      'id seek start end text tokens temperature avg_logprob compression_ratio no_speech_prob'.split(' '),
+    )
+  })
+
+  test('without granularities a verbose answer has segments and no words', async () => {
+    const answer = await transcribe(clip('austen-0880').bytes, { response_format: 'verbose_json' })
+    expect(answer.segments).toHaveLength(1)
+    expect(answer.segments[0].end).toBeLessThanOrEqual(answer.duration)
+    expect(answer).not.toHaveProperty('words')
+  })
+
+  test('a stream tells progress, deltas that join to the text, and segments, then its end', async () => {
+    const events = await collect({
+      file: clip('two-cities').bytes,
+      'timestamp_granularities[]': 'word',
+      'include[]': 'logprobs',
+    })
+    const of = (type: string) => events.filter((event) => event.type === type)
+    const done = events.at(-1)
+    const text = of('transcript.text.delta').map(({ delta }) => delta)
+    expect(text.join('')).toBe(done?.text)
+    expect(text.length).toBeGreaterThan(3)
+    const segments = of('sluice.segment').map(({ segment }) => segment)
+    expect(segments.map(({ id }) => id)).toEqual(segments.map((_, index) => index))
+    expect(segments.every(({ text, words }) => words.map((w: { word: string }) => w.word).join('') === text)).toBe(true)
+    const seconds = of('sluice.progress').map((event) => event.seconds)
+    expect(seconds).toEqual(seconds.toSorted((a, b) => a - b))
+    expect(seconds.at(-1)).toBeCloseTo(44.374, 2)
+    expect(done).toMatchObject({ type: 'transcript.text.done', language: 'en', usage: { input_tokens: 450 } })
+    const bytes = done?.logprobs.flatMap((token: { bytes: number[] }) => token.bytes)
+    expect(Buffer.from(bytes).toString().trim()).toBe(done?.text)
+  })
+
+  test('speech of half an hour has the times of the whole and is heard before it is all done', async () => {
+    const speech = await local.post('/audio/decode', clip('beckett').bytes)
+    const samples = samplesOf(speech.bytes)
+    // Two clips with twelve minutes of silence between them, then one more: over several blocks of two minutes.
+    const file = waveOf(join([samples, silence(720), samples, silence(1000), samples]))
+    const events = await collect({ file, 'timestamp_granularities[]': 'word' })
+    const segments = events.filter(({ type }) => type === 'sluice.segment').map(({ segment }) => segment)
+    const length = samples.length / 16_000
+    const starts = segments.filter(({ text }) => text.startsWith(' Ever tried')).map(({ start }) => start)
+    expect(starts.map((start) => Math.round(start / 5))).toEqual(
+      [0, length + 720, 2 * length + 1720].map((at) => Math.round(at / 5)),
+    )
+    const texts = events.findIndex(({ type }) => type === 'transcript.text.delta')
+    const later = events.slice(texts).filter(({ type }) => type === 'sluice.progress')
+    expect(later.length).toBeGreaterThan(3)
+  })
+
+  test('silence, noise and a tone give an empty text', async () => {
+    const noise = Int16Array.from({ length: 80_000 }, (_, n) => ((n * 7_919 * 104_729) % 4_001) - 2_000)
+    const tone = Int16Array.from({ length: 80_000 }, (_, n) => 8_000 * Math.sin(n / 6))
+    for (const samples of [silence(20), noise, tone]) {
+      const answer = await transcribe(waveOf(samples))
+      expect(answer.text).toBe('')
+      expect(answer.usage.output_tokens).toBe(0)
+    }
+  })
+
+  test('a prompt steers the spelling of names', async () => {
+    const { bytes } = clip('austen-0870')
+    expect((await transcribe(bytes)).text).toContain('Dashwood')
+    const { text, usage } = await transcribe(bytes, { prompt: 'A talk about Jon Dashwoode and his family.' })
+    expect(text).toContain('Dashwoode')
+    expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
+  })
+
+  test('a prompt of any length and content is taken', async () => {
+    const prompt = `<|endoftext|><|notimestamps|> ${'young men and old ones '.repeat(500)}`
+    const answer = await transcribe(clip('austen-0880').bytes, { prompt })
+    expect(answer.usage.input_token_details.text_tokens).toBe(216)
+  })
+
+  test('a fixed temperature is used, and 0 starts the ladder at 0', async () => {
+    const fields = { response_format: 'verbose_json' }
+    const at = async (temperature: string) =>
+      (await transcribe(clip('austen-0880').bytes, { ...fields, temperature })).segments[0].temperature
+    expect([await at('0.4'), await at('0')]).toEqual([0.4, 0])
+  })
+
+  test('speech is cut where the wishes for it say', async () => {
+    const { bytes } = clip('beckett')
+    const deaf = await transcribe(bytes, { vad: '{"threshold":1}' })
+    expect(deaf.text).toBe('')
+    const usual = await transcribe(bytes, {
+      vad: '{"threshold":0.5,"silence_duration_ms":200,"prefix_padding_ms":300}',
+    })
+    expect(usual.text).toContain('fail better'.slice(5))
+  })
+
+  test.each([
+    [{ language: 'de' }, 'unsupported_value', 'language'],
+    [{ response_format: 'srt' }, 'unsupported_value', 'response_format'],
+    [{ temperature: '1.5' }, 'invalid_value', 'temperature'],
+    [{ temperature: 'nan' }, 'invalid_value', 'temperature'],
+    [{ vad: '[]' }, 'invalid_value', 'vad'],
+    [{ vad: '{"threshold":"high"}' }, 'invalid_value', 'vad.threshold'],
+  ])('%j is refused', async (fields, code, param) => {
+    const answer = await local.post(path, form({ ...fields, model, file: clip('austen-0880').bytes }))
+    expect(answer.status).toBe(400)
+    expect(answer.json.error).toMatchObject({ code, param })
+  })
+
+  test('another model, a missing file and a body that is no form are refused', async () => {
+    const other = await local.post(path, form({ model: 'whisper-1', file: clip('beckett').bytes }))
+    expect([other.status, other.json.error.code]).toEqual([404, 'model_not_found'])
+    const none = await local.post(path, form({ model }))
+    expect([none.status, none.json.error.param]).toEqual([400, 'file'])
+    expect((await local.post(path, { model })).status).toBe(415)
+  })
+})

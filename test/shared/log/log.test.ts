@@ -1,0 +1,62 @@
+import { expect, test } from 'vitest'
+import { z } from 'zod'
+import { ServiceError } from '#shared/error.ts'
+import { errorFields } from '#shared/log/error.ts'
+import { logText } from '#shared/log/text.ts'
+
+const SECRET = 'a prompt that nobody may log'
+
+function thrownBy(run: () => unknown): unknown {
+  try {
+    run()
+  } catch (error) {
+    return error
+  }
+  throw new Error('it did not throw')
+}
+
+test.each<[string, () => unknown]>([
+  ['JSON that cannot be read', () => thrownBy(() => JSON.parse(`${SECRET}`))],
+  ["a TypeError, such as that of the operator 'in'", () => thrownBy(() => 'x' in (SECRET as unknown as object))],
+  ['a URL with its credentials', () => thrownBy(() => new URL(`//${SECRET}`))],
+  ['what a schema refuses', () => thrownBy(() => z.strictObject({}).parse({ [SECRET]: 1 }))],
+  [
+    'the row that a database refused',
+    () => Object.assign(new Error('null value'), { code: '23502', detail: `Failing row contains (${SECRET})` }),
+  ],
+  ["the message about a caller's request", () => new ServiceError('invalid_value', `'${SECRET}' is no version`)],
+  [
+    'the causes of a refusal',
+    () => new ServiceError('invalid_value', 'No.', { cause: new Error('x', { cause: new Error(SECRET) }) }),
+  ],
+  ['the message of a bug inside a call', () => ServiceError.from(new Error(SECRET))],
+  [
+    'a message with lines that look like places',
+    () => ServiceError.from(new Error(`x\n    at ${SECRET}:1:1\n    at y`)),
+  ],
+  ['a thrown text', () => SECRET],
+])('the log of an error leaves out %s', (_what, make) => {
+  const error = make()
+  expect(JSON.stringify(errorFields(error))).not.toContain(SECRET)
+  expect(logText(JSON.stringify({ level: 50, time: 0, msg: 'x', err: errorFields(error) }))).not.toContain(SECRET)
+})
+
+test('the log of an error says what a broker, a store or a disk says, with code, causes and places', () => {
+  const cause = Object.assign(new Error('connect ECONNREFUSED 127.0.0.1:9092'), { code: 'ECONNREFUSED' })
+  const fields = errorFields(new ServiceError('overloaded', 'Kafka is not reachable.', { cause }))
+  expect(fields).toMatchObject({
+    type: 'ServiceError',
+    code: 'overloaded',
+    message: 'Kafka is not reachable.',
+    stack: expect.stringMatching(/^ {4}at .*log\.test\.ts:\d+:\d+/),
+    cause: { type: 'Error', code: 'ECONNREFUSED', message: 'connect ECONNREFUSED 127.0.0.1:9092' },
+  })
+  const line = logText(JSON.stringify({ level: 40, time: 0, msg: 'cannot start yet', err: fields }))
+  expect(line).toContain('cannot start yet: Kafka is not reachable.: connect ECONNREFUSED 127.0.0.1:9092')
+})
+
+test('the log of a bug names its class and its place', () => {
+  const fields = errorFields(ServiceError.from(thrownBy(() => (undefined as unknown as { x: number }).x)))
+  expect(fields).toMatchObject({ code: 'internal_error', cause: { type: 'TypeError' } })
+  expect(JSON.stringify(fields)).toMatch(/log\.test\.ts:\d+/)
+})

@@ -1,0 +1,374 @@
+import { once } from 'node:events'
+import { createServer, type RequestListener } from 'node:http'
+import { type AddressInfo, createServer as createSocketServer, type Server } from 'node:net'
+import { describe, expect, it } from 'vitest'
+import { reachOf } from '#shared/outbound/address.ts'
+import { checkUrl, checkWebhookUrl, resolveAllowed } from '#shared/outbound/guard.ts'
+import { type OutboundRequest, postOutbound } from '#shared/outbound/outbound.ts'
+import { until } from '../../support/stack.ts'
+
+const PUBLIC = { allowPrivate: false }
+const PRIVATE = { allowPrivate: true }
+
+describe('reach of an address', () => {
+  it.each([
+    ...['8.8.8.8', '1.1.1.1', '9.255.255.255', '11.0.0.0', '100.63.255.255', '100.128.0.0', '126.255.255.255'],
+    ...['128.0.0.0', '172.15.255.255', '172.32.0.0', '192.167.255.255', '192.169.0.0', '198.17.255.255'],
+    ...['198.20.0.0', '223.255.255.255', '168.63.129.15'],
+    ...['2606:4700:4700::1111', '2001:4860:4860::8888', '2001:200::1', '2a00:1450:4001:82b::200e', '2003::1'],
+  ])('%s is public', (address) => {
+    expect(reachOf(address)).toBe('public')
+  })
+
+  it.each([
+    ...['10.0.0.0', '10.255.255.255', '127.0.0.1', '127.255.255.254', '172.16.0.0', '172.31.255.255'],
+    ...['192.168.0.1', '192.168.255.255', '100.64.0.0', '100.127.255.255'],
+    ...['::1', '0:0:0:0:0:0:0:1', 'fc00::1', 'fdff:ffff::1'],
+  ])('%s is private', (address) => {
+    expect(reachOf(address)).toBe('private')
+  })
+
+  it.each([
+    ...['0.0.0.0', '0.1.2.3', '169.254.169.254', '169.254.0.1', '100.100.100.200', '168.63.129.16', '192.0.0.192'],
+    ...['192.0.2.1', '198.51.100.1', '203.0.113.1', '192.88.99.1', '198.18.0.1', '198.19.255.255'],
+    ...['224.0.0.1', '239.255.255.255', '240.0.0.1', '255.255.255.255'],
+    ...['::', '::ffff:127.0.0.1', '::ffff:8.8.8.8', '::ffff:7f00:1', '::ffff:0:127.0.0.1', '::127.0.0.1', '::7f00:1'],
+    ...['64:ff9b::127.0.0.1', '64:ff9b::7f00:1', '64:ff9b:1::a00:1', '2002:7f00:1::', '2002:808:808::1'],
+    ...['2001::1', '2001:0:4136:e378:8000:63bf:3fff:fdd2', '2001:db8::1', '2001:10::1', '2001:20::1', '3fff::1'],
+    ...['fe80::1', 'fe80::1%eth0', 'febf::1', 'fec0::1', 'ff02::1', 'ff0e::1', '100::1', '5f00::1', '4000::1'],
+    ...['fd00:ec2::254', 'fd20:ce::254', '', 'localhost', '127.1', '0x7f.0.0.1', '1.2.3.4.5', '::g'],
+  ])('%s is forbidden', (address) => {
+    expect(reachOf(address)).toBe('forbidden')
+  })
+})
+
+/** One address in every notation that some parser takes. */
+const LOOPBACKS = [
+  ...['127.0.0.1', '127.1', '127.0.1', '127.0.0.1.', '2130706433', '0x7f000001', '0x7F.0x0.0x0.0x1', '0x7f.1'],
+  ...['017700000001', '0177.0.0.1', '0177.0.0.01', '0x7f.0.1', '00000000177.1', '127.0.0.0x1', '127.000.000.001'],
+  ...['%31%32%37.0.0.1', '%31%32%37%2E%30%2E%30%2E%31', '１２７.０.０.１', '127。0。0。1', '①②⑦.⓪.⓪.①', '127.0.0.1%2e'],
+  ...['[::1]', '[0:0:0:0:0:0:0:1]', '[0000::0001]', '[::ffff:127.0.0.1]', '[::ffff:7f00:1]', '[::ffff:7f00:0001]'],
+  ...[
+    '[::127.0.0.1]',
+    '[::7f00:1]',
+    '[64:ff9b::127.0.0.1]',
+    '[64:ff9b::7f00:1]',
+    '[2002:7f00:1::]',
+    '[0::ffff:127.0.0.1]',
+  ],
+  ...[
+    'localhost',
+    'LOCALHOST',
+    'localhost.',
+    'LocalHost..',
+    'a.localhost',
+    'a.b.localhost.',
+    'ｌocalhost',
+    'loc%61lhost',
+  ],
+]
+
+const INSIDE = [
+  ...['10.0.0.1', '0xa.1', '167772161', '012.0.0.1', '172.16.0.1', '192.168.1.1', '3232235777', '0300.0250.1.1'],
+  ...[
+    '169.254.169.254',
+    '2852039166',
+    '0xa9fea9fe',
+    '0251.0376.0251.0376',
+    '169.254.43518',
+    '[::ffff:169.254.169.254]',
+  ],
+  ...[
+    '100.64.0.1',
+    '100.100.100.200',
+    '168.63.129.16',
+    '192.0.0.192',
+    '0.0.0.0',
+    '0',
+    '0x0',
+    '[::]',
+    '255.255.255.255',
+  ],
+  ...[
+    '224.0.0.1',
+    '240.0.0.1',
+    '198.18.0.1',
+    '[fe80::1]',
+    '[fc00::1]',
+    '[fd00:ec2::254]',
+    '[fd20:ce::254]',
+    '[ff02::1]',
+  ],
+  ...['[2001::1]', '[2001:db8::1]', '[2002:a00:1::1]', '[64:ff9b:1::a00:1]', '[fec0::1]', '[::ffff:0:a00:1]'],
+  ...[
+    'intranet',
+    'kubernetes',
+    'printer.local',
+    'metadata.google.internal',
+    'nas.home.arpa',
+    'METADATA.GOOGLE.INTERNAL.',
+  ],
+]
+
+describe('the check of a URL', () => {
+  it.each([...LOOPBACKS, ...INSIDE])('refuses the host %s', (host) => {
+    expect(() => checkUrl(`https://${host}/hook`, PUBLIC)).toThrow(
+      expect.objectContaining({ name: 'ServiceError', code: 'invalid_value' }),
+    )
+  })
+
+  it.each([
+    ['http', 'http://example.com/'],
+    ['ftp', 'ftp://example.com/'],
+    ['file', 'file:///etc/passwd'],
+    ['gopher', 'gopher://example.com/'],
+    ['javascript', 'javascript:alert(1)'],
+    ['data', 'data:text/plain,hello'],
+    ['websocket', 'wss://example.com/'],
+    ['no scheme', 'example.com/hook'],
+    ['a scheme-relative URL', '//example.com/hook'],
+    ['an empty text', ''],
+    ['no host', 'https://'],
+    ['a zone', 'https://[fe80::1%25eth0]/'],
+    ['a malformed address', 'https://1.2.3.4.5.6/'],
+    ['an address out of range', 'https://256.256.256.256/'],
+    ['a user name', 'https://user@example.com/'],
+    ['a password', 'https://user:secret@example.com/'],
+    ['an address as user name', 'https://example.com@127.0.0.1/'],
+    ['an address behind a backslash', 'https://127.0.0.1\\@example.com/'],
+    ['backslashes', 'https:\\\\127.0.0.1/'],
+    ['an address broken by a line feed', 'https://127.0\n.0.1/'],
+    ['an address before a fragment', 'https://127.0.0.1#@example.com/'],
+    ['the port of SSH', 'https://example.com:22/'],
+    ['the port of SMTP', 'https://example.com:25/'],
+    ['port 0', 'https://example.com:0/'],
+    ['port 65536', 'https://example.com:65536/'],
+    ['too many characters', `https://example.com/${'a'.repeat(2_048)}`],
+  ])('refuses %s', (_what, url) => {
+    expect(() => checkUrl(url, PUBLIC)).toThrow(expect.objectContaining({ code: 'invalid_value' }))
+  })
+
+  it.each([
+    ...['https://example.com', 'https://example.com:443/', 'https://example.com:8443/hook?a=b#c', 'https://8.8.8.8/'],
+    ...['https://example.com:80/', 'https://example.com:1024/', 'https://[2606:4700:4700::1111]:9000/'],
+    ...[
+      'https://xn--bcher-kva.example/',
+      'https://bücher.example/',
+      'HTTPS://EXAMPLE.COM.',
+      'https://localhost.example.com',
+    ],
+    ...['https://10.0.0.1.nip.io/', 'https://127.0.0.1.example.com/'],
+  ])('lets %s through', (url) => {
+    expect(checkUrl(url, PUBLIC).protocol).toBe('https:')
+  })
+
+  it.each([
+    ...[
+      'http://localhost:8080/',
+      'http://127.0.0.1:1234/',
+      'https://[::1]:1234/',
+      'http://10.1.2.3/',
+      'http://receiver:9000/',
+    ],
+  ])('lets %s through where private addresses are allowed', (url) => {
+    expect(checkUrl(url, PRIVATE).href).toBe(url)
+  })
+
+  it.each([
+    ...['http://169.254.169.254/', 'http://2852039166/', 'http://[fd00:ec2::254]/', 'http://100.100.100.200/'],
+    ...[
+      'http://0.0.0.0/',
+      'http://[::ffff:127.0.0.1]/',
+      'http://user@localhost/',
+      'http://localhost:25/',
+      'ftp://localhost/',
+    ],
+  ])('refuses %s even there', (url) => {
+    expect(() => checkUrl(url, PRIVATE)).toThrow(expect.objectContaining({ code: 'invalid_value' }))
+  })
+
+  it('names the field of a webhook', () => {
+    expect(() => checkWebhookUrl('https://localhost/', PUBLIC)).toThrow(
+      expect.objectContaining({ code: 'invalid_value', param: 'webhook.url' }),
+    )
+    expect(checkWebhookUrl('https://example.com/', PUBLIC)).toBeUndefined()
+  })
+})
+
+describe('the resolution of a host', () => {
+  const answering =
+    (...addresses: string[]) =>
+    async () =>
+      addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
+
+  it.each([
+    ...['127.0.0.1', '10.0.0.1', '169.254.169.254', '100.64.0.1', '0.0.0.0', '::1', '::ffff:10.0.0.1', 'fe80::1%eth0'],
+    ...['fd00:ec2::254', '64:ff9b::a00:1', '2002:a00:1::'],
+  ])('refuses a name that leads to %s', async (address) => {
+    const resolving = resolveAllowed('a.example', PUBLIC, answering(address))
+    await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
+  })
+
+  it('says the same of a name that does not exist, so that nobody learns which names exist inside', async () => {
+    const unknown = () => Promise.reject(Object.assign(new Error('getaddrinfo ENOTFOUND'), { code: 'ENOTFOUND' }))
+    const resolving = resolveAllowed('a.example', PUBLIC, unknown)
+    await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
+  })
+
+  it('keeps the public ones of several addresses only', async () => {
+    const resolve = answering('10.0.0.1', '8.8.8.8', '::1', '2606:4700::1111', '169.254.169.254')
+    const allowed = await resolveAllowed('a.example', PUBLIC, resolve)
+    expect(allowed.map(({ address }) => address)).toEqual(['8.8.8.8', '2606:4700::1111'])
+  })
+
+  it('asks nobody about a literal address', async () => {
+    const resolve = () => Promise.reject(new Error('asked'))
+    expect(await resolveAllowed('8.8.8.8', PUBLIC, resolve)).toEqual([{ address: '8.8.8.8', family: 4 }])
+  })
+})
+
+interface Receiver extends AsyncDisposable {
+  readonly port: number
+}
+
+async function receive(server: Server, host = '127.0.0.1'): Promise<Receiver> {
+  server.listen(0, host)
+  await once(server, 'listening')
+  return {
+    port: (server.address() as AddressInfo).port,
+    async [Symbol.asyncDispose]() {
+      server.close()
+      if ('closeAllConnections' in server) (server.closeAllConnections as () => void)()
+      await once(server, 'close')
+    },
+  }
+}
+
+function receiveHttp(onRequest: RequestListener): Promise<Receiver> {
+  return receive(createServer(onRequest))
+}
+
+function post(url: string, changes: Partial<OutboundRequest> = {}) {
+  const signal = new AbortController().signal
+  const headers = { 'content-type': 'text/plain' }
+  return postOutbound(url, {
+    headers,
+    body: 'hello',
+    policy: PRIVATE,
+    timeoutMs: 10_000,
+    bytesMax: 1_000,
+    signal,
+    ...changes,
+  })
+}
+
+describe('a guarded request', () => {
+  it('connects to the address that was checked, under the name that was asked for', async () => {
+    await using receiver = await receiveHttp((req, res) => res.setHeader('x-host', req.headers.host ?? '').end())
+    let asked = 0
+    const resolve = async () => {
+      asked++
+      // A second look would lead elsewhere; the system's own resolver knows no such name.
+      return [{ address: asked === 1 ? '127.0.0.1' : '127.0.0.2', family: 4 }]
+    }
+    const answer = await post(`http://rebinding.example:${receiver.port}/`, { resolve })
+    expect(answer).toMatchObject({ status: 200, headers: { 'x-host': `rebinding.example:${receiver.port}` } })
+    expect(asked).toBe(1)
+  })
+
+  it('never reaches a private address whose name was public when it was looked at before', async () => {
+    let requests = 0
+    await using receiver = await receiveHttp((_req, res) => {
+      requests++
+      res.end()
+    })
+    const answers = [[{ address: '8.8.8.8', family: 4 }], [{ address: '127.0.0.1', family: 4 }]]
+    const resolve = async () => answers.shift() ?? []
+    await resolveAllowed('rebinding.example', PUBLIC, resolve)
+    const posting = post(`https://rebinding.example:${receiver.port}/`, { policy: PUBLIC, resolve })
+    await expect(posting).rejects.toMatchObject({ code: 'invalid_value' })
+    expect(requests).toBe(0)
+  })
+
+  it('reaches a literal IPv6 address', async () => {
+    await using receiver = await receive(
+      createServer((_req, res) => void res.end()),
+      '::1',
+    )
+    expect(await post(`http://[::1]:${receiver.port}/`)).toMatchObject({ status: 200 })
+  })
+
+  it('asks for the name, not the address, in TLS', async () => {
+    const hello = Promise.withResolvers<Buffer>()
+    const server = createSocketServer((socket) => {
+      socket
+        .on('error', () => {})
+        .once('data', (data) => {
+          hello.resolve(data)
+          socket.destroy()
+        })
+    })
+    await using receiver = await receive(server)
+    const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
+    const posting = post(`https://hook.example:${receiver.port}/`, { resolve })
+    await expect(posting).rejects.toMatchObject({ code: 'upstream_error' })
+    expect((await hello.promise).includes('hook.example')).toBe(true)
+  })
+
+  it('gives a redirect as an answer and does not follow it', async () => {
+    const paths: string[] = []
+    await using receiver = await receiveHttp((req, res) => {
+      paths.push(req.url ?? '')
+      res.writeHead(307, { location: '/elsewhere' }).end()
+    })
+    expect(await post(`http://127.0.0.1:${receiver.port}/hook`)).toMatchObject({ status: 307 })
+    expect(paths).toEqual(['/hook'])
+  })
+
+  it('cuts an answer that does not end once it has enough of it', async () => {
+    const cut = Promise.withResolvers<void>()
+    await using receiver = await receiveHttp((_req, res) => {
+      const timer = setInterval(() => res.write('x'.repeat(500)), 1)
+      res.once('close', () => {
+        clearInterval(timer)
+        cut.resolve()
+      })
+    })
+    expect(await post(`http://127.0.0.1:${receiver.port}/`)).toMatchObject({ status: 200 })
+    await cut.promise
+  })
+
+  it('gives up on a host that takes the connection and says nothing', async () => {
+    await using receiver = await receiveHttp(() => {})
+    const posting = post(`http://127.0.0.1:${receiver.port}/`, { timeoutMs: 50 })
+    await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
+  })
+
+  it('gives up on a name server that says nothing', async () => {
+    const posting = post('http://silent.example/', { timeoutMs: 50, resolve: () => new Promise(() => {}) })
+    await expect(posting).rejects.toMatchObject({ code: 'upstream_timeout' })
+  })
+
+  it('ends at once when its caller aborts', async () => {
+    let requests = 0
+    await using receiver = await receiveHttp(() => {
+      requests++
+    })
+    const caller = new AbortController()
+    const posting = post(`http://127.0.0.1:${receiver.port}/`, { signal: caller.signal })
+    const ended = expect(posting).rejects.toThrow('enough')
+    await until(() => requests === 1)
+    caller.abort(new Error('enough'))
+    await ended
+  })
+
+  it('says why a connection failed', async () => {
+    const receiver = await receiveHttp((_req, res) => void res.end())
+    await receiver[Symbol.asyncDispose]()
+    const posting = post(`http://127.0.0.1:${receiver.port}/`)
+    await expect(posting).rejects.toMatchObject({
+      code: 'upstream_error',
+      message: 'The connection to the host failed (ECONNREFUSED).',
+    })
+  })
+})

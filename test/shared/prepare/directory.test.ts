@@ -1,0 +1,73 @@
+/** A directory that is made once: by one of many, whole or not at all. */
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { getDirectoryState, placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
+import { prepareRoot } from '#shared/sandbox/root/root.ts'
+
+async function openPlace() {
+  const parent = await mkdtemp(join(tmpdir(), 'sluice-prepared-'))
+  const place = placeFor(parent, 'thing', ['its contents'])
+  return { parent, place, [Symbol.asyncDispose]: () => rm(parent, { recursive: true, force: true }) }
+}
+
+async function fill(built: string): Promise<{ version: string }> {
+  await mkdir(built, { recursive: true })
+  await writeFile(join(built, 'file'), 'text')
+  return { version: '1' }
+}
+
+test('of many who ask at once one builds, and all get its facts', async () => {
+  await using made = await openPlace()
+  let builds = 0
+  const ask = () =>
+    prepareDirectory(made.place, async (built) => {
+      builds += 1
+      return await fill(built)
+    })
+  expect(await Promise.all([ask(), ask(), ask()])).toEqual(Array(3).fill({ version: '1' }))
+  expect(builds).toBe(1)
+  expect(await readFile(join(made.place.directory, 'file'), 'utf8')).toBe('text')
+  expect(await readdir(made.parent)).toHaveLength(1)
+})
+
+test('a build that fails says why to those who look, and the next try builds again', async () => {
+  await using made = await openPlace()
+  const failing = prepareDirectory(made.place, async () => {
+    throw new Error('no network')
+  })
+  await expect(failing).rejects.toThrow('no network')
+  expect(await getDirectoryState(made.place)).toMatchObject({ state: 'failed', reason: 'no network' })
+  expect(await prepareDirectory(made.place, fill)).toEqual({ version: '1' })
+})
+
+test('a build that is interrupted leaves nothing that is taken for whole', async () => {
+  await using made = await openPlace()
+  const abort = new AbortController()
+  const interrupted = prepareDirectory(
+    made.place,
+    async (built) => {
+      await fill(built)
+      abort.abort(new Error('stopped'))
+      abort.signal.throwIfAborted()
+      return { version: '1' }
+    },
+    { signal: abort.signal },
+  )
+  await expect(interrupted).rejects.toThrow('stopped')
+  expect(await getDirectoryState(made.place)).toEqual({ state: 'absent' })
+})
+
+test('other contents have another place', () => {
+  const [first, second] = ['a', 'b'].map((content) => placeFor('.', 'thing', [content]).directory)
+  expect(first).not.toBe(second)
+})
+
+test("without a Python the sandbox's root is refused with what to install", async () => {
+  await using made = await openPlace()
+  await expect(prepareRoot(made.parent, { python: '/nowhere/python3' })).rejects.toMatchObject({
+    code: 'sandbox_unavailable',
+    message: expect.stringContaining('install python3'),
+  })
+})

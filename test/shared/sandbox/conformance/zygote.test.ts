@@ -1,0 +1,3 @@
+import { describeSandbox } from '../../../support/sandbox/conformance.ts'
+
+describeSandbox('zygote')

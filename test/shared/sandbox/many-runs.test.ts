@@ -1,0 +1,109 @@
+/** Good and hostile programs by the hundred in each sandbox: nothing of them may be left. */
+import Docker from 'dockerode'
+import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { LABEL } from '#shared/sandbox/docker/container.ts'
+import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
+import { openSandbox, PREPARE_MS } from '../../support/sandbox/adapters.ts'
+import { type Holdings, holdings, leftSince } from '../../support/sandbox/leftovers.ts'
+import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
+import { until } from '../../support/stack.ts'
+
+/** As many everywhere on demand: SANDBOX_RUNS. A container takes a second of processor time. */
+const RUNS: Record<SandboxName, number> = { zygote: 1_000, wasm: 100, docker: 70 }
+const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
+const AT_ONCE = 8
+const WITHIN_MS = 15 * 60_000
+
+/** Each with what must come of it. Most of them are short: the machine is to be kept busy with starts and ends. */
+type Program = readonly [code: string, end: Partial<RunResult>, options?: Parameters<typeof runCode>[2]]
+const PROGRAMS: readonly Program[] = [
+  ["print('good')", { exit_code: 0, stdout: 'good\n' }],
+  ['import pandas as pd; print(pd.Series([1, 2]).sum())', { exit_code: 0, stdout: '3\n' }, { scan: true }],
+  ['import matplotlib.pyplot as plt; plt.plot([1]); plt.show()', { exit_code: 0 }, { scan: true }],
+  ['1 / 0', { exit_code: 1 }, { scan: true }],
+  ['import os', { exit_code: -1, violations: ["line 1: import of 'os' is not allowed"] }, { scan: true }],
+  ['x = [bytearray(10**8) for _ in range(100)]', { success: true, exit_code: 1 }],
+  ["for i in range(500): open('/tmp/%d' % i, 'w').write('x' * 1000)", { exit_code: 0 }],
+  ["print('x' * 3_000_000)", { exit_code: 0 }],
+  ['while True: pass', { success: false, exit_code: -1 }, { timeoutMs: 300 }],
+]
+
+/** Where there are processes and threads. */
+const NATIVE: readonly Program[] = [
+  ['import os\nwhile True:\n    try: os.fork()\n    except OSError: break', { exit_code: 0 }],
+  ['import os; os._exit(7)', { exit_code: 7 }],
+  ['import ctypes; ctypes.string_at(0)', { exit_code: 139 }],
+  ['import os; os.kill(os.getppid(), 9)', { success: true }],
+  [
+    'import threading, time\nfor _ in range(20): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()',
+    { exit_code: 0 },
+  ],
+]
+
+const socketPath = inject('docker') ?? undefined
+
+describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) => {
+  const programs = name === 'wasm' ? PROGRAMS : [...PROGRAMS, ...NATIVE]
+  const runs = RUNS_ASKED || RUNS[name]
+  let sandbox: Sandbox | string
+  beforeAll(async () => {
+    sandbox = await openSandbox(name)
+  }, PREPARE_MS)
+  afterAll(async () => {
+    if (typeof sandbox !== 'string') await sandbox.close()
+  })
+
+  it(`keeps nothing of ${runs} runs, ${AT_ONCE} at once`, { timeout: WITHIN_MS }, async (context) => {
+    if (typeof sandbox === 'string') return context.skip(sandbox)
+    const opened = sandbox
+    await runCode(opened, 'print(1)')
+    // The interpreter that served may be about to be replaced.
+    await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
+    const before = holdings()
+    const stats = opened.stats()
+
+    const wrong: string[] = []
+    let started = 0
+    const work = async () => {
+      while (started < runs) {
+        const [code, end, options] = programs[started++ % programs.length] as Program
+        const result = await runCode(opened, code, options)
+        const differs = Object.entries(end).some(([key, value]) => !equal(result[key as keyof RunResult], value))
+        const shown = { code, result: { ...result, plots: result.plots.length } }
+        if (differs) wrong.push(JSON.stringify(shown).slice(0, 500))
+      }
+    }
+    await Promise.all(Array.from({ length: AT_ONCE }, work))
+
+    expect(wrong.slice(0, 3)).toEqual([])
+    // Interpreters were replaced on the way: other processes, as many.
+    await until(() => leftOf(before).length === 0).catch(() => undefined)
+    expect(leftOf(before)).toEqual([])
+    if (name !== 'docker') {
+      // The interpreters that served last may be about to be replaced.
+      await until(() => equal(opened.stats(), stats), { withinMs: WITHIN_MS }).catch(() => undefined)
+      return expect(opened.stats()).toEqual(stats)
+    }
+    // How many containers are kept ready follows the load.
+    await until(async () => (await containers()) === opened.stats().idle, { withinMs: 60_000 })
+    expect(opened.stats().busy).toBe(0)
+    await opened.close()
+    expect(await containers()).toBe(0)
+  })
+})
+
+/** Of this process. */
+async function containers(): Promise<number> {
+  const docker = new Docker(socketPath === undefined ? {} : { socketPath })
+  return (await docker.listContainers({ all: true, filters: { label: [`${LABEL}=${process.pid}`] } })).length
+}
+
+function leftOf(before: Holdings): string[] {
+  const now = holdings()
+  const left = leftSince(before, { ...now, processes: before.processes })
+  return now.processes.length > before.processes.length ? [...left, ...leftSince(before)] : left
+}
+
+function equal(value: unknown, expected: unknown): boolean {
+  return JSON.stringify(value) === JSON.stringify(expected)
+}

@@ -1,0 +1,131 @@
+import { execFile } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { beforeAll, describe, expect, it } from 'vitest'
+import { type Snippet, snippets } from '../../support/sandbox/corpus.ts'
+
+const run = promisify(execFile)
+const PYTHON = fileURLToPath(new URL('../../../shared/sandbox/python', import.meta.url))
+// One process for all programs of a test: a verdict takes less than a millisecond, a start of Python fifty.
+const SCAN_ALL = `
+import ast, json, sys
+sys.path.insert(0, sys.argv[1])
+import scan
+def verdict(code):
+    try:
+        return scan.scan(ast.parse(code))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+print(json.dumps([verdict(code) for code in json.load(sys.stdin)]))
+`
+
+/** What the scan finds in each program; null where Python cannot parse it. */
+async function scan(...programs: string[]): Promise<(string[] | null)[]> {
+  const child = run('python3', ['-c', SCAN_ALL, PYTHON], { timeout: 60_000 })
+  child.child.stdin?.end(JSON.stringify(programs))
+  return JSON.parse((await child).stdout)
+}
+
+describe.each(['attacks', 'legit'] as const)('the scan of the corpus %s', (corpus) => {
+  const all = snippets(corpus)
+  const verdicts = new Map<string, string[] | null>()
+
+  beforeAll(async () => {
+    const found = await scan(...all.map(({ code }) => code))
+    all.forEach(({ id }, index) => {
+      verdicts.set(id, found[index] ?? null)
+    })
+  })
+
+  it.each(all.map((snippet): [string, Snippet] => [snippet.id, snippet]))('%s: its verdict holds', (id, snippet) => {
+    const found = verdicts.get(id)
+    if (snippet.expect.violations === 'some') expect(found).not.toHaveLength(0)
+    else if (snippet.expect.violations === 'none') expect(found ?? []).toEqual([])
+  })
+})
+
+describe('the scan', () => {
+  it('names the line and what is not allowed there, in the order of the lines', async () => {
+    const [found] = await scan(
+      [
+        'import numpy as np',
+        'import os, sys',
+        'class A: pass',
+        'print(A.__subclasses__())',
+        "eval('1')",
+        "open('/etc/passwd')",
+        "np.loadtxt('https://example.com/x')",
+        "sys.modules['os']",
+      ].join('\n'),
+    )
+    expect(found).toEqual([
+      "line 2: import of 'os' is not allowed",
+      "line 4: access to attribute '__subclasses__' is not allowed",
+      "line 5: use of 'eval' is not allowed",
+      "line 6: access to file '/etc/passwd' is not allowed",
+      "line 7: network access to 'https://example.com/x' is not allowed",
+      "line 8: use of 'sys.modules' is not allowed",
+    ])
+  })
+
+  it.each([
+    "getattr(x, '__glo' + 'bals__')",
+    "getattr(x, '__slabolg__'[::-1].replace('slabolg', 'globals'))",
+    "getattr(x, ''.join(map(chr, [95, 95, 99, 111, 100, 101, 95, 95])))",
+    'getattr(x, f\'__{"code"}__\')',
+    "getattr(x, '__%s__' % 'code')",
+    "getattr(x, b'__code__'.decode())",
+    "name = '__code__'\ngetattr(x, name)",
+    "part = 'code'\nname = '__' + part + '__'\ngetattr(x, name)",
+    "[getattr(x, n) for n in ('real', '__code__')]",
+    "open('/tmp/../etc/passwd')",
+    "import sys\ngetattr(sys, 'mod' + 'ules')",
+    "__builtins__['ev' + 'al']",
+    'exec = exec\nexec(x)',
+    'from asyncio import *\nopen_connection()',
+    'from . import x',
+    'def f(run=eval): pass',
+    'match x:\n    case object(__code__=c): pass',
+  ])('sees through %j', async (program) => {
+    expect((await scan(program))[0]).not.toHaveLength(0)
+  })
+
+  it.each([
+    "'''import os'''  # import os",
+    'import re\ncompile = re.compile\ncompile("a")',
+    'def compile(parts): return parts\ncompile([])',
+    'def f(eval, open): return eval(open("/etc/x"))',
+    'class Shell:\n    def system(self): return self.exec()\n    def exec(self): return self.system()',
+    'df.os.system.sum()',
+    'import pandas as pd\npd.DataFrame({"code": [1]}).code',
+    'import sys\nprint(sys.platform, sys.argv, sys.version)',
+    'from scipy import signal\nsignal.welch(x)',
+    'df.eval("c = a + b")\ndf.query("a__b > @limit")',
+    'json.loads(text).get("os")',
+    'repository.load("/users/1")\nsession.open("https://example.com")',
+    "for i in range(3):\n    print('{0.real}'.format(i), '{}'.format(i))",
+    "path = 'notes.txt'\nopen(path)\nopen('/tmp/notes.txt', 'w')",
+  ])('leaves %j alone', async (program) => {
+    expect((await scan(program))[0]).toEqual([])
+  })
+
+  it('tells fifty findings at most', async () => {
+    const [found] = await scan('import os\n'.repeat(1000))
+    expect(found).toHaveLength(50)
+  })
+
+  it.each([
+    ['brackets', `x = ${'['.repeat(150)}${']'.repeat(150)}`],
+    ['operators', `x = ${'-'.repeat(2000)}1`],
+    ['attributes', `import numpy as np\nnp${'.lib'.repeat(2000)}`],
+    ['a sum of strings', `getattr(x, ${"'a' + ".repeat(2000)}'b')`],
+    ['a string as long as memory', "getattr(x, 'a' * 10**12)\ngetattr(x, '%999999999s' % 'a')\n'a' * -(10**12)"],
+    ['a chain of replacements', `getattr(x, 'a'${".replace('a', 'aaaaaaaaaa')".repeat(40)})`],
+    ['calls in calls', `${'f('.repeat(90)}x${')'.repeat(90)}`],
+    ['indices that are not there', `x['a'[9]]\nx['a'[::0]]\nopen(chr(-1))\nopen(''.join([1]))\nopen(chr())`],
+    ['a function in a function', Array.from({ length: 60 }, (_, i) => `${' '.repeat(i)}def f(open):`).join('\n')],
+  ])('ends on %s', async (_name, program) => {
+    const [, found] = await scan(program, 'import os')
+    expect(found).toEqual(["line 1: import of 'os' is not allowed"])
+  })
+})

@@ -1,0 +1,167 @@
+import { describe, expect, it } from 'vitest'
+import { PLOT_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/limits.ts'
+import { compile, Instance, type Memory } from '#shared/sandbox/wasm/inside/engine.ts'
+import { encodeFrame, FrameReader } from '#shared/sandbox/wasm/inside/frames.ts'
+import { GuestChannel } from '#shared/sandbox/wasm/inside/guest/channel.ts'
+import { findSegments } from '#shared/sandbox/wasm/inside/image.ts'
+import { limitModule } from '#shared/sandbox/wasm/inside/module.ts'
+import { makeOutputBuffer, OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
+import { Restarts } from '#shared/sandbox/wasm/restarts.ts'
+import { Turns } from '#shared/sandbox/wasm/turns.ts'
+
+const never = new AbortController().signal
+const verdict = (...violations: string[]) => encodeFrame('V', Buffer.from(JSON.stringify({ violations })))
+const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 1, 2, 3])
+
+describe('the channel of the guest', () => {
+  const channel = () => {
+    const plots: Buffer[] = []
+    return { plots, channel: new GuestChannel((png) => plots.push(png)) }
+  }
+
+  it('believes the first verdict only', () => {
+    const { channel: guest } = channel()
+    guest.write(verdict('line 1: no'))
+    guest.write(verdict())
+    expect(guest.violations).toEqual(['line 1: no'])
+  })
+
+  it('takes plots in any pieces, after the verdict and only when they are PNG', () => {
+    const { channel: guest, plots } = channel()
+    const bytes = Buffer.concat([
+      verdict(),
+      encodeFrame('P', PNG),
+      encodeFrame('P', Buffer.from('GIF89a..')),
+      encodeFrame('P', PNG),
+    ])
+    for (const byte of bytes) guest.write(Uint8Array.of(byte))
+    expect(plots).toEqual([PNG, PNG])
+  })
+
+  it('takes no more plots than the cap', () => {
+    const { channel: guest, plots } = channel()
+    guest.write(verdict())
+    for (let i = 0; i < PLOTS_MAX + 5; i++) guest.write(encodeFrame('P', PNG))
+    expect(plots).toHaveLength(PLOTS_MAX)
+  })
+
+  it.each([
+    ['a type that is not known', encodeFrame('X', Buffer.from('{"type":"exit","exit_code":0}'))],
+    ['bytes that are no frame', Buffer.from('print this, please')],
+    ['a length above the cap', Buffer.concat([Buffer.from('P'), Buffer.from([0xff, 0xff, 0xff, 0xff])])],
+    ['a plot before the verdict', encodeFrame('P', PNG)],
+  ])('is deaf after %s', (_what, bytes) => {
+    const { channel: guest, plots } = channel()
+    guest.write(bytes)
+    guest.write(Buffer.concat([verdict(), encodeFrame('P', PNG)]))
+    expect(plots).toEqual([])
+  })
+})
+
+it('a reader of frames keeps no more than one frame of the longest length', () => {
+  const reader = new FrameReader(PLOT_BYTES_MAX)
+  const header = encodeFrame('P', Buffer.alloc(0))
+  header.writeUInt32BE(PLOT_BYTES_MAX + 1, 1)
+  expect(() => [...reader.push(header)]).toThrow(RangeError)
+})
+
+describe('output on its way', () => {
+  it('is told once until it is taken, and is there without being told', () => {
+    const writer = new SharedOutput(makeOutputBuffer(16))
+    const reader = new SharedOutput(writer.buffer)
+    expect([writer.write(Buffer.from('ab')), writer.write(Buffer.from('c'))]).toEqual([true, false])
+    expect(reader.take().toString()).toBe('abc')
+    expect(writer.write(Buffer.from('d'))).toBe(true)
+    expect(reader.take().toString()).toBe('d')
+  })
+
+  it('ends at its cap, and counts what was more', () => {
+    const writer = new SharedOutput(makeOutputBuffer(4))
+    writer.write(Buffer.from('abc'))
+    writer.write(Buffer.from('defgh'))
+    expect([writer.take().toString(), writer.total]).toEqual(['abcd', 8])
+  })
+})
+
+it('a buffer of output that is used again holds nothing of the run before', () => {
+  const buffers = new OutputBuffers(4)
+  const first = new SharedOutput(buffers.take())
+  first.write(Buffer.from('abcdef'))
+  buffers.giveBack(first.buffer)
+  const second = new SharedOutput(buffers.take())
+  expect(second.buffer).toBe(first.buffer)
+  expect([second.take().toString(), second.total, second.write(Buffer.from('x'))]).toEqual(['', 0, true])
+  expect(Buffer.from(second.buffer).includes('bcd')).toBe(false)
+})
+
+describe('a rewritten module', () => {
+  /** One memory of 1 page without a maximum, exported as `m`, with `hi` in it, and a custom section. */
+  const module = Buffer.from(
+    '0061736d01000000' + '0503010001' + '07050101' + '6d0200' + '0b08010041000b026869' + '00050161626364',
+    'hex',
+  )
+
+  it('cannot grow beyond its maximum', async () => {
+    const instance = new Instance(await compile(limitModule(module, 3, false)), {})
+    const { m } = instance.exports as { m: Memory }
+    expect(m.grow(2)).toBe(1)
+    expect(() => m.grow(1)).toThrow(RangeError)
+    expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
+  })
+
+  it('has no data of its own when it is restored from an image', async () => {
+    const instance = new Instance(await compile(limitModule(module, 3, true)), {})
+    const { m } = instance.exports as { m: Memory }
+    expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
+  })
+})
+
+it('an image leaves out long runs of zeros and no byte that is not', () => {
+  const memory = new Uint8Array(1 << 20)
+  memory[5] = 1
+  memory[200_000] = 2
+  memory[1_048_575] = 3
+  const segments = findSegments(memory)
+  const restored = new Uint8Array(memory.length)
+  for (const [address, length] of segments) restored.set(memory.subarray(address, address + length), address)
+  expect(Buffer.from(restored).equals(memory)).toBe(true)
+  expect(segments.reduce((sum, [, length]) => sum + length, 0)).toBeLessThan(100_000)
+})
+
+describe('turns', () => {
+  it('are given in order, and one who leaves loses none', async () => {
+    const turns = new Turns(1)
+    await turns.take(never)
+    const leaving = new AbortController()
+    const order: string[] = []
+    const left = turns.take(leaving.signal)
+    const waiting = turns.take(never).then(() => order.push('waited'))
+    leaving.abort(new Error('left'))
+    await expect(left).rejects.toThrow('left')
+    expect([order, turns.taken]).toEqual([[], 1])
+    turns.release()
+    await waiting
+    turns.release()
+    expect(turns.taken).toBe(0)
+  })
+})
+
+describe('restarts', () => {
+  it('come after a pause that grows, until there were too many, and again when the oldest is forgotten', () => {
+    let nowMs = 0
+    const restarts = new Restarts(() => nowMs)
+    expect(restarts.delayMs(1)).toBe(0)
+    const delays = [1, 2, 3, 4].map(() => {
+      restarts.note()
+      nowMs += 1_000
+      return restarts.delayMs(1)
+    })
+    expect(delays).toEqual([250, 500, 1_000, 2_000])
+    restarts.note()
+    expect(() => restarts.delayMs(1)).toThrow(
+      expect.objectContaining({ code: 'sandbox_unavailable', retryAfterMs: 296_000 }),
+    )
+    nowMs = 300_000
+    expect(restarts.delayMs(1)).toBe(2_000)
+  })
+})

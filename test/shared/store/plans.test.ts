@@ -1,0 +1,240 @@
+/**
+ * However many jobs are kept, each statement of the store touches few of them. Every call of the port is made among very many
+ * jobs, what it sends to the database is written down, and each of these statements is then explained. Those that the code
+ * names must all be among them, so that none can be forgotten.
+ */
+import { performance } from 'node:perf_hooks'
+import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
+import { Client, escapeLiteral } from 'pg'
+import { afterEach, describe, expect, inject, it, vi } from 'vitest'
+import { firstJobId } from '#shared/store/job-id.ts'
+import { PLAN } from '#shared/store/postgres/connection.ts'
+import * as inserts from '#shared/store/sql/inserts.ts'
+import * as moves from '#shared/store/sql/moves.ts'
+import * as statements from '#shared/store/sql/statements.ts'
+import { fillStatements, type Layout } from '../../support/jobs/many-jobs.ts'
+import { openPostgresDatabase, openSqliteDatabase } from '../../support/jobs/stores.ts'
+import { useStore } from '../../support/jobs/use-store.ts'
+
+const postgres = inject('postgres')
+const DAY_MS = 24 * 3_600_000
+/** Rows and pages that a statement may touch: those of the largest sweep, some of them a few times, and what lies past. */
+const ROWS_MAX = 5_000
+const PAGES_MAX = 10_000
+/** How long a statement may hold the event loop, at the best of its runs: others share the machine. */
+const HOLD_MS_MAX = 50
+
+afterEach(() => vi.restoreAllMocks())
+
+const layoutOf = (jobs: number, blocked: number, atMs: number): Layout => {
+  return { jobs, blocked, keys: 20_000, nowMs: Date.now(), prefix: firstJobId(atMs) }
+}
+
+/** The names of all that stands in the code, however it is exported. */
+function namesInCode(): string[] {
+  const named = (value: unknown): string[] => {
+    if (Array.isArray(value)) return value.flatMap(named)
+    // What makes a statement is given what every one of them takes: a lock, or what to read from.
+    if (typeof value === 'function') return named(value('jobs'))
+    return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
+  }
+  return [...Object.values(moves), ...Object.values(statements), ...Object.values(inserts)].flatMap(named)
+}
+
+describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
+  it('every statement finds its few rows by an index', { timeout: 300_000 }, async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    const layout = await fillPostgres(database.url)
+    const sent = recordQueries()
+    await useStore(store, layout)
+    const client = new Client({ connectionString: database.url })
+    await client.connect()
+    try {
+      const plans = new Map<string, Touched>()
+      for (const query of sent) {
+        for (const mode of MODES)
+          plans.set(`${mode} ${query.name} ${query.values}`, await touchedBy(client, query, mode))
+      }
+      const asked = sent.map(({ name }) => name.replace(/^sluice_/, '').replace(/_one(_with_key)?$/, ''))
+      expect(namesInCode().filter((name) => !asked.includes(name))).toEqual([])
+      expect(asked.filter((name) => name.startsWith('list_asc_')).length).toBeGreaterThan(15)
+      const wrong = [...plans].filter(
+        ([, { scans, rows, pages }]) => scans.length > 0 || rows > ROWS_MAX || pages > PAGES_MAX,
+      )
+      expect(Object.fromEntries(wrong)).toEqual({})
+    } finally {
+      await client.end()
+    }
+  })
+})
+
+/** A statement is planned for its values a few times, and then for good. */
+const MODES = ['force_custom_plan', 'force_generic_plan'] as const
+
+interface Query {
+  readonly name: string
+  readonly text: string
+  readonly values: readonly unknown[]
+}
+
+/** What a statement touches of the large tables: those it reads from end to end, its rows of all, and pages. */
+interface Touched {
+  readonly scans: string[]
+  readonly rows: number
+  readonly pages: number
+}
+
+/** Writes down each query: of those without a name and of lists each that differs, of the others one. */
+function recordQueries(): Query[] {
+  const sent: Query[] = []
+  const note = (query: Query) => {
+    const isList = query.name.startsWith('sluice_list_')
+    const isSame = ({ name, values }: Query) =>
+      name === query.name && (!isList || String(values) === String(query.values))
+    if (!sent.some(isSame)) sent.push(query)
+  }
+  const query = Client.prototype.query as (...args: unknown[]) => unknown
+  vi.spyOn(Client.prototype, 'query').mockImplementation(function (this: Client, ...args: unknown[]) {
+    const [first, second] = args as [string | { name?: string; text: string; values?: unknown[] }, unknown[]?]
+    const text = typeof first === 'string' ? first : first.text
+    const values = (typeof first === 'string' ? (Array.isArray(second) ? second : []) : first.values) ?? []
+    const name = (typeof first === 'string' ? undefined : first.name) ?? text
+    if (/^\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b/.test(text)) note({ name, text, values })
+    return query.apply(this, args)
+  } as typeof Client.prototype.query)
+  return sent
+}
+
+/** Runs it once more as the store would, and takes it back. */
+async function touchedBy(client: Client, { text, values }: Query, mode: (typeof MODES)[number]): Promise<Touched> {
+  await client.query(`BEGIN; ${PLAN}; SET LOCAL plan_cache_mode = ${mode}`)
+  try {
+    await client.query(`PREPARE explained AS ${text}`)
+    const given = values.length > 0 ? `(${values.map(literal).join(', ')})` : ''
+    const { rows } = await client.query(`EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE explained${given}`)
+    return touched(rows[0]['QUERY PLAN'][0].Plan)
+  } finally {
+    await client.query('ROLLBACK; DEALLOCATE ALL')
+  }
+}
+
+function literal(value: unknown): string {
+  if (value === null || value === undefined) return 'NULL'
+  if (Array.isArray(value)) return escapeLiteral(`{${value.map(element).join(',')}}`)
+  return escapeLiteral(String(value))
+}
+
+function element(value: unknown): string {
+  return value === null ? 'NULL' : `"${String(value).replaceAll(/["\\]/g, '\\$&')}"`
+}
+
+type PlanNode = Record<string, unknown> & { Plans?: PlanNode[] }
+const LARGE = /^(jobs|job_events)_\d{8}$|^(deliveries|idempotency_keys)$/
+
+function touched(node: PlanNode): Touched {
+  const below = (node.Plans ?? []).map(touched)
+  const number = (name: string) => Number(node[name] ?? 0)
+  const read = number('Actual Rows') + number('Rows Removed by Filter') + number('Rows Removed by Index Recheck')
+  const isRead =
+    String(node['Node Type']).includes('Scan') && LARGE.test(String(node['Relation Name'] ?? node['Index Name']))
+  const isWhole = node['Node Type'] === 'Seq Scan' && isRead && number('Actual Loops') > 0
+  return {
+    scans: [...(isWhole ? [String(node['Relation Name'])] : []), ...below.flatMap(({ scans }) => scans)],
+    rows: below.reduce((sum, { rows }) => sum + rows, isRead ? read * number('Actual Loops') : 0),
+    // Those of the nodes below are counted in it.
+    pages: number('Shared Hit Blocks') + number('Shared Read Blocks'),
+  }
+}
+
+/** Fills the partition of yesterday before it is one: its indexes are made when it is full, which takes a third of the time. */
+async function fillPostgres(url: string): Promise<Layout> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  await client.query("SET maintenance_work_mem = '256MB'")
+  const day = Math.floor(Date.now() / DAY_MS - 1) * DAY_MS
+  const suffix = new Date(day).toISOString().slice(0, 10).replaceAll('-', '')
+  const layout = layoutOf(1_000_000, 50_000, day)
+  const tables = { jobs: `jobs_${suffix}`, events: `job_events_${suffix}` }
+  for (const [table, name] of [
+    ['jobs', tables.jobs],
+    ['job_events', tables.events],
+  ]) {
+    await client.query(
+      `DROP TABLE ${name}; CREATE UNLOGGED TABLE ${name} (LIKE ${table} INCLUDING CONSTRAINTS INCLUDING DEFAULTS)`,
+    )
+  }
+  const numbers = (count: number) => `generate_series(1, ${count}) AS i`
+  for (const sql of fillStatements(layout, numbers, tables)) await client.query(sql)
+  for (const [table, name] of [
+    ['jobs', tables.jobs],
+    ['job_events', tables.events],
+  ]) {
+    const range = `FROM ('${firstJobId(day)}') TO ('${firstJobId(day + DAY_MS)}')`
+    await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES ${range}`)
+  }
+  await client.query('ANALYZE jobs; ANALYZE job_events; ANALYZE deliveries; ANALYZE idempotency_keys')
+  await client.end()
+  return layout
+}
+
+describe('among some hundred thousand jobs in SQLite', () => {
+  it('every statement finds its few rows by an index, and none holds the event loop', {
+    timeout: 300_000,
+  }, async () => {
+    await using database = await openSqliteDatabase()
+    await database.open()
+    const layout = layoutOf(150_000, 50_000, Date.now() - 3_600_000)
+    const numbers = (count: number) =>
+      `(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${count}) SELECT i FROM n) AS numbers`
+    for (const sql of fillStatements(layout, numbers)) await database.query(sql)
+    const { plans, holds } = recordStatements()
+    const store = await database.open()
+    // The second time everything is in memory.
+    for (let times = 0; times < 2; times++) await useStore(store, layout)
+    const scans = [...plans].filter(([, plan]) => plan.some(isWhole))
+    expect(Object.fromEntries(scans)).toEqual({})
+    const long = [...holds].filter(([, ms]) => Math.min(...ms) > HOLD_MS_MAX)
+    expect(Object.fromEntries(long)).toEqual({})
+    expect(plans.size).toBeGreaterThan(60)
+  })
+})
+
+/** Whether a step of a plan reads all of a large table, or of an index that holds all of it. */
+function isWhole(step: string): boolean {
+  return (
+    /^SCAN (jobs|job_events|deliveries|idempotency_keys|earlier)\b/.test(step) &&
+    !/jobs_(unended|running|queued_models)\b/.test(step)
+  )
+}
+
+/** Writes down the plan of each statement, and how long it took each time. */
+function recordStatements() {
+  const plans = new Map<string, string[]>()
+  const holds = new Map<string, number[]>()
+  const prepare = DatabaseSync.prototype.prepare
+  vi.spyOn(DatabaseSync.prototype, 'prepare').mockImplementation(function (
+    this: DatabaseSync,
+    sql: string,
+  ): StatementSync {
+    const statement = prepare.call(this, sql)
+    const all = statement.all.bind(statement) as (...values: SQLInputValue[]) => ReturnType<StatementSync['all']>
+    const key = sql.replaceAll(/\s+/g, ' ')
+    const record = (...values: SQLInputValue[]) => {
+      if (!plans.has(key))
+        plans.set(
+          key,
+          prepare
+            .call(this, `EXPLAIN QUERY PLAN ${sql}`)
+            .all()
+            .map(({ detail }) => String(detail)),
+        )
+      const startedAt = performance.now()
+      const rows = all(...values)
+      holds.set(key, [...(holds.get(key) ?? []), performance.now() - startedAt])
+      return rows
+    }
+    return Object.assign(statement, { all: record })
+  })
+  return { plans, holds }
+}

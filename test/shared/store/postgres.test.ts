@@ -1,0 +1,377 @@
+/** What only Postgres can do to the store port: go away and come back, be shared, be partitioned, be migrated by many. */
+import { setTimeout as delay } from 'node:timers/promises'
+import { Client } from 'pg'
+import { describe, expect, inject, it, vi } from 'vitest'
+import { childJobId, firstJobId, newJobId } from '#shared/store/job-id.ts'
+import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
+import { loadMigrations } from '#shared/store/sql/migrations.ts'
+import type { Run, Store } from '#shared/store/store.ts'
+import {
+  alive,
+  claimed,
+  HOUR_MS,
+  newJob,
+  openPostgresDatabase,
+  running,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+import { startLocalPostgres, whyNoLocalPostgres } from '../../support/processes/postgres.ts'
+import { until } from '../../support/stack.ts'
+
+const DAY_MS = 24 * HOUR_MS
+const WITHIN = { withinMs: 30_000 }
+const postgres = inject('postgres')
+const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
+if (noLocal && process.env.CI === 'true') throw new Error(`The restart tests cannot run: ${noLocal}`)
+
+const open = (url: string, options = {}) => openPostgresStore({ url, onProblem: () => undefined, ...options })
+
+describe.skipIf(!postgres)('the store on a shared Postgres', () => {
+  it('is migrated once, by however many processes start at once, and again and again', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const stores = await Promise.all([1, 2, 3, 4].map(() => open(database.url)))
+    stores.push(await open(database.url))
+    expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('postgres').length)
+    for (const store of stores) {
+      await store.create(newJob())
+      await store.close()
+    }
+    expect(await database.query('SELECT id FROM jobs')).toHaveLength(5)
+  })
+
+  it('refuses a schema whose migrations are not those of the code, and takes one with later ones', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await (await open(database.url)).close()
+    await database.query("INSERT INTO migrations VALUES ('999-later.sql', 'x')")
+    await (await open(database.url)).close()
+    await database.query("UPDATE migrations SET hash = 'other'")
+    await expect(open(database.url)).rejects.toThrow('001-durable-jobs.sql was applied in another form')
+  })
+
+  it('counts leases and deadlines by the clock of the database, whatever the process thinks', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    const boot = await alive(store, undefined, 2_000)
+    const given = newJob({ deadlineInMs: 3_000 })
+    vi.useFakeTimers({ toFake: ['Date'], now: Date.now() + HOUR_MS })
+    try {
+      await store.create(given)
+      expect(await store.expire(10)).toEqual([])
+      await claimed(store, given.id, boot)
+    } finally {
+      vi.useRealTimers()
+    }
+    await database.advance(2_000)
+    const other = newJob()
+    await store.create(other)
+    expect(await store.claim(other.id, boot)).toBeUndefined()
+  })
+
+  it('keeps jobs and events in partitions by day, made ahead, and drops them whole', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    const partitions = async () =>
+      (
+        await database.query(
+          `SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
+           WHERE inhparent = to_regclass('jobs') OR inhparent = to_regclass('job_events')`,
+        )
+      ).filter(({ relname }) => /^job(s|_events)_\d{8}$/.test(String(relname))).length
+    expect(await partitions()).toBe(10)
+    const parent = await running(store)
+    const child = newJob({ id: childJobId(parent.id, 'a') })
+    await store.create(child)
+    await store.complete(parent, { result: 1 })
+    const rows = await database.query('SELECT DISTINCT tableoid::regclass::text AS partition FROM jobs')
+    expect(rows).toHaveLength(1)
+    await database.advance(3 * DAY_MS)
+    await store.purge()
+    // The child still waits, so its day stays, but not what is past of it.
+    expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: child.id }])
+    expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: child.id }])
+    await store.cancel('key_a', child.id)
+    await database.advance(DAY_MS)
+    await store.purge()
+    expect(await database.query('SELECT id FROM jobs')).toEqual([])
+    expect(await database.query('SELECT job_id FROM job_events')).toEqual([])
+    expect(await partitions()).toBe(10)
+  })
+
+  it('reads and moves one job in one partition only', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await database.open()
+    const plan = JSON.stringify(await database.query(`EXPLAIN SELECT * FROM jobs WHERE id = '${newJobId()}'`))
+    expect(plan.match(/jobs_\d{8}_pkey/g)).toHaveLength(1)
+  })
+
+  it('finds the jobs it moves by their ids, also with a plan that was made while there were none', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await open(database.url, { connectionsMax: 2 })
+    const boot = await alive(store)
+    const createAll = async (count: number) => {
+      const jobs = Array.from({ length: count }, () => newJob())
+      await Promise.all(jobs.map((job) => store.create(job)))
+      return jobs
+    }
+    // A statement is planned for good when it has run a few times.
+    for (const { id } of await createAll(20)) await store.claim(id, boot)
+    const many = await createAll(400)
+    for (const { id } of many.slice(0, 50)) await store.claim(id, boot)
+    await store.close()
+    const read = async (index: string) => {
+      const sql = `SELECT coalesce(sum(idx_tup_read), 0)::int AS rows FROM pg_stat_user_indexes
+                   WHERE schemaname = current_schema AND indexrelname LIKE '${index}'`
+      return Number((await database.query(sql))[0]?.rows)
+    }
+    // A connection tells what it has read when it ends.
+    await until(async () => (await read('jobs_%_pkey')) >= 70, WITHIN)
+    expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
+  })
+
+  it('gives up a statement that waits too long, and works on', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const first = await database.open()
+    const store = await open(database.url, { statementTimeoutMs: 300 })
+    const given = newJob()
+    await first.create(given)
+    await database.query('BEGIN')
+    await database.query(`SELECT 1 FROM jobs WHERE id = '${given.id}' FOR UPDATE`)
+    await expect(store.cancel('key_a', given.id)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(store.isReachable).toBe(true)
+    // A sweep steps around what somebody else holds.
+    await database.advance(HOUR_MS)
+    expect(await store.expire(10)).toEqual([])
+    await database.query('ROLLBACK')
+    expect(await store.cancel('key_a', given.id)).toBeDefined()
+    await store.close()
+  })
+
+  it('does not reap the jobs of a process whose renewal is under way', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    const run = await running(store)
+    await store.goodbye(run.owner)
+    await store.holdLease('reaper', 'scheduler', 5_000)
+    const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }
+    await database.query('BEGIN')
+    await database.query(`UPDATE processes SET lease_ms = 9000, lease_until_ms = now_ms() + 9000`)
+    expect(await store.reap('scheduler', policy, 10)).toEqual([])
+    await database.query('COMMIT')
+    expect(await store.reap('scheduler', policy, 10)).toEqual([])
+    expect(await store.complete(run, { result: 1 })).toBeDefined()
+  })
+})
+
+describe.skipIf(!postgres)('a change of the schema', () => {
+  it('takes as long as it takes, keeps nobody from writing, and is finished by the next start when it is cut short', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await openOldSchema(database)
+    const job = newJob()
+    const insert = (id: string) =>
+      database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
+        expires_at_ms, deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
+        VALUES ('${id}', 'key_a', 'inference', 'generate', '/', 'm', 'normal', FALSE, 'queued', 1, 1, 1, 1, 1, '{}', '[]')`)
+    // An index is made for what is there once whoever was writing before has finished.
+    await using writer = await openClient(database.url)
+    await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
+    const told: string[] = []
+    const start = () =>
+      open(database.url, { statementTimeoutMs: 3_000, onProgress: (message: string) => told.push(message) })
+    const builds = (condition: string) =>
+      database.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'sluice migration' AND state = 'active'
+        AND query LIKE '% INDEX CONCURRENTLY %jobs_unended%' AND ${condition}`)
+    const cut = expect(start()).rejects.toMatchObject({ code: 'overloaded' })
+    await until(async () => (await builds('TRUE')).length > 0, WITHIN)
+    await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
+    await cut
+    const stores = Promise.all([start(), start()])
+    // Far longer than statements of the store may take.
+    await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
+    await insert(job.id)
+    expect(told).toContain('another process changes the schema of the job store; waiting')
+    await writer.query('COMMIT')
+    for (const store of await stores) {
+      expect(await store.find('key_a', job.id)).toMatchObject({ state: 'queued' })
+      await store.close()
+    }
+    const indexes = await database.query(`SELECT relname FROM pg_index JOIN pg_class ON oid = indexrelid
+      WHERE relnamespace = current_schema::regnamespace AND NOT indisvalid`)
+    expect(indexes).toEqual([])
+    const changes = told.filter((message) => message === 'schema of the job store changed')
+    expect(changes).toHaveLength(loadMigrations('postgres').length - OLD)
+    const fresh = await database.query(`SELECT count(*)::int AS count FROM pg_indexes WHERE schemaname = current_schema
+      AND tablename = 'jobs_${suffixOf(Date.now())}' AND indexdef LIKE '%(pool, model, priority, state%'`)
+    expect(fresh).toEqual([{ count: 1 }])
+  }, 120_000)
+})
+
+describe.skipIf(!postgres)('while others hold a lock for longer than statements may take', () => {
+  it('each call fails for itself, soon enough, and the store is not lost', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const problems: string[] = []
+    const onProblem = (message: string) => problems.push(message)
+    const store = await open(database.url, { statementTimeoutMs: 1_000, connectionsMax: 2, onProblem })
+    const job = newJob()
+    await store.create(job)
+    await database.query('BEGIN')
+    await database.query('LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE')
+    const calls = [
+      ...Array.from({ length: 40 }, () => store.listEvents('key_a', job.id, 0, 10)),
+      ...Array.from({ length: 40 }, () => store.create(newJob())),
+    ]
+    const settled = await Promise.allSettled(calls)
+    for (const call of settled) expect(call).toMatchObject({ reason: { code: 'overloaded', isUndone: true } })
+    expect([store.isReachable, problems]).toEqual([true, []])
+    await database.query('ROLLBACK')
+    expect(await store.find('key_a', job.id)).toBeDefined()
+    expect((await store.list('key_a', { limit: 100 })).jobs).toHaveLength(1)
+    await store.close()
+  }, 60_000)
+
+  it('a lock that is held for less than that fails no call', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await open(database.url, { connectionsMax: 2 })
+    const job = newJob()
+    await store.create(job)
+    await using locker = await openClient(database.url)
+    await locker.query('BEGIN; LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE')
+    const calls = Promise.all(Array.from({ length: 100 }, (_, i) => store.listEvents('key_a', job.id, i, 10)))
+    const waiting = `SELECT 1 FROM pg_stat_activity WHERE application_name = 'sluice' AND wait_event_type = 'Lock'
+      AND query LIKE '%job_events%' AND now() - query_start > '6 s'`
+    await until(async () => (await database.query(waiting)).length > 0, WITHIN)
+    await locker.query('ROLLBACK')
+    expect(await calls).toHaveLength(100)
+    await store.close()
+  }, 60_000)
+})
+
+describe.skipIf(noLocal !== undefined)('when Postgres goes away', () => {
+  it.each(['SIGINT', 'SIGKILL'] as const)(
+    'the store refuses at once, comes back by itself, and has all it answered (%s)',
+    async (signal) => {
+      await using server = await startLocalPostgres()
+      const problems: string[] = []
+      const store = await open(server.url, { onProblem: (message: string) => problems.push(message) })
+      const run = await running(store)
+      const accepted: string[] = []
+      const traffic = submitSteadily(store, accepted)
+      const appended = appendSteadily(store, run)
+      await until(() => accepted.length > 20, WITHIN)
+
+      await server.down(signal)
+      await until(() => !store.isReachable, WITHIN)
+      await expect(store.find('key_a', run.id)).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 2_000 })
+      const before = accepted.length
+      await server.resume()
+      await until(() => store.isReachable && accepted.length > before + 20, WITHIN)
+      await traffic.stop()
+      const texts = await appended.stop()
+
+      for (const id of accepted) expect((await store.find('key_a', id))?.state).toBe('queued')
+      const events = await store.listEvents('key_a', run.id, 0, 100_000)
+      expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
+      // Each append was repeated until it was answered, and each was taken once.
+      expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
+      expect(problems).toEqual(['job store lost; trying again', 'job store is back'])
+      await store.close()
+    },
+    120_000,
+  )
+
+  it('a server that hangs is given up after the timeout, and found again', async () => {
+    await using server = await startLocalPostgres()
+    const store = await open(server.url, { statementTimeoutMs: 500 })
+    const given = newJob()
+    await store.create(given)
+    server.freeze()
+    await expect(store.find('key_a', given.id)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(store.isReachable).toBe(false)
+    server.thaw()
+    await until(() => store.isReachable, WITHIN)
+    expect(await store.find('key_a', given.id)).toMatchObject({ id: given.id })
+    await store.close()
+  }, 60_000)
+
+  it('a store cannot be opened, and says why', async () => {
+    await expect(open('postgres://sluice@127.0.0.1:1/none')).rejects.toMatchObject({ code: 'overloaded' })
+  })
+})
+
+/** A connection past the store. Disposing it lets go of what it holds. */
+async function openClient(url: string): Promise<Client & AsyncDisposable> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
+
+/** Migrations of the version that is upgraded. */
+const OLD = 2
+
+/** The schema of a version before, with a partition for today. */
+async function openOldSchema(database: TestDatabase): Promise<void> {
+  await database.query('CREATE TABLE migrations (name text PRIMARY KEY, hash text NOT NULL)')
+  for (const { name, sql, hash } of loadMigrations('postgres').slice(0, OLD)) {
+    await database.query(sql)
+    await database.query(`INSERT INTO migrations VALUES ('${name}', '${hash}')`)
+  }
+  const day = Math.floor(Date.now() / DAY_MS) * DAY_MS
+  for (const table of ['jobs', 'job_events']) {
+    const range = `FROM ('${firstJobId(day)}') TO ('${firstJobId(day + DAY_MS)}')`
+    await database.query(`CREATE TABLE ${table}_${suffixOf(day)} PARTITION OF ${table} FOR VALUES ${range}`)
+  }
+}
+
+function suffixOf(ms: number): string {
+  return new Date(ms).toISOString().slice(0, 10).replaceAll('-', '')
+}
+
+/** Creates jobs one after another, and each again until it is answered. */
+function submitSteadily(store: Store, accepted: string[]) {
+  let isStopped = false
+  const submit = async () => {
+    while (!isStopped) {
+      const given = newJob()
+      await untilAnswered(() => store.create(given))
+      accepted.push(given.id)
+    }
+  }
+  const ended = submit()
+  return {
+    async stop() {
+      isStopped = true
+      await ended
+    },
+  }
+}
+
+/** Appends numbers to a run, each again until it is answered. `stop` gives them. */
+function appendSteadily(store: Store, run: Run) {
+  const numbers: number[] = []
+  let isStopped = false
+  const append = async () => {
+    for (let chunk = 0; !isStopped; chunk++) {
+      const output = [{ type: 'job.output.delta' as const, data: chunk }]
+      expect(await untilAnswered(() => store.append({ ...run, chunk }, output))).toBeDefined()
+      numbers.push(chunk)
+    }
+  }
+  const ended = append()
+  return {
+    async stop() {
+      isStopped = true
+      await ended
+      return numbers
+    },
+  }
+}
+
+async function untilAnswered<T>(call: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await call()
+    } catch (error) {
+      if ((error as { code?: string }).code !== 'overloaded') throw error
+      await delay(20)
+    }
+  }
+}

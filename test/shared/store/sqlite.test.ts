@@ -1,0 +1,138 @@
+/** What only SQLite can do to the store port: be killed with its process, and be opened twice. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { loadMigrations } from '#shared/store/sql/migrations.ts'
+import { GroupCommit } from '#shared/store/sqlite/commit.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import { REAPER_LEASE } from '#shared/store/store.ts'
+import { openSqliteDatabase, running } from '../../support/jobs/stores.ts'
+import { until } from '../../support/stack.ts'
+
+const WRITER = join(import.meta.dirname, '../../support/jobs/store-writer.ts')
+
+let directory: string
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'sluice-store-'))
+})
+afterEach(async () => {
+  await rm(directory, { recursive: true, force: true })
+})
+
+/** A process that writes until it is killed. Gives what it was answered. */
+function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
+  const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', errors] })
+  let output = ''
+  child.stdout.on('data', (chunk) => {
+    output += chunk
+  })
+  const exited = once(child, 'exit').then(([code]) => code as number | null)
+  const kill = async () => {
+    const closed = once(child, 'close')
+    child.kill('SIGKILL')
+    await closed
+    return output.split('\n').slice(0, -1)
+  }
+  return { pid: child.pid ?? 0, lines: () => output.split('\n').length - 1, exited, kill }
+}
+
+it('loses nothing it answered when its process is killed, whenever that is', async () => {
+  const answers: string[] = []
+  for (let kills = 0; kills < 5; kills++) {
+    const writer = startWriter()
+    await until(() => writer.lines() > 20 + kills * 7, { withinMs: 20_000 })
+    answers.push(...(await writer.kill()))
+  }
+  const store = openSqliteStore({ directory, boot: 'boot_after' })
+  const lastSeqs = new Map<string, number>()
+  for (const [, id = '', seq = '1'] of answers.map((answer) => answer.split(' '))) lastSeqs.set(id, Number(seq))
+  expect(lastSeqs.size).toBeGreaterThan(20)
+  for (const [id, seq] of lastSeqs) {
+    const events = await store.listEvents('key_a', id, 0, 100)
+    expect(events.map((event) => event.seq)).toEqual(events.map((_, i) => i + 1))
+    expect(events.length).toBeGreaterThanOrEqual(seq)
+    expect((await store.find('key_a', id))?.last_seq).toBe(events.length)
+  }
+  for (const id of answers.filter((answer) => answer.startsWith('completed')).map((answer) => answer.split(' ')[1])) {
+    expect((await store.find('key_a', id ?? ''))?.state).toBe('completed')
+    expect(await store.findContent('key_a', id ?? '')).toMatchObject({ result: id })
+  }
+  await store.close()
+})
+
+it('answers no write that is not there when the disk is full in the middle of many', async () => {
+  const db = new DatabaseSync(join(directory, 'full.db'))
+  db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
+  const insert = db.prepare('INSERT INTO texts VALUES (?)')
+  const group = new GroupCommit(db)
+  const lengths = Array.from({ length: 30 }, (_, i) => (i % 2 === 0 ? 3_000 : 10))
+  const writes = await Promise.allSettled(lengths.map((length) => group.run(() => insert.run('x'.repeat(length)))))
+  const answered = lengths.filter((_, i) => writes[i]?.status === 'fulfilled')
+  const refused = writes.filter((write) => write.status === 'rejected')
+  const stored = db.prepare('SELECT length(text) AS length FROM texts ORDER BY rowid').all()
+  expect(stored.map(({ length }) => length)).toEqual(answered)
+  expect(refused.length).toBeGreaterThan(0)
+  for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+  db.exec('PRAGMA max_page_count = 1000')
+  await group.run(() => insert.run('x'))
+  db.close()
+})
+
+it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {
+  const writer = startWriter()
+  await until(() => writer.lines() > 3, { withinMs: 20_000 })
+  const answers = await writer.kill()
+  const store = openSqliteStore({ directory, boot: 'boot_after' })
+  await store.holdLease(REAPER_LEASE, 'boot_after', 5_000)
+  await store.reap('boot_after', { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }, 100)
+  expect((await store.depth()).filter(({ state }) => state === 'in_progress')).toEqual([])
+  expect(answers.length).toBeGreaterThan(3)
+  await store.close()
+})
+
+it('refuses a second process by the name of the first, and frees the file when that is killed', async () => {
+  const writer = startWriter()
+  await until(() => writer.lines() > 0, { withinMs: 20_000 })
+  const open = () => openSqliteStore({ directory, boot: 'boot_second' })
+  expect(open).toThrow(`is open in process ${writer.pid} (boot_${writer.pid})`)
+  expect(open).toThrow('give this process another DATA_DIR')
+  await writer.kill()
+  await open().close()
+})
+
+it('refuses a second opening in its own process, and after that still those of others', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_first' })
+  expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
+  const other = startWriter('ignore')
+  expect(await other.exited).not.toBe(0)
+  expect(other.lines()).toBe(0)
+  await store.close()
+  await openSqliteStore({ directory, boot: 'boot_second' }).close()
+})
+
+it('lets nobody but its user read its files', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_first' })
+  await running(store)
+  for (const file of ['store.db', 'store.db-wal']) expect((await stat(join(directory, file))).mode & 0o777).toBe(0o600)
+  await store.close()
+})
+
+it('keeps its jobs over a restart, and runs each migration once', async () => {
+  await using database = await openSqliteDatabase()
+  const run = await running(await database.open())
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('sqlite').length)
+  const again = await database.open()
+  expect(await again.find('key_a', run.id)).toMatchObject({ state: 'in_progress' })
+  expect(await database.query('SELECT name FROM migrations')).toHaveLength(loadMigrations('sqlite').length)
+})
+
+it('refuses a schema whose migrations are not those of the code', async () => {
+  await using database = await openSqliteDatabase()
+  await database.open()
+  await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
+  await expect(database.open()).rejects.toThrow('001-durable-jobs.sql was applied in another form')
+})

@@ -1,0 +1,145 @@
+import type { Broker, ChannelRecord, Closable, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { SimulatedProcess } from '../simulated-process.ts'
+import type { Surroundings } from './store.ts'
+
+/** How long the broker believes in a dead taker. */
+const SESSION_MS = 2_000
+/** How long a take waits for a broker that is gone. */
+const OUTAGE_TAKE_MS = 500
+
+/** The broker as one process sees it. Records get lost, doubled and late, but never out of order: the port promises that. */
+export class FaultyBroker implements Broker {
+  readonly name = 'faulty'
+  readonly #broker: Broker
+  readonly #process: SimulatedProcess
+  readonly #around: Surroundings
+  readonly #consumers: QueueConsumer[] = []
+  readonly #lanes = new Map<string, number>()
+
+  constructor(broker: Broker, process: SimulatedProcess, around: Surroundings) {
+    this.#broker = broker
+    this.#process = process
+    this.#around = around
+  }
+
+  get isReachable(): boolean {
+    return !this.#around.faults.isDown('broker') && !this.#process.isBrokerCut
+  }
+
+  async submit(queue: string, value: Buffer): Promise<void> {
+    await this.#put(queue, () => this.#broker.submit(queue, value))
+  }
+
+  async send(channel: string, partition: number, key: string, value: Buffer): Promise<void> {
+    await this.#put(`${channel}/${partition}`, () => this.#broker.send(channel, partition, key, value))
+  }
+
+  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+    await this.#process.alive()
+    const inbox = new Inbox(this.#process, this.#around, onRecord)
+    return await this.#broker.receive(channel, partition, (record) => inbox.put(record))
+  }
+
+  async openQueue(queue: string): Promise<QueueConsumer> {
+    await this.#process.alive()
+    const consumer = await this.#broker.openQueue(queue)
+    this.#consumers.push(consumer)
+    return { take: (max, signal) => this.#take(queue, consumer, max, signal), close: () => consumer.close() }
+  }
+
+  async lag(queue: string): Promise<number | undefined> {
+    await this.#process.alive()
+    return this.isReachable ? await this.#broker.lag(queue) : undefined
+  }
+
+  async close(): Promise<void> {}
+
+  /** After a while the broker gives to others what a dead process had taken. */
+  forget(): void {
+    const { clock } = this.#around
+    clock.at(clock.nowMs + SESSION_MS, () => {
+      for (const consumer of this.#consumers) void consumer.close()
+    })
+  }
+
+  async #put(lane: string, put: () => Promise<void>): Promise<void> {
+    const { faults } = this.#around
+    if (faults.isCrash) this.#process.kill()
+    await this.#process.alive()
+    if (!this.isReachable) throw overloaded()
+    const fate = faults.sendFate()
+    if (fate === 'refused') throw overloaded()
+    const ms = faults.sendMs()
+    if (fate !== 'lost') this.#later(lane, ms, put)
+    if (fate === 'doubled') this.#later(lane, ms, put)
+    await this.#process.alive(ms)
+    if (fate === 'unanswered') throw overloaded()
+  }
+
+  /** In the order of the calls, whatever each takes. */
+  #later(lane: string, ms: number, put: () => Promise<void>): void {
+    const { clock } = this.#around
+    const atMs = Math.max(this.#lanes.get(lane) ?? 0, clock.nowMs + ms)
+    this.#lanes.set(lane, atMs)
+    clock.at(atMs, () => void put())
+  }
+
+  async #take(queue: string, consumer: QueueConsumer, max: number, signal: AbortSignal): Promise<Delivery[]> {
+    await this.#process.alive()
+    const { clock, faults } = this.#around
+    if (!this.isReachable) {
+      await this.#process.alive(OUTAGE_TAKE_MS)
+      return []
+    }
+    const taken = await consumer.take(max, signal)
+    await this.#process.alive(taken.length > 0 ? faults.sendMs() : 0)
+    const fates = taken.map(() => faults.deliveryFate())
+    for (const [index, delivery] of taken.entries()) {
+      if (fates[index] === 'doubled') {
+        clock.at(clock.nowMs + faults.random.between(0, 5_000), () => void this.#broker.submit(queue, delivery.value))
+      }
+      if (fates[index] === 'released') delivery.release()
+    }
+    return taken.filter((_, index) => fates[index] !== 'released')
+  }
+}
+
+/** Records of one partition on their way to one process. */
+class Inbox {
+  readonly #process: SimulatedProcess
+  readonly #around: Surroundings
+  readonly #onRecord: (record: ChannelRecord) => void
+  readonly #waiting: { atMs: number; record: ChannelRecord }[] = []
+  #lastMs = 0
+
+  constructor(process: SimulatedProcess, around: Surroundings, onRecord: (record: ChannelRecord) => void) {
+    this.#process = process
+    this.#around = around
+    this.#onRecord = onRecord
+  }
+
+  put(record: ChannelRecord): void {
+    const { clock, faults } = this.#around
+    if (this.#process.isDead || this.#process.isBrokerCut || faults.isRecordMissed) return
+    const ms = faults.sendMs()
+    if (ms === 0 && this.#waiting.length === 0 && !this.#process.isPaused) {
+      return this.#process.run(() => this.#onRecord(record))
+    }
+    this.#lastMs = Math.max(this.#lastMs, clock.nowMs + ms)
+    this.#waiting.push({ atMs: this.#lastMs, record })
+    const waitMs = this.#lastMs - clock.nowMs
+    this.#process.run(() => setTimeout(() => this.#deliver(), waitMs))
+  }
+
+  #deliver(): void {
+    while ((this.#waiting[0]?.atMs ?? Number.POSITIVE_INFINITY) <= this.#around.clock.nowMs) {
+      const next = this.#waiting.shift()
+      if (next) this.#onRecord(next.record)
+    }
+  }
+}
+
+function overloaded(): ServiceError {
+  return new ServiceError('overloaded', 'The simulated broker did not take it.')
+}

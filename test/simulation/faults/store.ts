@@ -1,0 +1,56 @@
+import { ServiceError } from '#shared/error.ts'
+import type { Store } from '#shared/store/store.ts'
+import type { VirtualClock } from '../clock.ts'
+import type { SimulatedProcess } from '../simulated-process.ts'
+import type { Faults } from './faults.ts'
+
+/** What faulty ports need to know of their world. */
+export interface Surroundings {
+  readonly clock: VirtualClock
+  readonly faults: Faults
+}
+
+type Call = (...args: unknown[]) => Promise<unknown>
+
+/** The store as one process sees it over a bad network: see {@link Faults}. Its calls overtake each other. */
+export function faultyStore(store: Store, process: SimulatedProcess, { clock, faults }: Surroundings): Store {
+  const isDown = () => faults.isDown('store') || process.isStoreCut
+  async function call(run: () => Promise<unknown>): Promise<unknown> {
+    if (faults.isCrash) process.kill()
+    await process.alive()
+    if (isDown()) throw overloaded('is down')
+    const fate = faults.storeFate()
+    if (fate === 'refused') throw overloaded('refused')
+    const sendMs = faults.storeMs()
+    // On its way it no longer needs its sender.
+    if (sendMs > 0) await clock.as(undefined, () => clock.sleep(sendMs))
+    if (fate === 'late') {
+      clock.at(clock.nowMs + faults.random.between(1, 3_000), () => void run().catch(() => {}))
+      throw overloaded('did not answer in time')
+    }
+    const answer = await clock.as(undefined, run)
+    if (faults.isCrash) process.kill()
+    await process.alive(faults.storeMs())
+    if (fate === 'unanswered') throw overloaded('cut the connection')
+    return answer
+  }
+  return new Proxy(store, {
+    get(target, name) {
+      if (name === 'isReachable') return !isDown()
+      // No job here has a webhook, and asking takes its time.
+      if (name === 'takeDeliveries') return async () => []
+      const value = Reflect.get(target, name) as unknown
+      if (typeof value !== 'function') return value
+      return async (...args: unknown[]) => {
+        const askedAtMs = clock.databaseMs()
+        const answer = await call(() => (value as Call).apply(target, args))
+        if (name === 'renew') process.renewals.push({ askedAtMs, toldAtMs: clock.databaseMs() })
+        return answer
+      }
+    },
+  })
+}
+
+function overloaded(what: string): ServiceError {
+  return new ServiceError('overloaded', `The simulated store ${what}.`)
+}

@@ -1,0 +1,277 @@
+/** Durable jobs through HTTP: a service with any number of ingresses, and what a client does with its jobs. */
+import { createHash } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect } from 'vitest'
+import { stringify } from 'yaml'
+import { startInference } from '#services/inference/inference.ts'
+import { startIngress } from '#services/ingress/ingress.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { openLog } from '#shared/log/log.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
+import { stopAll } from '#shared/process/lifecycle.ts'
+import type { Store } from '#shared/store/store.ts'
+import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
+import { openPostgresDatabase } from './stores.ts'
+
+export const CHAT = '/v1/chat/completions'
+export const MESSAGES = '/v1/messages'
+export const COUNT = '/v1/messages/count_tokens'
+
+/** A second key, of another tenant, and one that may call chat only. Known to the service of {@link startService} alone. */
+export const OTHER_KEY = 'sk-test-other-0123456789'
+export const CHAT_KEY = 'sk-test-chat-0123456789'
+
+/** A job as the API shows it; only what tests read. */
+export interface WireJob {
+  readonly id: string
+  readonly status: string
+  readonly attempt: number
+  readonly result: Record<string, unknown> | null
+  readonly error: Record<string, unknown> | null
+  readonly last_sequence_number: number
+  readonly [field: string]: unknown
+}
+
+/** An event as the API shows it; only what tests read. */
+export interface WireEvent {
+  readonly type: string
+  readonly sequence_number: number
+  readonly job_id: string
+  readonly chunk?: { choices?: { delta: { content?: string } }[] }
+  readonly job?: WireJob
+  readonly [field: string]: unknown
+}
+
+export interface ServiceOptions {
+  readonly kafka?: string | undefined
+  readonly models?: readonly object[]
+  readonly settings?: Readonly<Record<string, string>>
+  /** Ingresses over the same broker and store; default: one. */
+  readonly replicas?: number
+  /** A directory that outlives the service; default: one of its own. */
+  readonly dataDir?: string
+  /** False: an ingress and workers as roles of their own, which have no store without DATABASE_URL. */
+  readonly isWhole?: boolean
+  /** Put between the service and its store. */
+  readonly wrapStore?: (store: Store) => Store
+}
+
+export type CallInit = RequestInit & { readonly replica?: number; readonly key?: string }
+
+/** A running service. Dispose it. */
+export interface Service extends AsyncDisposable {
+  /** Addresses of its ingresses. */
+  readonly urls: readonly string[]
+  call(method: string, path: string, body?: unknown, init?: CallInit): Promise<Response>
+  post(path: string, body: unknown, init?: CallInit): Promise<Response>
+  get(path: string, init?: CallInit): Promise<Response>
+  /** Submits a job with `POST /v1/jobs`, which must be accepted. */
+  submit(body: object, more?: object, init?: CallInit): Promise<WireJob>
+  job(id: string): Promise<WireJob>
+  /** Waits until a job has ended. */
+  ended(id: string): Promise<WireJob>
+}
+
+/** Starts every service in this process, with as many ingresses as asked. */
+export async function startService(options: ServiceOptions = {}): Promise<Service> {
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'sluice-jobs-')))
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))
+  await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: KEYS }))
+  const config = parseConfig({
+    PORT: '0',
+    DATA_DIR: dataDir,
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: TEST_KEY,
+    LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
+    KAFKA_BROKERS: options.kafka,
+    KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,
+    ...options.settings,
+  })
+  const log = openLog(config.logLevel, 'test')
+  const opened = await openPorts(config, log, 'test', options.isWhole ?? true, (error) => {
+    throw error
+  })
+  const store = opened.store && (options.wrapStore ?? ((same) => same))(opened.store)
+  const ports = { ...opened, store }
+  const services = [portsService(opened), await startInference(ports)]
+  if (store) services.push(await startScheduler(ports))
+  const urls: string[] = []
+  for (let i = 0; i < (options.replicas ?? 1); i++) {
+    const ingress = await startIngress(ports)
+    services.push(ingress)
+    urls.push(`http://127.0.0.1:${ingress.port}`)
+  }
+  return {
+    urls,
+    ...clientOf(urls),
+    async [Symbol.asyncDispose]() {
+      await stopAll(services, 1_000, log)
+      if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+const keyOf = (id: string, secret: string, more: object = {}) => ({
+  id,
+  hash: createHash('sha256').update(secret).digest('hex'),
+  hint: 'sk-...6789',
+  created_at: 1,
+  ...more,
+})
+const KEYS = [keyOf('key_other', OTHER_KEY), keyOf('key_chat', CHAT_KEY, { endpoints: [CHAT] })]
+
+function clientOf(urls: readonly string[]) {
+  const call = (method: string, path: string, body?: unknown, init: CallInit = {}) => {
+    const { replica = 0, key = TEST_KEY, ...rest } = init
+    const headers = new Headers(rest.headers)
+    headers.set('authorization', `Bearer ${key}`)
+    if (body !== undefined) headers.set('content-type', 'application/json')
+    const sent = { ...rest, method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) }
+    return fetch(`${urls[replica]}${path}`, sent)
+  }
+  const job = async (id: string) => jobOf(await call('GET', `/v1/jobs/${id}`))
+  return {
+    call,
+    job,
+    post: (path: string, body: unknown, init?: CallInit) => call('POST', path, body, init),
+    get: (path: string, init?: CallInit) => call('GET', path, undefined, init),
+    async submit(body: object, more: object = {}, init?: CallInit) {
+      const response = await call('POST', '/v1/jobs', { endpoint: CHAT, body, ...more }, init)
+      expect(response.status).toBe(202)
+      return jobOf(response)
+    },
+    async ended(id: string) {
+      return await until(
+        async () => {
+          const found = await jobOf(await call('GET', `/v1/jobs/${id}?wait=20`))
+          return ['queued', 'in_progress', 'cancelling'].includes(found.status) ? undefined : found
+        },
+        { withinMs: 25_000 },
+      )
+    },
+  }
+}
+
+/** Runs tests over the embedded service, and over a real Kafka with a real Postgres where there are both. */
+export function describeJobs(
+  title: string,
+  found: { kafka: string | null; postgres: string | null },
+  tests: (service: Service, start: (options: ServiceOptions) => Promise<Service>) => void,
+): void {
+  describe(`${title}, embedded`, () => run(startService))
+  describe.skipIf(!found.kafka || !found.postgres)(`${title}, Kafka and Postgres`, () => {
+    run(async (options) => {
+      const database = await openPostgresDatabase(found.postgres ?? '')
+      const settings = { DATABASE_URL: database.url, ...options.settings }
+      const service = await startService({ kafka: found.kafka ?? undefined, ...options, settings })
+      return {
+        ...service,
+        async [Symbol.asyncDispose]() {
+          await service[Symbol.asyncDispose]()
+          await database[Symbol.asyncDispose]()
+        },
+      }
+    })
+  })
+
+  /** One service for most tests: no test leaves work behind or looks at the jobs of others. */
+  function run(start: (options: ServiceOptions) => Promise<Service>): void {
+    const shared = {} as Service
+    beforeAll(async () => {
+      Object.assign(shared, await start({}))
+    })
+    afterAll(() => shared[Symbol.asyncDispose]())
+    tests(shared, start)
+  }
+}
+
+/** A store that is away while `isDown`, and counts the calls it refused. */
+export function switchedStore() {
+  const outage = {
+    isDown: false,
+    refused: 0,
+    wrap: (store: Store): Store =>
+      new Proxy(store, {
+        get(target, name) {
+          if (name === 'isReachable') return !outage.isDown
+          const value = Reflect.get(target, name) as unknown
+          if (typeof value !== 'function' || name === 'close') return value
+          return (...given: unknown[]) => {
+            if (!outage.isDown) return value.apply(target, given)
+            outage.refused++
+            return Promise.reject(new ServiceError('overloaded', 'The store cannot be reached.'))
+          }
+        },
+      }),
+  }
+  return outage
+}
+
+/** A chat request that says something. */
+export function say(content: string, more: object = {}) {
+  return { model: 'echo-1', messages: [{ role: 'user', content }], ...more }
+}
+
+export async function jobOf(response: Response): Promise<WireJob> {
+  return (await response.json()) as WireJob
+}
+
+/** The inner object of an error in the OpenAI format. */
+export async function errorOf(response: Response): Promise<Record<string, unknown>> {
+  return ((await response.json()) as { error: Record<string, unknown> }).error
+}
+
+/** Reads an event stream until its end, or until `enough` says so: then the client leaves. */
+export async function readEvents(
+  response: Response,
+  enough: (events: readonly WireEvent[]) => boolean = () => false,
+): Promise<WireEvent[]> {
+  const events: WireEvent[] = []
+  if (!response.body) return events
+  let rest = ''
+  const decoder = new TextDecoder()
+  for await (const bytes of response.body as AsyncIterable<Uint8Array>) {
+    const frames = (rest + decoder.decode(bytes, { stream: true })).split('\n\n')
+    rest = frames.pop() ?? ''
+    for (const frame of frames) {
+      const event = eventOf(frame)
+      if (event) events.push(event)
+      if (event && enough(events)) return events
+    }
+  }
+  return events
+}
+
+/** An event, whose frame must say its number and type as well. Undefined for comments and `retry`. */
+function eventOf(frame: string): WireEvent | undefined {
+  const lines = new Map(frame.split('\n').map((line) => line.split(/: (.*)/) as [string, string]))
+  const data = lines.get('data')
+  if (data === undefined) return undefined
+  const event = JSON.parse(data) as WireEvent
+  expect(lines.get('event')).toBe(event.type)
+  expect(lines.get('id')).toBe(String(event.sequence_number))
+  return event
+}
+
+/** The joined text of the chat chunks in events. */
+export function textOf(events: readonly Pick<WireEvent, 'chunk'>[]): string {
+  return events.map(({ chunk }) => chunk?.choices?.[0]?.delta.content ?? '').join('')
+}
+
+/** What a stream of the OpenAI format says in its `data:` lines, without the end mark. */
+export function chunksOf(sse: string): Record<string, unknown>[] {
+  const lines = sse.split('\n').filter((line) => line.startsWith('data: {'))
+  return lines.map((line) => JSON.parse(line.slice('data: '.length)) as Record<string, unknown>)
+}
+
+/** A body without what differs between two calls. */
+export function withoutIds(body: unknown): unknown {
+  const text = JSON.stringify(body, (key, value) => (['id', 'created', 'request_id'].includes(key) ? undefined : value))
+  return JSON.parse(text) as unknown
+}

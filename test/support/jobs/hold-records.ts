@@ -1,0 +1,17 @@
+/** A process that takes records and neither acknowledges nor releases them, until it is killed. argv: address prefix client count */
+import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
+
+const [address = '', prefix = '', client = 'share', count = '1'] = process.argv.slice(2)
+const broker = await openKafkaBroker({
+  brokers: [address],
+  client: client as 'share' | 'classic',
+  prefix,
+  topics: [{ name: 'jobs', partitions: 1, retentionMs: 3_600_000, kind: 'queue' }],
+  clientId: 'holder',
+  onProblem: () => undefined,
+})
+const queue = await broker.openQueue('jobs')
+let held = 0
+while (held < Number(count)) held += (await queue.take(Number(count) - held, new AbortController().signal)).length
+process.stdout.write('held\n')
+setInterval(() => undefined, 1_000)

@@ -1,0 +1,55 @@
+import type { JobEvent } from '#schemas/event.ts'
+import { type AttachedEnvelope, PoolName } from '#schemas/job.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { openMemoryBroker } from '#shared/broker/memory.ts'
+import { topicsFor } from '#shared/jobs/topics.ts'
+import { openLog } from '#shared/log/log.ts'
+
+/** Logs nothing. */
+export const silentLog = openLog('silent', 'test')
+
+/** An embedded broker with every topic of the inference pool. */
+export function openBroker(): Promise<Broker> {
+  return openMemoryBroker({ topics: topicsFor(PoolName.options, 60_000) })
+}
+
+/** A job as an ingress sends it. */
+export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelope {
+  const now = Date.now()
+  return {
+    id: 'job_1',
+    attempt: 1,
+    pool: 'inference',
+    kind: 'say',
+    tenant: 'key_1',
+    model: 'm',
+    created_at_ms: now,
+    deadline_ms: now + 60_000,
+    reply: { boot: 'ing_1', shard: 0 },
+    stream: true,
+    body: {},
+    ...more,
+  }
+}
+
+/** Deltas of the tests: texts of one channel join. */
+export interface Said {
+  readonly text: string
+  readonly apart?: boolean
+}
+
+/** Joins texts unless one of them is to stay apart. */
+export function mergeSaid(previous: unknown, next: unknown): Said | undefined {
+  const [a, b] = [previous as Said, next as Said]
+  return a.apart || b.apart ? undefined : { text: a.text + b.text }
+}
+
+/** The joined text of deltas. */
+export function textOf(deltas: readonly unknown[]): string {
+  return deltas.map((delta) => (delta as Said).text).join('')
+}
+
+/** The joined text of the deltas in events. */
+export function textOfEvents(events: readonly JobEvent[]): string {
+  return events.map((event) => ('deltas' in event ? textOf(event.deltas) : '')).join('')
+}

@@ -1,0 +1,685 @@
+/**
+ * The protocol of durable jobs (DESIGN sections 2 and 3) as a model: one job, two workers, the scheduler's loops, a caller
+ * who may cancel, one who follows, and a queue that loses and doubles records.
+ *
+ * Each worker, loop and caller is a few steps; anything may happen between two of them. Up to `faultsMax` faults happen
+ * anywhere. Time is not counted: what may happen after a while may happen at once. Every {@link Guards guard} can be taken
+ * away, and then a promise must break; `test/shared/jobs/protocol-model.test.ts` says which.
+ */
+import type { Model, Step } from './model-checker.ts'
+
+/** What keeps the promises. All are on in the protocol. */
+export const GUARDS = {
+  /** A 202 is sent after the job is committed. */
+  commitBeforeAccept: true,
+  /** The same request sent again is the same job. */
+  idempotentCreate: true,
+  /** claim: state queued. */
+  claimNeedsQueued: true,
+  /** claim: the job has not expired. */
+  claimNeedsTime: true,
+  /** claim: attempt + 1, and nothing lowers it. */
+  attemptRises: true,
+  /** complete, fail: state in_progress. */
+  endNeedsInProgress: true,
+  /** complete, fail: same attempt and same owner. Either would do, since an attempt has one owner; SQL checks both. */
+  endNeedsSameRun: true,
+  /** retry and hand back: in_progress, same attempt, same owner. */
+  returnIsFenced: true,
+  /** Output: the same. */
+  outputIsFenced: true,
+  /** Writes of the owner are numbered, so that one made twice counts once. */
+  writesAreNumbered: true,
+  /** A terminal event is published after its move was committed. */
+  commitBeforeSpeak: true,
+  /** The claim and the end of a run are on disk when they are answered. */
+  claimIsSynchronous: true,
+  endIsSynchronous: true,
+  /** honouring a cancel: the owner, and only it. */
+  honourIsFenced: true,
+  /** cancel of a waiting job: it still waits when it is moved. */
+  cancelNeedsWaiting: true,
+  /** A job whose cancel was asked for never goes back to the queue. */
+  cancelBeatsReturn: true,
+  /** The reaper ends what does not honour its cancel. */
+  reaperForcesCancel: true,
+  /** There is a reaper. */
+  reaperRuns: true,
+  /** The reaper checks again when it moves: same attempt, still in progress. */
+  reapIsFenced: true,
+  /** The reaper moves jobs whose owner's lease has expired, no others. */
+  reapNeedsExpiredLease: true,
+  /** After an outage of the store the reaper waits until the living had time to renew. */
+  reaperWaitsAfterOutage: true,
+  /** A job that has lost too many workers fails. */
+  poisonFails: true,
+  /** A worker that renews its lease after all did not die: the crash is taken back. */
+  lapsesAreSpared: true,
+  /** A worker stops its runs before its lease ends, and hands the jobs back. */
+  runsEndWithLease: true,
+  /** The reaper fails what runs past its deadline. */
+  reaperEndsOverdue: true,
+  /** Somebody expires what waits past its deadline. */
+  expirySweeps: true,
+  /** expire: it still waits when it is moved. */
+  expireNeedsWaiting: true,
+  /** Somebody queues what is due. */
+  dueSweeps: true,
+  /** due: it is still scheduled when it is moved. */
+  dueNeedsScheduled: true,
+  /** Queued jobs are published again after a while. */
+  republishes: true,
+  /** Workers hand back what they own and do not run: a claim whose answer got lost. */
+  workersReconcile: true,
+  /** A follower looks at the store as well: whoever moved the job may have died before it spoke. */
+  followersLook: true,
+}
+export type Guards = typeof GUARDS
+
+/** Choices that are not guards: both ways must hold. */
+export interface Variant {
+  /** The record leaves the queue before the claim, so a crash between loses it. */
+  readonly acknowledgesFirst?: boolean
+  readonly faultsMax?: number
+}
+
+type JobState = 'queued' | 'scheduled' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'expired'
+/** `dead`: an earlier boot of one of the workers. */
+type Owner = 0 | 1 | 'dead'
+
+interface RowState {
+  state: JobState
+  attempt: number
+  /** Highest attempt ever started. */
+  top: number
+  owner: Owner
+  /** The owner's lease holds. */
+  lease: boolean
+  cancel: boolean
+  crashes: number
+  /** Whom the job was taken from: `0`, `1`; `d` when they are dead; `r` when they renewed and it still counts. */
+  lostBy: string
+  tries: number
+  /** How often the output of this attempt was recorded; each attempt has one output. */
+  output: number
+}
+
+interface WorkerState {
+  /** `hung`: alive, and never done. `lapsed`: stopped, and about to hand back. `again`: repeats its output, whose answer got lost. `ended`: is about to speak. */
+  at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'lapsed' | 'ended' | 'spoke'
+  attempt: number
+  end: JobState | ''
+  /** It stood still while its lease ended, and may do something more before it notices. */
+  isFrozen?: true
+}
+
+interface World {
+  row: RowState | undefined
+  /** The row that a crash of the database would bring back; undefined when all is on disk. */
+  disk: RowState | undefined
+  jobs: number
+  accepted: boolean
+  /** The ingress is about to publish. */
+  publishing: boolean
+  records: number
+  workers: [WorkerState, WorkerState]
+  /** A loop or caller that has read and not yet moved. */
+  view: { of: 'reap' | 'expire' | 'due' | 'cancel'; attempt: number } | undefined
+  isLate: boolean
+  wasCancelled: boolean
+  /** Leases look expired that are not: the store was away. */
+  isUnsettled: boolean
+  /** Starts that are still justified. */
+  startsLeft: number
+  /** The end the follower saw. */
+  shown: JobState | ''
+  faults: number
+  bad: string | undefined
+}
+
+const CRASHES_MAX = 2
+const TRIES_MAX = 1
+const RECORDS_MAX = 2
+const TERMINAL: ReadonlySet<JobState | ''> = new Set(['completed', 'failed', 'cancelled', 'expired'])
+const IDLE: WorkerState = { at: 'idle', attempt: 0, end: '' }
+const isWaiting = (row: RowState) => row.state === 'queued' || row.state === 'scheduled'
+
+/** The model with these guards. */
+export function protocolModel(guards: Guards, variant: Variant = {}): Model<World> {
+  const initial: World = {
+    row: undefined,
+    disk: undefined,
+    jobs: 0,
+    accepted: false,
+    publishing: false,
+    records: 0,
+    workers: [IDLE, IDLE],
+    view: undefined,
+    isLate: false,
+    wasCancelled: false,
+    isUnsettled: false,
+    startsLeft: 1,
+    shown: '',
+    faults: 0,
+    bad: undefined,
+  }
+  return {
+    initial,
+    steps: (world) => new Steps(world, guards, variant).all(),
+    key: keyOf,
+    violation: violationOf,
+    isOwed: (world) => world.accepted,
+    isGoal: ({ row, shown }) => row !== undefined && shown === row.state,
+  }
+}
+
+function keyOf(world: World): string {
+  const { row, disk, workers, view } = world
+  // What a job has been through says nothing any more once it has ended. Each loss is counted as a crash.
+  const rowKey = (r: RowState | undefined) =>
+    r && `${r.state}${r.attempt}${r.top}${r.owner}${r.lease}${r.cancel}${r.tries}${r.output}${lossesOf(r)}`
+  const workerKey = (w: WorkerState) => `${w.at}${w.attempt}${w.end}${w.isFrozen ?? ''}`
+  return [
+    rowKey(row),
+    rowKey(disk),
+    ...workers.map(workerKey),
+    view && view.of + view.attempt,
+    world.shown,
+    world.bad,
+    `${world.jobs}${world.records}${world.startsLeft}${world.faults}`,
+    `${world.accepted}${world.publishing}${world.isLate}${world.wasCancelled}${world.isUnsettled}`,
+  ].join('|')
+}
+
+function lossesOf({ state, lostBy }: RowState): string {
+  return TERMINAL.has(state) ? '' : [...lostBy].toSorted().join('')
+}
+
+function violationOf({ bad, jobs, accepted, row, workers, startsLeft, shown }: World): string | undefined {
+  if (bad !== undefined) return bad
+  if (jobs > 1) return 'one request made two jobs'
+  if (accepted && !row) return 'an accepted job is not in the store'
+  const runs = workers.filter(({ at }) => at === 'runs' || at === 'again' || at === 'hung')
+  if (runs.length === 2 && runs[0]?.attempt === runs[1]?.attempt) return 'two runs share an attempt'
+  if (workers.every(({ at, isFrozen }) => (at === 'runs' || at === 'again') && !isFrozen))
+    return 'two workers ran the job at once'
+  if (startsLeft < 0) return 'a run began while another was in order'
+  if (row && row.output > 1) return 'output was recorded twice'
+  if (shown !== '' && row && shown !== row.state) return 'the follower saw another end than the store'
+  return undefined
+}
+
+/** What can happen next. Each method yields the steps of one party. */
+class Steps {
+  readonly #world: World
+  readonly #guards: Guards
+  readonly #variant: Variant
+  readonly #mayFail: boolean
+
+  constructor(world: World, guards: Guards, variant: Variant) {
+    this.#world = world
+    this.#guards = guards
+    this.#variant = variant
+    this.#mayFail = world.faults < (variant.faultsMax ?? 2)
+  }
+
+  *all(): Generator<Step<World>> {
+    yield* this.#ingress()
+    const { row } = this.#world
+    if (!row) return
+    yield* this.#queue(row)
+    for (const i of [0, 1] as const) yield* this.#worker(i, row)
+    yield* this.#leases(row)
+    yield* this.#reaper(row)
+    yield* this.#sweeps(row)
+    yield* this.#caller(row)
+    yield* this.#follower(row)
+    yield* this.#database()
+  }
+
+  *#ingress() {
+    const { row, accepted, publishing, jobs } = this.#world
+    if (!row && this.#guards.commitBeforeAccept) {
+      yield this.#own('create', (w) => {
+        w.row = newRow()
+        w.jobs = 1
+        w.accepted = true
+        w.publishing = true
+      })
+    }
+    if (!row && !this.#guards.commitBeforeAccept && !accepted)
+      yield this.#own('accept', (w) => {
+        w.accepted = true
+      })
+    if (row && jobs === 1 && this.#mayFail) {
+      const again = this.#guards.idempotentCreate ? 0 : 1
+      yield this.#fault('create again, as the answer got lost', (w) => {
+        w.jobs += again
+      })
+    }
+    if (publishing) {
+      yield this.#own('publish', (w) => {
+        w.publishing = false
+        w.records = Math.min(RECORDS_MAX, w.records + 1)
+      })
+      if (this.#mayFail)
+        yield this.#fault('ingress crashes', (w) => {
+          w.publishing = false
+        })
+    }
+  }
+
+  *#queue({ state }: RowState) {
+    const { records, workers } = this.#world
+    if (records > 0 && this.#mayFail) {
+      yield this.#fault('record lost', (w) => {
+        w.records--
+      })
+      if (records < RECORDS_MAX)
+        yield this.#fault('record doubled', (w) => {
+          w.records++
+        })
+    }
+    const isNowhere = records === 0 && workers.every(({ at }) => at !== 'holds')
+    if (this.#guards.republishes && state === 'queued' && isNowhere) {
+      yield this.#own('publish again', (w) => {
+        w.records++
+      })
+    }
+  }
+
+  *#worker(i: 0 | 1, row: RowState) {
+    const { at } = this.#world.workers[i]
+    if (at === 'idle') yield* this.#idle(i, row)
+    if (at === 'holds') yield* this.#claim(i, row)
+    if (at === 'runs') yield* this.#run(i, row)
+    if (at === 'lapsed') {
+      yield this.#own(`w${i} hands back what it stopped`, (w) => {
+        if (this.#isMine(i, row)) this.#return(w, 'queued')
+        w.workers[i] = IDLE
+      })
+    }
+    if (at === 'again') yield this.#own(`w${i} repeats its output`, (w) => this.#record(w, i, 'runs'))
+    if (at === 'spoke')
+      yield this.#own(`w${i} commits after speaking`, (w) => this.#end(w, i, w.workers[i].end as JobState))
+    if (at === 'ended') {
+      yield this.#own(`w${i} speaks`, (w) => {
+        show(w, w.workers[i].end)
+        w.workers[i] = IDLE
+      })
+    }
+    if (at !== 'idle' && this.#mayFail) yield this.#fault(`w${i} crashes`, (w) => crash(w, i))
+  }
+
+  *#idle(i: 0 | 1, row: RowState) {
+    if (this.#world.records > 0) {
+      yield this.#own(`w${i} takes`, (w) => {
+        w.records--
+        w.workers[i] = { at: 'holds', attempt: this.#variant.acknowledgesFirst ? 1 : 0, end: '' }
+      })
+    }
+    const isMine = row.state === 'in_progress' && row.owner === i
+    if (isMine && this.#guards.workersReconcile) {
+      yield this.#own(`w${i} hands back what it does not run`, (w) => this.#return(w, 'queued'))
+    }
+  }
+
+  *#claim(i: 0 | 1, row: RowState) {
+    const isQueued = row.state === 'queued' || !this.#guards.claimNeedsQueued
+    if (!isQueued || (this.#world.isLate && this.#guards.claimNeedsTime)) {
+      yield this.#own(`w${i} drops the record`, (w) => {
+        w.workers[i] = IDLE
+      })
+      return
+    }
+    yield this.#own(`w${i} claims`, (w) => {
+      this.#start(w, i)
+      w.workers[i] = { at: 'runs', attempt: (w.row as RowState).attempt, end: '' }
+    })
+    if (!this.#mayFail) return
+    yield this.#fault(`w${i} claims and the answer is lost`, (w) => {
+      this.#start(w, i)
+      w.workers[i] = IDLE
+    })
+    yield this.#fault(`w${i} claims and crashes`, (w) => {
+      this.#start(w, i)
+      crash(w, i)
+    })
+  }
+
+  #start(w: World, i: 0 | 1): void {
+    const row = w.row as RowState
+    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    if (w.isLate) w.bad = 'a run began after the deadline'
+    if (row.cancel) w.bad = 'a run began after a cancel was asked for'
+    if (!this.#guards.claimIsSynchronous) w.disk ??= { ...row }
+    w.startsLeft--
+    row.state = 'in_progress'
+    row.attempt += this.#guards.attemptRises ? 1 : row.attempt === 0 ? 1 : 0
+    if (row.attempt <= row.top) w.bad = 'two runs share an attempt'
+    row.top = row.attempt
+    Object.assign(row, { owner: i, lease: true, output: 0 })
+  }
+
+  *#run(i: 0 | 1, row: RowState) {
+    const isMine = this.#isMine(i, row)
+    for (const end of ['completed', 'failed'] as const) {
+      if (this.#guards.commitBeforeSpeak) yield this.#own(`w${i} ends ${end}`, (w) => this.#end(w, i, end))
+      else {
+        yield this.#own(`w${i} speaks ${end} before it commits`, (w) => {
+          show(w, end)
+          w.workers[i] = { ...w.workers[i], at: 'spoke', end }
+        })
+      }
+    }
+    yield this.#own(`w${i} records output`, (w) => this.#record(w, i, 'runs'))
+    if (this.#mayFail) {
+      yield this.#fault(`w${i} records output and the answer is lost`, (w) => this.#record(w, i, 'again'))
+      yield this.#fault(`w${i} hangs`, (w) => {
+        w.workers[i] = { ...w.workers[i], at: 'hung' }
+      })
+    }
+    if (row.cancel && (isMine || !this.#guards.honourIsFenced)) {
+      yield this.#own(`w${i} honours the cancel`, (w) => this.#end(w, i, 'cancelled', true))
+    }
+    if (row.tries < TRIES_MAX && (isMine || !this.#guards.returnIsFenced)) {
+      for (const to of ['queued', 'scheduled'] as const) {
+        yield this.#own(`w${i} gives back, ${to}`, (w) => {
+          if (!isMine)
+            w.bad = 'a lost attempt moved the job'
+            // Both are bounded by one counter here; only the retry uses up a try in the protocol.
+          ;(w.row as RowState).tries++
+          this.#return(w, to)
+          w.workers[i] = IDLE
+        })
+      }
+    }
+  }
+
+  #isMine(i: 0 | 1, row: RowState): boolean {
+    return row.state === 'in_progress' && row.owner === i && row.attempt === this.#world.workers[i].attempt
+  }
+
+  /** The guard of complete and fail. */
+  #mayEnd(i: 0 | 1): boolean {
+    const { row, workers } = this.#world
+    const isInProgress = row?.state === 'in_progress'
+    const isSameRun = row?.owner === i && row.attempt === workers[i].attempt
+    return (isInProgress || !this.#guards.endNeedsInProgress) && (isSameRun || !this.#guards.endNeedsSameRun)
+  }
+
+  /** complete, fail, honour: the compare-and-set, and then about to speak. */
+  #end(w: World, i: 0 | 1, end: JobState, mayEnd = this.#mayEnd(i)): void {
+    const row = w.row as RowState
+    const isMine = this.#isMine(i, row)
+    if (!mayEnd) {
+      w.workers[i] = IDLE
+      return
+    }
+    if (!isMine) w.bad = TERMINAL.has(row.state) ? 'a terminal state was left' : 'a lost attempt moved the job'
+    if (!this.#guards.endIsSynchronous) w.disk ??= { ...row }
+    else w.disk = undefined
+    row.state = end
+    w.workers[i] = this.#world.workers[i].at === 'spoke' ? IDLE : { ...w.workers[i], at: 'ended', end }
+  }
+
+  #record(w: World, i: 0 | 1, then: 'runs' | 'again'): void {
+    const row = w.row as RowState
+    const isMine = this.#isMine(i, row)
+    if (!isMine && this.#guards.outputIsFenced) {
+      w.workers[i] = IDLE
+      return
+    }
+    if (!isMine) w.bad = 'output of a lost attempt was recorded'
+    // The write of that number has been made: this is it again. Else only a new one is another.
+    const isRepeat = this.#world.workers[i].at === 'again'
+    if (row.output === 0 || (isRepeat && !this.#guards.writesAreNumbered)) row.output++
+    w.workers[i] = { ...w.workers[i], at: then }
+  }
+
+  /** Back to the queue, unless a cancel was asked for. */
+  #return(w: World, to: 'queued' | 'scheduled'): void {
+    const row = w.row as RowState
+    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    w.startsLeft = Math.min(2, w.startsLeft + 1)
+    row.state = row.cancel && this.#guards.cancelBeatsReturn ? 'cancelled' : to
+    w.disk = undefined
+  }
+
+  *#leases(row: RowState) {
+    yield* this.#renewals(row)
+    if (row.state !== 'in_progress') return
+    if (row.lease && row.owner === 'dead')
+      yield this.#own('lease expires', (w) => {
+        ;(w.row as RowState).lease = false
+      })
+    if (row.lease && row.owner !== 'dead' && this.#mayFail) {
+      const owner = this.#world.workers[row.owner]
+      if (owner.at === 'runs' && owner.attempt === row.attempt && !owner.isFrozen) {
+        yield this.#fault('lease expires under a frozen owner', (w) => {
+          ;(w.row as RowState).lease = false
+          w.workers[row.owner as 0 | 1] = { ...owner, isFrozen: true }
+        })
+      }
+      yield this.#fault('lease expires under a live owner', (w) => this.#lapse(w))
+      yield this.#fault('the store is away', (w) => {
+        this.#lapse(w)
+        w.isUnsettled = true
+      })
+    }
+    if (!row.lease && row.owner !== 'dead') {
+      yield this.#own('owner renews', (w) => {
+        ;(w.row as RowState).lease = true
+        w.isUnsettled = false
+      })
+    }
+    if (this.#world.isUnsettled && row.owner === 'dead')
+      yield this.#own('settled', (w) => {
+        w.isUnsettled = false
+      })
+  }
+
+  /** Workers from which the job was taken, and who are alive. */
+  *#renewals(row: RowState) {
+    for (const i of [0, 1] as const) {
+      if (!row.lostBy.includes(`${i}`) || TERMINAL.has(row.state)) continue
+      yield this.#own(`w${i} renews, and did not die of the job`, (w) => {
+        const job = w.row as RowState
+        const rest = job.lostBy.replaceAll(`${i}`, this.#guards.lapsesAreSpared ? '' : 'r')
+        job.crashes -= job.lostBy.length - rest.length
+        job.lostBy = rest
+      })
+    }
+  }
+
+  #lapse(w: World): void {
+    const row = w.row as RowState
+    row.lease = false
+    if (!this.#guards.runsEndWithLease || row.owner === 'dead') return
+    const worker = w.workers[row.owner]
+    const isRunning = worker.at === 'runs' || worker.at === 'again'
+    if (isRunning && worker.attempt === row.attempt) w.workers[row.owner] = { ...worker, at: 'lapsed' }
+  }
+
+  *#reaper(row: RowState) {
+    const { view, isLate, isUnsettled } = this.#world
+    if (!this.#guards.reaperRuns) return
+    const isExpired = !row.lease || !this.#guards.reapNeedsExpiredLease
+    const mayReap = row.state === 'in_progress' && !(isUnsettled && this.#guards.reaperWaitsAfterOutage)
+    if (mayReap && isExpired && !view) {
+      yield this.#own('reaper reads', (w) => look(w, 'reap', row.attempt))
+    }
+    if (view?.of === 'reap') {
+      const holds = mayReap && isExpired && row.attempt === view.attempt
+      yield this.#own('reaper moves', (w) => {
+        w.view = undefined
+        if (holds || !this.#guards.reapIsFenced) this.#reap(w)
+      })
+    }
+    if (row.state !== 'in_progress') return
+    if (row.cancel && this.#guards.reaperForcesCancel)
+      yield this.#own('reaper forces the cancel', (w) => move(w, 'cancelled'))
+    if (isLate && this.#guards.reaperEndsOverdue)
+      yield this.#own('reaper ends what is overdue', (w) => move(w, 'failed'))
+  }
+
+  #reap(w: World): void {
+    const row = w.row as RowState
+    if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+    else if (row.state !== 'in_progress' || row.lease) w.bad = 'a job was taken from a live owner'
+    else if (w.isUnsettled && row.owner !== 'dead') w.bad = 'an outage was taken for a death'
+    row.crashes++
+    row.lostBy += row.owner === 'dead' ? 'd' : `${row.owner}`
+    const isPoison = row.crashes >= CRASHES_MAX && !w.isLate && !row.cancel
+    if (isPoison && row.lostBy.includes('r')) w.bad = 'a lapse was counted as a crash'
+    if (w.isLate) move(w, 'failed')
+    else if (row.crashes < CRASHES_MAX || row.cancel) this.#return(w, 'queued')
+    else if (this.#guards.poisonFails) move(w, 'failed')
+    else w.bad = 'a job that kills its workers runs on'
+  }
+
+  *#sweeps(row: RowState) {
+    const { view, isLate } = this.#world
+    if (!isLate) {
+      const isHung = this.#world.workers.some(({ at, attempt }) => at === 'hung' && attempt === row.attempt)
+      const passes = (w: World) => {
+        w.isLate = true
+      }
+      // What hangs is owed its end at the deadline, and earlier when it was cancelled.
+      if (isHung && !row.cancel) yield this.#own('deadline passes', passes)
+      else yield this.#help('deadline passes', passes)
+    }
+    if (!view && isLate && isWaiting(row) && this.#guards.expirySweeps) {
+      yield this.#own('expiry reads', (w) => look(w, 'expire', 0))
+    }
+    if (view?.of === 'expire') {
+      yield this.#own('expiry moves', (w) => {
+        w.view = undefined
+        if (isWaiting(row)) move(w, 'expired')
+        else if (!this.#guards.expireNeedsWaiting) w.bad = 'a job expired that did not wait'
+      })
+    }
+    if (!view && row.state === 'scheduled' && this.#guards.dueSweeps) {
+      yield this.#own('due reads', (w) => look(w, 'due', 0))
+    }
+    if (view?.of === 'due') {
+      yield this.#own('due moves', (w) => {
+        w.view = undefined
+        if (row.state === 'scheduled') (w.row as RowState).state = 'queued'
+        else if (!this.#guards.dueNeedsScheduled) w.bad = 'a job became due that was not scheduled'
+      })
+    }
+  }
+
+  *#caller(row: RowState) {
+    const { view, wasCancelled } = this.#world
+    if (view?.of === 'cancel') {
+      yield this.#own('cancel moves', (w) => {
+        w.view = undefined
+        if (isWaiting(row)) move(w, 'cancelled')
+        else w.bad = 'a cancel ended a job that did not wait'
+      })
+    }
+    if (wasCancelled || TERMINAL.has(row.state)) return
+    if (this.#guards.cancelNeedsWaiting) yield this.#help('caller cancels', (w) => cancel(w))
+    else if (!view && isWaiting(row)) yield this.#help('cancel reads', (w) => look(w, 'cancel', 0))
+  }
+
+  *#follower(row: RowState) {
+    const { shown } = this.#world
+    // What the store shows is on disk: it is read by another connection.
+    const isOnDisk = this.#world.disk === undefined
+    if (this.#guards.followersLook && TERMINAL.has(row.state) && shown === '' && isOnDisk) {
+      yield this.#own('follower looks', (w) => show(w, row.state))
+    }
+  }
+
+  *#database() {
+    const { disk } = this.#world
+    if (!disk) return
+    yield this.#own('database writes to disk', (w) => {
+      w.disk = undefined
+    })
+    if (!this.#mayFail) return
+    yield this.#fault('database crashes', (w) => {
+      w.row = { ...disk }
+      w.disk = undefined
+      w.startsLeft = Math.min(2, w.startsLeft + 1)
+    })
+  }
+
+  #own(name: string, change: (world: World) => void): Step<World> {
+    const to = copy(this.#world)
+    change(to)
+    return { name, to, isOwn: true }
+  }
+
+  /** A step of the outside world: it may come, and nothing may depend on it. */
+  #help(name: string, change: (world: World) => void): Step<World> {
+    return { ...this.#own(name, change), isOwn: false }
+  }
+
+  #fault(name: string, change: (world: World) => void): Step<World> {
+    const step = this.#own(`! ${name}`, change)
+    step.to.faults++
+    return { ...step, isOwn: false }
+  }
+}
+
+function copy(world: World): World {
+  return {
+    ...world,
+    row: world.row && { ...world.row },
+    workers: [world.workers[0], world.workers[1]],
+  }
+}
+
+function newRow(): RowState {
+  return {
+    state: 'queued',
+    attempt: 0,
+    top: 0,
+    owner: 'dead',
+    lease: false,
+    cancel: false,
+    crashes: 0,
+    lostBy: '',
+    tries: 0,
+    output: 0,
+  }
+}
+
+/** A guarded move to an end by somebody else than the owner. */
+function move(w: World, to: JobState): void {
+  const row = w.row as RowState
+  if (TERMINAL.has(row.state)) w.bad = 'a terminal state was left'
+  row.state = to
+  w.disk = undefined
+}
+
+/** A loop or caller reads now and moves later, on what it read. */
+function look(w: World, of: 'reap' | 'expire' | 'due' | 'cancel', attempt: number): void {
+  if (of === 'cancel') w.wasCancelled = true
+  w.view = { of, attempt }
+}
+
+function cancel(w: World): void {
+  const row = w.row as RowState
+  w.wasCancelled = true
+  if (isWaiting(row)) move(w, 'cancelled')
+  else row.cancel = true
+}
+
+/** The process is gone, and with it what it knew; an unacknowledged record comes back. */
+function crash(w: World, i: 0 | 1): void {
+  const worker = w.workers[i]
+  if (worker.at === 'holds' && worker.attempt === 0) w.records = Math.min(RECORDS_MAX, w.records + 1)
+  w.workers[i] = IDLE
+  if (w.row?.owner === i) w.row.owner = 'dead'
+  if (w.row) w.row.lostBy = w.row.lostBy.replaceAll(`${i}`, 'd')
+}
+
+function show(w: World, end: JobState | ''): void {
+  if (w.shown !== '' && w.shown !== end) w.bad = 'the follower saw two ends'
+  w.shown = end
+}

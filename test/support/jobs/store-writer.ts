@@ -1,0 +1,45 @@
+/**
+ * Writes to a store as fast as it answers, several jobs at once, and prints each answer, until it is killed.
+ * Arguments: the store's directory. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
+ */
+import { writeSync } from 'node:fs'
+import { newJobId } from '#shared/store/job-id.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+
+const directory = process.argv[2] ?? ''
+const owner = `boot_${process.pid}`
+const store = openSqliteStore({ directory, boot: owner })
+await store.renew({ boot: owner, role: 'inference', slots: 1, version: 'test', draining: false, leaseMs: 60_000 })
+// Written before the next statement begins: what is printed was answered, whenever the kill comes.
+const print = (line: string) => writeSync(1, `${line}\n`)
+
+await Promise.all([1, 2, 3, 4].map(writeForEver))
+
+async function writeForEver(): Promise<never> {
+  for (;;) await writeOne()
+}
+
+/** The life of one job. */
+async function writeOne(): Promise<void> {
+  const id = newJobId()
+  await store.create({
+    id,
+    tenant: 'key_a',
+    pool: 'inference',
+    kind: 'generate',
+    endpoint: '/v1/chat/completions',
+    model: 'echo-1',
+    request: null,
+    deadlineInMs: 60_000,
+    retentionMs: 86_400_000,
+  })
+  print(`created ${id}`)
+  const claim = await store.claim(id, owner)
+  const run = { id, attempt: claim?.job.attempt ?? 0, owner }
+  for (let chunk = 0; chunk < 3; chunk++) {
+    const moved = await store.append({ ...run, chunk }, [{ type: 'job.output.delta', data: chunk }])
+    print(`appended ${id} ${moved?.job.last_seq}`)
+  }
+  const end = await store.complete({ ...run, chunk: 3 }, { result: id })
+  print(`completed ${id} ${end?.job.last_seq}`)
+}

@@ -1,0 +1,121 @@
+/** Stores for tests: over each adapter, with a database clock that tests can move. */
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Client } from 'pg'
+import { newId } from '#shared/id.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import type { NewJob, Run, Store } from '#shared/store/store.ts'
+
+export const HOUR_MS = 3_600_000
+export const LEASE_MS = 9_000
+
+/** One database, empty at first, and its clock. */
+export interface TestDatabase extends AsyncDisposable {
+  /** Opens the store as one more process does; on SQLite, where there is only one, gives the same again. */
+  open(): Promise<Store>
+  /** Moves the clock of the database; that of the process stays. */
+  advance(ms: number): Promise<void>
+  /** Runs SQL past the port. */
+  query(sql: string): Promise<Record<string, unknown>[]>
+}
+
+/** A schema of its own on a server. */
+export async function openPostgresDatabase(server: string): Promise<TestDatabase & { url: string }> {
+  const schema = newId('t_', 12).toLowerCase()
+  const url = `${server}${server.includes('?') ? '&' : '?'}options=-csearch_path%3D${schema}`
+  const admin = new Client({ connectionString: url })
+  await admin.connect()
+  await admin.query(`CREATE SCHEMA ${schema}`)
+  await admin.query('CREATE TABLE test_clock AS SELECT 0::bigint AS offset_ms')
+  const opened: Store[] = []
+  return {
+    url,
+    async open() {
+      const store = await openPostgresStore({ url, connectionsMax: 8, onProblem: () => undefined })
+      if (opened.length === 0) {
+        await admin.query(`CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql STABLE AS
+          $$ SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint + (SELECT offset_ms FROM test_clock) $$`)
+      }
+      opened.push(store)
+      return store
+    },
+    async advance(ms) {
+      await admin.query('UPDATE test_clock SET offset_ms = offset_ms + $1', [ms])
+    },
+    query: async (sql) => (await admin.query(sql)).rows,
+    async [Symbol.asyncDispose]() {
+      await Promise.all(opened.map((store) => store.close()))
+      await admin.query(`DROP SCHEMA ${schema} CASCADE`)
+      await admin.end()
+    },
+  }
+}
+
+/** A file in a directory of its own. */
+export async function openSqliteDatabase(): Promise<TestDatabase & { directory: string }> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-store-'))
+  let offset = 0
+  let store: Store | undefined
+  return {
+    directory,
+    async open() {
+      store ??= openSqliteStore({ directory, boot: newId('boot_'), now: () => Date.now() + offset })
+      return store
+    },
+    async advance(ms) {
+      offset += ms
+    },
+    async query(sql) {
+      await store?.close()
+      store = undefined
+      const { DatabaseSync } = await import('node:sqlite')
+      const db = new DatabaseSync(join(directory, 'store.db'))
+      const rows = db.prepare(sql).all()
+      db.close()
+      return rows
+    },
+    async [Symbol.asyncDispose]() {
+      await store?.close()
+      await rm(directory, { recursive: true, force: true })
+    },
+  }
+}
+
+/** A job as a caller would submit it. */
+export function newJob(changes: Partial<NewJob> = {}): NewJob {
+  return {
+    id: newJobId(),
+    tenant: 'key_a',
+    pool: 'inference',
+    kind: 'generate',
+    endpoint: '/v1/chat/completions',
+    model: 'echo-1',
+    request: { body: 'hello' },
+    deadlineInMs: HOUR_MS,
+    retentionMs: 24 * HOUR_MS,
+    ...changes,
+  }
+}
+
+/** Registers a process, or renews its lease. */
+export async function alive(store: Store, boot = newId('boot_'), leaseMs = LEASE_MS): Promise<string> {
+  await store.renew({ boot, role: 'inference', slots: 4, version: 'test', draining: false, leaseMs })
+  return boot
+}
+
+/** A job that a live process has claimed. */
+export async function running(store: Store, changes: Partial<NewJob> = {}, owner?: string): Promise<Run> {
+  const job = newJob(changes)
+  await store.create(job)
+  return await claimed(store, job.id, owner ?? (await alive(store)))
+}
+
+/** Claims a job that must be there to be claimed. */
+export async function claimed(store: Store, id: string, owner: string): Promise<Run> {
+  const moved = await store.claim(id, owner)
+  if (!moved) throw new Error(`${id} could not be claimed`)
+  return { id, attempt: moved.job.attempt, owner, chunk: 0 }
+}

@@ -1,0 +1,126 @@
+/**
+ * A real Kafka for tests, in this order: the one that KAFKA_BROKERS names; one in Docker; one that deploy/kafka-local.sh
+ * starts with Java. Where there is none the tests that need it are skipped and the reason is printed.
+ */
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { mkdtemp } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import kafkajs, { type Admin } from 'kafkajs'
+import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
+
+const run = promisify(execFile)
+const SCRIPT = join(import.meta.dirname, '../../../deploy/kafka-local.sh')
+/** Of Kafka 4.2, the first with share groups on. */
+const IMAGE = 'confluentinc/cp-kafka:8.2.0'
+const DOCKER_SOCKET = '/var/run/docker.sock'
+/** The first start fetches 44 MB and formats; later ones take seconds. */
+const COMMAND_TIMEOUT_MS = 120_000
+
+/** A broker that runs for the tests. */
+export interface TestKafka {
+  /** `host:port`, more than one with commas between. */
+  readonly address: string
+  stop(): Promise<void>
+}
+
+/** A Kafka of its own, for tests that stop it. */
+export interface LocalKafka extends TestKafka, AsyncDisposable {
+  /** Ends one node, from 1, or all; keeps ports and data. `SIGKILL` is a crash. */
+  down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
+  /** Starts one node, or all, again where they stopped. */
+  resume(node?: number): Promise<void>
+}
+
+/** Finds or starts a broker. @returns the broker, or why there is none */
+export async function findKafka(): Promise<TestKafka | string> {
+  const given = process.env.KAFKA_BROKERS
+  if (given) return { address: given, stop: async () => undefined }
+  const inDocker = await startInDocker()
+  if (typeof inDocker !== 'string') return inDocker
+  const missing = await whyNoLocalKafka()
+  if (missing !== undefined) return `${inDocker}; ${missing}`
+  return await startLocalKafka()
+}
+
+/** Why deploy/kafka-local.sh cannot start a broker here; undefined when it can. */
+export async function whyNoLocalKafka(): Promise<string | undefined> {
+  try {
+    await run(SCRIPT, ['check'], { timeout: COMMAND_TIMEOUT_MS })
+    return undefined
+  } catch (error) {
+    return String((error as { stderr?: string }).stderr || error).trim()
+  }
+}
+
+/** Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller. */
+export async function startLocalKafka(nodes = 1): Promise<LocalKafka> {
+  const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
+  const env = { ...process.env, KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes) }
+  const script = async (command: string, node?: number) => {
+    const args = node === undefined ? [command] : [command, String(node)]
+    return (await run(SCRIPT, args, { env, timeout: COMMAND_TIMEOUT_MS })).stdout
+  }
+  const address = (await script('start')).trim()
+  const stop = async () => void (await script('clean'))
+  return {
+    address,
+    stop,
+    down: async (signal, node) => void (await script(signal === 'SIGKILL' ? 'kill' : 'stop', node)),
+    resume: async (node) => void (await script('resume', node)),
+    [Symbol.asyncDispose]: stop,
+  }
+}
+
+/** Sets settings of a topic, and takes all others back to the broker's. */
+export async function alterTopic(address: string, name: string, settings: Record<string, string>): Promise<void> {
+  const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
+  const type = kafkajs.ConfigResourceTypes.TOPIC
+  await withAdmin(address, (admin) =>
+    admin.alterConfigs({ validateOnly: false, resources: [{ type, name, configEntries }] }),
+  )
+}
+
+/** The settings of a topic. */
+export async function topicSettings(address: string, name: string): Promise<Record<string, string>> {
+  const type = kafkajs.ConfigResourceTypes.TOPIC
+  const { resources } = await withAdmin(address, (admin) =>
+    admin.describeConfigs({ includeSynonyms: false, resources: [{ type, name }] }),
+  )
+  const entries = resources[0]?.configEntries ?? []
+  return Object.fromEntries(entries.map(({ configName, configValue }) => [configName, configValue]))
+}
+
+const TEST_CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const
+
+async function withAdmin<R>(address: string, ask: (admin: Admin) => Promise<R>): Promise<R> {
+  const admin = createKafkaJs({ ...TEST_CLIENT, brokers: address.split(',') }).admin()
+  await admin.connect()
+  try {
+    return await ask(admin)
+  } finally {
+    await admin.disconnect()
+  }
+}
+
+async function startInDocker(): Promise<TestKafka | string> {
+  if (!process.env.DOCKER_HOST && !existsSync(DOCKER_SOCKET)) return 'no Docker'
+  try {
+    const { KafkaContainer } = await import('@testcontainers/kafka')
+    const container = await new KafkaContainer(IMAGE)
+      .withEnvironment({
+        // Kafka's defaults ask for three brokers here, and share groups would hang without a word.
+        KAFKA_SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR: '1',
+        KAFKA_SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR: '1',
+        KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR: '1',
+        KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS: '0',
+      })
+      .start()
+    const address = `${container.getHost()}:${container.getMappedPort(9093)}`
+    return { address, stop: async () => void (await container.stop()) }
+  } catch (error) {
+    return `Docker does not run ${IMAGE}: ${error instanceof Error ? error.message : String(error)}`
+  }
+}

@@ -1,0 +1,39 @@
+import { afterAll, beforeAll, describe } from 'vitest'
+import type { LoadAdapter } from '#shared/sandbox/choose.ts'
+import { type Stack, type StackOptions, startStack, until } from '../stack.ts'
+import { run } from './code-calls.ts'
+import { SANDBOX_MISSING, testZygote } from './sandbox.ts'
+
+/** The real sandbox of these tests. */
+const ZYGOTE: LoadAdapter = { name: 'zygote', load: () => testZygote() }
+
+/** Runs tests against the embedded service and, where there is a Kafka, through it. @param address What `inject('kafka')` gave */
+export function describeCode(title: string, address: string | null, tests: (stack: () => Stack) => void): void {
+  for (const mode of ['embedded', 'Kafka']) {
+    const kafka = mode === 'Kafka' ? (address ?? undefined) : undefined
+    const isSkipped = SANDBOX_MISSING !== undefined || (mode === 'Kafka' && !kafka)
+    describe.skipIf(isSkipped)(`${title}, ${mode}`, () => {
+      let stack: Stack
+      beforeAll(async () => {
+        stack = await startCodeStack({ kafka })
+      })
+      afterAll(() => stack[Symbol.asyncDispose]())
+      tests(() => stack)
+    })
+  }
+}
+
+/** The service with a sandbox that is open already. */
+async function startCodeStack(options: StackOptions = {}): Promise<Stack> {
+  const stack = await startStack({ sandboxes: [ZYGOTE], ...options })
+  await run(stack, 'pass')
+  return stack
+}
+
+/** Waits until so many runs are under way in the sandbox. */
+export async function untilBusy(stack: Stack, busy: number): Promise<void> {
+  await until(async () => {
+    const text = await (await stack.get('/metrics')).text()
+    return Number(/^sluice_sandbox_interpreters\{state="busy"\} (\d+)/m.exec(text)?.[1]) === busy
+  })
+}

@@ -1,0 +1,188 @@
+/** The conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
+import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
+import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
+import { until } from '../stack.ts'
+import { openSandbox, PREPARE_MS } from './adapters.ts'
+import { snippets } from './corpus.ts'
+import { expectationOf } from './differences.ts'
+import { type Holdings, holdings, leftSince } from './leftovers.ts'
+import { brokenBy, runCode } from './runs.ts'
+
+/** A start of a container on a busy machine, on top of a snippet's own time. */
+const WAIT_MS = 90_000
+const CLOSED_MS = 10_000
+/** What the corpora leave on disk would be seen by the next run. */
+const LEAVE_FILES = "open('/tmp/left', 'w').write('x'); open('left-too', 'w').write('x')"
+/** A lock of another process is what F_GETLK tells of; flock and the other locks of files are refused (corpus). */
+const HOLD_LOCK = `
+import fcntl, os, time
+try: fcntl.lockf(os.open('/etc/passwd', os.O_RDONLY), fcntl.LOCK_SH)
+except OSError: pass
+print('held')
+time.sleep(60)`
+const LOOK_FOR_LOCK = `
+import fcntl, os, struct
+shape = 'hhqqi4x'
+try:
+    lock = fcntl.fcntl(os.open('/etc/passwd', os.O_RDONLY), fcntl.F_GETLK, struct.pack(shape, fcntl.F_WRLCK, 0, 0, 0, 0))
+    print('free' if struct.unpack(shape, lock)[0] == fcntl.F_UNLCK else 'locked')
+except OSError as error: print(error)`
+const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') if name.startswith('left')))"
+
+/** What a file may change. */
+export interface ConformanceOptions {
+  /** Runs one more program after each attack; default true. Not where each run has all new processes: it would only cost. */
+  readonly isAliveAsked?: boolean
+}
+
+/** Runs the suite on one adapter, or skips it where it cannot run. */
+export function describeSandbox(name: SandboxName, options: ConformanceOptions = {}): void {
+  const { isAliveAsked = true } = options
+  const attacks = snippets('attacks')
+  const legit = snippets('legit')
+
+  describe(`the sandbox ${name}`, () => {
+    let opened: Sandbox | string = 'not opened'
+    let before: Holdings
+    const sandbox = (context: TestContext): Sandbox => {
+      if (typeof opened === 'string') context.skip(opened)
+      return opened as Sandbox
+    }
+
+    beforeAll(async () => {
+      before = holdings()
+      opened = await openSandbox(name)
+    }, PREPARE_MS)
+    afterAll(async () => {
+      if (typeof opened !== 'string') await opened.close()
+    }, WAIT_MS)
+
+    describe('promises', () => {
+      describePromises(sandbox)
+    })
+
+    describe.each([
+      ['on', true],
+      ['off', false],
+    ] as const)('with the scan %s', (_word, scan) => {
+      it.concurrent.for(attacks)('holds against $id', { timeout: WAIT_MS }, async (snippet, context) => {
+        const expectation = expectationOf(snippet, name, scan)
+        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+        if (!isAliveAsked) return
+        expect(await runCode(sandbox(context), "print('alive')")).toMatchObject({ exit_code: 0, stdout: 'alive\n' })
+      })
+      it.concurrent.for(legit)('runs $id', { timeout: WAIT_MS }, async (snippet, context) => {
+        const expectation = expectationOf(snippet, name, scan)
+        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+      })
+    })
+
+    it('ends what runs when it is closed, and leaves nothing behind', { timeout: WAIT_MS }, async (context) => {
+      const closing = sandbox(context)
+      const lost = expect(runCode(closing, 'while True: pass', { timeoutMs: 60_000 })).rejects.toMatchObject({
+        code: 'sandbox_lost',
+      })
+      await until(() => closing.stats().busy === 1, { withinMs: WAIT_MS })
+      await closing.close()
+      await closing.close()
+      await lost
+      await until(() => leftSince(before).length === 0, { withinMs: CLOSED_MS }).catch(() => undefined)
+      expect(leftSince(before)).toEqual([])
+    })
+  })
+}
+
+function describePromises(sandbox: (context: TestContext) => Sandbox): void {
+  it('tells the version of the interpreter and of each library', (context) => {
+    const { libraries } = sandbox(context)
+    const names = ['python', 'numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn']
+    expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
+  })
+
+  it('gives output while the program runs, and ends it when the caller leaves', {
+    timeout: WAIT_MS,
+  }, async (context) => {
+    const leaving = new AbortController()
+    const texts: string[] = []
+    const run = sandbox(context).run(
+      { code: "print('first')\nimport time; time.sleep(60)", timeoutMs: 60_000, scan: false },
+      (event) => {
+        if (event.type === 'output') texts.push(event.text)
+        if (texts.join('') === 'first\n') leaving.abort(new Error('the caller left'))
+      },
+      leaving.signal,
+    )
+    await expect(run).rejects.toThrow('the caller left')
+    expect(sandbox(context).stats().busy).toBe(0)
+  })
+
+  it('starts nothing for a caller who left before', { timeout: WAIT_MS }, async (context) => {
+    const signal = AbortSignal.abort(new Error('left before'))
+    await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('left before')
+  })
+
+  it('runs nothing of a program with violations', { timeout: WAIT_MS }, async (context) => {
+    const result = await runCode(sandbox(context), "print('ran')\nimport os", { scan: true })
+    expect(result).toEqual({
+      success: false,
+      exit_code: -1,
+      stdout: '',
+      stderr: '',
+      violations: ["line 2: import of 'os' is not allowed"],
+      plots: [],
+    })
+  })
+
+  it('keeps what was printed and drawn before the time was over', { timeout: WAIT_MS }, async (context) => {
+    const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
+    const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
+    const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
+    const kept = { stdout: 'drawn\nhalf', stderr: 'a line', plots: [expect.anything()] }
+    expect(result).toMatchObject({ success: false, exit_code: -1, ...kept })
+  })
+
+  it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {
+    expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
+    expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
+  })
+
+  it('lets no lock of one run be seen by another', { timeout: WAIT_MS }, async (context) => {
+    if (sandbox(context).name === 'wasm') context.skip('it has no locks')
+    const leaving = new AbortController()
+    const { promise: isHeld, resolve } = Promise.withResolvers<void>()
+    const holder = sandbox(context).run(
+      { code: HOLD_LOCK, timeoutMs: 60_000, scan: false },
+      () => resolve(),
+      leaving.signal,
+    )
+    await Promise.race([isHeld, holder])
+    expect(await runCode(sandbox(context), LOOK_FOR_LOCK)).toMatchObject({ stderr: '', stdout: 'free\n' })
+    leaving.abort(new Error('seen'))
+    await expect(holder).rejects.toThrow('seen')
+  })
+
+  it('draws other random numbers in each run', { timeout: WAIT_MS }, async (context) => {
+    const code = 'import random, numpy; print(random.random(), numpy.random.rand())'
+    const both = await Promise.all([runCode(sandbox(context), code), runCode(sandbox(context), code)])
+    expect(both[0]?.stdout).toMatch(/^0\.\d+ 0\.\d+\n$/)
+    const [first, second] = both.map(({ stdout }) => stdout.trim().split(' '))
+    expect(first?.filter((number) => second?.includes(number))).toEqual([])
+  })
+
+  it('gives each of several runs at once its own output', { timeout: WAIT_MS }, async (context) => {
+    const outputs = await Promise.all(
+      Array.from({ length: 6 }, (_, i) => runCode(sandbox(context), `print('run', ${i})`)),
+    )
+    expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
+  })
+
+  it('cuts each stream at 1 MiB, and its last line says so', { timeout: WAIT_MS }, async (context) => {
+    const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"
+    const { stdout, stderr } = await runCode(sandbox(context), code)
+    for (const text of [stdout, stderr]) {
+      const lines = text.split('\n')
+      expect(lines.at(-2)).toMatch(/truncated/)
+      expect(lines[0]).toMatch(/^é{524288}$/)
+    }
+  })
+}

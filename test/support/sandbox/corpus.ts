@@ -1,0 +1,59 @@
+/*
+ * Snippets of Python with what must come of them: our own in `corpus/`, and the larger ones of the reference
+ * beside the project, where they are there.
+ */
+import { readdirSync, readFileSync } from 'node:fs'
+
+const OURS = new URL('./corpus/', import.meta.url)
+const REFERENCE = new URL('../../../../shared/reference/sandbox/', import.meta.url)
+
+/** What a run must come to, in the fields of the result body (spec 2.5b). A field that is absent is not looked at. */
+export interface Expectation {
+  readonly success?: boolean | readonly boolean[]
+  readonly exit_code?: number | readonly number[]
+  readonly violations?: 'some' | 'none'
+  readonly stdout_contains?: string
+  readonly stderr_contains?: string
+  readonly stdout_lacks?: readonly string[]
+  readonly stderr_lacks?: readonly string[]
+  readonly plots?: number
+  readonly plots_max?: number
+}
+
+/** A program. An attack prints ESCAPED when it wins. */
+export interface Snippet {
+  readonly id: string
+  readonly code: string
+  readonly timeout_ms: number
+  /** With the scan on. */
+  readonly expect: Expectation
+  /** With the scan off: only the walls are left. Attacks have it. */
+  readonly unscanned?: Expectation
+  readonly category?: string
+}
+
+export type Corpus = 'attacks' | 'legit'
+
+/** Every snippet there is of one corpus, each id once; ours first. */
+export function snippets(corpus: Corpus): Snippet[] {
+  const byId = new Map<string, Snippet>()
+  for (const folder of [OURS, REFERENCE]) {
+    for (const snippet of read(folder, `${corpus}.json`)) {
+      if (!byId.has(snippet.id)) byId.set(snippet.id, snippet)
+    }
+  }
+  return [...byId.values()]
+}
+
+function read(folder: URL, name: string): Snippet[] {
+  if (folder === REFERENCE && !isThere(folder)) return []
+  return JSON.parse(readFileSync(new URL(name, folder), 'utf8'))
+}
+
+function isThere(folder: URL): boolean {
+  try {
+    return readdirSync(folder).length > 0
+  } catch {
+    return false
+  }
+}

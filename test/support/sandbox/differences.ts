@@ -1,0 +1,85 @@
+/*
+ * Where a snippet of the corpora must come to something else than its file says: by the contract on every adapter, by what
+ * an adapter has not on that one. Each with its reason; what is not listed must come out as the file says.
+ */
+import type { SandboxName } from '#shared/sandbox/sandbox.ts'
+import type { Expectation, Snippet } from './corpus.ts'
+
+interface Difference {
+  readonly ids: readonly string[]
+  readonly reason: string
+  /** In the place of the file's fields of these names. */
+  readonly expect?: Expectation
+  readonly unscanned?: Expectation
+}
+
+/** The same with the scan on and off. */
+function bothWays(expectation: Expectation): Pick<Difference, 'expect' | 'unscanned'> {
+  return { expect: expectation, unscanned: expectation }
+}
+
+const MEMORY: Expectation = { success: [true, false], exit_code: [0, 1, 137, -1] }
+
+const EVERYWHERE: readonly Difference[] = [
+  {
+    ids: ['res-memory-slow', 'res-zip-bomb', 'res-plot-bomb', 'res-plot-giant'],
+    reason: 'Contract I: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
+    expect: MEMORY,
+    unscanned: MEMORY,
+  },
+]
+
+const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
+  docker: [],
+  zygote: [],
+  wasm: [
+    {
+      ids: ['thread-that-stays', 'threading', 'pool-of-threads', 'loops-and-threads'],
+      reason: 'It has no threads: starting one is an error of the program.',
+      ...bothWays({ success: true, exit_code: 1, stdout_contains: '', stderr_contains: "can't start new thread" }),
+    },
+    {
+      ids: ['res-deadlock'],
+      reason: 'Without threads nobody can release the lock: the interpreter traps at once instead of waiting.',
+      ...bothWays({ success: true, exit_code: 139 }),
+    },
+    {
+      ids: ['res-numpy-memory', 'res-list-mult'],
+      reason: 'Sizes have 32 bits: what does not fit is refused before memory is asked for.',
+      expect: { stderr_contains: 'Error: ' },
+    },
+    {
+      ids: ['sys-facts'],
+      reason: 'Its platform is wasi, and sys.maxsize is 2**31 - 1.',
+      ...bothWays({ stdout_contains: 'wasi False True little True' }),
+    },
+    {
+      ids: ['numpy-warning'],
+      reason: 'WebAssembly has no flags of floating point: numpy cannot warn.',
+      ...bothWays({ stderr_contains: '' }),
+    },
+    {
+      ids: ['nat-ctypes-null', 'nat-ptrace', 'nat-mount', 'nat-unshare', 'nat-bpf-keyctl', 'nat-io-uring'],
+      reason: 'There is no native code to call: ctypes refuses.',
+      unscanned: { exit_code: 1, stdout_contains: '', stderr_contains: 'ctypes is unavailable' },
+    },
+    {
+      ids: ['nat-setuid', 'res-fork-bomb', 'forge-proc-fd'],
+      reason: 'There are no users and no processes: the functions do not exist.',
+      unscanned: { exit_code: 1, stdout_contains: '', stderr_contains: "AttributeError: module 'os' has no attribute" },
+    },
+    {
+      ids: ['res-rlimit-raise'],
+      reason: 'There are no limits of a process to raise: the module does not exist.',
+      unscanned: { exit_code: 1, stdout_contains: '', stderr_contains: 'ModuleNotFoundError' },
+    },
+  ],
+}
+
+/** What must come of a snippet on an adapter. Attacks have an expectation with the scan off, others the same for both. */
+export function expectationOf(snippet: Snippet, adapter: SandboxName, scan: boolean): Expectation {
+  const key = scan ? 'expect' : 'unscanned'
+  const listed = scan ? snippet.expect : (snippet.unscanned ?? snippet.expect)
+  const differences = [...EVERYWHERE, ...OF_ADAPTER[adapter]].filter(({ ids }) => ids.includes(snippet.id))
+  return Object.assign({}, listed, ...differences.map((difference) => difference[key] ?? {}))
+}

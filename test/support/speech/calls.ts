@@ -1,0 +1,93 @@
+import { Readable } from 'node:stream'
+import { ModelConfig } from '#schemas/models.ts'
+import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
+import type { ServiceError } from '#shared/error.ts'
+
+/** What a test uploads where nobody decodes it. */
+export const CONTENT = Buffer.from('RIFF....WAVE pretend audio')
+
+/** A model of the transcription pool on a server at `url` (without /v1). */
+export function speechModel(url: string, engine: object = {}, model: object = {}): ModelConfig {
+  return ModelConfig.parse({
+    id: 's1',
+    pool: 'transcription',
+    engine: { type: 'openai', base_url: `${url}/v1`, ...engine },
+    ...model,
+  })
+}
+
+/** A model on the local model server. */
+export function localModel(engine: object = {}): ModelConfig {
+  return ModelConfig.parse({
+    id: 's1',
+    pool: 'transcription',
+    engine: { type: 'local', model: 'whisper-tiny.en', ...engine },
+    transcription: { languages: ['en'] },
+  })
+}
+
+/** A request to transcribe {@link CONTENT}, with other fields on top. */
+export function askTranscript(fields: object = {}): TranscribeRequest {
+  const audio = { base64: CONTENT.toString('base64'), sha256: 'ab', bytes: CONTENT.length, format: 'wav' }
+  return TranscribeRequest.parse({ model: 's1', audio, ...fields })
+}
+
+/** A file that counts its streams which are still open. */
+export function fileOf(content: Buffer = CONTENT): AudioFile & { readonly unclosed: number } {
+  let unclosed = 0
+  return {
+    filename: 'audio.wav',
+    bytes: content.length,
+    open: () => {
+      unclosed += 1
+      const stream = Readable.from([content])
+      stream.once('close', () => {
+        unclosed -= 1
+      })
+      return Promise.resolve(stream)
+    },
+    get unclosed() {
+      return unclosed
+    },
+  }
+}
+
+/** What a worker gives an engine beside the request. */
+export function transcribeOptions(options: Partial<TranscribeOptions> = {}): TranscribeOptions {
+  return { signal: new AbortController().signal, idempotencyKey: 'job_1:1', ...options }
+}
+
+/** All events of a call, each checked against its schema. */
+export async function collectTranscript(
+  engine: TranscriptionEngine,
+  request = askTranscript(),
+  options: Partial<TranscribeOptions> = {},
+  audio: AudioFile = fileOf(),
+): Promise<TranscribeEvent[]> {
+  const events: TranscribeEvent[] = []
+  for await (const event of engine.transcribe(request, audio, transcribeOptions(options))) {
+    events.push(TranscribeEvent.parse(event))
+  }
+  return events
+}
+
+/** What a call throws. @throws Error when it throws nothing */
+export async function transcriptFailure(...args: Parameters<typeof collectTranscript>): Promise<ServiceError> {
+  const events = await collectTranscript(...args).catch((error: ServiceError) => error)
+  if (Array.isArray(events)) throw new Error(`expected a failure, got ${JSON.stringify(events)}`)
+  return events
+}
+
+/** The joined texts. */
+export function transcriptOf(events: readonly TranscribeEvent[]): string {
+  return events.map((event) => (event.type === 'text' ? event.text : '')).join('')
+}
+
+/** Events of one type. */
+export function eventsOf<T extends TranscribeEvent['type']>(
+  events: readonly TranscribeEvent[],
+  type: T,
+): Extract<TranscribeEvent, { type: T }>[] {
+  return events.filter((event): event is Extract<TranscribeEvent, { type: T }> => event.type === type)
+}

@@ -1,0 +1,96 @@
+/** The real local model server for tests: prepared once a machine, started for each file that asks. */
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { FormData, request } from 'undici'
+import { type Environment, prepareEnvironment } from '#shared/local-server/environment.ts'
+import { LocalServer, type LocalServerOptions } from '#shared/local-server/local-server.ts'
+import { openLog } from '#shared/log/log.ts'
+
+/** Where test runs keep models and the server's Python packages, as those of the other embedded models. */
+export const MODELS_DIR = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
+
+/**
+ * The prepared environment, or undefined with a printed reason where there is no Python or no package index.
+ *
+ * With CI=true a skip would hide a failure, so the reason is thrown.
+ */
+export async function findEnvironment(): Promise<Environment | undefined> {
+  try {
+    return await prepareEnvironment(MODELS_DIR)
+  } catch (error) {
+    if (process.env.CI === 'true') throw error
+    process.stderr.write(`Tests on the local model server are skipped: ${(error as Error).message}\n`)
+    return undefined
+  }
+}
+
+/** An answer, read whole. */
+export interface Answer {
+  readonly status: number
+  readonly headers: Record<string, string | string[] | undefined>
+  readonly bytes: Buffer
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into answers they expect
+  readonly json: any
+}
+
+/** A server of a test's own, and calls to it. */
+export interface TestServer extends AsyncDisposable {
+  readonly server: LocalServer
+  post(path: string, body: Buffer | FormData | object): Promise<Answer>
+  /** Starts a call and gives its events as they come. */
+  events(path: string, form: FormData, signal?: AbortSignal): AsyncGenerator<StreamEvent>
+}
+
+/** One event of a streamed transcription. */
+// biome-ignore lint/suspicious/noExplicitAny: tests look into answers they expect
+export type StreamEvent = Record<string, any>
+
+const CALL_MS = 120_000
+
+/** Opens a server on the prepared environment. Its process starts with the first call. */
+export function openServer(options: Partial<LocalServerOptions> = {}): TestServer {
+  const server = new LocalServer({ directory: MODELS_DIR, log: openLog('silent', 'test'), ...options })
+  const send = async (path: string, body: Buffer | FormData | object, signal: AbortSignal) => {
+    const { origin, dispatcher } = await server.connect(signal)
+    const isPlain = !Buffer.isBuffer(body) && !(body instanceof FormData)
+    return await request(new URL(path, origin), {
+      dispatcher,
+      method: 'POST',
+      signal,
+      headers: isPlain ? { 'content-type': 'application/json' } : {},
+      body: isPlain ? JSON.stringify(body) : body,
+    })
+  }
+  return {
+    server,
+    post: async (path, body) => {
+      const answer = await send(path, body, AbortSignal.timeout(CALL_MS))
+      const bytes = Buffer.from(await answer.body.arrayBuffer())
+      const isJson = String(answer.headers['content-type']).startsWith('application/json')
+      const json = isJson ? JSON.parse(bytes.toString()) : undefined
+      return { status: answer.statusCode, headers: answer.headers, bytes, json }
+    },
+    events: async function* (path, form, signal = AbortSignal.timeout(CALL_MS)) {
+      const { body } = await send(path, form, signal)
+      let text = ''
+      for await (const chunk of body) {
+        text += chunk
+        for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
+          yield JSON.parse(text.slice('data: '.length, end)) as StreamEvent
+          text = text.slice(end + 2)
+        }
+      }
+    },
+    [Symbol.asyncDispose]: () => server.close(),
+  }
+}
+
+/** A multipart form; a list becomes a field for each of its values. */
+export function form(fields: Record<string, string | string[] | Buffer>): FormData {
+  const data = new FormData()
+  for (const [name, value] of Object.entries(fields)) {
+    if (Buffer.isBuffer(value)) data.append(name, new Blob([new Uint8Array(value)]), 'audio')
+    else for (const each of [value].flat()) data.append(name, each)
+  }
+  return data
+}

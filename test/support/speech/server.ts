@@ -1,0 +1,90 @@
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { Pool } from 'undici'
+import type { UpstreamTarget } from '#shared/engines/upstream/upstream.ts'
+import { type Answer, answerOn } from '../processes/upstream.ts'
+
+/** A call as the speech server saw it. */
+export interface SpeechCall {
+  readonly path: string
+  /** What stood behind the path, without the question mark. */
+  readonly query: string
+  readonly headers: IncomingHttpHeaders
+  /** Values of each text field, in order. */
+  readonly fields: Readonly<Record<string, string[]>>
+  /** The uploaded file, or the whole body where it is no form. */
+  readonly file: Buffer
+  readonly filename: string | undefined
+  /** Settles when the socket of the call closed before the answer was done. */
+  readonly closed: Promise<void>
+}
+
+/** Answers one call. One that returns without ending its answer leaves it open: a stall. */
+export type SpeechScript = (call: SpeechCall, answer: Answer) => void | Promise<void>
+
+/** A real HTTP server in the place of a speech server, which answers as told and remembers what it saw. */
+export interface SpeechServer extends AsyncDisposable {
+  readonly url: string
+  readonly calls: readonly SpeechCall[]
+  /** Most calls that were open at once. */
+  readonly mostAtOnce: number
+  /** Reaches it as a worker reaches its local model server. */
+  connect(): Promise<UpstreamTarget>
+}
+
+/** What a server does by the path of a call; paths that are not named answer 404. */
+export type SpeechScripts = Readonly<Record<string, SpeechScript>>
+
+/** Starts a speech server on a free port. */
+export async function startSpeechServer(scripts: SpeechScripts): Promise<SpeechServer> {
+  const calls: SpeechCall[] = []
+  let open = 0
+  let mostAtOnce = 0
+  const serve = async (request: IncomingMessage, response: ServerResponse) => {
+    mostAtOnce = Math.max(mostAtOnce, ++open)
+    response.on('close', () => {
+      open -= 1
+    })
+    const call = await seeCall(request, response)
+    calls.push(call)
+    const script = scripts[call.path] ?? ((_, answer) => answer.json({ error: { message: 'no such path' } }, 404))
+    await script(call, answerOn(response))
+  }
+  const server = createServer((request, response) => void serve(request, response).catch(() => response.destroy()))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const pool = new Pool(url, { connections: 16 })
+  return {
+    url,
+    calls,
+    get mostAtOnce() {
+      return mostAtOnce
+    },
+    connect: () => Promise.resolve({ origin: url, dispatcher: pool }),
+    async [Symbol.asyncDispose]() {
+      await pool.destroy()
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
+}
+
+async function seeCall(request: IncomingMessage, response: ServerResponse): Promise<SpeechCall> {
+  const closed = new Promise<void>((resolve) => {
+    response.on('close', () => response.writableFinished || resolve())
+  })
+  const chunks: Buffer[] = []
+  for await (const chunk of request) chunks.push(chunk as Buffer)
+  const body = Buffer.concat(chunks)
+  const type = request.headers['content-type'] ?? ''
+  const [path = '', query = ''] = (request.url ?? '').split('?')
+  const seen = { path, query, headers: request.headers, closed }
+  if (!type.startsWith('multipart/')) return { ...seen, fields: {}, file: body, filename: undefined }
+  const form = await new Response(body, { headers: { 'content-type': type } }).formData()
+  const fields: Record<string, string[]> = {}
+  for (const [name, value] of form) {
+    if (typeof value === 'string') fields[name] = [...(fields[name] ?? []), value]
+  }
+  const file = form.get('file') as File
+  return { ...seen, fields, file: Buffer.from(await file.arrayBuffer()), filename: file.name }
+}

@@ -1,0 +1,112 @@
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pino } from 'pino'
+import { stringify } from 'yaml'
+import { startIngress } from '#services/ingress/ingress.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import { startTranscription } from '#services/transcription/transcription.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { AudioTools } from '#shared/engines/local/audio-tools.ts'
+import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
+import type { UpstreamTarget } from '#shared/engines/upstream/upstream.ts'
+import { newId } from '#shared/id.ts'
+import { type Log, openLog } from '#shared/log/log.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
+import { stopAll } from '#shared/process/lifecycle.ts'
+import { TEST_KEY } from '../stack.ts'
+
+const PATH = '/v1/audio/transcriptions'
+
+/** What a test sets of the service. */
+export interface WorkerOptions {
+  /** Entries of models.yaml. */
+  readonly models: readonly object[]
+  /** Reaches what stands in the place of the local model server. */
+  readonly connect: (signal: AbortSignal) => Promise<UpstreamTarget>
+  readonly settings?: Readonly<Record<string, string>>
+  readonly kafka?: string | undefined
+  /** Hears the log, a parsed line each. */
+  readonly onLog?: (line: Record<string, unknown>) => void
+}
+
+/** A form's fields; a list becomes a field for each of its values. */
+export type Fields = Readonly<Record<string, string | readonly string[]>>
+
+/** A running service with a transcription worker. Dispose it. */
+export interface TranscriptionWorker extends AsyncDisposable {
+  /** Uploads a file with the test key. */
+  upload(fields: Fields, file?: Buffer, init?: RequestInit): Promise<Response>
+  get(path: string): Promise<Response>
+  /** Cancels a durable job. */
+  cancel(id: string): Promise<Response>
+  /** Names of the blobs that are stored now. */
+  blobs(): Promise<string[]>
+  readonly blobDir: string
+}
+
+/** Starts an ingress, a scheduler and a transcription worker in this process, with a local model server of the test's own. */
+export async function startTranscriptionWorker(options: WorkerOptions): Promise<TranscriptionWorker> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-transcribe-'))
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, stringify({ models: options.models }))
+  const config = parseConfig({
+    PORT: '0',
+    DATA_DIR: dataDir,
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: TEST_KEY,
+    LOG_LEVEL: 'silent',
+    KAFKA_BROKERS: options.kafka,
+    KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,
+    ...options.settings,
+  })
+  const { connect, onLog } = options
+  const log: Log = onLog ? pino({}, { write: (line) => onLog(JSON.parse(line)) }) : openLog('silent', 'test')
+  const opened = await openPorts(config, log, 'test', true, (error) => {
+    throw error
+  })
+  const ports: typeof opened = {
+    ...opened,
+    openAudioTools: () => new AudioTools(connect, config.transcriptionSlots),
+    openTranscriptionEngine: (model) =>
+      model.engine.type === 'local' ? openLocalTranscription(model, connect) : opened.openTranscriptionEngine(model),
+    prepareModels: () => Promise.resolve(),
+  }
+  const ingress = await startIngress(ports)
+  const services = [portsService(ports), await startTranscription(ports), await startScheduler(ports), ingress]
+  const call = (method: string, path: string, init: RequestInit = {}) =>
+    fetch(`http://127.0.0.1:${ingress.port}${path}`, {
+      ...init,
+      method,
+      headers: { authorization: `Bearer ${TEST_KEY}`, ...init.headers },
+    })
+  return {
+    upload: (fields, file = WAVE, init) => call('POST', PATH, { ...init, body: formOf(fields, file) }),
+    get: (path) => call('GET', path),
+    cancel: (id) => call('POST', `/v1/jobs/${id}/cancel`),
+    blobs: () => readdir(config.blobDir),
+    blobDir: config.blobDir,
+    async [Symbol.asyncDispose]() {
+      await stopAll(services, 1_000, log)
+      await rm(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** What looks like a WAV file to whoever does not decode it. */
+export const WAVE = Buffer.concat([Buffer.from('RIFF\0\0\0\0WAVEfmt '), Buffer.alloc(200, 7)])
+
+function formOf(fields: Fields, file: Buffer): FormData {
+  const form = new FormData()
+  form.append('file', new Blob([new Uint8Array(file)]), 'speech.wav')
+  for (const [name, value] of Object.entries(fields)) {
+    for (const each of [value].flat()) form.append(name, each)
+  }
+  return form
+}
+
+/** The objects of a stream of events. */
+export async function framesOf(response: Response): Promise<Record<string, unknown>[]> {
+  const frames = (await response.text()).split('\n\n').filter((frame) => frame.startsWith('data: {'))
+  return frames.map((frame) => JSON.parse(frame.slice('data: '.length)))
+}

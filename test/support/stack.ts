@@ -1,0 +1,111 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { stringify } from 'yaml'
+import { startCode } from '#services/code/code.ts'
+import { startEmbeddings } from '#services/embeddings/embeddings.ts'
+import { startInference } from '#services/inference/inference.ts'
+import { startIngress } from '#services/ingress/ingress.ts'
+import type { SocketBounds } from '#services/ingress/ws/bounds.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import { startTranscription } from '#services/transcription/transcription.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { newId } from '#shared/id.ts'
+import { openLog } from '#shared/log/log.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
+import { stopAll } from '#shared/process/lifecycle.ts'
+import type { LoadAdapter } from '#shared/sandbox/choose.ts'
+
+/** The key every test stack accepts. */
+export const TEST_KEY = 'sk-test-0123456789'
+
+/** A running service for one test. Dispose it with `await using`. */
+export interface Stack extends AsyncDisposable {
+  /** `http://127.0.0.1:PORT` */
+  readonly url: string
+  readonly dataDir: string
+  /** Posts JSON with the test key. */
+  post(path: string, body: unknown, init?: RequestInit): Promise<Response>
+  get(path: string, init?: RequestInit): Promise<Response>
+}
+
+/** What a test may change of the stack. */
+export interface StackOptions {
+  /** Address of a Kafka; unset: the embedded broker. */
+  readonly kafka?: string | undefined
+  /** Entries of models.yaml; default: echo-1. */
+  readonly models?: readonly object[]
+  /** Settings by their environment names. */
+  readonly settings?: Readonly<Record<string, string>>
+  /** Of WebSockets; default: those of the contract. */
+  readonly sockets?: Partial<SocketBounds>
+  /** Where code runs; default: nowhere. */
+  readonly sandboxes?: readonly LoadAdapter[]
+}
+
+/** The scripted engine, with everything allowed. */
+export const ECHO_MODEL = {
+  id: 'echo-1',
+  engine: { type: 'echo' },
+  capabilities: { images: true, audio: true, files: true, reasoning: true },
+  limits: { context_tokens: 1_000_000, max_output_tokens: 100_000, default_output_tokens: 100_000, choices: 128 },
+}
+
+/** Starts every service in this process on free ports, own topics and an own data directory. */
+export async function startStack(options: StackOptions = {}): Promise<Stack> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
+  const modelsFile = join(dataDir, 'models.yaml')
+  await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))
+  const config = parseConfig({
+    PORT: '0',
+    DATA_DIR: dataDir,
+    MODELS_FILE: modelsFile,
+    SLUICE_API_KEY: TEST_KEY,
+    LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
+    KAFKA_BROKERS: options.kafka,
+    KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,
+    ...options.settings,
+  })
+  const log = openLog(config.logLevel, 'test')
+  const onFatal = (error: unknown) => {
+    throw error
+  }
+  const ports = await openPorts(config, log, 'test', true, onFatal, options.sandboxes ?? [])
+  const inference = await startInference(ports)
+  const embeddings = await startEmbeddings(ports)
+  const transcription = await startTranscription(ports)
+  const code = await startCode(ports)
+  const scheduler = await startScheduler(ports)
+  const ingress = await startIngress(ports, options.sockets)
+  const url = `http://127.0.0.1:${ingress.port}`
+  const request = (method: string, path: string, init: RequestInit = {}, body?: unknown) => {
+    const headers = new Headers(init.headers)
+    if (!headers.has('authorization')) headers.set('authorization', `Bearer ${TEST_KEY}`)
+    if (body !== undefined) headers.set('content-type', 'application/json')
+    return fetch(url + path, { ...init, method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) })
+  }
+  return {
+    url,
+    dataDir,
+    post: (path, body, init) => request('POST', path, init, body),
+    get: (path, init) => request('GET', path, init),
+    async [Symbol.asyncDispose]() {
+      await stopAll([portsService(ports), inference, embeddings, transcription, code, scheduler, ingress], 1_000, log)
+      await rm(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Waits until a condition holds. @throws After `withinMs`, with the last value. */
+export async function until<T>(
+  condition: () => T | Promise<T>,
+  options: { withinMs?: number } = {},
+): Promise<NonNullable<T>> {
+  const deadline = Date.now() + (options.withinMs ?? 20_000)
+  for (;;) {
+    const value = await condition()
+    if (value) return value
+    if (Date.now() > deadline) throw new Error(`condition never held: ${condition}`)
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+}
