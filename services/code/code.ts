@@ -1,6 +1,6 @@
 import { CodeRequest } from '#schemas/code.ts'
-import type { Kind } from '#shared/jobs/worker/pool.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'

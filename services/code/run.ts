@@ -1,7 +1,7 @@
 import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
-import type { AttemptContext } from '#shared/jobs/worker/pool.ts'
+import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { mergeCodeEvents } from '#shared/protocols/code/code.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'

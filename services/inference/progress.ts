@@ -1,5 +1,5 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
-import type { Progress } from '#shared/jobs/worker/attempt.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
 
 /** Progress is told at most twice a second (contract H.4). */
 const PROGRESS_MS = 500

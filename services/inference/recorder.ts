@@ -1,7 +1,7 @@
 import { CountTokensResult, type GenerateEvent } from '#schemas/generate.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { OutputRecorder } from '#shared/jobs/worker/pool.ts'
+import type { OutputRecorder } from '#shared/kinds/kind.ts'
 import { dataOf } from '#shared/protocols/protocol.ts'
 import { chatEncoding, messagesEncoding } from '#shared/protocols/protocols.ts'
 

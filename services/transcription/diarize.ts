@@ -1,6 +1,6 @@
 import type { TranscribeEvent, TranscribeRequest, TranscriptSegment } from '#schemas/transcription.ts'
 import type { Turn } from '#shared/engines/local/audio-tools.ts'
-import type { Progress } from '#shared/jobs/worker/attempt.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
 import { SpeakerLabels } from './speakers.ts'
 
 /** What telling speakers apart depends on. */

@@ -1,4 +1,4 @@
-import type { Progress } from '#shared/jobs/worker/attempt.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
 
 /** Progress is told at most twice a second (contract H.4). */
 const PROGRESS_MS = 500

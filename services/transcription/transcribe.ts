@@ -4,7 +4,7 @@ import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.
 import type { AudioTools } from '#shared/engines/local/audio-tools.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { AttemptContext } from '#shared/jobs/worker/pool.ts'
+import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { audioOf } from './audio.ts'
 import type { AudioPlace, AudioShare } from './audio-share.ts'

@@ -1,5 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
-import type { AttemptContext, Kind } from '#shared/jobs/worker/pool.ts'
+import type { AttemptContext, Kind } from '#shared/kinds/kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 

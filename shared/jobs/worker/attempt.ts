@@ -4,12 +4,10 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { BodyRoom, FetchedBody } from './body-room.ts'
-import type { Kind } from './pool.ts'
-
-/** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
-export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Attempts whose body may be handed back unread: in a fleet half upgraded, enough to meet a worker that can read it. */
 const UNREAD_ATTEMPTS_MAX = 10
@@ -21,32 +19,6 @@ export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 
 
 /** Why an attempt was aborted. */
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
-
-/** How far a job is, for people who wait (contract H.2). */
-export interface Progress {
-  /** What is being done, in a word or two. */
-  readonly phase: string
-  /** 0 to 100; null where nobody knows. */
-  readonly percent: number | null
-  readonly message: string
-}
-
-/**
- * Where an attempt says what it made and how it ended: to its ingress, or into the store. Each end resolves when it is
- * told for good, and only one of them is called.
- */
-export interface AttemptSink {
-  /** Whether the job can run again although output of this attempt was told. */
-  readonly canRestart: boolean
-  /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
-  delta(delta: unknown): Promise<void> | undefined
-  readonly onProgress?: ((progress: Progress) => void) | undefined
-  /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
-  completed(): Promise<void>
-  failed(error: ErrorBody): Promise<void>
-  handedBack(): Promise<void>
-  cancelled(): Promise<void>
-}
 
 /**
  * One execution of one job on this worker, from `started` to its last event.

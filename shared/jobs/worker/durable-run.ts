@@ -5,10 +5,10 @@ import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import type { Kind, OutputRecorder, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
-import { ANSWER_BYTES_MAX, type AttemptSink, type Progress } from './attempt.ts'
-import type { Kind, OutputRecorder } from './pool.ts'
+import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Output is committed in chunks of this time (DESIGN section 3): what came meanwhile shares one commit. */
 const FLUSH_MS = 50

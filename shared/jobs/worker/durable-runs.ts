@@ -3,10 +3,10 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { Dispatcher, envelopeOf } from '#shared/jobs/durable/dispatch.ts'
 import { RetryBudget } from '#shared/jobs/retry-budget.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Dispatch, Moved, OwnedJob, QueuedOf, Store } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
-import type { Kind } from './pool.ts'
 
 /** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
 const CLAIM_WAIT_MS = 2_000

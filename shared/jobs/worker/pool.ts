@@ -8,13 +8,13 @@ import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { unpackJob } from '#shared/jobs/body.ts'
-import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
 import { type Peer, Presence } from '#shared/jobs/presence.ts'
 import { type ForeignJob, readForeign } from '#shared/jobs/records.ts'
 import { DEAD, jobsTopic } from '#shared/jobs/topics.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
-import { Attempt, type AttemptEnd, type Progress } from './attempt.ts'
+import { Attempt, type AttemptEnd } from './attempt.ts'
 import { BodyRoom } from './body-room.ts'
 import { type ClaimedJob, DurableRuns } from './durable-runs.ts'
 import { ForeignJobs } from './foreign-jobs.ts'
@@ -47,43 +47,6 @@ const INGRESS_LOST_MS = 10_000
 const LANES: readonly Priority[] = ['normal', 'low']
 /** How long after its last job the interactive lane still counts as having work. */
 const LANE_BUSY_MS = 1_000
-
-/** What an attempt may use beside its body. */
-export interface AttemptContext {
-  /** Aborts on cancel, drain and deadline. The work must stop within a second. */
-  readonly signal: AbortSignal
-  /** `job_id:attempt`, to make outside effects idempotent. */
-  readonly idempotencyKey: string
-  /** Whose job it is. */
-  readonly tenant: string
-  readonly traceparent: string | undefined
-  /** Hears how far the work is; undefined where the caller watches the output itself. */
-  readonly onProgress: ((progress: Progress) => void) | undefined
-}
-
-/** Says the output of one durable job in the words of its endpoint: as objects of the wire, which are kept. */
-export interface OutputRecorder {
-  /** What a stream would send for a delta. */
-  event(delta: unknown): unknown[]
-  /** What a stream would send at a good end. */
-  end(): unknown[]
-  /** The whole answer. @throws ServiceError When the deltas are not those of a finished job */
-  whole(deltas: readonly unknown[]): unknown
-}
-
-/** One kind of job: how its body is read, how it runs, what its deltas are. */
-export interface Kind {
-  /** The body as it is run, or a promise of it. @throws When it is not what the ingress sends */
-  parse(body: unknown): unknown
-  /** Yields deltas until the job is done. @throws ServiceError */
-  run(body: unknown, context: AttemptContext): AsyncIterable<unknown>
-  readonly merge: MergeDeltas
-  /** Bytes of a whole answer at which it is refused; default: {@link ANSWER_BYTES_MAX}. */
-  readonly answerBytesMax?: number
-  /** Whether a caller would see the delta twice if the job ran again. */
-  isOutput(delta: unknown): boolean
-  openRecorder(job: JobEnvelope): OutputRecorder
-}
 
 /** A pool of workers: its kinds of job, and how many jobs one worker runs at once. */
 export interface PoolDefinition {

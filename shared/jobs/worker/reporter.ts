@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { DeltaBuffer, type MergeDeltas, sizeOf } from '#shared/jobs/delta-buffer.ts'
 import { REPLIES } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { AttemptSink } from './attempt.ts'
+import type { AttemptSink } from './sink.ts'
 
 /** Largest record, in bytes; Kafka refuses 1 MiB by default. Records are cut between events. */
 const RECORD_BYTES_MAX = 896 * 1024

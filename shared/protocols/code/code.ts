@@ -1,7 +1,7 @@
 import type { CodeEvent, CodeResult } from '#schemas/code.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { ServiceError } from '#shared/error.ts'
-import type { OutputRecorder } from '#shared/jobs/worker/pool.ts'
+import type { OutputRecorder } from '#shared/kinds/kind.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import { dataOf, type StreamEncoder } from '#shared/protocols/protocol.ts'
 import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/limits.ts'

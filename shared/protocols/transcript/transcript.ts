@@ -1,7 +1,7 @@
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { TranscribeEvent } from '#schemas/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { OutputRecorder } from '#shared/jobs/worker/pool.ts'
+import type { OutputRecorder } from '#shared/kinds/kind.ts'
 import { dataOf } from '#shared/protocols/protocol.ts'
 import { TranscriptStream } from './stream.ts'
 import { encodeTranscript } from './whole.ts'

@@ -5,7 +5,7 @@ import { tellProgress } from '#services/transcription/progress.ts'
 import type { Turn } from '#shared/engines/local/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 import { sizeOf } from '#shared/jobs/delta-buffer.ts'
-import type { Progress } from '#shared/jobs/worker/attempt.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
 import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
 
 const START: TranscribeEvent = { type: 'start', language: 'en', duration: 2, input_tokens: 20 }

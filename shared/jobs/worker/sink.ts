@@ -1,0 +1,22 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
+
+/** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
+export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+/**
+ * Where an attempt says what it made and how it ended: to its ingress, or into the store. Each end resolves when it is
+ * told for good, and only one of them is called.
+ */
+export interface AttemptSink {
+  /** Whether the job can run again although output of this attempt was told. */
+  readonly canRestart: boolean
+  /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
+  delta(delta: unknown): Promise<void> | undefined
+  readonly onProgress?: ((progress: Progress) => void) | undefined
+  /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
+  completed(): Promise<void>
+  failed(error: ErrorBody): Promise<void>
+  handedBack(): Promise<void>
+  cancelled(): Promise<void>
+}
