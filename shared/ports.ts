@@ -38,7 +38,7 @@ import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
-import type { Store } from './store/store.ts'
+import type { StoreView } from './store/store.ts'
 
 /** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
 const START_WAIT_MS = 120_000
@@ -60,7 +60,7 @@ export interface Ports {
   readonly broker: Broker
   readonly blobs: Blobs
   /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
-  readonly store: Store | undefined
+  readonly store: StoreView | undefined
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
   readonly models: ModelCatalogue
@@ -253,7 +253,7 @@ export async function openKeyStore(
   return await openPostgresKeys(databaseUrl)
 }
 
-async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {
+async function openStore(config: Config, log: Log, isWhole: boolean): Promise<StoreView | undefined> {
   const { databaseUrl: url, databaseConnections: connectionsMax, dataDir } = config
   if (url !== undefined) {
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')

@@ -5,7 +5,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
-import { type DeliveryOutcome, EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { type DeliveryOutcome, EVERY_TENANT, type StoreView } from '#shared/store/store.ts'
 import { messageOf, signedHeaders } from './webhook-message.ts'
 import { outcomeOf, RETRIES_MS, type Try } from './webhook-outcome.ts'
 
@@ -22,7 +22,7 @@ const HOST_BUSY = { baseMs: 1_000, maxMs: 60_000 }
 
 /** What {@link WebhookSender} needs. */
 export interface WebhookOptions {
-  readonly store: Store
+  readonly store: StoreView
   readonly log: Log
   readonly metrics: Metrics
   readonly version: string

@@ -15,18 +15,22 @@ import type { PoolName } from '#schemas/job.ts'
  *   unknown unless it says `isUndone`, and the same write may be made again: {@link Run.chunk} and the job's own id make the
  *   second one give what the first one did.
  *
- * Only `shared/jobs/` moves jobs.
+ * Only `shared/jobs/` moves jobs: everybody else holds a {@link StoreView}.
  */
-export interface Store extends JobMoves, Sweeps, JobReads, Leases, Webhooks {
-  /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
-  readonly name: string
-  /** False from the moment the store is known to be gone until it answers again. */
-  readonly isReachable: boolean
+export interface Store extends StoreView, JobMoves, Sweeps, Leases {
   /**
    * Deletes some of what is kept no longer, and prepares the days to come. Run it every minute, and again at once while it
    * says that there is more: one call is bounded, so that it holds up nothing else.
    */
   purge(): Promise<Purged>
+}
+
+/** The store as those hold it who move no job. */
+export interface StoreView extends JobReads, Webhooks {
+  /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
+  readonly name: string
+  /** False from the moment the store is known to be gone until it answers again. */
+  readonly isReachable: boolean
   /** Waits for what runs, then lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }

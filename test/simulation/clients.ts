@@ -3,7 +3,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs, NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { IdempotencyKey } from '#shared/store/store.ts'
+import type { IdempotencyKey, StoreView } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
 import type { VirtualClock } from './clock.ts'
 import type { Fleet } from './fleet.ts'
@@ -35,7 +35,7 @@ const LOST = Symbol('answer lost')
 
 /** How a job is followed in an ingress; {@link DurableJobs.follow} unless a mutant takes its place. */
 export type Follow = (
-  ingress: { readonly jobs: DurableJobs; readonly broker: Broker },
+  ingress: Omit<Ingress, 'process'>,
   id: string,
   after: number,
   signal: AbortSignal,
@@ -227,7 +227,7 @@ export class Clients {
   #anyIngress(): Ingress | undefined {
     const open = this.#options.fleet
       .of('ingress')
-      .flatMap(({ process, broker, jobs }) => (jobs ? [{ process, broker, jobs }] : []))
+      .flatMap(({ jobs, ...member }): Ingress[] => (jobs ? [{ ...member, jobs }] : []))
     return open.length === 0 ? undefined : this.#options.random.pick(open as [Ingress, ...Ingress[]])
   }
 
@@ -259,6 +259,7 @@ export class Clients {
 interface Ingress {
   readonly process: SimulatedProcess
   readonly broker: Broker
+  readonly store: StoreView
   readonly jobs: DurableJobs
 }
 

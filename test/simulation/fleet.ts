@@ -27,6 +27,8 @@ export interface Member {
   readonly process: SimulatedProcess
   /** As it sees it. */
   readonly broker: Broker
+  /** As it sees it. */
+  readonly store: Store
   /** Of an ingress, once it is open. */
   jobs?: DurableJobs
   /** Of a worker, once it is open. */
@@ -98,7 +100,7 @@ export class Fleet {
     const process = new SimulatedProcess(`${role}-${++this.#count}`, clock, skewMs)
     const broker = new FaultyBroker(this.#options.broker, process, { clock, faults })
     const store = faultyStore(this.#options.storeFor(broker), process, { clock, faults })
-    const member: Member = { role, process, broker }
+    const member: Member = { role, process, broker, store }
     this.members.add(member)
     history.note(undefined, () => `${process.name} starts, its clock off by ${skewMs} ms`)
     void process.died.then(() => {
@@ -107,7 +109,7 @@ export class Fleet {
       broker.forget()
       clock.at(clock.nowMs + random.between(200, 3_000), () => this.#start(role))
     })
-    process.run(() => this.#open(member, store)).catch((error: unknown) => this.#onBroken(member, error))
+    process.run(() => this.#open(member)).catch((error: unknown) => this.#onBroken(member, error))
   }
 
   /** By the store's and the broker's word a process that cannot start ends, and is started again. */
@@ -116,8 +118,8 @@ export class Fleet {
     process.kill()
   }
 
-  async #open(member: Member, store: Store): Promise<void> {
-    const { broker, process, role } = member
+  async #open(member: Member): Promise<void> {
+    const { broker, process, role, store } = member
     if (role === 'ingress') member.jobs = await this.#openIngress(broker, store)
     else if (role === 'worker') member.pool = await this.#openWorker(process, broker, store)
     else await startScheduler(this.#portsOf(broker, store))

@@ -139,7 +139,7 @@ async function takeAnyJob(store: Store) {
 
 /** Takes for the next event whatever comes next. */
 async function* followCarelessly(
-  { broker, jobs }: Parameters<Follow>[0],
+  { broker, store }: Parameters<Follow>[0],
   id: string,
   after: number,
   signal: AbortSignal,
@@ -149,7 +149,7 @@ async function* followCarelessly(
     if (key === id) heard.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })
   for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {
-    const stored = quietMs >= LISTEN_MS ? await jobs.store.listEvents(TENANT, id, seq, 100).catch(() => []) : []
+    const stored = quietMs >= LISTEN_MS ? await store.listEvents(TENANT, id, seq, 100).catch(() => []) : []
     const events = [...stored, ...heard].filter((event) => event.seq > seq)
     heard = []
     quietMs = events.length > 0 || quietMs >= LISTEN_MS ? 0 : quietMs + 50

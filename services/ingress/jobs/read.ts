@@ -107,7 +107,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
 /** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
 async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
   const isUnknown = ServiceError.from(error).code === 'job_not_found'
-  if (isUnknown && (await jobs.store.isPast(call.key.id, jobIdOf(call)))) throw gone()
+  if (isUnknown && (await jobs.isPast(call.key.id, jobIdOf(call)))) throw gone()
   throw error
 }
 
@@ -154,8 +154,7 @@ export async function wholeJob(
   job: DurableJob,
 ): Promise<Record<string, unknown>> {
   const result = job.state === 'completed' ? await jobs.result(call.key.id, job.id) : null
-  const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
-  return jobObject(job, { result, deliveries })
+  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job) })
 }
 
 function statesOf(status: string) {

@@ -248,8 +248,8 @@ function webhookOf({ config }: IngressContext, { webhook }: JobFields): { url: s
 }
 
 async function requireParent(context: IngressContext, tenant: string, id: string): Promise<void> {
-  const parent = isJobId(id) && (await requireJobs(context).store.find(tenant, id))
-  if (!parent) throw new ServiceError('invalid_value', 'There is no such parent job.', { param: 'parent_id' })
+  const isThere = isJobId(id) && (await requireJobs(context).has(tenant, id))
+  if (!isThere) throw new ServiceError('invalid_value', 'There is no such parent job.', { param: 'parent_id' })
 }
 
 function definedOf(fields: JobFields): JobFields {

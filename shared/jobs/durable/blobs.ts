@@ -2,7 +2,7 @@ import type { StoredRequest } from '#schemas/job.ts'
 import type { Blobs, OldBlob } from '#shared/blobs/blobs.ts'
 import type { Log } from '#shared/log/log.ts'
 import { ownerOfBlob } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { EVERY_TENANT, type JobReads } from '#shared/store/store.ts'
 
 /**
  * Blobs are kept as long as what names them: a durable job until it is deleted or purged, a call until it is answered. Who
@@ -37,14 +37,14 @@ export async function dropBlobs(
  * @param callMsMax How long a call may take, which may have blobs and is in no store.
  * @returns How many
  */
-export async function sweepBlobs(blobs: Blobs, store: Store | undefined, callMsMax: number): Promise<number> {
+export async function sweepBlobs(blobs: Blobs, store: JobReads | undefined, callMsMax: number): Promise<number> {
   return await blobs.sweep(ACCEPTED_MS, async (old) => {
     const orphans = await Promise.all(old.map((blob) => isOrphan(blob, store, callMsMax + ACCEPTED_MS)))
     return old.filter((_, i) => orphans[i]).map(({ key }) => key)
   })
 }
 
-async function isOrphan({ key, ageMs }: OldBlob, store: Store | undefined, callMs: number): Promise<boolean> {
+async function isOrphan({ key, ageMs }: OldBlob, store: JobReads | undefined, callMs: number): Promise<boolean> {
   const id = ownerOfBlob(key)
   // An attachment may still be that of a call, as the body of an attached job is.
   if (id !== key && ageMs < callMs) return false

@@ -1,14 +1,15 @@
-import type { DurableJob, Priority } from '#schemas/durable-job.ts'
+import type { DurableJob, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
+import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { fetchBody, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
-import type { Created, IdempotencyKey, ListQuery, Scope, Store } from '#shared/store/store.ts'
+import type { Created, IdempotencyKey, ListQuery, Scope, Store, StoreView } from '#shared/store/store.ts'
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
@@ -43,7 +44,7 @@ export interface NewDurableJob {
 
 /** What {@link DurableJobs.open} needs. */
 export interface DurableJobsOptions {
-  readonly store: Store
+  readonly store: StoreView
   readonly broker: Broker
   readonly blobs: Blobs
   readonly log: Log
@@ -58,14 +59,14 @@ export interface DurableJobsOptions {
  * here was committed before.
  */
 export class DurableJobs {
-  readonly store: Store
+  readonly #store: Store
   readonly #options: DurableJobsOptions
   readonly #dispatcher: Dispatcher
   readonly #live: LiveEvents
   #depth = { atMs: 0, count: 0 }
 
   private constructor(options: DurableJobsOptions, live: LiveEvents) {
-    this.store = options.store
+    this.#store = arbiterOf(options.store)
     this.#options = options
     this.#live = live
     this.#dispatcher = new Dispatcher(options.broker, options.log)
@@ -102,19 +103,34 @@ export class DurableJobs {
 
   /** A job. @throws ServiceError `job_not_found`, also for those of others */
   async get(scope: Scope, id: string): Promise<DurableJob> {
-    const job = await this.store.find(scope, id)
+    const job = await this.#store.find(scope, id)
     if (!job || job.erased_at_ms !== null) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     return job
   }
 
+  /** Whether there is such a job, erased or not. */
+  async has(scope: Scope, id: string): Promise<boolean> {
+    return (await this.#store.find(scope, id)) !== undefined
+  }
+
+  /** Whether a job was there and is kept no longer, as long as that is known. */
+  async isPast(scope: Scope, id: string): Promise<boolean> {
+    return await this.#store.isPast(scope, id)
+  }
+
+  /** What became of the messages of a job's webhook. */
+  async deliveriesOf({ id, webhook_url }: DurableJob): Promise<WebhookDelivery[]> {
+    return webhook_url === null ? [] : await this.#store.listDeliveries(id)
+  }
+
   /** A page of jobs, newest first unless asked otherwise. */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
-    return this.store.list(scope, query)
+    return this.#store.list(scope, query)
   }
 
   /** What a completed job's caller gets; null before. */
   async result(scope: Scope, id: string): Promise<unknown> {
-    return (await this.store.findContent(scope, id))?.result ?? null
+    return (await this.#store.findContent(scope, id))?.result ?? null
   }
 
   /**
@@ -123,7 +139,7 @@ export class DurableJobs {
    * @throws ServiceError `job_not_found`, `job_already_finished`
    */
   async cancel(scope: Scope, id: string): Promise<DurableJob> {
-    const moved = await this.store.cancel(scope, id)
+    const moved = await this.#store.cancel(scope, id)
     if (!moved) {
       const job = await this.get(scope, id)
       if (job.state === 'cancelled' || !TERMINAL.has(job.state)) return job
@@ -141,8 +157,8 @@ export class DurableJobs {
   /** Forgets a finished job. @throws ServiceError `job_not_found`, `job_not_finished` */
   async erase(scope: Scope, id: string): Promise<void> {
     const job = await this.get(scope, id)
-    const content = await this.store.findContent(scope, id)
-    if (!(await this.store.erase(scope, id))) {
+    const content = await this.#store.findContent(scope, id)
+    if (!(await this.#store.erase(scope, id))) {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
     await dropBlobs(this.#options, blobsOf(content?.request))
@@ -159,7 +175,7 @@ export class DurableJobs {
     if (job.state === 'completed') {
       throw new ServiceError('job_already_finished', 'The job has completed: there is nothing to run again.')
     }
-    const content = await this.store.findContent(scope, id)
+    const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
     await this.#refuseTooMany()
@@ -172,7 +188,7 @@ export class DurableJobs {
 
   /** Follows a job's events (see {@link follow}). */
   follow(scope: Scope, id: string, after: number, signal: AbortSignal, pollMsMax?: number) {
-    return follow({ live: this.#live, store: this.store, scope, id, after, signal, pollMsMax })
+    return follow({ live: this.#live, store: this.#store, scope, id, after, signal, pollMsMax })
   }
 
   /**
@@ -208,14 +224,14 @@ export class DurableJobs {
 
   /** Before anything is kept of a job. Counting asks the store, so a count serves a second. */
   async #refuseTooMany(): Promise<void> {
-    if (!this.store.isReachable) {
+    if (!this.#store.isReachable) {
       const message = 'The job store cannot be reached now.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     const now = Date.now()
     if (now - this.#depth.atMs > DEPTH_AGE_MS) {
       this.#depth = { atMs: now, count: this.#depth.count }
-      const depth = await this.store.depth()
+      const depth = await this.#store.depth()
       this.#depth.count = depth.reduce((sum, { count }) => sum + count, 0)
     }
     if (this.#depth.count < this.#options.jobsMax) return
@@ -267,10 +283,10 @@ export class DurableJobs {
       ...(spec.traceparent !== undefined && { traceparent: spec.traceparent }),
     }
     try {
-      return await this.store.create(job, key)
+      return await this.#store.create(job, key)
     } catch (error) {
-      if (isSurelyUndone(error) || !this.store.isReachable) throw error
-      const created = await this.store.create(job, key)
+      if (isSurelyUndone(error) || !this.#store.isReachable) throw error
+      const created = await this.#store.create(job, key)
       const isOurs = created.outcome === 'exists' && created.job.id === id
       return isOurs ? { outcome: 'created', job: created.job, events: [] } : created
     }

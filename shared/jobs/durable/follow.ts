@@ -5,7 +5,7 @@ import { readEvents } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Scope, Store } from '#shared/store/store.ts'
+import type { JobReads, Scope } from '#shared/store/store.ts'
 
 /** Events read from the store at once. */
 const PAGE = 200
@@ -128,7 +128,7 @@ class Subscription {
 /** What {@link follow} needs. */
 export interface FollowOptions {
   readonly live: LiveEvents
-  readonly store: Store
+  readonly store: JobReads
   readonly scope: Scope
   readonly id: string
   /** Number of the last event the caller has; 0: none. */
@@ -178,12 +178,12 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
 }
 
 /** None while the store cannot say: what happens then is heard live or found later. */
-async function readStore(store: Store, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
+async function readStore(store: JobReads, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }
 
 /** Purged, or erased: nothing will come any more. A store that cannot say leaves it open. */
-async function isGone(store: Store, scope: Scope, id: string): Promise<boolean> {
+async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolean> {
   const find = async () => {
     const job = await store.find(scope, id)
     return job === undefined || job.erased_at_ms !== null

@@ -1,4 +1,5 @@
 import { missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
@@ -19,7 +20,8 @@ export async function startPool(
   close: () => Promise<void> = async () => {},
   problems: () => string[] = () => [],
 ): Promise<Service> {
-  const { config, log, metrics, broker, blobs, store, version, onFatal } = ports
+  const { config, log, metrics, broker, blobs, version, onFatal } = ports
+  const store = ports.store && arbiterOf(ports.store)
   const { name, slots } = definition
   warnOfKeys(ports, name)
   const observer: Parameters<typeof Pool.open>[1]['observer'] = {

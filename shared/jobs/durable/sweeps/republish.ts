@@ -3,7 +3,7 @@ import type { Peer, Presence } from '#shared/jobs/presence.ts'
 import { slotsKept } from '#shared/jobs/worker/lanes.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
 import type { Backlog } from './backlog.ts'
-import { BATCH_MAX, publish, type SweepContext } from './sweeps.ts'
+import { BATCH_MAX, publish, type SweepContext } from './publish.ts'
 
 /** How long a record may be on its way before its absence means anything. */
 const LOST_AFTER_MS = 30_000

@@ -1,0 +1,141 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { arbiterOf } from '#shared/jobs/arbiter.ts'
+import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Metrics } from '#shared/metrics.ts'
+import type { ModelCatalogue } from '#shared/models.ts'
+import { type Moved, PURGE_LEASE, REAPER_LEASE, type StoreView } from '#shared/store/store.ts'
+import { Backlog } from './backlog.ts'
+import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.ts'
+import { purge } from './purge.ts'
+import { isClaimed, Republisher } from './republish.ts'
+
+/** When the reaper gives up on a job (DESIGN section 3). */
+const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
+
+/** What {@link Sweeps} need. */
+export interface SweepsOptions {
+  readonly store: StoreView
+  readonly broker: Broker
+  readonly blobs: Blobs
+  readonly log: Log
+  readonly metrics: Metrics
+  readonly models: ModelCatalogue
+  /** Says which jobs workers know of, and whether they lack work. */
+  readonly presence: Presence
+  /** Boot id of this process, which holds the leases of what only one may do. */
+  readonly boot: string
+  /** How long a call may take, whose blobs are in no store. */
+  readonly callMsMax: number
+}
+
+/**
+ * What durable jobs need done when nobody else is there to do it: one turn of each sweep over the store. Any number of
+ * processes may sweep: each move is guarded in the store, and only one reaps and purges at a time.
+ *
+ * A sweep that says `true` may have more to do.
+ */
+export class Sweeps {
+  readonly #options: SweepsOptions
+  readonly #context: SweepContext
+  readonly #backlog: Backlog
+  readonly #republisher: Republisher
+
+  constructor(options: SweepsOptions) {
+    const { broker, log, metrics, presence } = options
+    const store = arbiterOf(options.store)
+    this.#options = options
+    this.#context = { store, broker, log, metrics, dispatcher: new Dispatcher(broker, log) }
+    this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
+    this.#backlog.showIn(metrics, options.models.models)
+    this.#republisher = new Republisher(this.#context, presence, this.#backlog)
+  }
+
+  /** Queues and publishes the jobs whose time has come. */
+  async startDue(): Promise<boolean> {
+    const moved = await this.#context.store.startDue(BATCH_MAX)
+    if (moved.length > 0) this.#context.log.info({ count: moved.length }, 'due jobs queued')
+    await publish(this.#context, moved)
+    return moved.length === BATCH_MAX
+  }
+
+  /** Ends the jobs that waited too long. */
+  async expire(): Promise<boolean> {
+    const { store, dispatcher, log, metrics } = this.#context
+    const moved = await store.expire(BATCH_MAX)
+    if (moved.length > 0) log.info({ count: moved.length }, 'jobs expired')
+    for (const { job } of moved) {
+      metrics.expired.inc({ pool: job.pool })
+      this.#countEnd(job)
+    }
+    publishEvents(dispatcher, moved)
+    return moved.length === BATCH_MAX
+  }
+
+  /**
+   * Ends or requeues the jobs of lost workers, as the only process that does so at the time.
+   *
+   * @param leaseMs How long others keep away should this process die.
+   */
+  async reap(leaseMs: number): Promise<boolean> {
+    const { store, log, metrics } = this.#context
+    const { boot } = this.#options
+    if (!(await store.holdLease(REAPER_LEASE, boot, leaseMs))) return false
+    const moved = await store.reap(boot, REAP_POLICY, BATCH_MAX)
+    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or silent workers reaped')
+    for (const { job } of moved) {
+      metrics.reaped.inc({ pool: job.pool, end: job.state })
+      if (job.state === 'queued') metrics.retries.inc({ pool: job.pool, reason: 'worker_lost' })
+      else this.#countEnd(job)
+    }
+    await publish(this.#context, moved)
+    return moved.length === BATCH_MAX
+  }
+
+  /** Counts what waits and runs; see {@link Backlog.read}. */
+  readBacklog(): Promise<void> {
+    return this.#backlog.read()
+  }
+
+  /** Publishes again what the broker seems to have lost. */
+  republish(): Promise<void> {
+    return this.#republisher.run()
+  }
+
+  /** Deletes what is kept no longer. @param stopped Ends it after the step under way. */
+  purge(stopped: AbortSignal): Promise<boolean> {
+    return purge(this.#context, this.#options.blobs, this.#options.boot, stopped)
+  }
+
+  /** Deletes the blobs that belong to no job. */
+  async sweepBlobs(): Promise<void> {
+    const { blobs, callMsMax } = this.#options
+    const count = await sweepBlobs(blobs, this.#context.store, callMsMax)
+    if (count > 0) this.#context.log.info({ count }, 'old blobs deleted')
+  }
+
+  /** Lets another process begin at once to wait out the leases, and to purge. */
+  async release(): Promise<void> {
+    const { store, log } = this.#context
+    for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
+      await store.releaseLease(lease, this.#options.boot).catch((error: unknown) => {
+        log.info({ err: error, lease }, 'lease not released; it runs out')
+      })
+    }
+  }
+
+  /** Whoever sweeps is the arbiter of these ends, so it counts them. */
+  #countEnd(job: DurableJob): void {
+    this.#context.metrics.jobs.inc({ pool: job.pool, end: job.state, code: job.error?.code ?? '' })
+  }
+}
+
+function countStates(moved: readonly Moved[]): Record<string, number> {
+  const counts: Record<string, number> = {}
+  for (const { job } of moved) counts[job.state] = (counts[job.state] ?? 0) + 1
+  return counts
+}
