@@ -1,45 +1,28 @@
-import type { DurableJob, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
+import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { EncodeContext, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { arbiterOf } from '#shared/jobs/arbiter.ts'
-import { fetchBody, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
-import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
-import type { Created, IdempotencyKey, ListQuery, Scope, Store, StoreView } from '#shared/store/store.ts'
+import { newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
+import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
-
-/** How old the count of jobs may be that new ones are admitted by. */
-const DEPTH_AGE_MS = 1_000
+import { copyBody, storeRequest } from './request.ts'
+import { JobsRoom } from './room.ts'
 
 /** A durable job as its caller asks for it. */
-export interface NewDurableJob {
-  readonly pool: PoolName
-  readonly kind: string
-  readonly tenant: string
-  readonly endpoint: string
-  readonly model: string
+export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs'> {
   /** In the internal form of its kind. */
   readonly body: unknown
   /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
   readonly attachments?: readonly string[] | undefined
   readonly stream: boolean
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
-  /** From acceptance, or from `runAtMs`, in milliseconds. */
-  readonly deadlineInMs: number
-  readonly startInMs?: number | undefined
-  /** Unix milliseconds. */
-  readonly runAtMs?: number | undefined
-  readonly priority?: Priority | undefined
-  readonly parentId?: string | undefined
-  readonly metadata?: Record<string, string> | undefined
-  readonly webhook?: { readonly url: string; readonly events: readonly string[] } | undefined
-  readonly traceparent: string | undefined
 }
 
 /** What {@link DurableJobs.open} needs. */
@@ -63,12 +46,13 @@ export class DurableJobs {
   readonly #options: DurableJobsOptions
   readonly #dispatcher: Dispatcher
   readonly #live: LiveEvents
-  #depth = { atMs: 0, count: 0 }
+  readonly #room: JobsRoom
 
   private constructor(options: DurableJobsOptions, live: LiveEvents) {
     this.#store = arbiterOf(options.store)
     this.#options = options
     this.#live = live
+    this.#room = new JobsRoom(options.store, options.jobsMax)
     this.#dispatcher = new Dispatcher(options.broker, options.log)
   }
 
@@ -86,16 +70,16 @@ export class DurableJobs {
    * @throws ServiceError `overloaded` when the store is down or too many jobs are under way
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
-    await this.#refuseTooMany()
+    await this.#room.require()
     const [attachment = ''] = spec.attachments ?? []
     const id = ownerOfBlob(attachment) ?? newJobId()
     const call_id = id.slice('job_'.length)
     const encode = { ...spec.encode, call_id, created_at: Math.floor(Date.now() / 1_000) }
-    const request = await this.#requestOf(id, spec, encode)
+    const request = await storeRequest(id, spec, encode, this.#options.blobs)
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
-    this.#depth.count++
+    this.#room.taken()
     this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
@@ -178,10 +162,10 @@ export class DurableJobs {
     const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
-    await this.#refuseTooMany()
+    await this.#room.require()
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
-      const body = await this.#copyAttachments(request, copies)
+      const body = await copyBody(request, this.#options.blobs, copies)
       return await this.create({ ...repeatOf(job, body, request.encode), attachments: copies }, key)
     })
   }
@@ -222,66 +206,10 @@ export class DurableJobs {
     }
   }
 
-  /** Before anything is kept of a job. Counting asks the store, so a count serves a second. */
-  async #refuseTooMany(): Promise<void> {
-    if (!this.#store.isReachable) {
-      const message = 'The job store cannot be reached now.'
-      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
-    }
-    const now = Date.now()
-    if (now - this.#depth.atMs > DEPTH_AGE_MS) {
-      this.#depth = { atMs: now, count: this.#depth.count }
-      const depth = await this.#store.depth()
-      this.#depth.count = depth.reduce((sum, { count }) => sum + count, 0)
-    }
-    if (this.#depth.count < this.#options.jobsMax) return
-    const message = 'Too many jobs are under way. Try again later.'
-    throw new ServiceError('overloaded', message, { retryAfterMs: 10_000, isUndone: true })
-  }
-
-  async #requestOf(id: string, spec: NewDurableJob, encode: EncodeContext): Promise<StoredRequest> {
-    const { body, attachments = [] } = spec
-    const more = attachments.length > 0 ? { attachments: [...attachments] } : {}
-    const stored = await storeBody(id, body, this.#options.blobs)
-    return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
-  }
-
-  /** The body of a request with copies of its attachments, whose names go to `copies` as they are made. */
-  async #copyAttachments(request: StoredRequest, copies: string[]): Promise<unknown> {
-    const body = await fetchBody(request, this.#options.blobs)
-    const { attachments = [] } = request
-    if (attachments.length === 0) return body
-    const id = newJobId()
-    const names = new Map(attachments.map((blob) => [blob, newAttachmentKey(id)]))
-    for (const [from, to] of names) {
-      copies.push(to)
-      await this.#options.blobs.copy(from, to)
-    }
-    return JSON.parse(JSON.stringify(body), (_key, value) => names.get(value) ?? value)
-  }
-
   /** An answer that got lost leaves the outcome unknown: the same call again gives what the first one did. */
   async #createSurely(id: string, spec: NewDurableJob, request: StoredRequest, key?: IdempotencyKey): Promise<Created> {
-    const job = {
-      id,
-      tenant: spec.tenant,
-      pool: spec.pool,
-      kind: spec.kind,
-      endpoint: spec.endpoint,
-      model: spec.model,
-      request,
-      deadlineInMs: spec.deadlineInMs,
-      retentionMs: this.#options.retentionMs,
-      priority: spec.priority ?? 'normal',
-      stream: spec.stream,
-      metadata: spec.metadata ?? {},
-      requestId: spec.encode.request_id,
-      ...(spec.startInMs !== undefined && { startInMs: spec.startInMs }),
-      ...(spec.runAtMs !== undefined && { runAtMs: spec.runAtMs }),
-      ...(spec.parentId !== undefined && { parentId: spec.parentId }),
-      ...(spec.webhook && { webhook: spec.webhook }),
-      ...(spec.traceparent !== undefined && { traceparent: spec.traceparent }),
-    }
+    const { retentionMs } = this.#options
+    const job = { ...spec, id, request, requestId: request.encode.request_id, retentionMs }
     try {
       return await this.#store.create(job, key)
     } catch (error) {
@@ -302,16 +230,10 @@ export function isSurelyUndone(error: unknown): boolean {
 
 /** The same job once more, with as much time. */
 function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext): NewDurableJob {
-  const { webhook_url: url, webhook_events: events, traceparent } = job
-  return {
-    ...job,
-    body,
-    encode,
-    deadlineInMs: job.deadline_ms - job.created_at_ms,
-    parentId: job.id,
-    webhook: url === null ? undefined : { url, events },
-    traceparent: traceparent ?? undefined,
-  }
+  const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms } = job
+  const webhook = url === null ? undefined : { url, events }
+  const deadlineInMs = deadline_ms - created_at_ms
+  return { ...job, body, encode, deadlineInMs, parentId: job.id, webhook, traceparent: traceparent ?? undefined }
 }
 
 function pastOf(state: DurableJob['state']): string {

@@ -1,13 +1,22 @@
 import { setTimeout as delay } from 'node:timers/promises'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
-import type { ForeignJob } from '#shared/jobs/records.ts'
+import { ServiceError } from '#shared/error.ts'
+import { type ForeignJob, readForeign } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
+import { DEAD, jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { Attempts } from './attempts.ts'
+import type { Reporter } from './reporter.ts'
+import type { Lane, Taking } from './taking.ts'
 
 /** How long a job that this worker does not know is passed on, from when it was first seen here. */
 const PASS_ON_MS = 5_000
 /** How long it is kept before it goes back: one that only old workers could take must not run in circles. */
 const KEEP_MS = { base: 150, spread: 200 }
+/** How long a record that could not be buried is kept before somebody tries again; the broker counts those tries. */
+const BURY_AGAIN_MS = 5_000
 /** Jobs whose first sight is remembered; the oldest are forgotten first. */
 const SEEN_MAX = 1_000
 
@@ -15,8 +24,10 @@ const SEEN_MAX = 1_000
 export interface ForeignOptions {
   readonly broker: Broker
   readonly log: Log
-  /** Aborts when the worker drains: then jobs go back at once. */
-  readonly signal: AbortSignal
+  readonly pool: PoolName
+  readonly taking: Taking
+  readonly attempts: Attempts
+  readonly reporter: Reporter
   /** Default: 5 s. */
   readonly passOnMs?: number | undefined
 }
@@ -39,24 +50,61 @@ export class ForeignJobs {
     this.#skipped = new SkippedLog(options.log)
   }
 
-  /**
-   * Passes a job on, once.
-   *
-   * @returns False when it has gone round for long enough: nobody who knows it seems to be there. The delivery is the caller's.
-   */
-  async passOn(queue: string, delivery: Delivery, job: ForeignJob): Promise<boolean> {
-    const { broker, signal, passOnMs = PASS_ON_MS } = this.#options
-    if (Date.now() - this.#firstSeen(job) > passOnMs) return false
+  /** Takes a record that this version cannot run. What cannot be read by any is buried. */
+  onDelivery(lane: Lane, delivery: Delivery): void {
+    const job = readForeign(delivery.value)
+    if (!job) return this.#bury(delivery)
+    const isOver = this.#options.attempts.wasJobCancelled(job) || job.deadline_ms < Date.now()
+    if (isOver) return delivery.acknowledge()
+    void this.#handle(lane, delivery, job)
+  }
+
+  async #handle(lane: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
+    const { passOnMs = PASS_ON_MS, taking } = this.#options
+    // It has gone round for long enough: nobody who knows it seems to be there.
+    if (Date.now() - this.#firstSeen(job) > passOnMs) return this.#giveUp(delivery, job)
+    taking.enter(lane)
+    await this.#passOn(lane, delivery, job)
+    taking.leave(lane)
+    taking.free()
+  }
+
+  /** Passes a job on, once. */
+  async #passOn({ priority }: Lane, delivery: Delivery, job: ForeignJob): Promise<void> {
+    const { broker, pool, taking } = this.#options
     this.#skipped.note('job of another version passed on', job.kind.slice(0, 40))
+    const signal = taking.stopped
     await delay(KEEP_MS.base + Math.random() * KEEP_MS.spread, undefined, { signal }).catch(() => {
       // Only the abort can reject: the record goes back at once.
     })
     // Twice in the queue, should this process die in between, costs no more than a second start that is refused.
-    await broker.submit(queue, delivery.value).then(
+    await broker.submit(jobsTopic(pool, priority), delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
-    return true
+  }
+
+  /** Its caller is told; a durable job waits in the store, whence it is published again. */
+  #giveUp(delivery: Delivery, job: ForeignJob): void {
+    if (!job.reply) return delivery.acknowledge()
+    const events = this.#options.reporter.open({ ...job, reply: job.reply }, () => undefined)
+    void events.started()
+    void events.failed(UNKNOWN_KIND)
+    this.#bury(delivery)
+  }
+
+  /** A record nobody can read goes to `dead`, raw; the queue moves on. */
+  #bury(delivery: Delivery): void {
+    const { broker, log, pool } = this.#options
+    log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
+    broker.send(DEAD, 0, pool, delivery.value).then(
+      () => delivery.acknowledge(),
+      (error: unknown) => {
+        // What `dead` will never take would come back for ever; the line above has its position.
+        if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
+        void delay(BURY_AGAIN_MS, undefined, { ref: false }).then(() => delivery.release())
+      },
+    )
   }
 
   #firstSeen({ id, attempt }: ForeignJob): number {
@@ -71,4 +119,12 @@ export class ForeignJobs {
     }
     return now
   }
+}
+
+/** The wait is longer than an ingress makes on its caller's behalf: every worker there is has been tried. */
+const UNKNOWN_KIND: ErrorBody = {
+  code: 'overloaded',
+  message: 'No worker that runs knows this kind of request: the service is being upgraded. Try again later.',
+  param: null,
+  retry_after_ms: 30_000,
 }

@@ -1,0 +1,132 @@
+import type { ControlRecord } from '#schemas/event.ts'
+import type { JobEnvelope } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Attempt, AttemptEnd } from './attempt.ts'
+import type { BodyRoom } from './body-room.ts'
+import type { ModelRooms } from './model-rooms.ts'
+import type { Reporter } from './reporter.ts'
+import type { Lane, Taking } from './taking.ts'
+
+/** Cancels remembered for jobs this worker has not seen yet. */
+const CANCELS_MAX = 10_000
+
+/** What happened, for metrics. */
+export interface PoolObserver {
+  onEnd(job: JobEnvelope, end: AttemptEnd, durationMs: number): void
+}
+
+/** What {@link Attempts} need. */
+export interface AttemptsOptions {
+  readonly boot: string
+  readonly blobs: Blobs
+  readonly bodyRoom: BodyRoom
+  readonly observer: PoolObserver
+  readonly reporter: Reporter
+  readonly rooms: ModelRooms
+  readonly taking: Taking
+}
+
+/** The attempts that run on one worker, and what the control channel says to them, also before they begin. */
+export class Attempts {
+  readonly #options: AttemptsOptions
+  readonly #running = new Map<string, Attempt>()
+  /** Ingresses that fell silent while jobs of theirs ran here. */
+  readonly #silent = new Set<string>()
+  readonly #cancelled = new Set<string>()
+  #isHandingBack = false
+
+  constructor(options: AttemptsOptions) {
+    this.#options = options
+  }
+
+  /** Runs one to its end, in a slot of its lane. */
+  async run(lane: Lane, attempt: Attempt): Promise<void> {
+    const { blobs, bodyRoom, observer, rooms, taking } = this.#options
+    const startedAt = performance.now()
+    const { job } = attempt
+    const key = keyOf(job.id, job.attempt)
+    const room = rooms.of(job)
+    const counted = job.reply ? undefined : lane.priority
+    this.#running.set(key, attempt)
+    room.enter(counted)
+    taking.enter(lane)
+    // A claim that came through when it was too late.
+    if (this.#isHandingBack) attempt.handBack()
+    try {
+      const end = await attempt.run(blobs, bodyRoom)
+      observer.onEnd(job, end, performance.now() - startedAt)
+    } finally {
+      this.#running.delete(key)
+      taking.leave(lane)
+      room.leave(counted)
+      if (job.reply) this.#forgetSilent(job.reply.boot)
+      taking.free()
+    }
+  }
+
+  has(job: JobEnvelope): boolean {
+    return this.#running.has(keyOf(job.id, job.attempt))
+  }
+
+  /** Whether an attempt was cancelled before it came. Says so once. */
+  wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): boolean {
+    return this.#cancelled.delete(keyOf(id, attempt))
+  }
+
+  /** The same of a job as a whole. */
+  wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
+    return this.#cancelled.delete(id)
+  }
+
+  /** Hands back all that run, and those that still come. */
+  handBackAll(): void {
+    this.#isHandingBack = true
+    for (const attempt of this.#running.values()) attempt.handBack()
+  }
+
+  onControl(record: ControlRecord): void {
+    const { boot } = this.#options
+    if (record.type === 'pause') this.#running.get(keyOf(record.job_id, record.attempt))?.pause()
+    else if (record.type === 'resume') this.#running.get(keyOf(record.job_id, record.attempt))?.resume()
+    else if (record.type === 'cancel' && (record.worker ?? boot) === boot) this.#onCancel(record)
+  }
+
+  /** Its callers are gone, or it was only silent: then it hears that its jobs have ended here. */
+  onPeerLost(boot: string): void {
+    this.#silent.add(boot)
+    for (const attempt of this.#of(boot)) attempt.handBack()
+    this.#forgetSilent(boot)
+  }
+
+  #onCancel({ job_id: id, attempt }: { job_id: string; attempt?: number | undefined }): void {
+    let isRunning = false
+    for (const running of this.#running.values()) {
+      if (running.job.id !== id || (attempt !== undefined && running.job.attempt !== attempt)) continue
+      running.cancel()
+      isRunning = true
+    }
+    if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt))
+  }
+
+  /** A job that is cancelled before it is taken must not run; the oldest are forgotten first. */
+  #remember(cancelled: string): void {
+    this.#cancelled.add(cancelled)
+    const [oldest = cancelled] = this.#cancelled
+    if (this.#cancelled.size > CANCELS_MAX) this.#cancelled.delete(oldest)
+  }
+
+  #forgetSilent(boot: string): void {
+    if (!this.#silent.has(boot) || !this.#of(boot).next().done) return
+    this.#silent.delete(boot)
+    this.#options.reporter.drop(boot)
+  }
+
+  /** Those of one ingress. */
+  *#of(boot: string): Generator<Attempt> {
+    for (const attempt of this.#running.values()) if (attempt.job.reply?.boot === boot) yield attempt
+  }
+}
+
+function keyOf(jobId: string, attempt: number): string {
+  return `${jobId}:${attempt}`
+}

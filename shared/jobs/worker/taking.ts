@@ -1,0 +1,158 @@
+import { setTimeout } from 'node:timers/promises'
+import type { Priority } from '#schemas/durable-job.ts'
+import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import { laneRoom } from './lanes.ts'
+
+/** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
+const TAKE_MIN = 8
+/** How long a worker takes nothing after a call that it had to hand back: it comes again, and is to meet another one. */
+const ASIDE_MS = 50
+/** How long after its last job the interactive lane still counts as having work. */
+const LANE_BUSY_MS = 1_000
+
+/** One queue of a pool, as this worker takes from it. */
+export interface Lane {
+  readonly priority: Priority
+  readonly consumer: QueueConsumer
+  running: number
+  /** When it last gave a job. */
+  busyAtMs: number
+  /** How many jobs are asked for now, and how to stop asking. */
+  taking: { readonly max: number; readonly abort: AbortController } | undefined
+}
+
+/** What {@link Taking} needs. */
+export interface TakingOptions {
+  readonly slots: number
+  /** A record was taken: whoever uses a slot for it enters the lane. */
+  onDelivery(lane: Lane, delivery: Delivery): void
+  /** A slot was freed. */
+  onFree(): void
+}
+
+/** The consume loop of a worker: takes no more records than there are free slots, from each lane what it may fill. */
+export class Taking {
+  readonly lanes: Lane[] = []
+  readonly #options: TakingOptions
+  readonly #stop = new AbortController()
+  #loop: Promise<unknown> = Promise.resolve()
+  #freed: PromiseWithResolvers<void> | undefined
+  #lastTurnMs = Date.now()
+  #taken = 0
+  #isAside = false
+
+  constructor(options: TakingOptions) {
+    this.#options = options
+  }
+
+  /** Begins to take. @param onFatal The loop broke for good. */
+  start(lanes: readonly Pick<Lane, 'priority' | 'consumer'>[], onFatal: (error: unknown) => void): void {
+    for (const lane of lanes) this.lanes.push({ ...lane, running: 0, busyAtMs: 0, taking: undefined })
+    this.#loop = Promise.all(this.lanes.map((lane) => this.#takeForEver(lane))).catch(onFatal)
+  }
+
+  /** Aborts when nothing more is taken. */
+  get stopped(): AbortSignal {
+    return this.#stop.signal
+  }
+
+  /** Slots in use. */
+  get running(): number {
+    let running = 0
+    for (const lane of this.lanes) running += lane.running
+    return running
+  }
+
+  /** Records taken so far. */
+  get taken(): number {
+    return this.#taken
+  }
+
+  /** Milliseconds since the loop last came round. With free slots this stays near a second. */
+  get idleMs(): number {
+    return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
+  }
+
+  /** Slots that a lane may fill now. */
+  roomOf(lane: Lane): number {
+    const { slots } = this.#options
+    const [interactive, batch] = this.lanes
+    if (!interactive || !batch) return slots - this.running
+    const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
+    return laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
+  }
+
+  /** Jobs take slots, be it that they run or that they are about to be claimed. */
+  enter(lane: Lane, count = 1): void {
+    lane.running += count
+    // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
+    for (const one of this.lanes) if (one.taking && one.taking.max > this.roomOf(one)) one.taking.abort.abort()
+  }
+
+  /** They need them no more; whoever has left for good {@link free frees} them. */
+  leave(lane: Lane, count = 1): void {
+    lane.running -= count
+  }
+
+  /** Slots are free for others. */
+  free(): void {
+    this.#freed?.resolve()
+    this.#freed = undefined
+    this.#options.onFree()
+  }
+
+  /** It is better if another worker takes the next job. */
+  standAside(): void {
+    this.#isAside = true
+  }
+
+  /** Takes nothing new; resolves when what was asked for has come. A second call waits as well. */
+  async stop(): Promise<void> {
+    this.#stop.abort()
+    for (const lane of this.lanes) lane.taking?.abort.abort()
+    this.free()
+    await this.#loop
+  }
+
+  /** Resolves when no slot is in use. */
+  async untilEmpty(): Promise<void> {
+    while (this.running > 0) await this.#untilFreed()
+  }
+
+  /** Leaves the queues. */
+  async close(): Promise<void> {
+    await Promise.all(this.lanes.map((lane) => lane.consumer.close()))
+  }
+
+  async #takeForEver(lane: Lane): Promise<void> {
+    while (!this.stopped.aborted) {
+      if (lane.priority === 'normal') this.#lastTurnMs = Date.now()
+      const room = this.roomOf(lane)
+      // The batch lane may also borrow again once the other has been quiet for a while.
+      if (room <= 0) await Promise.race([this.#untilFreed(), setTimeout(LANE_BUSY_MS, undefined, { ref: false })])
+      else await this.#take(lane, room)
+    }
+  }
+
+  async #take(lane: Lane, room: number): Promise<void> {
+    lane.taking = { max: shareOf(room), abort: new AbortController() }
+    const deliveries = await lane.consumer.take(lane.taking.max, lane.taking.abort.signal)
+    lane.taking = undefined
+    for (const delivery of deliveries) {
+      lane.busyAtMs = Date.now()
+      this.#taken++
+      this.#options.onDelivery(lane, delivery)
+    }
+    if (this.#isAside) await setTimeout(ASIDE_MS, undefined, { ref: false })
+    this.#isAside = false
+  }
+
+  #untilFreed(): Promise<void> {
+    this.#freed ??= Promise.withResolvers<void>()
+    return this.#freed.promise
+  }
+}
+
+function shareOf(free: number): number {
+  return Math.max(Math.min(free, TAKE_MIN), Math.ceil(free / 4))
+}
