@@ -11,7 +11,7 @@ import { unpackJob } from '#shared/jobs/body.ts'
 import { type Peer, Presence } from '#shared/jobs/presence.ts'
 import { type ForeignJob, readForeign } from '#shared/jobs/records.ts'
 import { DEAD, jobsTopic } from '#shared/jobs/topics.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempt, type AttemptEnd } from './attempt.ts'
@@ -52,7 +52,7 @@ const LANE_BUSY_MS = 1_000
 export interface PoolDefinition {
   readonly name: PoolName
   readonly slots: number
-  readonly kinds: Readonly<Record<string, Kind>>
+  readonly kinds: Readonly<Record<string, Handler>>
   /** Ids and aliases of the models it can run; default: whichever is asked for. */
   readonly models?: Iterable<string>
   /** Models of which fewer jobs can run at once than there are slots. */
@@ -293,7 +293,7 @@ export class Pool {
     this.#bury(delivery)
   }
 
-  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Kind): void {
+  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const key = keyOf(job.id, job.attempt)
     if (this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)) {
       return delivery.acknowledge()
@@ -324,7 +324,7 @@ export class Pool {
    * for what still waits is claimed when there is room, or published again; so the broker never reaches its own limit of
    * deliveries.
    */
-  async #onDurable(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Kind): Promise<void> {
+  async #onDurable(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): Promise<void> {
     const durable = this.#durable
     if (!durable) return delivery.acknowledge()
     const room = this.#rooms.of(envelope)
@@ -375,7 +375,7 @@ export class Pool {
     if (claimed) this.#freeSlot()
   }
 
-  async #runDurable(lane: Lane, kind: Kind, { job, sink }: ClaimedJob, durable: DurableRuns): Promise<void> {
+  async #runDurable(lane: Lane, kind: Handler, { job, sink }: ClaimedJob, durable: DurableRuns): Promise<void> {
     const attempt = new Attempt(job, kind, sink, this.#options.log)
     sink.onStop = (reason) => {
       if (reason === 'lost') attempt.lose()
@@ -412,7 +412,7 @@ export class Pool {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
-  #kindOf(job: JobEnvelope): Kind | undefined {
+  #kindOf(job: JobEnvelope): Handler | undefined {
     const { kinds } = this.#definition
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
