@@ -162,8 +162,8 @@ describe('the tokens of a prompt', () => {
     const encode = { ...ids, include_usage: false, version: '', transcript }
     if (form === 'json') return (encodeTranscript(events, encode) as { usage: unknown }).usage
     const stream = new TranscriptStream(encode)
-    for (const event of events) stream.event(event)
-    return JSON.parse(stream.end().split('\n')[0]?.slice('data: '.length) ?? '').usage
+    for (const event of events) stream.push(event)
+    return JSON.parse(stream.end().at(-1)?.data ?? '').usage
   }
 })
 

@@ -1,9 +1,10 @@
+import { z } from 'zod'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
 import { Pool } from '#shared/jobs/worker/pool.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import { type Handler, handle } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
@@ -89,15 +90,19 @@ function newJob() {
 }
 
 /** Ends at once. */
-const NOTHING: Kind = {
-  parse: (body) => body,
-  async *run() {
+const NOTHING: Handler = handle(
+  {
+    name: 'nothing',
+    pool: 'inference',
+    request: z.unknown(),
+    merge: () => undefined,
+    isOutput: () => true,
+    answer: () => ({ whole: ([result]) => result }),
+  },
+  async function* () {
     yield RESULT
   },
-  merge: () => undefined,
-  isOutput: () => true,
-  openRecorder: () => ({ event: () => [], end: () => [], whole: ([result]) => result }),
-}
+)
 
 function idOf(created: Awaited<ReturnType<DurableJobs['create']>>): string {
   if (created.outcome !== 'created') throw new Error(`the job was not created: ${created.outcome}`)

@@ -1,26 +1,17 @@
-import { CodeRequest } from '#schemas/code.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import { execute } from '#shared/kinds/execute.ts'
+import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { CODE_ANSWER_BYTES_MAX, isCodeOutput, mergeCodeEvents, recordCode } from '#shared/protocols/code/code.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import { runCode, type Workbench } from './run.ts'
 
 /** Starts one worker of the code pool: Python that nobody trusts, in the sandbox of this process. */
 export async function startCode(ports: Ports): Promise<Service> {
   const { sandbox, config } = ports
   const bench = openWorkbench(ports)
-  const execute: Kind = {
-    parse: (body) => tolerant(CodeRequest).parse(body),
-    run: (body, context) => runCode(bench, body as CodeRequest, context),
-    merge: mergeCodeEvents,
-    isOutput: isCodeOutput,
-    answerBytesMax: CODE_ANSWER_BYTES_MAX,
-    openRecorder: recordCode,
-  }
-  const definition = { name: 'code', slots: config.codeSlots, kinds: { execute } } as const
+  const kinds = { execute: handle(execute, (request, context) => runCode(bench, request, context)) }
+  const definition = { name: 'code', slots: config.codeSlots, kinds } as const
   const preparing = prepareInBackground(ports, 'code')
   const stop = () => preparing.stop()
   return await startPool(ports, definition, stop, () => sandbox.problems())

@@ -1,5 +1,5 @@
 import type { CodeEvent } from '#schemas/code.ts'
-import { TEXT_PIECE_CHARS } from '#shared/protocols/code/code.ts'
+import { TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
 
 /** Bytes of a plot in one piece: 256 KiB of base64, and a multiple of three, so that pieces join to one base64. */

@@ -1,8 +1,8 @@
 import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import { mergeCodeEvents } from '#shared/kinds/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
-import { mergeCodeEvents } from '#shared/protocols/code/code.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
 import { endOf, piecesOf } from './events.ts'
@@ -74,7 +74,7 @@ class Run {
 
   async *events(): AsyncGenerator<CodeEvent> {
     for (;;) {
-      yield* this.#pieces.takeAll() as CodeEvent[]
+      yield* this.#pieces.takeAll()
       if (!this.#pieces.isEmpty) continue
       if (this.#end || this.#error !== undefined) break
       await new Promise<void>((resolve) => (this.#wake = resolve))

@@ -1,15 +1,11 @@
-import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
-import { answerBytesMax } from '#shared/engines/batching/limits.ts'
-import { ServiceError } from '#shared/error.ts'
+import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
-import type { AttemptContext, Kind, OutputRecorder } from '#shared/kinds/kind.ts'
+import { embed } from '#shared/kinds/embed.ts'
+import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { encodeEmbeddings, mergeEmbedEvents } from '#shared/protocols/embeddings/embeddings.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import { Batchers } from './batchers.ts'
 import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
@@ -19,18 +15,11 @@ import { Vectors } from './vectors.ts'
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const batchers = new Batchers(ports)
   const room = new Room()
-  const embed: Kind = {
-    parse: (body) => tolerant(EmbedRequest).parse(body),
-    run: (body, context) => embedInRoom(room, batchers, body as EmbedRequest, context),
-    merge: mergeEmbedEvents,
-    isOutput: () => true,
-    answerBytesMax: answerBytesMax(INPUTS_MAX),
-    openRecorder: recordEmbeddings,
-  }
+  const kinds = { embed: handle(embed, (request, context) => embedInRoom(room, batchers, request, context)) }
   const slots = ports.config.embeddingsSlots
   // Calls to the engine are shared by jobs, so its own bound is none of theirs.
   const { models } = modelsOf(ports.models, 'embeddings', 'embed', slots)
-  const definition = { name: 'embeddings', slots, kinds: { embed }, models } as const
+  const definition = { name: 'embeddings', slots, kinds, models } as const
   const preparing = prepareInBackground(ports, 'embeddings')
   return await startPool(ports, definition, async () => {
     await preparing.stop()
@@ -91,10 +80,4 @@ async function* embedAll(
 
 function progressOf(done: number, all: number) {
   return { phase: 'embedding', percent: Math.floor((100 * done) / all), message: `${done} of ${all} inputs` }
-}
-
-/** Records the answer of a durable job as its caller gets it. */
-function recordEmbeddings({ encode }: JobEnvelope): OutputRecorder {
-  if (!encode) throw new ServiceError('internal_error', 'The job does not say how its output is kept.')
-  return { event: () => [], end: () => [], whole: (deltas) => encodeEmbeddings(deltas as EmbedEvent[], encode) }
 }

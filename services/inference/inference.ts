@@ -1,47 +1,41 @@
-import type { CountTokensResult, GenerateRequest } from '#schemas/generate.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
-import { isGenerateOutput, mergeGenerateEvents } from '#shared/kinds/generate.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import { countTokens, generate } from '#shared/kinds/generate.ts'
+import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Engines } from './engines.ts'
 import { generateWithFallback, isUpstream } from './fallback.ts'
 import { withProgress } from './progress.ts'
-import { recordCount, recordGenerate } from './recorder.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { readRequest } from './request.ts'
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Engines(ports)
-  const generate: Kind = {
-    parse: (body) => inTurns(readRequest(body)),
-    run: (body, context) => {
-      const request = body as GenerateRequest
-      const events = generateWithFallback(engines, ports, request, context)
-      return context.onProgress ? withProgress(events, request, context.onProgress) : events
-    },
-    merge: mergeGenerateEvents,
-    isOutput: isGenerateOutput,
-    openRecorder: recordGenerate,
+  const parse = (body: unknown) => inTurns(readRequest(body))
+  const kinds = {
+    generate: handle(
+      generate,
+      (request, context) => {
+        const events = generateWithFallback(engines, ports, request, context)
+        return context.onProgress ? withProgress(events, request, context.onProgress) : events
+      },
+      parse,
+    ),
+    count_tokens: handle(
+      countTokens,
+      async function* (request, context) {
+        if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
+        const counted = await engines.get(request.model).countTokens?.(request, context)
+        yield { input_tokens: counted ?? (await estimateUsage(request, '')).input_tokens }
+      },
+      parse,
+    ),
   }
-  const countTokens: Kind = {
-    parse: (body) => inTurns(readRequest(body)),
-    async *run(body, context): AsyncGenerator<CountTokensResult> {
-      const request = body as GenerateRequest
-      if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
-      const counted = await engines.get(request.model).countTokens?.(request, context)
-      yield { input_tokens: counted ?? (await estimateUsage(request, '')).input_tokens }
-    },
-    merge: () => undefined,
-    isOutput: () => true,
-    openRecorder: recordCount,
-  }
-  const kinds = { generate, count_tokens: countTokens }
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
   const pool = { name: 'inference', slots, kinds, ...modelsOf(ports.models, 'inference', 'generate', slots) } as const

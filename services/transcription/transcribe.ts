@@ -35,7 +35,7 @@ export interface Workbench {
  *
  * @throws ServiceError
  */
-export async function* transcribe(
+export async function* runTranscription(
   bench: Workbench,
   request: TranscribeRequest,
   context: AttemptContext,

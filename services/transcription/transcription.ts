@@ -1,33 +1,23 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import { TranscribeRequest } from '#schemas/transcription.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
-import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
+import { handle } from '#shared/kinds/kind.ts'
+import { transcribe } from '#shared/kinds/transcribe.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { recordTranscript } from '#shared/protocols/transcript/transcript.ts'
-import { tolerant } from '#shared/tolerant.ts'
 import { AudioShare } from './audio-share.ts'
-import { transcribe, type Workbench } from './transcribe.ts'
+import { runTranscription, type Workbench } from './transcribe.ts'
 
 /** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
 export async function startTranscription(ports: Ports): Promise<Service> {
   const bench = openWorkbench(ports)
-  const kind: Kind = {
-    parse: (body) => tolerant(TranscribeRequest).parse(body),
-    run: (body, context) => transcribe(bench, body as TranscribeRequest, context),
-    merge: mergeTranscribeEvents,
-    isOutput: isTranscribeOutput,
-    answerBytesMax: TRANSCRIPT_BYTES_MAX,
-    openRecorder: recordTranscript,
-  }
+  const kinds = { transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)) }
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
   const models = modelsOf(ports.models, 'transcription', 'transcribe', slots)
-  return await startPool(ports, { name: 'transcription', slots, kinds: { transcribe: kind }, ...models }, async () => {
+  return await startPool(ports, { name: 'transcription', slots, kinds, ...models }, async () => {
     await preparing.stop()
     await bench.close()
   })

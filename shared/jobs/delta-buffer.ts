@@ -1,13 +1,13 @@
 /** Joins a delta to the one before it; undefined when the two must stay apart. */
-export type MergeDeltas = (previous: unknown, next: unknown) => unknown
+export type MergeDeltas<Delta = unknown> = (previous: Delta, next: Delta) => Delta | undefined
 
 /** Deltas that wait for their reader, in order, merged where they can be, with their size in bytes (an estimate). */
-export class DeltaBuffer {
-  readonly #merge: MergeDeltas
-  #deltas: unknown[] = []
+export class DeltaBuffer<Delta = unknown> {
+  readonly #merge: MergeDeltas<Delta>
+  #deltas: Delta[] = []
   #bytes = 0
 
-  constructor(merge: MergeDeltas) {
+  constructor(merge: MergeDeltas<Delta>) {
     this.#merge = merge
   }
 
@@ -19,15 +19,15 @@ export class DeltaBuffer {
     return this.#bytes
   }
 
-  push(delta: unknown): void {
+  push(delta: Delta): void {
     this.#bytes += sizeOf(delta)
     const last = this.#deltas.length - 1
-    const merged = last >= 0 ? this.#merge(this.#deltas[last], delta) : undefined
+    const merged = last >= 0 ? this.#merge(this.#deltas[last] as Delta, delta) : undefined
     if (merged === undefined) this.#deltas.push(delta)
     else this.#deltas[last] = merged
   }
 
-  takeAll(): unknown[] {
+  takeAll(): Delta[] {
     const deltas = this.#deltas
     if (deltas.length > 0) this.#deltas = []
     this.#bytes = 0

@@ -1,17 +1,50 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
+import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { chatAnswer } from '#shared/protocols/chat/chat.ts'
+import { messagesAnswer } from '#shared/protocols/messages/messages.ts'
+import { tolerant } from '#shared/tolerant.ts'
+import type { Answer } from './answer.ts'
+import type { Kind } from './kind.ts'
 
 /** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
 /** Most tokens whose log probabilities a merged event holds: with twenty alternatives each takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
+/** Text generation, in the words of either protocol. */
+export const generate: Kind<GenerateRequest, GenerateEvent> = {
+  name: 'generate',
+  pool: 'inference',
+  request: GenerateRequest,
+  merge: mergeGenerateEvents,
+  // A caller would see all of it twice but the start.
+  isOutput: ({ type }) => type !== 'start',
+  answer: (endpoint) => (endpoint === '/v1/messages' ? messagesAnswer : chatAnswer),
+}
+
+const countAnswer: Answer<CountTokensResult> = {
+  whole([result]) {
+    const parsed = tolerant(CountTokensResult).safeParse(result)
+    if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
+    return { input_tokens: parsed.data.input_tokens }
+  },
+}
+
+/** Counts the tokens of a prompt (contract C.6); its one event is the result. */
+export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
+  name: 'count_tokens',
+  pool: 'inference',
+  request: GenerateRequest,
+  merge: () => undefined,
+  isOutput: () => true,
+  answer: () => countAnswer,
+}
+
 /**
  * Joins an event to the one before it when both are the same kind of text of the same choice; undefined otherwise.
  * Joining changes nothing a client can tell but the number of frames.
  */
-export function mergeGenerateEvents(previous: unknown, next: unknown): GenerateEvent | undefined {
-  const a = previous as GenerateEvent
-  const b = next as GenerateEvent
+export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): GenerateEvent | undefined {
   if (a.type === 'text' && b.type === 'text') {
     if (a.choice !== b.choice || a.text.length > MERGED_TEXT_MAX) return undefined
     const text = a.text + b.text
@@ -43,9 +76,4 @@ export function* splitLogprobs(event: GenerateEvent): Generator<GenerateEvent> {
     const logprobs = event.logprobs.slice(start, start + MERGED_LOGPROBS_MAX)
     yield { ...event, text: start === 0 ? event.text : '', logprobs }
   }
-}
-
-/** Whether an event is output that a caller would see twice if the job ran again: all but `start`. */
-export function isGenerateOutput(event: unknown): boolean {
-  return (event as GenerateEvent).type !== 'start'
 }

@@ -1,5 +1,27 @@
-import type { JobEnvelope } from '#schemas/job.ts'
-import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
+import type { z } from 'zod'
+import type { PoolName } from '#schemas/job.ts'
+import { tolerant } from '#shared/tolerant.ts'
+import type { Answer } from './answer.ts'
+
+/**
+ * A kind of job, described once for both sides of the queue: the ingress that makes such jobs and reads what comes of them, and
+ * the worker that runs them ({@link Handler}).
+ */
+export interface Kind<Request = unknown, Event = unknown> {
+  /** What to do in the pool, such as `generate`. */
+  readonly name: string
+  readonly pool: PoolName
+  /** The body of its jobs, as it travels. */
+  readonly request: z.ZodType<Request>
+  /** Bytes of a whole answer at which it is refused; default: 8 MiB. */
+  readonly answerBytesMax?: number
+  /** Joins an event to the one before it; undefined when the two must stay apart. */
+  merge(previous: Event, next: Event): Event | undefined
+  /** Whether a caller would see the event twice if the job ran again. */
+  isOutput(event: Event): boolean
+  /** How its output reads for callers of an endpoint; durable jobs are kept in these words. */
+  answer(endpoint?: string): Answer<Event>
+}
 
 /** How far a job is, for people who wait (contract H.2). */
 export interface Progress {
@@ -23,26 +45,24 @@ export interface AttemptContext {
   readonly onProgress: ((progress: Progress) => void) | undefined
 }
 
-/** Says the output of one durable job in the words of its endpoint: as objects of the wire, which are kept. */
-export interface OutputRecorder {
-  /** What a stream would send for a delta. */
-  event(delta: unknown): unknown[]
-  /** What a stream would send at a good end. */
-  end(): unknown[]
-  /** The whole answer. @throws ServiceError When the deltas are not those of a finished job */
-  whole(deltas: readonly unknown[]): unknown
+/** A kind as a worker runs it. */
+export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
+  /** The body as it is run, or a promise of it. @throws When it is not what an ingress sends */
+  parse(body: unknown): Request | Promise<Request>
+  /** Yields events until the job is done. @throws ServiceError */
+  run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
 
-/** One kind of job: how its body is read, how it runs, what its deltas are. */
-export interface Kind {
-  /** The body as it is run, or a promise of it. @throws When it is not what the ingress sends */
-  parse(body: unknown): unknown
-  /** Yields deltas until the job is done. @throws ServiceError */
-  run(body: unknown, context: AttemptContext): AsyncIterable<unknown>
-  readonly merge: MergeDeltas
-  /** Bytes of a whole answer at which it is refused; default: 8 MiB. */
-  readonly answerBytesMax?: number
-  /** Whether a caller would see the delta twice if the job ran again. */
-  isOutput(delta: unknown): boolean
-  openRecorder(job: JobEnvelope): OutputRecorder
+/**
+ * Makes a kind runnable.
+ *
+ * @param parse Default: checks the body as a whole, and ignores what newer versions add to it.
+ */
+export function handle<Request, Event>(
+  kind: Kind<Request, Event>,
+  run: Handler<Request, Event>['run'],
+  parse?: Handler<Request, Event>['parse'],
+): Handler<Request, Event> {
+  const reader = tolerant(kind.request)
+  return { ...kind, run, parse: parse ?? ((body) => reader.parse(body)) }
 }

@@ -1,5 +1,6 @@
+import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
-import type { AttemptContext, Kind } from '#shared/kinds/kind.ts'
+import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 
@@ -53,16 +54,18 @@ export class Witness {
   }
 
   /** The kind of job that every worker of the simulation runs. */
-  kindIn(process: SimulatedProcess): Kind {
+  kindIn(process: SimulatedProcess): Handler {
     return {
+      name: 'say',
+      pool: 'inference',
+      request: z.unknown(),
       parse: (body) => body,
       run: (body, context) => this.#run(process, body as Script, context),
       merge: (a, b) => ({ text: (a as Said).text + (b as Said).text }),
       isOutput: () => true,
-      openRecorder: () => ({
-        event: (delta) => [delta],
-        end: () => [],
-        whole: (deltas) => ({ text: deltas.map((delta) => (delta as Said).text).join('') }),
+      answer: () => ({
+        whole: (events) => ({ text: events.map((event) => (event as Said).text).join('') }),
+        open: () => ({ push: (event) => [{ data: JSON.stringify(event) }], end: () => [] }),
       }),
     }
   }

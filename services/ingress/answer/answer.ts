@@ -34,23 +34,29 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     call.facts.user_id = prepared.userId
     return context.limits.countUser(key.id, prepared.userId).then(() => {
       if (wishes.isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
-      return answerAttached(context, call, prepared)
+      return answerAttached(context, call, endpoint, prepared)
     })
   })
 }
 
-async function answerAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<void> {
-  const job = await submitAttached(context, call, prepared)
-  const encode = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
+async function answerAttached(
+  context: IngressContext,
+  call: Call,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+): Promise<void> {
+  const job = await submitAttached(context, call, endpoint, prepared)
+  const encode = encodeContextOf(prepared, call.requestId, job.id, job.envelope.created_at_ms)
+  const answer = endpoint.kind.answer(endpoint.path)
   const usage = new UsageCount(context, call)
   try {
-    if (prepared.stream) {
+    if (prepared.stream && answer.open) {
       const onDelta = (delta: unknown) => usage.see(delta as GenerateEvent)
-      await respondStream(call, job, prepared.openStream(encode), onDelta, context.config.slowReaderMs)
+      await respondStream(call, job, answer.open(encode), onDelta, context.config.slowReaderMs)
     } else {
       const encodeAll = (deltas: unknown[]) => {
         for (const delta of deltas) usage.see(delta as GenerateEvent)
-        return prepared.encodeWhole(deltas, encode)
+        return answer.write?.(deltas, encode) ?? answer.whole(deltas, encode)
       }
       await respondWhole(call, job, encodeAll, context.config.slowReaderMs, prepared.isText !== true)
     }
@@ -61,8 +67,13 @@ async function answerAttached(context: IngressContext, call: Call, prepared: Pre
   }
 }
 
-async function submitAttached(context: IngressContext, call: Call, prepared: PreparedCall): Promise<AttachedJob> {
-  const job = await submitJob(context, call, prepared, call.req.get('traceparent'))
+async function submitAttached(
+  context: IngressContext,
+  call: Call,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+): Promise<AttachedJob> {
+  const job = await submitJob(context, call, endpoint, prepared, call.req.get('traceparent'))
   call.facts.job_id = job.id
   // A closed connection is the only way an SDK has to say stop (contract A.7).
   const onClose = () => context.jobs.cancel(job)
@@ -81,12 +92,16 @@ async function submitAttached(context: IngressContext, call: Call, prepared: Pre
 export async function submitJob(
   context: IngressContext,
   call: Pick<Call, 'key' | 'requestId' | 'held'>,
+  { kind }: JobEndpoint,
   prepared: PreparedCall,
   traceparent: string | undefined,
 ): Promise<AttachedJob> {
   const { key, requestId, held } = call
   const body = takeBody(prepared)
-  const job = await context.jobs.submit({ ...prepared, body, tenant: key.id, requestId, traceparent })
+  const { name, pool, merge, isOutput } = kind
+  const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
+  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant: key.id }
+  const job = await context.jobs.submit({ ...spec, requestId, traceparent })
   held.shrink(job.stored && 'json' in job.stored ? job.stored.json.length * CHAR_BYTES : 0)
   return job
 }

@@ -1,10 +1,9 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { encodeContextOf, type PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { leaveOf } from './durable.ts'
 import { formatOf } from './errors-http.ts'
 import { respondBody, respondStream } from './respond.ts'
@@ -57,13 +56,11 @@ export async function respondRecorded(
   context: IngressContext,
   call: Call,
   jobs: DurableJobs,
-  prepared: PreparedCall,
   job: DurableJob,
 ): Promise<void> {
   const signal = leaveOf(context, call)
-  const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.created_at_ms))
   await using source = new RecordedOutput(jobs, call, job, signal)
-  await respondStream(call, source, new FrameEncoder(encoder, job.endpoint), () => {}, context.config.slowReaderMs)
+  await respondStream(call, source, recordedStream(job.endpoint), () => {}, context.config.slowReaderMs)
 }
 
 /** The recorded output of one job, as `respondStream` reads it. Dispose it: who stops early is still subscribed. */
@@ -122,32 +119,15 @@ export class RecordedOutput implements AsyncDisposable {
   }
 }
 
-/** Frames recorded chunks again. */
-class FrameEncoder implements StreamEncoder {
-  readonly #encoder: StreamEncoder
-  readonly #isNamed: boolean
-
-  constructor(encoder: StreamEncoder, endpoint: string) {
-    this.#encoder = encoder
-    this.#isNamed = formatOf(endpoint) === 'anthropic'
-  }
-
-  event(chunk: unknown): string {
-    const name = this.#isNamed ? `event: ${(chunk as { type: string }).type}\n` : ''
-    return `${name}data: ${JSON.stringify(chunk)}\n\n`
-  }
-
-  /** The last chunk is recorded as well; only chat's end mark is not. */
-  end(): string {
-    return this.#isNamed ? '' : 'data: [DONE]\n\n'
-  }
-
-  error(error: ServiceError): string {
-    return this.#encoder.error(error)
-  }
-
-  keepAlive(): string {
-    return this.#encoder.keepAlive()
+/** What was kept are the messages of the stream, without the names that one format gives them. */
+function recordedStream(endpoint: string): AnswerStream {
+  const isNamed = formatOf(endpoint) === 'anthropic'
+  return {
+    push(chunk): Frame[] {
+      const data = JSON.stringify(chunk)
+      return [isNamed ? { event: (chunk as { type: string }).type, data } : { data }]
+    },
+    end: () => [],
   }
 }
 

@@ -1,6 +1,6 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
+import { encodeOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { idempotencyOf } from '#services/ingress/jobs/idempotency.ts'
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import type { JobWishes } from '#services/ingress/jobs/wishes.ts'
@@ -116,6 +116,9 @@ export async function createJob(
   const { idempotencyKey, isAsync, ...more } = wishes
   const spec = {
     ...prepared,
+    pool: endpoint.kind.pool,
+    kind: endpoint.kind.name,
+    encode: encodeOf(prepared, call.requestId),
     metadata: prepared.metadata,
     ...definedOf(more),
     deadlineInMs: wishes.deadlineInMs,
@@ -232,7 +235,7 @@ async function respondEnd(
   prepared: PreparedCall,
   job: DurableJob,
 ): Promise<void> {
-  if (prepared.stream) await respondRecorded(context, call, jobs, prepared, job)
+  if (prepared.stream) await respondRecorded(context, call, jobs, job)
   else await respondResult(context, call, jobs, job, prepared.isText !== true)
 }
 

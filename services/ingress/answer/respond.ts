@@ -1,8 +1,9 @@
 import type { Call } from '#services/ingress/call.ts'
+import { failureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf } from '#shared/protocols/json-text.ts'
-import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import { errorBody } from './errors-http.ts'
 import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 
@@ -50,11 +51,11 @@ interface Output {
 export async function respondStream(
   call: Call,
   job: Output,
-  encoder: StreamEncoder,
+  answer: AnswerStream,
   onDelta: (delta: unknown) => void,
   slowReaderMs: number,
 ): Promise<void> {
-  const stream = new EventStream(call, encoder, slowReaderMs)
+  const stream = new EventStream(call, slowReaderMs)
   try {
     for (;;) {
       const deltas = await job.next()
@@ -63,12 +64,12 @@ export async function respondStream(
       let text = ''
       for (const delta of deltas) {
         onDelta(delta)
-        text += encoder.event(delta as never)
+        text += textOf(answer.push(delta))
       }
       // What comes before output (the start of a message) waits for it: the attempt may still fail cleanly.
       await stream.write(text, job.firstOutputAtMs !== undefined)
     }
-    await stream.write(encoder.end(), true)
+    await stream.write(textOf(answer.end()) + SSE_END[call.format], true)
     endWithin(call.res, slowReaderMs, '', call.noteFailure)
   } catch (error) {
     if (!call.res.headersSent) throw error
@@ -78,18 +79,22 @@ export async function respondStream(
   }
 }
 
+function textOf(frames: readonly Frame[]): string {
+  let text = ''
+  for (const frame of frames) text += sseText(frame)
+  return text
+}
+
 /** The response of one stream: head held back, keep-alives, and waiting for a slow reader. */
 class EventStream {
   readonly #call: Call
-  readonly #encoder: StreamEncoder
   readonly #slowReaderMs: number
   readonly #headTimer: NodeJS.Timeout
   #keepAlive: NodeJS.Timeout | undefined
   #held = ''
 
-  constructor(call: Call, encoder: StreamEncoder, slowReaderMs: number) {
+  constructor(call: Call, slowReaderMs: number) {
     this.#call = call
-    this.#encoder = encoder
     this.#slowReaderMs = slowReaderMs
     this.#headTimer = setTimeout(() => this.#open(), HEAD_WAIT_MS)
   }
@@ -107,8 +112,9 @@ class EventStream {
 
   fail(error: ServiceError): void {
     const patienceMs = error.code === 'slow_reader' ? LAST_WORDS_MS : this.#slowReaderMs
-    this.#call.noteFailure(error)
-    endWithin(this.#call.res, patienceMs, this.#held + this.#encoder.error(error))
+    const { res, format, requestId, noteFailure } = this.#call
+    noteFailure(error)
+    endWithin(res, patienceMs, this.#held + sseText(failureFrame(error, format, requestId)))
   }
 
   close(): void {
@@ -117,12 +123,12 @@ class EventStream {
   }
 
   #open(): void {
-    const { res } = this.#call
+    const { res, format } = this.#call
     if (res.headersSent || res.destroyed) return
     clearTimeout(this.#headTimer)
     writeStreamHead(this.#call)
     this.#keepAlive = setInterval(() => {
-      if (!res.writableNeedDrain && !res.writableEnded) res.write(this.#encoder.keepAlive())
+      if (!res.writableNeedDrain && !res.writableEnded) res.write(SSE_KEEP_ALIVE[format])
     }, KEEP_ALIVE_MS)
   }
 }

@@ -5,7 +5,17 @@ import { excerpt } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 
-/** Rules that both protocols check once the model is known. */
+/** What decoding a prompt needs to know about the service, and rules that both protocols check once the model is known. */
+
+/** What decoding needs to know about the service. */
+export interface DecodeContext {
+  /** Finds a model by id or alias. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
+  readonly getModel: (id: string) => ModelConfig
+  /** Messages format: refuse turns that do not alternate (contract C.3). */
+  readonly strictTurns: boolean
+  /** Remote image URLs are allowed (contract B.2); data: URLs always are. */
+  readonly remoteImages: boolean
+}
 
 /** Refuses a field. @throws ServiceError always */
 export function refuse(code: ErrorCode, param: string, message: string): never {

@@ -2,15 +2,14 @@ import { ServiceError } from '#shared/error.ts'
 import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
-import { chatCompletions, messages } from './generate.ts'
-import { countTokens } from './messages/count-tokens.ts'
+import { chatCompletions, messages, messagesCount } from './generate.ts'
 import { transcriptions } from './transcription/transcription.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,
   messages,
-  countTokens,
+  messagesCount,
   embeddings,
   transcriptions,
   code,

@@ -1,23 +1,29 @@
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import type { Pieces } from '#services/ingress/body/pieces.ts'
 import type { IngressContext, WireFormat } from '#services/ingress/call.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import { isGenerateOutput, mergeGenerateEvents } from '#shared/kinds/generate.ts'
-import { chatProtocol } from './chat/chat.ts'
+import { countTokens, generate } from '#shared/kinds/generate.ts'
+import { decodeChat } from './chat/decode.ts'
+import type { DecodeContext } from './decode.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
-import { messagesProtocol, parseVersion, parseWishesUpstream } from './messages/messages.ts'
+import { decodeCount, decodeMessages } from './messages/decode.ts'
+import { parseVersion, parseWishesUpstream } from './messages/headers.ts'
 import { getModel } from './model.ts'
-import type { Protocol } from './protocol.ts'
+
+/** Counting is quick or it fails. */
+const COUNT_TIMEOUT_MS = 30_000
 
 /** POST /v1/chat/completions (contract B). */
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
+  kind: generate,
   canStream: () => true,
   async prepare(context, caller, body) {
     const chat = body as { stream_options?: { include_usage?: unknown }; metadata?: Record<string, string> } | null
-    const includeUsage = chat?.stream_options?.include_usage === true
-    const call = await prepareGenerate(context, caller, chatProtocol, 'openai', body, { includeUsage, version: '' })
-    return { ...call, metadata: chat?.metadata ?? undefined }
+    const call = await prepareGenerate(context, caller, decodeChat, withoutJobFields(body, 'openai'))
+    const include_usage = chat?.stream_options?.include_usage === true
+    return { ...call, encode: { include_usage }, metadata: chat?.metadata ?? undefined }
   },
 }
 
@@ -25,49 +31,51 @@ export const chatCompletions: JobEndpoint = {
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',
+  kind: generate,
   canStream: () => true,
-  prepare(context, caller, body) {
-    const version = parseVersion(caller.headers)
-    const anthropic = parseWishesUpstream(caller.headers)
-    const options = { includeUsage: true, version, anthropic }
-    return prepareGenerate(context, caller, messagesProtocol, 'anthropic', body, options)
+  prepare: (context, caller, body) =>
+    prepareMessages(context, caller, decodeMessages, withoutJobFields(body, 'anthropic')),
+}
+
+/** POST /v1/messages/count_tokens (contract C.6): counted by the engine's own tokenizer, as a job of its pool. */
+export const messagesCount: JobEndpoint = {
+  path: '/v1/messages/count_tokens',
+  format: 'anthropic',
+  kind: countTokens,
+  async prepare(context, caller, body) {
+    return { ...(await prepareMessages(context, caller, decodeCount, body)), timeoutMs: COUNT_TIMEOUT_MS }
   },
 }
 
-/** The same for both protocols: decode, and encode what comes back. */
+type Decode = (body: unknown, context: DecodeContext) => Pieces<GenerateRequest>
+
+async function prepareMessages(
+  context: IngressContext,
+  caller: Caller,
+  decode: Decode,
+  body: unknown,
+): Promise<PreparedCall> {
+  const version = parseVersion(caller.headers)
+  const anthropic = parseWishesUpstream(caller.headers)
+  const { body: request, ...call } = await prepareGenerate(context, caller, decode, body)
+  return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }
+}
+
+/** The same for both protocols. */
 async function prepareGenerate(
   context: IngressContext,
   caller: Caller,
-  protocol: Protocol,
-  format: WireFormat,
+  decode: Decode,
   body: unknown,
-  options: { includeUsage: boolean; version: string; anthropic?: GenerateRequest['anthropic'] },
-): Promise<PreparedCall> {
-  const decoding = protocol.decode(withoutJobFields(body, format), {
+): Promise<PreparedCall & { body: GenerateRequest }> {
+  const decoding = decode(body, {
     getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: context.config.strictTurns,
     remoteImages: context.config.remoteImages,
   })
-  const decoded = await inTurns(decoding)
-  const request = options.anthropic ? { ...decoded, anthropic: options.anthropic } : decoded
-  return {
-    pool: 'inference',
-    kind: 'generate',
-    model: request.model,
-    body: request,
-    stream: request.stream,
-    timeoutMs: context.config.requestTimeoutMs,
-    encode: {
-      request_id: caller.requestId,
-      model: request.model,
-      include_usage: options.includeUsage,
-      version: options.version,
-    },
-    merge: mergeGenerateEvents,
-    isOutput: isGenerateOutput,
-    encodeWhole: (deltas, encode) => protocol.encodeWhole(deltas as GenerateEvent[], encode),
-    openStream: (encode) => protocol.openStream(encode),
-  }
+  const request = await inTurns(decoding)
+  const { model, stream } = request
+  return { model, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
 /** `background`, and outside of chat also `store`, belong to the job: an upstream would refuse them. */

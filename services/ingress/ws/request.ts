@@ -9,9 +9,8 @@ import { encodeContextOf, type JobEndpoint, type PreparedCall } from '#services/
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { JobWishes, jobFieldsOf } from '#services/ingress/jobs/wishes.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
-import { unfinished } from '#shared/protocols/encode.ts'
+import type { AnswerStream } from '#shared/kinds/answer.ts'
 import { jsonTextOf } from '#shared/protocols/json-text.ts'
-import { dataOf } from '#shared/protocols/protocol.ts'
 import { runDurable } from './durable.ts'
 import { CANCELLED, type Ending, type Exchange, STREAMED } from './exchange.ts'
 
@@ -62,7 +61,7 @@ function perform(
     return context.limits.countUser(key.id, prepared.userId).then(() => {
       if (exchange.isStopped) return CANCELLED
       if (wishes.isDurable) return runDurable(context, exchange, endpoint, prepared, body, wishes, wanted)
-      return runAttached(context, exchange, prepared)
+      return runAttached(context, exchange, endpoint, prepared)
     })
   })
 }
@@ -72,17 +71,26 @@ function bodyOf({ body }: CreateRequest, endpoint: JobEndpoint): Record<string, 
   return endpoint.canStream?.(body) ? { ...body, stream: body.stream ?? true } : body
 }
 
-async function runAttached(context: IngressContext, exchange: Exchange, prepared: PreparedCall): Promise<Ending> {
+async function runAttached(
+  context: IngressContext,
+  exchange: Exchange,
+  endpoint: JobEndpoint,
+  prepared: PreparedCall,
+): Promise<Ending> {
   exchange.isAttached = true
-  const job = await submitJob(context, exchange, prepared, exchange.headers.traceparent?.toString())
+  const job = await submitJob(context, exchange, endpoint, prepared, exchange.headers.traceparent?.toString())
   const cancel = () => context.jobs.cancel(job)
   exchange.stopped.addEventListener('abort', cancel, { once: true })
   if (exchange.isStopped) cancel()
   exchange.accept(job.id)
   const usage = new UsageCount(context, exchange)
   try {
-    if (prepared.stream) return await sendStream(exchange, job, prepared, usage)
-    return await takeWhole(job, prepared, usage)
+    const encode = encodeContextOf(prepared, exchange.requestId, job.id, job.envelope.created_at_ms)
+    const answer = endpoint.kind.answer(endpoint.path)
+    if (prepared.stream && answer.open) return await sendStream(exchange, job, answer.open(encode), usage)
+    const all = await takeAll(job, usage)
+    const body = await (answer.write?.(all, encode) ?? answer.whole(all, encode))
+    return { type: 'completed', status: 200, body: jsonTextOf(body) }
   } finally {
     usage.end()
     noteJob(context, exchange, job)
@@ -94,27 +102,23 @@ async function runAttached(context: IngressContext, exchange: Exchange, prepared
 async function sendStream(
   exchange: Exchange,
   job: AttachedJob,
-  prepared: PreparedCall,
+  answer: AnswerStream,
   usage: UsageCount,
 ): Promise<Ending> {
-  const encoder = prepared.openStream(encodeContextOf(prepared, job.id, job.envelope.created_at_ms))
   for (;;) {
     const deltas = await job.next()
     if (exchange.isStopped) return CANCELLED
     if (!deltas) break
     for (const delta of deltas) {
       usage.see(delta as GenerateEvent)
-      for (const event of dataOf(encoder.event(delta as GenerateEvent))) await exchange.sendEvent(event)
+      for (const { data } of answer.push(delta)) await exchange.sendEvent(data)
     }
   }
-  const last = dataOf(encoder.end())
-  // An encoder says an error where the end should be when its engine did not finish.
-  if (last.some((event) => 'error' in JSON.parse(event))) throw unfinished()
-  for (const event of last) await exchange.sendEvent(event)
+  for (const { data } of answer.end()) await exchange.sendEvent(data)
   return STREAMED
 }
 
-async function takeWhole(job: AttachedJob, prepared: PreparedCall, usage: UsageCount): Promise<Ending> {
+async function takeAll(job: AttachedJob, usage: UsageCount): Promise<unknown[]> {
   const all: unknown[] = []
   // Until undefined, since a failure comes after the deltas before it.
   for (let deltas = await job.next(); deltas; deltas = await job.next()) {
@@ -123,6 +127,5 @@ async function takeWhole(job: AttachedJob, prepared: PreparedCall, usage: UsageC
       all.push(delta)
     }
   }
-  const context = encodeContextOf(prepared, job.id, job.envelope.created_at_ms)
-  return { type: 'completed', status: 200, body: jsonTextOf(await prepared.encodeWhole(all, context)) }
+  return all
 }

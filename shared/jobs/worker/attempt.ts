@@ -4,7 +4,7 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { BodyRoom, FetchedBody } from './body-room.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
@@ -28,14 +28,14 @@ type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
  */
 export class Attempt {
   readonly job: JobEnvelope
-  readonly #kind: Kind
+  readonly #kind: Handler
   readonly #sink: AttemptSink
   readonly #log: Log
   readonly #abort = new AbortController()
   #pause: PromiseWithResolvers<void> | undefined
   #hasOutput = false
 
-  constructor(job: JobEnvelope, kind: Kind, sink: AttemptSink, log: Log) {
+  constructor(job: JobEnvelope, kind: Handler, sink: AttemptSink, log: Log) {
     this.job = job
     this.#kind = kind
     this.#sink = sink

@@ -1,7 +1,7 @@
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
@@ -19,7 +19,7 @@ const PULL_MS = 1_000
 /** What {@link Claims} need. */
 export interface ClaimsOptions {
   readonly pool: PoolName
-  readonly kinds: Readonly<Record<string, Kind>>
+  readonly kinds: Readonly<Record<string, Handler>>
   readonly log: Log
   readonly presence: Presence
   readonly runs: DurableRuns
@@ -48,7 +48,7 @@ export class Claims {
    * acknowledged all the same, for what still waits is claimed when there is room, or published again; so the broker never
    * reaches its own limit of deliveries.
    */
-  async onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Kind): Promise<void> {
+  async onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): Promise<void> {
     const { presence, rooms, runs, taking } = this.#options
     const room = rooms.of(envelope)
     if (this.#mustWait(lane, room)) {
@@ -106,7 +106,7 @@ export class Claims {
     if (claimed) taking.free()
   }
 
-  async #run(lane: Lane, kind: Kind, { job, sink }: ClaimedJob): Promise<void> {
+  async #run(lane: Lane, kind: Handler, { job, sink }: ClaimedJob): Promise<void> {
     const { attempts, log, runs } = this.#options
     const attempt = new Attempt(job, kind, sink, log)
     sink.onStop = (reason) => {

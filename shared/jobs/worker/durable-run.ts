@@ -1,11 +1,12 @@
 import type { ErrorBody } from '#schemas/error.ts'
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { RetryBudget } from '#shared/jobs/retry-budget.ts'
-import type { Kind, OutputRecorder, Progress } from '#shared/kinds/kind.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
@@ -62,7 +63,8 @@ export class DurableRun implements AttemptSink {
   readonly #run: Omit<Run, 'chunk'>
   readonly #tries: number
   readonly #options: RunOptions
-  readonly #recorder: OutputRecorder
+  readonly #kind: Kind
+  #stream: AnswerStream | undefined
   readonly #whole: DeltaBuffer
   readonly #bytesMax: number
   readonly #pending: DeltaBuffer
@@ -81,7 +83,7 @@ export class DurableRun implements AttemptSink {
     this.#run = { id: job.id, attempt: job.attempt, owner }
     this.#tries = moved.job.tries
     this.#options = options
-    this.#recorder = kind.openRecorder(job)
+    this.#kind = kind
     this.#whole = new DeltaBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new DeltaBuffer(kind.merge)
@@ -105,9 +107,9 @@ export class DurableRun implements AttemptSink {
   async completed(): Promise<void> {
     await this.#stopFlushing()
     const deltas = this.#whole.takeAll()
-    const result = this.#recorder.whole(deltas)
+    const result = await this.#answer.whole(deltas, this.#encode)
     const output = this.#takeOutput()
-    if (this.#job.stream) output.push(...this.#recorder.end().map(outputOf))
+    if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, deltas)
     await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
   }
@@ -183,7 +185,8 @@ export class DurableRun implements AttemptSink {
   }
 
   #takeOutput(): NewEvent[] {
-    const output: NewEvent[] = this.#pending.takeAll().flatMap((delta) => this.#recorder.event(delta).map(outputOf))
+    const output: NewEvent[] = []
+    for (const delta of this.#pending.takeAll()) output.push(...(this.#open()?.push(delta) ?? []).map(outputOf))
     if (this.#progress && Date.now() - this.#progressAtMs >= PROGRESS_MS) {
       const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
       output.push({ type: 'job.progress', data: { progress } })
@@ -191,6 +194,22 @@ export class DurableRun implements AttemptSink {
       this.#progressAtMs = Date.now()
     }
     return output
+  }
+
+  /** The words its caller would get: those of the endpoint it stands for. */
+  get #answer(): Answer {
+    return this.#kind.answer(this.#job.endpoint)
+  }
+
+  /** @throws ServiceError `internal_error` for a job that nothing of ours has made */
+  get #encode(): EncodeContext {
+    if (this.#job.encode) return this.#job.encode
+    throw new ServiceError('internal_error', 'The job does not say how its output is kept.')
+  }
+
+  #open(): AnswerStream | undefined {
+    this.#stream ??= this.#answer.open?.(this.#encode)
+    return this.#stream
   }
 
   async #write(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
@@ -236,8 +255,9 @@ function usageOf(result: unknown, deltas: readonly unknown[]): unknown {
   return last ? { ...last.usage, ...said } : said
 }
 
-function outputOf(chunk: unknown): NewEvent {
-  return { type: 'job.output.delta', data: { chunk } }
+/** What is kept is the message, whichever wire it will be read on. */
+function outputOf({ data }: Frame): NewEvent {
+  return { type: 'job.output.delta', data: { chunk: JSON.parse(data) } }
 }
 
 /** Resolves after a time, or when `signal` aborts. */

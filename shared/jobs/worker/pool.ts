@@ -6,7 +6,7 @@ import { newId } from '#shared/id.ts'
 import { unpackJob } from '#shared/jobs/body.ts'
 import { type Peer, Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
 import { Attempt } from './attempt.ts'
@@ -32,7 +32,7 @@ const LANES: readonly Priority[] = ['normal', 'low']
 export interface PoolDefinition {
   readonly name: PoolName
   readonly slots: number
-  readonly kinds: Readonly<Record<string, Kind>>
+  readonly kinds: Readonly<Record<string, Handler>>
   /** Ids and aliases of the models it can run; default: whichever is asked for. */
   readonly models?: Iterable<string>
   /** Models of which fewer jobs can run at once than there are slots. */
@@ -199,7 +199,7 @@ export class Pool {
     else delivery.acknowledge()
   }
 
-  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Kind): void {
+  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const attempts = this.#attempts
     if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
     if (this.#isOrphan(job)) {
@@ -228,7 +228,7 @@ export class Pool {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
-  #kindOf(job: JobEnvelope): Kind | undefined {
+  #kindOf(job: JobEnvelope): Handler | undefined {
     const { kinds } = this.#definition
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }

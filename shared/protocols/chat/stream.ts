@@ -1,19 +1,17 @@
 import type { ChatDelta } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
-import { openaiErrorBody } from '#shared/protocols/errors.ts'
-import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
 
 /**
  * Encodes one stream of chat completion chunks (contract B.7; golden rules 0.1–0.5).
  *
  * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
- * All of a frame but the text is made once for each choice, because `event` runs for every token of every stream.
+ * All of a chunk but the text is made once for each choice, because `push` runs for every token of every stream.
  */
-export class ChatStream implements StreamEncoder {
+export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #choices: ChoiceStream[] = []
   readonly #tail: string
@@ -22,18 +20,18 @@ export class ChatStream implements StreamEncoder {
 
   constructor(context: EncodeContext) {
     this.#context = context
-    this.#tail = context.include_usage ? '],"usage":null}\n\n' : ']}\n\n'
+    this.#tail = context.include_usage ? '],"usage":null}' : ']}'
     this.#head = this.#headFor(context.model, '')
   }
 
-  event(event: GenerateEvent): string {
+  push(event: GenerateEvent): Frame[] {
     switch (event.type) {
       case 'start':
         this.#head = this.#headFor(event.model, event.fingerprint ?? '')
-        return ''
+        return []
       case 'usage':
         this.#usage = event.usage
-        return ''
+        return []
       case 'text':
       case 'refusal':
       case 'reasoning':
@@ -43,34 +41,22 @@ export class ChatStream implements StreamEncoder {
         return this.#choice(event.choice).encode(event)
       // A newer worker says more than this version can tell.
       default:
-        return ''
+        return []
     }
   }
 
-  end(): string {
-    if (this.#choices.length === 0 || this.#choices.some((choice) => !choice.isFinished)) {
-      return this.error(unfinished())
-    }
-    const usage =
-      this.#context.include_usage && this.#usage !== undefined
-        ? `${this.#head}],"usage":${JSON.stringify(chatUsage(this.#usage))}}\n\n`
-        : ''
-    return `${usage}data: [DONE]\n\n`
-  }
-
-  error(error: ServiceError): string {
-    return `data: ${JSON.stringify(openaiErrorBody(error))}\n\n`
-  }
-
-  keepAlive(): string {
-    return ': keep-alive\n\n'
+  /** @throws ServiceError `upstream_error` when a choice has no finish */
+  end(): Frame[] {
+    if (this.#choices.length === 0 || this.#choices.some((choice) => !choice.isFinished)) throw unfinished()
+    if (!this.#context.include_usage || this.#usage === undefined) return []
+    return [{ data: `${this.#head}],"usage":${JSON.stringify(chatUsage(this.#usage))}}` }]
   }
 
   #headFor(model: string, fingerprint: string): string {
     const { call_id, created_at } = this.#context
     const id = JSON.stringify(`chatcmpl-${call_id}`)
     const names = `"model":${JSON.stringify(model)},"system_fingerprint":${JSON.stringify(fingerprint)}`
-    return `data: {"id":${id},"object":"chat.completion.chunk","created":${created_at},${names},"choices":[`
+    return `{"id":${id},"object":"chat.completion.chunk","created":${created_at},${names},"choices":[`
   }
 
   #choice(index: number): ChoiceStream {
@@ -113,42 +99,47 @@ class ChoiceStream {
     this.#tail = tail
   }
 
-  encode(event: ChoiceEvent): string {
+  encode(event: ChoiceEvent): Frame[] {
+    const out: Frame[] = []
     switch (event.type) {
       case 'text':
-        return this.#text(this.#texts.push(event.text), event.logprobs)
+        this.#text(out, this.#texts.push(event.text), event.logprobs)
+        break
       case 'tool_arguments':
-        return this.#arguments(event.call, this.#call(event.call).characters.push(event.text))
+        this.#arguments(out, event.call, this.#call(event.call).characters.push(event.text))
+        break
       case 'reasoning':
-        return this.#delta('reasoning_content', this.#thoughts.push(event.text))
+        this.#delta(out, 'reasoning_content', this.#thoughts.push(event.text))
+        break
       case 'refusal':
-        return this.#delta('refusal', this.#refusals.push(event.text))
+        this.#delta(out, 'refusal', this.#refusals.push(event.text))
+        break
       case 'tool_call':
-        return this.#toolCall(event.call, event.id, event.name)
+        this.#toolCall(out, event.call, event.id, event.name)
+        break
       case 'finish':
-        return this.#finish(event)
+        this.#finish(out, event)
     }
+    return out
   }
 
-  #text(text: string, logprobs?: readonly Logprob[]): string {
-    if (logprobs !== undefined && logprobs.length > 0) return this.#textWithLogprobs(text, logprobs)
-    if (text === '') return ''
-    const frame = this.#textOpen + JSON.stringify(text) + this.#textClose
-    return this.#hasRole ? frame : this.#role('') + frame
-  }
-
-  #textWithLogprobs(text: string, logprobs: readonly Logprob[]): string {
+  #text(out: Frame[], text: string, logprobs?: readonly Logprob[]): void {
+    const hasLogprobs = logprobs !== undefined && logprobs.length > 0
+    if (text === '' && !hasLogprobs) return
+    this.#role(out, '')
+    const open = this.#textOpen + JSON.stringify(text)
+    if (!hasLogprobs) return void out.push({ data: open + this.#textClose })
     const content = JSON.stringify({ content: logprobs, refusal: null })
-    const frame = `${this.#textOpen}${JSON.stringify(text)}},"logprobs":${content},"finish_reason":null}${this.#tail}`
-    return this.#role('') + frame
+    out.push({ data: `${open}},"logprobs":${content},"finish_reason":null}${this.#tail}` })
   }
 
-  #delta(field: 'reasoning_content' | 'refusal', text: string): string {
-    if (text === '') return ''
-    return this.#role(field === 'refusal' ? null : '') + this.#frame({ [field]: text })
+  #delta(out: Frame[], field: 'reasoning_content' | 'refusal', text: string): void {
+    if (text === '') return
+    this.#role(out, field === 'refusal' ? null : '')
+    this.#chunk(out, { [field]: text })
   }
 
-  #toolCall(call: number, id: string, name: string): string {
+  #toolCall(out: Frame[], call: number, id: string, name: string): void {
     this.#call(call)
     const named = { name: name.toWellFormed(), arguments: '' }
     const first = {
@@ -156,13 +147,14 @@ class ChoiceStream {
       id: id || makeCallId('call_', this.#callId, this.index, call),
       type: 'function' as const,
     }
-    return this.#role(null) + this.#frame({ tool_calls: [{ ...first, function: named }] })
+    this.#role(out, null)
+    this.#chunk(out, { tool_calls: [{ ...first, function: named }] })
   }
 
-  #arguments(call: number, text: string): string {
-    if (text === '') return ''
+  #arguments(out: Frame[], call: number, text: string): void {
+    if (text === '') return
     this.#call(call).isEmpty = false
-    return this.#frame({ tool_calls: [{ index: call, function: { arguments: text } }] })
+    this.#chunk(out, { tool_calls: [{ index: call, function: { arguments: text } }] })
   }
 
   #call(call: number): CallStream {
@@ -173,35 +165,35 @@ class ChoiceStream {
     return made
   }
 
-  #finish(event: FinishEvent): string {
-    const rest = this.#flush(event.reason)
+  #finish(out: Frame[], event: FinishEvent): void {
+    this.#flush(out, event.reason)
     this.isFinished = true
     const reason = chatFinish(event.reason, this.#calls.size > 0)
     const filter = JSON.stringify(filterResults(event))
     const end = `{},"logprobs":null,"finish_reason":"${reason}","content_filter_results":${filter}}${this.#tail}`
-    return rest + this.#role('') + this.#open + end
+    this.#role(out, '')
+    out.push({ data: this.#open + end })
   }
 
   /** Half characters that were held back; and `{}` for calls without arguments, which must parse (contract B.4). */
-  #flush(reason: FinishReason): string {
-    let frames = this.#delta('reasoning_content', this.#thoughts.flush())
-    frames += this.#delta('refusal', this.#refusals.flush())
-    frames += this.#text(this.#texts.flush())
+  #flush(out: Frame[], reason: FinishReason): void {
+    this.#delta(out, 'reasoning_content', this.#thoughts.flush())
+    this.#delta(out, 'refusal', this.#refusals.flush())
+    this.#text(out, this.#texts.flush())
     for (const [call, { characters, isEmpty }] of this.#calls) {
       const rest = characters.flush()
-      frames += this.#arguments(call, rest === '' && isEmpty && reason !== 'length' ? '{}' : rest)
+      this.#arguments(out, call, rest === '' && isEmpty && reason !== 'length' ? '{}' : rest)
     }
-    return frames
   }
 
   /** The chunk with the role, once: clients concatenate strings, so a second role reads `assistantassistant`. */
-  #role(content: string | null): string {
-    if (this.#hasRole) return ''
+  #role(out: Frame[], content: string | null): void {
+    if (this.#hasRole) return
     this.#hasRole = true
-    return this.#frame({ role: 'assistant', content, refusal: null })
+    this.#chunk(out, { role: 'assistant', content, refusal: null })
   }
 
-  #frame(delta: ChatDelta): string {
-    return this.#open + JSON.stringify(delta) + this.#close
+  #chunk(out: Frame[], delta: ChatDelta): void {
+    out.push({ data: this.#open + JSON.stringify(delta) + this.#close })
   }
 }

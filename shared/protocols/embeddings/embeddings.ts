@@ -2,8 +2,12 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
+import type { Answer } from '#shared/kinds/answer.ts'
 import { JsonText } from '#shared/protocols/json-text.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
+
+/** Vectors as `POST /v1/embeddings` says them. */
+export const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
 /**
  * The answer of `POST /v1/embeddings` (contract E) from all events of its job.
@@ -73,21 +77,4 @@ function numbersOf(text: string): number[] {
 
 function incomplete(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
-}
-
-/** Characters of base64 at which two pieces stay apart: a piece of output may have 512 KiB of JSON. */
-const PIECE_CHARS_MAX = 64 * 1024
-
-/** Joins vectors that follow each other while they are few; undefined when the two stay apart. */
-export function mergeEmbedEvents(previous: unknown, next: unknown): EmbedEvent | undefined {
-  const [a, b] = [previous as EmbedEvent, next as EmbedEvent]
-  if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
-  if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined
-  return { ...a, vectors: [...a.vectors, ...b.vectors] }
-}
-
-function charsOf(texts: readonly string[]): number {
-  let chars = 0
-  for (const text of texts) chars += text.length
-  return chars
 }

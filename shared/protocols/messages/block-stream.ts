@@ -1,108 +1,108 @@
 import type { OutputBlock } from '#schemas/messages.ts'
+import type { Frame } from '#shared/kinds/answer.ts'
 import { WholeCharacters } from '#shared/protocols/encode.ts'
 import { parseInput } from './encode.ts'
+
+/** What keeps a connection alive, and follows the first block's start as upstream does it. */
+const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
+
+/** One event of the messages format: its name is always its type (rule 0.7). */
+export function frame(data: { type: string }): Frame {
+  return { event: data.type, data: JSON.stringify(data) }
+}
 
 /**
  * The content blocks of one messages stream: start, deltas, stop, strictly one after another (contract C.5).
  *
  * Engines may let blocks overlap, as the chat format allows for tool calls. Then one block is open, its deltas go out at
  * once, and the others wait with theirs. A text is over when anything else begins; a tool call when its arguments spell
- * a whole object. What waits is bounded by the answer's own length.
+ * a whole object. What waits is bounded by the answer's own length. Each call adds what it says to `out`.
  */
 export class BlockStream {
-  readonly #onStart: () => string
   readonly #calls = new Map<number, Block>()
   readonly #waiting: Block[] = []
   #current: Block | undefined
   #index = 0
 
-  /** @param onStart gives what to write right after each block's start */
-  constructor(onStart: () => string) {
-    this.#onStart = onStart
-  }
-
-  /** Frames for a piece of text; `open` makes the block if it begins one. */
-  text(text: string, open: () => OutputBlock): string {
-    if (text === '') return ''
+  /** A piece of text; `open` makes the block if it begins one. */
+  text(out: Frame[], text: string, open: () => OutputBlock): void {
+    if (text === '') return
     const last = this.#last()
-    if (last?.kind === 'text') return this.#feed(last, text)
-    return this.#appendAndFeed(new Block('text', open()), text)
+    if (last?.kind === 'text') this.#feed(out, last, text)
+    else this.#appendAndFeed(out, new Block('text', open()), text)
   }
 
-  /** Frames for a piece of thought. A signature closes its block: thoughts after it begin another one. */
-  thinking(text: string, signature: string | undefined): string {
-    if (text === '' && signature === undefined) return ''
+  /** A piece of thought. A signature closes its block: thoughts after it begin another one. */
+  thinking(out: Frame[], text: string, signature: string | undefined): void {
+    if (text === '' && signature === undefined) return
     const last = this.#last()
     const isOpen = last?.kind === 'thinking' && (last.signature === '' || text === '')
     const block = isOpen ? last : new Block('thinking', { type: 'thinking', thinking: '', signature: '' })
     block.signature += signature ?? ''
-    return isOpen ? this.#feed(block, text) : this.#appendAndFeed(block, text)
+    if (isOpen) this.#feed(out, block, text)
+    else this.#appendAndFeed(out, block, text)
   }
 
-  /** Frames for a thought that only its model can read. */
-  redacted(data: string): string {
-    return this.#append(new Block('redacted', { type: 'redacted_thinking', data }))
+  /** A thought that only its model can read. */
+  redacted(out: Frame[], data: string): void {
+    this.#append(out, new Block('redacted', { type: 'redacted_thinking', data }))
   }
 
-  /** Frames for the start of a tool call. */
-  tool(call: number, opening: OutputBlock): string {
+  /** The start of a tool call. */
+  tool(out: Frame[], call: number, opening: OutputBlock): void {
     const block = new Block('tool', opening)
     this.#calls.set(call, block)
-    return this.#append(block)
+    this.#append(out, block)
   }
 
-  /** Frames for a piece of a call's arguments; none for a call that never began. */
-  argumentsOf(call: number, text: string): string {
+  /** A piece of a call's arguments; nothing is said for a call that never began. */
+  argumentsOf(out: Frame[], call: number, text: string): void {
     const block = this.#calls.get(call)
-    return block === undefined ? '' : this.#feed(block, text)
+    if (block) this.#feed(out, block, text)
   }
 
-  /** Frames that end all blocks. */
-  finish(): string {
-    const frames = this.#advance(true) + this.#closeCurrent()
+  /** Ends all blocks. */
+  finish(out: Frame[]): void {
+    this.#advance(out, true)
+    this.#current?.stop(out)
     this.#current = undefined
-    return frames
   }
 
   #last(): Block | undefined {
     return this.#waiting.at(-1) ?? this.#current
   }
 
-  #appendAndFeed(block: Block, text: string): string {
-    return this.#append(block) + this.#feed(block, text)
+  #appendAndFeed(out: Frame[], block: Block, text: string): void {
+    this.#append(out, block)
+    this.#feed(out, block, text)
   }
 
-  #append(block: Block): string {
+  #append(out: Frame[], block: Block): void {
     this.#waiting.push(block)
-    return this.#advance(false)
+    this.#advance(out, false)
   }
 
-  #feed(block: Block, text: string): string {
+  #feed(out: Frame[], block: Block, text: string): void {
     const whole = block.take(text)
-    if (whole === '') return ''
+    if (whole === '') return
     if (block !== this.#current) {
       block.pending += whole
-      return ''
+      return
     }
-    const frame = block.delta(whole)
-    return this.#waiting.length === 0 ? frame : frame + this.#advance(false)
+    block.delta(out, whole)
+    if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
   /** Goes on to the blocks that wait, as far as the open one is over. */
-  #advance(isForced: boolean): string {
-    let frames = ''
+  #advance(out: Frame[], isForced: boolean): void {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
-      frames += this.#closeCurrent()
+      this.#current?.stop(out)
       this.#current = this.#waiting.shift() as Block
-      frames += this.#current.start(this.#index++) + this.#onStart()
-      if (this.#current.pending !== '') frames += this.#current.delta(this.#current.pending)
+      this.#current.start(out, this.#index)
+      if (this.#index++ === 0) out.push(PING)
+      if (this.#current.pending !== '') this.#current.delta(out, this.#current.pending)
       this.#current.pending = ''
     }
-    return frames
-  }
-
-  #closeCurrent(): string {
-    return this.#current?.stop() ?? ''
   }
 }
 
@@ -116,7 +116,7 @@ const DELTAS = {
   tool: ['input_json_delta', 'partial_json'],
 } as const
 
-/** One block and its frames. All of a delta's frame but the text is made once, at the start. */
+/** One block and its frames. All of a delta but the text is made once, at the start. */
 class Block {
   readonly kind: Kind
   /** Deltas that wait for the block to be opened. */
@@ -145,29 +145,25 @@ class Block {
     return this.#input.trimEnd().endsWith('}') && parseInput(this.#input) !== undefined
   }
 
-  start(index: number): string {
+  start(out: Frame[], index: number): void {
     this.#index = index
     const [type, field] = DELTAS[this.kind]
-    const head = 'event: content_block_delta\ndata: {"type":"content_block_delta"'
-    this.#prefix = `${head},"index":${index},"delta":{"type":"${type}","${field}":`
+    this.#prefix = `{"type":"content_block_delta","index":${index},"delta":{"type":"${type}","${field}":`
     const start = { type: 'content_block_start', index, content_block: this.#opening }
-    return `event: content_block_start\ndata: ${JSON.stringify(start)}\n\n`
+    out.push(frame(start))
   }
 
-  delta(text: string): string {
-    return `${this.#prefix + JSON.stringify(text)}}}\n\n`
+  delta(out: Frame[], text: string): void {
+    out.push({ event: 'content_block_delta', data: `${this.#prefix + JSON.stringify(text)}}}` })
   }
 
-  stop(): string {
+  stop(out: Frame[]): void {
     const rest = this.#characters.flush()
-    const last = rest === '' ? '' : this.delta(rest)
-    const end = `event: content_block_stop\ndata: {"type":"content_block_stop","index":${this.#index}}\n\n`
-    return last + (this.kind === 'thinking' ? this.#signatureDelta() : '') + end
-  }
-
-  #signatureDelta(): string {
-    const delta = { type: 'signature_delta', signature: this.signature }
-    const data = { type: 'content_block_delta', index: this.#index, delta }
-    return `event: content_block_delta\ndata: ${JSON.stringify(data)}\n\n`
+    if (rest !== '') this.delta(out, rest)
+    const index = this.#index
+    const signed = { type: 'content_block_delta', index, delta: { type: 'signature_delta', signature: this.signature } }
+    if (this.kind === 'thinking') out.push(frame(signed))
+    const stop = { type: 'content_block_stop', index }
+    out.push(frame(stop))
   }
 }

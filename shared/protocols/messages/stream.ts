@@ -1,10 +1,8 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { messagesErrorBody } from '#shared/protocols/errors.ts'
-import type { StreamEncoder } from '#shared/protocols/protocol.ts'
-import { BlockStream } from './block-stream.ts'
+import { BlockStream, frame } from './block-stream.ts'
 import {
   deltaUsage,
   envelope,
@@ -17,24 +15,16 @@ import {
   toolBlock,
 } from './encode.ts'
 
-const PING = 'event: ping\ndata: {"type":"ping"}\n\n'
-
-/** One frame of the messages format: its `event:` name is always its type (rule 0.7). */
-function frame(data: { type: string }): string {
-  return `event: ${data.type}\ndata: ${JSON.stringify(data)}\n\n`
-}
-
 /**
  * Encodes one stream of the messages format (contract C.5).
  *
  * `message_start` goes out at the first event, the end waits for the usage: `message_delta` carries both reason and
  * final counts, exactly once.
  */
-export class MessagesStream implements StreamEncoder {
+export class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
-  readonly #blocks: BlockStream
+  readonly #blocks = new BlockStream()
   #hasStarted = false
-  #hasPinged = false
   #hasCalls = false
   #hasRefusal = false
   #inputTokens = 0
@@ -43,73 +33,64 @@ export class MessagesStream implements StreamEncoder {
 
   constructor(context: EncodeContext) {
     this.#context = context
-    // The first block start is followed by a ping, as upstream does it.
-    this.#blocks = new BlockStream(() => {
-      const isFirst = !this.#hasPinged
-      this.#hasPinged = true
-      return isFirst ? PING : ''
-    })
   }
 
-  event(event: GenerateEvent): string {
-    if (event.type === 'start') return this.#start(event.model, event.input_tokens)
-    const begin = this.#hasStarted ? '' : this.#start(this.#context.model, 0)
-    return begin + this.#content(event)
+  push(event: GenerateEvent): Frame[] {
+    const out: Frame[] = []
+    if (event.type === 'start') this.#start(out, event.model, event.input_tokens)
+    else {
+      this.#start(out, this.#context.model, 0)
+      this.#content(out, event)
+    }
+    return out
   }
 
-  #start(model: string, inputTokens: number): string {
-    if (this.#hasStarted) return ''
+  #start(out: Frame[], model: string, inputTokens: number): void {
+    if (this.#hasStarted) return
     this.#hasStarted = true
     this.#inputTokens = inputTokens
     const usage = { input_tokens: inputTokens, output_tokens: 1 }
     const empty = { content: [], stop_reason: null, stop_sequence: null }
     const start = { type: 'message_start', message: envelope(this.#context, model, empty, usage) }
-    return frame(start)
+    out.push(frame(start))
   }
 
-  #content(event: Exclude<GenerateEvent, { type: 'start' }>): string {
+  #content(out: Frame[], event: Exclude<GenerateEvent, { type: 'start' }>): void {
     switch (event.type) {
       case 'text':
-        return this.#text(event.text)
+        return this.#text(out, event.text)
       case 'refusal':
         this.#hasRefusal = true
-        return this.#text(event.text)
+        return this.#text(out, event.text)
       case 'reasoning':
-        return this.#reasoning(event)
+        if (event.redacted !== undefined) this.#blocks.redacted(out, event.redacted)
+        return this.#blocks.thinking(out, event.text, event.signature)
       case 'tool_call':
-        return this.#toolCall(event.call, event.id, event.name)
+        return this.#toolCall(out, event.call, event.id, event.name)
       case 'tool_arguments':
-        return this.#blocks.argumentsOf(event.call, event.text)
+        return this.#blocks.argumentsOf(out, event.call, event.text)
       case 'finish':
         this.#finish = event
-        return this.#blocks.finish()
+        return this.#blocks.finish(out)
       case 'usage':
         this.#usage = event.usage
-        return ''
-      // A newer worker says more than this version can tell.
-      default:
-        return ''
     }
   }
 
-  #text(text: string): string {
-    return this.#blocks.text(text, () => textBlock(this.#context, ''))
+  #text(out: Frame[], text: string): void {
+    this.#blocks.text(out, text, () => textBlock(this.#context, ''))
   }
 
-  #reasoning(event: Extract<GenerateEvent, { type: 'reasoning' }>): string {
-    const redacted = event.redacted === undefined ? '' : this.#blocks.redacted(event.redacted)
-    return redacted + this.#blocks.thinking(event.text, event.signature)
-  }
-
-  #toolCall(call: number, id: string, name: string): string {
+  #toolCall(out: Frame[], call: number, id: string, name: string): void {
     this.#hasCalls = true
     const made = id || makeCallId('toolu_', this.#context.call_id, 0, call)
-    return this.#blocks.tool(call, toolBlock(this.#context, made, name, {}))
+    this.#blocks.tool(out, call, toolBlock(this.#context, made, name, {}))
   }
 
-  end(): string {
+  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  end(): Frame[] {
     const finish = this.#finish
-    if (finish === undefined) return this.error(unfinished())
+    if (finish === undefined) throw unfinished()
     const reason = stopReason(finish, this.#hasCalls, this.#hasRefusal)
     const delta = {
       stop_reason: reason,
@@ -117,14 +98,7 @@ export class MessagesStream implements StreamEncoder {
       ...(isNewer(this.#context) ? { stop_details: stopDetails(reason), container: null } : {}),
     }
     const usage = deltaUsage(this.#context, this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 })
-    return frame({ type: 'message_delta', delta, usage } as { type: string }) + frame({ type: 'message_stop' })
-  }
-
-  error(error: ServiceError): string {
-    return frame(messagesErrorBody(error, this.#context.request_id))
-  }
-
-  keepAlive(): string {
-    return PING
+    const ended = { type: 'message_delta', delta, usage }
+    return [frame(ended), frame({ type: 'message_stop' })]
   }
 }

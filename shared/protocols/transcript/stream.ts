@@ -1,9 +1,7 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
-import type { ServiceError } from '#shared/error.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
-import { openaiErrorBody } from '#shared/protocols/errors.ts'
-import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, formOf, segmentId } from './whole.ts'
 
@@ -15,7 +13,7 @@ type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
  * The deltas join to the text of `done`, which is that of the whole answer: without blanks around it, so the first ones
  * are dropped and others wait for what follows them.
  */
-export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
+export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
   readonly #wantsLogprobs: boolean
   readonly #characters = new WholeCharacters()
@@ -33,45 +31,38 @@ export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
     this.#wantsLogprobs = logprobs
   }
 
-  event(event: TranscribeEvent): string {
+  push(event: TranscribeEvent): Frame[] {
     switch (event.type) {
       case 'start':
-        return ''
+        return []
       case 'text':
         return this.#delta(event)
       case 'segment': {
         const segment = diarizedSegment(soundSegment(event.segment))
-        return this.#isDiarized && segment.text !== '' ? frame(segment) : ''
+        return this.#isDiarized && segment.text !== '' ? [frame(segment)] : []
       }
       case 'usage':
         this.#usage = usageOf(event.usage)
-        return ''
+        return []
       case 'finish':
         this.#isFinished = true
-        return ''
+        return []
       // A newer worker says more than this version can tell.
       default:
-        return ''
+        return []
     }
   }
 
-  end(): string {
-    if (!this.#isFinished) return this.error(unfinished())
+  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  end(): Frame[] {
+    if (!this.#isFinished) throw unfinished()
     const rest = this.#flush()
     const logprobs = this.#wantsLogprobs ? { logprobs: this.#allLogprobs } : {}
     const usage = { type: 'tokens', ...this.#usage }
-    return `${rest}${frame({ type: 'transcript.text.done', text: this.#text, ...logprobs, usage })}data: [DONE]\n\n`
+    return [...rest, frame({ type: 'transcript.text.done', text: this.#text, ...logprobs, usage })]
   }
 
-  error(error: ServiceError): string {
-    return frame(openaiErrorBody(error))
-  }
-
-  keepAlive(): string {
-    return ': keep-alive\n\n'
-  }
-
-  #delta({ text, logprobs, segment }: TextEvent): string {
+  #delta({ text, logprobs, segment }: TextEvent): Frame[] {
     if (this.#wantsLogprobs) {
       for (const logprob of logprobs ?? []) {
         this.#logprobs.push(logprob)
@@ -90,12 +81,12 @@ export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
   }
 
   /** Log probabilities of what is held back come with the text after it. */
-  #say(delta: string, segment?: number): string {
-    if (delta === '') return ''
+  #say(delta: string, segment?: number): Frame[] {
+    if (delta === '') return []
     this.#text += delta
     const logprobs = this.#takeLogprobs()
     const place = this.#isDiarized && segment !== undefined ? { segment_id: segmentId(segment) } : {}
-    return frame({ type: 'transcript.text.delta', delta, ...logprobs, ...place })
+    return [frame({ type: 'transcript.text.delta', delta, ...logprobs, ...place })]
   }
 
   #takeLogprobs(): { logprobs?: TokenLogprob[] } {
@@ -105,13 +96,13 @@ export class TranscriptStream implements StreamEncoder<TranscribeEvent> {
     return { logprobs }
   }
 
-  #flush(): string {
+  #flush(): Frame[] {
     const rest = this.#say(this.#trim(this.#characters.flush()))
     if (this.#logprobs.length === 0) return rest
-    return rest + frame({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })
+    return [...rest, frame({ type: 'transcript.text.delta', delta: '', ...this.#takeLogprobs() })]
   }
 }
 
-function frame(object: object): string {
-  return `data: ${JSON.stringify(object)}\n\n`
+function frame(object: object): Frame {
+  return { data: JSON.stringify(object) }
 }

@@ -2,7 +2,8 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
 import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
-import { encodeEmbeddings, mergeEmbedEvents, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
+import { mergeEmbedEvents } from '#shared/kinds/embed.ts'
+import { encodeEmbeddings, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
 import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/vector.ts'
 
 const Vector = fc.float32Array({ minLength: 1, maxLength: 40, noNaN: true, noDefaultInfinity: true })

@@ -10,6 +10,7 @@ import { findLanguage, languageName } from '#shared/protocols/transcript/languag
 import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
 import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'
 import { partsOf, SPEECH, speak, startTranscriptions, type Transcriptions, wav } from '../../support/speech/service.ts'
+import { sseStream } from '../../support/sse.ts'
 
 const WORDS = ['timestamp_granularities[]', 'word'] as const
 const USAGE = {
@@ -439,12 +440,11 @@ function eventsOfPieces(all: readonly (readonly string[])[]): TranscribeEvent[] 
 function mergedOf(events: readonly TranscribeEvent[]): TranscribeEvent[] {
   const buffer = new DeltaBuffer(mergeTranscribeEvents)
   for (const event of events) buffer.push(event)
-  return buffer.takeAll() as TranscribeEvent[]
+  return buffer.takeAll()
 }
 
 function streamOf(events: readonly TranscribeEvent[], context: EncodeContext): string {
-  const stream = new TranscriptStream(context)
-  return events.map((event) => stream.event(event)).join('') + stream.end()
+  return sseStream(new TranscriptStream(context), events)
 }
 
 function ms(seconds: number): number {

@@ -21,13 +21,13 @@ import { CONTROL, DEAD, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard }
 import { Pool } from '#shared/jobs/worker/pool.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { newKey } from '#shared/keys/keys.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 import { jobOf } from '#shared/store/sql/rows.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { memoryBlobs } from '../../support/jobs/blobs.ts'
-import { envelopeOf, mergeSaid, openBroker, silentLog } from '../../support/jobs/jobs.ts'
+import { answerAsIs, envelopeOf, openBroker, sayKind, silentLog } from '../../support/jobs/jobs.ts'
 import { until } from '../../support/stack.ts'
 
 const QUEUE = jobsTopic('inference')
@@ -56,7 +56,8 @@ function bufferOf(value: unknown): Buffer {
 }
 
 async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promise<Pool> {
-  const kind: Kind = {
+  const kind: Handler = {
+    ...sayKind,
     parse: (body) => {
       const isNew = (body as { form?: string }).form === 'future'
       if (isNew && !kinds.includes('dance')) throw new TypeError('not a form of this version')
@@ -65,9 +66,7 @@ async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promis
     async *run() {
       yield { text: kinds.join() }
     },
-    merge: mergeSaid,
-    isOutput: () => true,
-    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => deltas }),
+    answer: () => answerAsIs((events) => events),
   }
   const pool = await Pool.open(
     { name: 'inference', slots, kinds: Object.fromEntries(kinds.map((name) => [name, kind])) },
@@ -117,7 +116,7 @@ function submit(jobs: AttachedJobs, kind: string, body: unknown = {}) {
     timeoutMs: 30_000,
     requestId: 'req_1',
     traceparent: undefined,
-    merge: mergeSaid,
+    merge: sayKind.merge,
     isOutput: () => true,
   })
 }

@@ -1,8 +1,11 @@
+import { z } from 'zod'
 import type { JobEvent } from '#schemas/event.ts'
 import { type AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
+import type { Answer } from '#shared/kinds/answer.ts'
+import type { Kind } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
 
 /** Logs nothing. */
@@ -27,6 +30,7 @@ export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelo
     deadline_ms: now + 60_000,
     reply: { boot: 'ing_1', shard: 0 },
     stream: true,
+    encode: { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' },
     body: {},
     ...more,
   }
@@ -36,6 +40,21 @@ export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelo
 export interface Said {
   readonly text: string
   readonly apart?: boolean
+}
+
+/** Says events as they are; `whole` says them all. */
+export function answerAsIs(whole: (events: readonly unknown[]) => unknown): Answer {
+  return { whole, open: () => ({ push: (event) => [{ data: JSON.stringify(event) }], end: () => [] }) }
+}
+
+/** A kind whose events are {@link Said}, and whose whole answer is their text. */
+export const sayKind: Kind = {
+  name: 'say',
+  pool: 'inference',
+  request: z.unknown(),
+  merge: mergeSaid,
+  isOutput: () => true,
+  answer: () => answerAsIs((events) => ({ text: textOf(events) })),
 }
 
 /** Joins texts unless one of them is to stay apart. */

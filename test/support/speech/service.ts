@@ -5,19 +5,18 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import { stringify } from 'yaml'
-import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import { TranscribeEvent, type TranscribeRequest } from '#schemas/transcription.ts'
 import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
-import type { AttemptContext, Kind } from '#shared/kinds/kind.ts'
-import { isTranscribeOutput, mergeTranscribeEvents } from '#shared/kinds/transcribe.ts'
+import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
+import { transcribe } from '#shared/kinds/transcribe.ts'
 import { openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
-import { recordTranscript } from '#shared/protocols/transcript/transcript.ts'
 import { ECHO_MODEL, type Stack, TEST_KEY } from '../stack.ts'
 
 export const TRANSCRIPTIONS = '/v1/audio/transcriptions'
@@ -87,24 +86,17 @@ export async function startTranscriptions(options: TranscriptionsOptions = {}): 
   })
   const seen: SeenRequest[] = []
   const script = options.script ?? speak
-  const transcribe: Kind = {
-    parse: (body) => TranscribeRequest.parse(body),
-    async *run(body, context) {
-      const request = body as TranscribeRequest
-      const { blob, base64 = '' } = request.audio
-      const bytes = blob === undefined ? Buffer.from(base64, 'base64') : await buffer(await ports.blobs.open(blob))
-      seen.push({ ...request, blob, heard: sha256(bytes) })
-      for await (const event of script(request, context)) yield TranscribeEvent.parse(event)
-    },
-    merge: mergeTranscribeEvents,
-    isOutput: isTranscribeOutput,
-    openRecorder: recordTranscript,
-  }
+  const handler = handle(transcribe, async function* (request, context) {
+    const { blob, base64 = '' } = request.audio
+    const bytes = blob === undefined ? Buffer.from(base64, 'base64') : await buffer(await ports.blobs.open(blob))
+    seen.push({ ...request, blob, heard: sha256(bytes) })
+    for await (const event of script(request, context)) yield TranscribeEvent.parse(event)
+  })
   const ingress = await startIngress(ports)
   const services = [
     portsService(ports),
     await startInference(ports),
-    await startPool(ports, { name: 'transcription', slots: 8, kinds: { transcribe } }),
+    await startPool(ports, { name: 'transcription', slots: 8, kinds: { transcribe: handler } }),
     await startScheduler(ports),
     ingress,
   ]

@@ -4,6 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { type Pieces, parseInPieces } from '#services/ingress/body/pieces.ts'
 import { extraOf } from '#services/ingress/body/validate.ts'
 import {
+  type DecodeContext,
   outputTokens,
   refuse,
   requireBoundedSchemas,
@@ -12,7 +13,6 @@ import {
   requireToolChoice,
   requireTools,
 } from '#services/ingress/endpoints/decode.ts'
-import type { DecodeContext } from '#services/ingress/endpoints/protocol.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**

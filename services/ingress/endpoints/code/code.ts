@@ -1,15 +1,9 @@
-import { CodeBody, type CodeEvent, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
 import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import {
-  CODE_ANSWER_BYTES_MAX,
-  CodeStream,
-  encodeCode,
-  isCodeOutput,
-  mergeCodeEvents,
-} from '#shared/protocols/code/code.ts'
+import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { isInstalled, LIBRARIES } from './libraries.ts'
 
@@ -23,6 +17,7 @@ const PIECE_CHARS = 64 * 1024
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
   format: 'openai',
+  kind: execute,
   canStream: () => true,
   async prepare(context, caller, body) {
     const asked = parseBody(CodeBody, body, 'openai')
@@ -35,20 +30,12 @@ export const code: JobEndpoint = {
       ...(userId !== undefined && { user_id: userId }),
     }
     return {
-      pool: 'code',
-      kind: 'execute',
       // Jobs, logs and metrics name what ran.
       model: asked.lang,
       userId,
       body: request,
       stream: asked.stream ?? false,
       timeoutMs: context.config.requestTimeoutMs,
-      answerBytesMax: CODE_ANSWER_BYTES_MAX,
-      encode: { request_id: caller.requestId, model: asked.lang, include_usage: false, version: '' },
-      merge: mergeCodeEvents,
-      isOutput: isCodeOutput,
-      encodeWhole: (events) => encodeCode(events as CodeEvent[]),
-      openStream: () => new CodeStream(),
     }
   },
 }

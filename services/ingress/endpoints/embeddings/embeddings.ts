@@ -1,18 +1,18 @@
-import { EmbeddingsBody, type EmbedEvent, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
+import { EmbeddingsBody, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#shared/engines/batching/limits.ts'
 import { ServiceError } from '#shared/error.ts'
-import { mergeEmbedEvents, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
-import { chatEncoding } from '#shared/protocols/protocols.ts'
+import { embed } from '#shared/kinds/embed.ts'
 import { readInputs } from './inputs.ts'
 
 /** POST /v1/embeddings (contract E). */
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',
   format: 'openai',
+  kind: embed,
   prepare(context, caller, body) {
     const asked = parseBody(EmbeddingsBody, body, 'openai')
     const model = getModel(context, caller, asked.model, 'embeddings')
@@ -20,24 +20,12 @@ export const embeddings: JobEndpoint = {
     requireShort(inputs, model)
     const dimensions = dimensionsOf(asked.dimensions ?? undefined, model)
     return {
-      pool: 'embeddings',
-      kind: 'embed',
       model: model.id,
       body: { model: model.id, inputs, ...(dimensions !== undefined && { dimensions }) },
       stream: false,
       timeoutMs: context.config.requestTimeoutMs,
       answerBytesMax: answerBytesMax(inputs.length),
-      encode: {
-        request_id: caller.requestId,
-        model: model.id,
-        include_usage: true,
-        version: '',
-        encoding_format: asked.encoding_format,
-      },
-      merge: mergeEmbedEvents,
-      isOutput: () => true,
-      encodeWhole: (events, encode) => writeEmbeddings(events as EmbedEvent[], encode),
-      openStream: (encode) => chatEncoding.openStream(encode),
+      encode: { encoding_format: asked.encoding_format },
     }
   },
 }

@@ -1,9 +1,6 @@
-import type { TranscribeEvent } from '#schemas/transcription.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
-import { isTranscribeOutput, mergeTranscribeEvents, TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
-import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
-import { encodeTranscript } from '#shared/protocols/transcript/whole.ts'
+import { transcribe } from '#shared/kinds/transcribe.ts'
 import { decodeTranscription } from './decode.ts'
 import { readTranscription } from './upload.ts'
 
@@ -17,6 +14,7 @@ const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',
   format: 'openai',
+  kind: transcribe,
   canStream: ({ response_format: format }) => !WHOLE_ONLY.has(String(format)),
   readBody: readTranscription,
   prepare(context, caller, body) {
@@ -26,20 +24,13 @@ export const transcriptions: JobEndpoint = {
     })
     const { model, audio, stream = false } = request
     return {
-      pool: 'transcription',
-      kind: 'transcribe',
       model,
       body: request,
       ...(audio.blob !== undefined && { attachments: [audio.blob] }),
       stream,
-      ...(!stream && TEXTS.has(form.format) && { isText: true as const }),
-      answerBytesMax: TRANSCRIPT_BYTES_MAX,
+      isText: !stream && TEXTS.has(form.format),
       timeoutMs: context.config.requestTimeoutMs,
-      encode: { request_id: caller.requestId, model, include_usage: false, version: '', transcript: form },
-      merge: mergeTranscribeEvents,
-      isOutput: isTranscribeOutput,
-      encodeWhole: (deltas, encode) => encodeTranscript(deltas as TranscribeEvent[], encode),
-      openStream: (encode) => new TranscriptStream(encode),
+      encode: { transcript: form },
     }
   },
 }

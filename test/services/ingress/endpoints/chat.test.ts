@@ -13,10 +13,13 @@ import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { chatProtocol } from '#services/ingress/endpoints/chat/chat.ts'
-import type { DecodeContext } from '#services/ingress/endpoints/protocol.ts'
+import { decodeChat } from '#services/ingress/endpoints/chat/decode.ts'
+import type { DecodeContext } from '#services/ingress/endpoints/decode.ts'
+import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
+import { chatAnswer } from '#shared/protocols/chat/chat.ts'
 import { doAll } from '../../../support/pieces.ts'
+import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 
 const PNG = 'data:image/png;base64,iVBORw0KGgo='
 const SEEING = { capabilities: { images: true, audio: true, files: true, reasoning: true } }
@@ -34,7 +37,7 @@ const hello = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }] }
 
 /** Decodes a body, and checks that what comes out survives the queue. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
-  const request = doAll(chatProtocol.decode(body, given))
+  const request = doAll(decodeChat(body, given))
   return GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
 }
 
@@ -394,8 +397,7 @@ function encoding(more: Partial<EncodeContext> = {}): EncodeContext {
 }
 
 function frames(events: readonly GenerateEvent[], more: Partial<EncodeContext> = {}): string {
-  const stream = chatProtocol.openStream(encoding(more))
-  return events.map((event) => stream.event(event)).join('') + stream.end()
+  return sseStream(chatAnswer.open?.(encoding(more)), events)
 }
 
 function chunks(text: string): ChatChunk[] {
@@ -404,7 +406,7 @@ function chunks(text: string): ChatChunk[] {
 }
 
 const deltas = (text: string) => chunks(text).map((chunk) => chunk.choices[0]?.delta)
-const whole = (events: readonly GenerateEvent[]) => chatProtocol.encodeWhole(events, encoding()) as ChatCompletion
+const whole = (events: readonly GenerateEvent[]) => chatAnswer.whole(events, encoding()) as ChatCompletion
 
 describe('the whole answer', () => {
   test('a text answer has every field of the specification', () => {
@@ -529,11 +531,10 @@ describe('the stream', () => {
   })
 
   test('a failure is one frame of its own, and no [DONE] follows', () => {
-    const stream = chatProtocol.openStream(encoding())
-    expect(stream.error(new ServiceError('internal_error', 'The worker failed.'))).toBe(
+    expect(sseFailure(new ServiceError('internal_error', 'The worker failed.'))).toBe(
       'data: {"error":{"message":"The worker failed.","type":"server_error","param":null,"code":"internal_error"}}\n\n',
     )
-    expect(stream.keepAlive()).toBe(': keep-alive\n\n')
+    expect(SSE_KEEP_ALIVE.openai).toBe(': keep-alive\n\n')
   })
 
   test('a stream that ends without a finish ends as failed', () => {
@@ -611,8 +612,9 @@ describe.each([
   })
 
   test('it throws when a stream fails midway', async () => {
-    const encoder = chatProtocol.openStream(encoding())
-    const text = encoder.event(start) + encoder.event(say('a')) + encoder.error(new ServiceError('overloaded', 'Busy.'))
+    const opened = chatAnswer.open?.(encoding())
+    const said = [start, say('a')].flatMap((event) => opened?.push(event) ?? [])
+    const text = sseOf(said) + sseFailure(new ServiceError('overloaded', 'Busy.'))
     const client = new Client({ ...options, fetch: answering(text, 'text/event-stream') })
     const stream = await client.chat.completions.create({ ...asked, stream: true })
     const read = async () => {

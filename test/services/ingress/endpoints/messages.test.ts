@@ -11,11 +11,15 @@ import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message } from '#schemas/messages.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { decodeCountTokens, messagesProtocol, parseVersion } from '#services/ingress/endpoints/messages/messages.ts'
-import type { DecodeContext } from '#services/ingress/endpoints/protocol.ts'
+import type { DecodeContext } from '#services/ingress/endpoints/decode.ts'
+import { decodeCount as decodeCountTokens, decodeMessages } from '#services/ingress/endpoints/messages/decode.ts'
+import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
+import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
+import { messagesAnswer } from '#shared/protocols/messages/messages.ts'
 import { doAll } from '../../../support/pieces.ts'
+import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 
 const ABLE = { capabilities: { images: true, files: true, reasoning: true } }
 const OLD = '2023-06-01'
@@ -34,7 +38,7 @@ const hello = { model: 'm1', max_tokens: 64, messages: [{ role: 'user', content:
 
 /** Decodes a body, and checks that what comes out survives the queue. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
-  return GenerateRequest.parse(JSON.parse(JSON.stringify(doAll(messagesProtocol.decode(body, given)))))
+  return GenerateRequest.parse(JSON.parse(JSON.stringify(doAll(decodeMessages(body, given)))))
 }
 
 function decodeCount(body: unknown, given: DecodeContext): GenerateRequest {
@@ -409,8 +413,7 @@ function encoding(version: string): EncodeContext {
 }
 
 function frames(events: readonly GenerateEvent[], version = OLD): string {
-  const stream = messagesProtocol.openStream(encoding(version))
-  return events.map((event) => stream.event(event)).join('') + stream.end()
+  return sseStream(messagesAnswer.open?.(encoding(version)), events, 'anthropic')
 }
 
 interface Frame {
@@ -433,7 +436,7 @@ function parsed(given: string): Frame[] {
 }
 
 const whole = (events: readonly GenerateEvent[], version = OLD) =>
-  messagesProtocol.encodeWhole(events, encoding(version)) as Message
+  messagesAnswer.whole(events, encoding(version)) as Message
 
 describe('the whole answer', () => {
   test('a text answer under the older version has its fields and no others', () => {
@@ -561,17 +564,16 @@ describe('the stream', () => {
   })
 
   test('the next call is sent as soon as the arguments of the one before are whole', () => {
-    const stream = messagesProtocol.openStream(encoding(OLD))
-    for (const event of [start, begin(0, 'f', 'a'), argue(0, '{}')]) stream.event(event)
-    expect(stream.event(begin(1, 'g', 'b'))).toContain('"id":"b"')
+    const stream = messagesAnswer.open?.(encoding(OLD))
+    for (const event of [start, begin(0, 'f', 'a'), argue(0, '{}')]) stream?.push(event)
+    expect(sseOf(stream?.push(begin(1, 'g', 'b')) ?? [])).toContain('"id":"b"')
   })
 
   test('a failure is an error frame and no message_stop follows; a stream without a finish is one', () => {
-    const stream = messagesProtocol.openStream(encoding(OLD))
-    expect(stream.error(new ServiceError('overloaded', 'Overloaded'))).toBe(
+    expect(sseFailure(new ServiceError('overloaded', 'Overloaded'), 'anthropic')).toBe(
       'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"req_1"}\n\n',
     )
-    expect(stream.keepAlive()).toBe('event: ping\ndata: {"type":"ping"}\n\n')
+    expect(SSE_KEEP_ALIVE.anthropic).toBe('event: ping\ndata: {"type":"ping"}\n\n')
     expect(frames([start, say('a')])).not.toContain('message_stop')
   })
 
@@ -675,9 +677,9 @@ describe.each([
   })
 
   test('it throws when a stream fails midway', async () => {
-    const encoder = messagesProtocol.openStream(encoding(version))
-    const failed =
-      encoder.event(start) + encoder.event(say('a')) + encoder.error(new ServiceError('overloaded', 'Busy'))
+    const stream = messagesAnswer.open?.(encoding(version))
+    const said = [start, say('a')].flatMap((event) => stream?.push(event) ?? [])
+    const failed = sseOf(said) + sseFailure(new ServiceError('overloaded', 'Busy'), 'anthropic')
     const client = new Client({ ...options, fetch: answering(failed, 'text/event-stream') })
     await expect(client.messages.stream(asked).finalMessage()).rejects.toThrow(/Busy/)
   })

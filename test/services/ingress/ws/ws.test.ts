@@ -10,7 +10,7 @@ import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
-import { dataOf } from '#shared/protocols/protocol.ts'
+import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { isEnd, openWs, refusalOf, type WsClient } from '../../../support/ws.ts'
 

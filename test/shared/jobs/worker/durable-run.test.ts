@@ -7,26 +7,24 @@ import { ServiceError } from '#shared/error.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { RetryBudget } from '#shared/jobs/retry-budget.ts'
 import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { NewEvent, Run, Store } from '#shared/store/store.ts'
 import { VirtualClock } from '../../../simulation/clock.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
-import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { openBroker, type Said, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
 
 const BOOT = 'wrk_1'
 const TENANT = 'key_1'
 const UPSTREAM = { code: 'upstream_error', message: 'It failed.', param: null } as const
 
-const say: Kind = {
+const say: Handler = {
+  ...sayKind,
   parse: (body) => body,
   run: () => {
     throw new Error('not run here')
   },
-  merge: mergeSaid,
-  isOutput: () => true,
-  openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
 }
 
 /** What the store does to one write: takes it, refuses it before it is made, or loses its answer. */

@@ -3,27 +3,25 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DurableRuns } from '#shared/jobs/worker/durable-runs.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import { REAPER_LEASE, type Store } from '#shared/store/store.ts'
 import { VirtualClock } from '../../../simulation/clock.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
-import { mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 
 const BOOT = 'wrk_1'
 const TENANT = 'key_1'
 const LEASE_MS = 9_000
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
-const say: Kind = {
+const say: Handler = {
+  ...sayKind,
   parse: (body) => body,
   run: () => {
     throw new Error('not run here')
   },
-  merge: mergeSaid,
-  isOutput: () => true,
-  openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
 }
 
 let clock: VirtualClock

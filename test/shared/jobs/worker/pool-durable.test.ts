@@ -5,10 +5,10 @@ import { recordOf } from '#shared/jobs/body.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { Pool, type PoolDefinition } from '#shared/jobs/worker/pool.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
-import { envelopeOf, mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { envelopeOf, openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
 import { until } from '../../../support/stack.ts'
 
@@ -42,13 +42,11 @@ class Work {
   isOpen = false
   most = 0
 
-  kind(worker: string): Kind {
+  kind(worker: string): Handler {
     return {
+      ...sayKind,
       parse: (body) => body,
       run: (body, context) => this.#run(worker, body as { text: string }, context.signal),
-      merge: mergeSaid,
-      isOutput: () => true,
-      openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
     }
   }
 

@@ -6,9 +6,17 @@ import { ServiceError } from '#shared/error.ts'
 import { recordOf as packRecord } from '#shared/jobs/body.ts'
 import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
 import { Pool } from '#shared/jobs/worker/pool.ts'
-import type { AttemptContext, Kind } from '#shared/kinds/kind.ts'
+import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
-import { envelopeOf, mergeSaid, openBroker, type Said, silentLog, textOfEvents } from '../../../support/jobs/jobs.ts'
+import {
+  answerAsIs,
+  envelopeOf,
+  openBroker,
+  type Said,
+  sayKind,
+  silentLog,
+  textOfEvents,
+} from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
 const QUEUE = 'jobs.inference'
@@ -84,12 +92,12 @@ class Work {
 const noBlobs = memoryBlobs()
 
 async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: number } = {}): Promise<Pool> {
-  const say: Kind = {
+  const say: Handler = {
+    ...sayKind,
     parse: (body) => body,
     run: (body, context) => work.run(body, context),
-    merge: mergeSaid,
     isOutput: (delta) => (delta as Said).text !== '',
-    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => deltas }),
+    answer: () => answerAsIs((events) => events),
   }
   const pool = await Pool.open(
     { name: 'inference', slots: options.slots ?? 4, kinds: { say } },

@@ -5,10 +5,10 @@ import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { Pool } from '#shared/jobs/worker/pool.ts'
-import type { Kind } from '#shared/kinds/kind.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
 import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
-import { mergeSaid, openBroker, silentLog, textOf } from '../../../support/jobs/jobs.ts'
+import { openBroker, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
 import { newJob, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
 import { until } from '../../../support/stack.ts'
 
@@ -36,15 +36,13 @@ afterEach(async () => {
 
 /** A worker that runs these models. As a real one it fails what its catalogue does not have. */
 async function openPool(...models: string[]): Promise<Pool> {
-  const say: Kind = {
+  const say: Handler = {
+    ...sayKind,
     parse: (body) => body,
     async *run(body) {
       if (!models.includes('new')) throw new ServiceError('model_not_found', 'No such model.')
       yield body
     },
-    merge: mergeSaid,
-    isOutput: () => true,
-    openRecorder: () => ({ event: (delta) => [delta], end: () => [], whole: (deltas) => ({ text: textOf(deltas) }) }),
   }
   const onFatal = (error: unknown) => {
     throw error
@@ -93,7 +91,13 @@ describe('a job for a model that only some workers know', () => {
     const calls = Array.from({ length: 10 }, async () => {
       const job = await jobs.submit({
         ...{ pool: 'inference', kind: 'say', tenant: 'key_1', model: 'new', body: { text: 'hello' }, stream: false },
-        ...{ timeoutMs: 60_000, requestId: 'req_1', traceparent: undefined, merge: mergeSaid, isOutput: () => true },
+        ...{
+          timeoutMs: 60_000,
+          requestId: 'req_1',
+          traceparent: undefined,
+          merge: sayKind.merge,
+          isOutput: () => true,
+        },
       })
       return textOf((await job.next()) ?? [])
     })

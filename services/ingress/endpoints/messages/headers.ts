@@ -1,26 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import type { Pieces } from '#services/ingress/body/pieces.ts'
 import { excerpt } from '#services/ingress/body/validate.ts'
-import type { DecodeContext, Protocol } from '#services/ingress/endpoints/protocol.ts'
 import { ServiceError } from '#shared/error.ts'
-import { messagesEncoding } from '#shared/protocols/protocols.ts'
-import { decodeCount, decodeMessages } from './decode.ts'
-
-/** The messages format: `POST /v1/messages` (contract C). */
-export const messagesProtocol: Protocol = {
-  ...messagesEncoding,
-  decode: decodeMessages,
-}
-
-/**
- * Decodes the body of `POST /v1/messages/count_tokens` (contract C.6): a prompt that is not to be answered.
- *
- * @throws ServiceError with the path of the first problem
- */
-export function decodeCountTokens(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
-  return decodeCount(body, context)
-}
 
 /** The version of callers that name none (contract C.1); also the oldest there is. */
 const VERSION_DEFAULT = '2023-06-01'

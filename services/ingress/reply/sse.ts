@@ -1,0 +1,29 @@
+import { errorBody } from '#services/ingress/answer/errors-http.ts'
+import type { WireFormat } from '#services/ingress/call.ts'
+import type { ServiceError } from '#shared/error.ts'
+import type { Frame } from '#shared/kinds/answer.ts'
+
+/**
+ * Server-sent events (WHATWG HTML, section 9.2) as the two formats use them: OpenAI's are nameless and end with `[DONE]`,
+ * Anthropic's are named (contract 0.1, 0.7).
+ */
+
+/** A message as an event of the stream. */
+export function sseText({ event, data }: Frame): string {
+  return event === undefined ? `data: ${data}\n\n` : `event: ${event}\ndata: ${data}\n\n`
+}
+
+/** What is written after the last message of a stream that ended well. */
+export const SSE_END: Readonly<Record<WireFormat, string>> = { openai: 'data: [DONE]\n\n', anthropic: '' }
+
+/** What is written in silence, so that nobody between takes the connection for dead. */
+export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
+  openai: ': keep-alive\n\n',
+  anthropic: 'event: ping\ndata: {"type":"ping"}\n\n',
+}
+
+/** The message that ends a failed stream (contract A.4). */
+export function failureFrame(error: ServiceError, format: WireFormat, requestId: string): Frame {
+  const data = JSON.stringify(errorBody(error, format, requestId))
+  return format === 'anthropic' ? { event: 'error', data } : { data }
+}

@@ -1,0 +1,31 @@
+import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
+import { answerBytesMax } from '#shared/engines/batching/limits.ts'
+import { embeddingsAnswer } from '#shared/protocols/embeddings/embeddings.ts'
+import type { Kind } from './kind.ts'
+
+/** Characters of base64 at which two pieces stay apart: a piece of output may have 512 KiB of JSON. */
+const PIECE_CHARS_MAX = 64 * 1024
+
+/** Texts to vectors. */
+export const embed: Kind<EmbedRequest, EmbedEvent> = {
+  name: 'embed',
+  pool: 'embeddings',
+  request: EmbedRequest,
+  answerBytesMax: answerBytesMax(INPUTS_MAX),
+  merge: mergeEmbedEvents,
+  isOutput: () => true,
+  answer: () => embeddingsAnswer,
+}
+
+/** Joins vectors that follow each other while they are few; undefined when the two stay apart. */
+export function mergeEmbedEvents(a: EmbedEvent, b: EmbedEvent): EmbedEvent | undefined {
+  if (a.type !== 'vectors' || b.type !== 'vectors' || a.first + a.vectors.length !== b.first) return undefined
+  if (charsOf(a.vectors) + charsOf(b.vectors) > PIECE_CHARS_MAX) return undefined
+  return { ...a, vectors: [...a.vectors, ...b.vectors] }
+}
+
+function charsOf(texts: readonly string[]): number {
+  let chars = 0
+  for (const text of texts) chars += text.length
+  return chars
+}
