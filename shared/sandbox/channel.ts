@@ -16,9 +16,9 @@ import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
 import { FrameReader } from './wasm/inside/frames.ts'
 
 /*
- * The service's end of a supervisor's channel (python/frames.py has the grammar). The supervisor is our code and keeps
- * the caps; it works next to hostile code, so nothing beyond them is believed here either: what it would never send
- * says that it is not itself any more.
+ * The service's end of a supervisor's channel (python/supervise/frames.py has the grammar). The supervisor is our code
+ * and keeps the caps; it works next to hostile code, so nothing beyond them is believed here either: what it would never
+ * send says that it is not itself any more.
  */
 
 /** Precedes a job: whatever comes before it is skipped. */

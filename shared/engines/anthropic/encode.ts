@@ -1,7 +1,6 @@
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
-import type { ModelConfig } from '#schemas/models.ts'
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { defined, maxTokens } from '#shared/engines/openai/encode.ts'
-import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeConversation } from './messages.ts'
 

@@ -1,8 +1,8 @@
 import { stat } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import type { ChatWrapper, Llama, LlamaContext, LlamaContextSequence, LlamaModel } from 'node-llama-cpp'
-import { Slots } from '#shared/engines/slots.ts'
 import { ServiceError } from '#shared/error.ts'
+import { Slots } from '#shared/slots.ts'
 import { longestTokenBytes } from './tokens.ts'
 
 /** Tokens of a prompt evaluated in one native call: an abort waits for one of them, about 0.3 s on a slow core. */

@@ -1,4 +1,4 @@
-import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import type { UpstreamConfig } from '#schemas/models.ts'
 
 /** Longer than any deadline. */
 const CALL_MS_MAX = 24 * 3_600_000

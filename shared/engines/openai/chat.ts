@@ -1,9 +1,9 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
-import type { ModelConfig } from '#schemas/models.ts'
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
-import { Upstream, type UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { encodeOpenAi } from './encode.ts'
 

@@ -1,9 +1,9 @@
-import type { ModelConfig } from '#schemas/models.ts'
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { Embedded, EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
-import { Upstream, type UpstreamConfig, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
+import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decodeEmbeddings } from './embeddings-decode.ts'
 

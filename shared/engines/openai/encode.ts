@@ -1,6 +1,5 @@
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
-import type { ModelConfig } from '#schemas/models.ts'
-import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeTurns } from './messages.ts'
 

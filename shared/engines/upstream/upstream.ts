@@ -1,8 +1,8 @@
 import type { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
-import type { EngineConfig, ModelConfig } from '#schemas/models.ts'
-import { Slots } from '#shared/engines/slots.ts'
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
+import { Slots } from '#shared/slots.ts'
 import { Breaker } from './breaker.ts'
 import { connectionError, type Speaker, statusError } from './error.ts'
 import { Exchange } from './exchange.ts'
@@ -13,9 +13,6 @@ export const IN_FLIGHT_MAX = 512
 
 /** Bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
-
-/** The engine settings of a model that runs behind HTTP. */
-export type UpstreamConfig = Extract<EngineConfig, { base_url: string }>
 
 /** One POST to an upstream. */
 export interface UpstreamCall {

@@ -2,7 +2,7 @@
  * An upstream's words, made fit for callers. They quote what only operators may know: our key for it, where it is, how it
  * is built. What callers need of them is one line about their request.
  */
-import type { UpstreamConfig } from './upstream.ts'
+import type { UpstreamConfig } from '#schemas/models.ts'
 
 /** Makes a text of the upstream fit for callers: one short line without keys and addresses. */
 export type CleanWords = (text: string) => string

@@ -32,20 +32,20 @@ def main() -> None:
     # faster-whisper imports it to download models, which nothing here does; it is not installed.
     sys.modules["huggingface_hub"] = type(sys)("huggingface_hub")
     if options.role == "decode":
-        import decode_server
+        from audio import server
 
-        decode_server.main()
+        server.main()
     elif options.role == "speak":
-        import speech_worker
+        from speech import worker
 
-        speech_worker.main(options.models, options.memory_bytes_max)
+        worker.main(options.models, options.memory_bytes_max)
     else:
         serve(options)
 
 
 def serve(options: argparse.Namespace) -> None:
     """Answers on the socket until it is told to end, or whoever started it is gone."""
-    import confinement
+    from confine import confinement
 
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TMPDIR=os.path.join(options.run, "scratch"))
     scratch = os.environ["TMPDIR"]
@@ -56,10 +56,10 @@ def serve(options: argparse.Namespace) -> None:
     confinement.limit_memory(options.memory_bytes_max)
     report = confinement.confine(readable, scratch)
     # Imports come after: whatever a library does when it loads, it does confined.
-    from decoding import Decoder
+    from audio.decoding import Decoder
     from embeddings import Embedder
     from routes import Server, Services
-    from speech import Speech
+    from speech.speech import Speech
 
     child = [sys.executable, "-I", "-B", os.path.join(HERE, "main.py"), *_passed_on(options)]
     services = Services(

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
-import diarization
 import embeddings
-import transcription
+from audio.decoding import RATE, Audio, Decoder
 from bodies import Body, Form, read_form, read_json, spool
-from decoding import RATE, Audio, Decoder
 from embeddings import Embedder
 from errors import ApiError, ClientGone
-from speech import Speech
+from speakers import diarization
+from speech import transcription
+from speech.speech import Speech
 
 # A client that neither sends nor reads for so long is given up.
 IDLE_SECONDS = 60

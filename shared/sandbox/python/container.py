@@ -9,7 +9,7 @@ process, which then only waits for the job: to fork this many pages takes longer
                  └──────a job, what it names is loaded──▶┘
     the service is gone, at any time: it ends, and its child with it
 
-It speaks to the service on standard input and output (frames.py) and ends when its input does, so that a service that
+It speaks to the service on standard input and output (supervise/frames.py) and ends when its input does, so that a service that
 was killed leaves no interpreter running. What keeps the program in is the container; here is only what lies between
 this process and its child, which has the same user and the same process namespace: this one cannot be traced, opened
 or signalled by it (process 1 is deaf to signals from inside that it ignores).
@@ -26,10 +26,8 @@ import traceback
 
 import asyncio_wakeup
 import execution
-import frames
-import limits
-import namespaces
-from supervisor import Host, fork, supervise, watch
+from supervise import frames, limits, namespaces
+from supervise.supervisor import Host, fork, supervise, watch
 
 SOURCE, SINK = 0, 1
 SITE = "/opt/site"

@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable
 
 import plots
-import scan as policy
+from scan import scan as policy
 
 FILE = "main.py"
 # What a program may expect to find, and to be told the version of.

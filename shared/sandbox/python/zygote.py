@@ -4,7 +4,7 @@ The zygote: one interpreter that has the libraries loaded, and forks a superviso
     zygote.py SOCKET
 
 It never reads a byte of a job: each connection to SOCKET is handed to a fork, which moves into namespaces of its own
-and then supervises the one run of that connection (supervisor.py). It says READY and the versions on standard output,
+and then supervises the one run of that connection (supervise/supervisor.py). It says READY and the versions on standard output,
 and ends when its standard input does: it cannot outlive whoever started it. It is process 1 of its namespace, so its
 end is the end of every process that came from it.
 """
@@ -21,11 +21,9 @@ import traceback
 
 import asyncio_wakeup
 import execution
-import frames
 import huge_pages
-import limits
-import namespaces
-from supervisor import Host, supervise
+from supervise import frames, limits, namespaces
+from supervise.supervisor import Host, supervise
 
 BACKLOG = 128
 # A connection that brings no job is given up.

@@ -38,9 +38,8 @@ const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
 /** What an image is made by, beside the library: our Python inside, and the way an interpreter is set up. */
 const IMAGE_CODE = {
-  '../python/': /^(execution|imports|plots|scan\w*|wasm_\w+)\.py$/,
-  './inside/': /^(image|interpreter|warm-up)\.ts$/,
-  './inside/wasi/': /\.ts$/,
+  '../python/': /^(execution|imports|plots|wasm_\w+|scan\/\w+)\.py$/,
+  './inside/': /^(image|interpreter|warm-up|wasi\/[\w-]+)\.ts$/,
 }
 
 /** Prepared files. */
@@ -98,7 +97,7 @@ async function prepareBoth(parent: string, options: WasmFilesOptions): Promise<W
 async function readCode(): Promise<Buffer[]> {
   const lists = Object.entries(IMAGE_CODE).map(async ([path, pattern]) => {
     const directory = fileURLToPath(new URL(path, import.meta.url))
-    const names = (await readdir(directory)).filter((name) => pattern.test(name)).sort()
+    const names = (await readdir(directory, { recursive: true })).filter((name) => pattern.test(name)).sort()
     return await Promise.all(names.map((name) => readFile(join(directory, name))))
   })
   return (await Promise.all(lists)).flat()

@@ -12,10 +12,10 @@ import type {
   SandboxJob,
   SandboxStats,
 } from '#shared/sandbox/sandbox.ts'
+import { Slots } from '#shared/slots.ts'
 import { prepareWasmFiles, type WasmFiles } from './files.ts'
 import { WasmProcess } from './process.ts'
 import { Restarts } from './restarts.ts'
-import { Turns } from './turns.ts'
 
 /*
  * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in
@@ -76,7 +76,7 @@ class WasmSandbox implements Sandbox {
   readonly libraries: Sandbox['libraries']
   readonly #files: WasmFiles
   readonly #log: Log
-  readonly #turns = new Turns(availableParallelism())
+  readonly #slots = new Slots(availableParallelism())
   readonly #closing = new AbortController()
   readonly #restarts = new Restarts()
   #running: WasmProcess | undefined
@@ -95,18 +95,18 @@ class WasmSandbox implements Sandbox {
     onStart?: () => void,
   ): Promise<SandboxEnd> {
     const either = AbortSignal.any([signal, this.#closing.signal])
-    await this.#turns.take(either)
+    await this.#slots.take(either)
     try {
       const wasm = await abortable(this.#process(), either)
       onStart?.()
       return await wasm.run(job, onEvent, either)
     } finally {
-      this.#turns.release()
+      this.#slots.release()
     }
   }
 
   stats(): SandboxStats {
-    return { idle: this.#running?.idle ?? 0, busy: this.#turns.taken }
+    return { idle: this.#running?.idle ?? 0, busy: this.#slots.taken }
   }
 
   async close(): Promise<void> {

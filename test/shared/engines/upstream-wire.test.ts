@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
+import type { UpstreamConfig } from '#schemas/models.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { encodeOpenAi } from '#shared/engines/openai/encode.ts'
-import type { UpstreamConfig } from '#shared/engines/upstream/upstream.ts'
 import { ask, collect, type Dialect, engineOn, failure, options } from '../../support/engine-calls.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 

@@ -10,7 +10,7 @@ const PYTHON = fileURLToPath(new URL('../../../shared/sandbox/python', import.me
 const SCAN_ALL = `
 import ast, json, sys
 sys.path.insert(0, sys.argv[1])
-import scan
+from scan import scan
 def verdict(code):
     try:
         return scan.scan(ast.parse(code))

@@ -10,7 +10,7 @@ const CODE = fileURLToPath(new URL('../../../shared/sandbox/python/', import.met
 const MODEL = `
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-import seccomp as s
+from seccomp import filters as s
 
 def run(rules, call):
     at, value = 0, 0

@@ -10,7 +10,7 @@ import sys
 
 sys.path[:0] = sys.argv[1:3]
 import numpy as np  # noqa: E402
-from clustering import merge_block, tell_apart  # noqa: E402
+from speakers.clustering import merge_block, tell_apart  # noqa: E402
 
 
 def voices(degrees):

@@ -6,7 +6,7 @@ import sys
 
 server, site, source = sys.argv[1:]
 sys.path[:0] = [server, site]
-import decoding  # noqa: E402
+from audio import decoding  # noqa: E402
 from errors import ApiError  # noqa: E402
 
 decoding.tempfile.TemporaryFile = lambda dir: open("/dev/full", "r+b", buffering=0)

@@ -44,7 +44,7 @@ export async function warmUp(libraryDir: string, sourcesDir: string): Promise<vo
 }
 
 async function readSources(directory: string): Promise<Library['sources']> {
-  const names = (await readdir(directory)).filter((name) => name.endsWith('.py'))
+  const names = (await readdir(directory, { recursive: true })).filter((name) => name.endsWith('.py'))
   return Object.fromEntries(await Promise.all(names.map(async (name) => [name, await readFile(join(directory, name))])))
 }
 

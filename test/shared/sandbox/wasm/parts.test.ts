@@ -7,9 +7,7 @@ import { findSegments } from '#shared/sandbox/wasm/inside/image.ts'
 import { limitModule } from '#shared/sandbox/wasm/inside/module.ts'
 import { makeOutputBuffer, OutputBuffers, SharedOutput } from '#shared/sandbox/wasm/inside/shared-output.ts'
 import { Restarts } from '#shared/sandbox/wasm/restarts.ts'
-import { Turns } from '#shared/sandbox/wasm/turns.ts'
 
-const never = new AbortController().signal
 const verdict = (...violations: string[]) => encodeFrame('V', Buffer.from(JSON.stringify({ violations })))
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 1, 2, 3])
 
@@ -126,24 +124,6 @@ it('an image leaves out long runs of zeros and no byte that is not', () => {
   for (const [address, length] of segments) restored.set(memory.subarray(address, address + length), address)
   expect(Buffer.from(restored).equals(memory)).toBe(true)
   expect(segments.reduce((sum, [, length]) => sum + length, 0)).toBeLessThan(100_000)
-})
-
-describe('turns', () => {
-  it('are given in order, and one who leaves loses none', async () => {
-    const turns = new Turns(1)
-    await turns.take(never)
-    const leaving = new AbortController()
-    const order: string[] = []
-    const left = turns.take(leaving.signal)
-    const waiting = turns.take(never).then(() => order.push('waited'))
-    leaving.abort(new Error('left'))
-    await expect(left).rejects.toThrow('left')
-    expect([order, turns.taken]).toEqual([[], 1])
-    turns.release()
-    await waiting
-    turns.release()
-    expect(turns.taken).toBe(0)
-  })
 })
 
 describe('restarts', () => {

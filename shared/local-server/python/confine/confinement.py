@@ -14,8 +14,7 @@ import signal
 import struct
 import sys
 
-import landlock
-import seccomp
+from confine import filters, landlock
 
 PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 1, 8, 38, 47, 2
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x0800_0000, 0x1000_0000, 0x4000_0000
@@ -71,7 +70,7 @@ def confine(readable: list[str], scratch: str) -> dict:
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     version = landlock.restrict(readable, [scratch, "/dev/null"])
     _drop_privileges(libc, nobody, bool(version), scratch)
-    has_filter = seccomp.deny_dangerous()
+    has_filter = filters.deny_dangerous()
     network = [name for name, has in (("namespace", has_namespace), ("seccomp", has_filter)) if has]
     return {
         "network": "+".join(network) or "open",

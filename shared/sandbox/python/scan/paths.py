@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from scan_fold import Constants, Value, candidates
-from scan_policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SCRATCH
+from scan.fold import Constants, Value, candidates
+from scan.policy import PATH_FUNCTIONS, PATH_KEYWORDS, PATH_METHODS, SCRATCH
 
 SHOWN_CHARS_MAX = 80
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

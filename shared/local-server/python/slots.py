@@ -13,7 +13,7 @@ from errors import ApiError, ClientGone
 LOOK_SECONDS = 0.25
 
 
-class Turns:
+class Slots:
     """Lets `at_once` callers in; of the others `waiting_max` wait, and the rest are told to come again."""
 
     def __init__(self, at_once: int, waiting_max: int) -> None:

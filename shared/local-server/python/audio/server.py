@@ -17,11 +17,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-import audio_decoder
-import confinement
-import seccomp
-from audio_decoder import Limits, Refused
+from audio import decoder
+from audio.decoder import Limits, Refused
 from channel import Channel
+from confine import confinement, filters
 
 TOO_COSTLY = "The file takes too much time or memory to decode."
 
@@ -43,7 +42,7 @@ def main() -> None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    audio_decoder.load()
+    decoder.load()
     children: list[Child] = []
     while True:
         _reap(children)
@@ -125,9 +124,9 @@ def _run(limits: Limits, source: int, target: int, sock: socket.socket) -> None:
     # Not closed: the process ends soon, and what a full disk did not take would be written again.
     samples = os.fdopen(target, "wb", buffering=1 << 18)
     with os.fdopen(source, "rb") as audio:
-        seccomp.allow_only_computing()
+        filters.allow_only_computing()
         try:
-            facts = audio_decoder.decode(audio, samples, limits)
+            facts = decoder.decode(audio, samples, limits)
         except Refused as refused:
             facts = {"code": refused.code, "message": str(refused)}
     os.write(answer, json.dumps(facts).encode() + b"\n")

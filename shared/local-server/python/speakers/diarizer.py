@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from faster_whisper.vad import VadOptions
 
-from clustering import Group, merge_block, tell_apart
-from samples import RATE, SPEECH_SECONDS_MAX, Block, blocks
-from voice_encoder import BANDS, FRAMES_A_SECOND, HOP, WINDOW, VoiceEncoder, gain_for, mel_frames
+from speakers.clustering import Group, merge_block, tell_apart
+from speakers.voice_encoder import BANDS, FRAMES_A_SECOND, HOP, WINDOW, VoiceEncoder, gain_for, mel_frames
+from speech.samples import RATE, SPEECH_SECONDS_MAX, Block, blocks
 
 STEP = 40
 # A window counts when this many of its 160 frames are speech.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from frames import HEAD
+from supervise.frames import HEAD
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import Iterator
 
+from audio.decoding import Audio
 from channel import Channel
-from decoding import Audio
 from errors import ApiError
-from turns import Turns
+from slots import Slots
 
 # Each worker has a model of its own, 300 MB, and one thread: two need a third more CPU for the same text.
 WORKERS = min(4, os.cpu_count() or 1)
@@ -26,7 +26,7 @@ class Speech:
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._turns = Turns(WORKERS, WAITING_MAX)
+        self._slots = Slots(WORKERS, WAITING_MAX)
         self._lock = threading.Lock()
         self._idle: list[tuple[subprocess.Popen, Channel]] = []
 
@@ -37,7 +37,7 @@ class Speech:
         Closing the iterator early stops the work, and so does the client when it leaves, which raises ClientGone.
         Raises ApiError `overloaded`, or `internal_error` when the worker fails.
         """
-        with self._turns.take(client):
+        with self._slots.take(client):
             process, channel = self._take()
             is_whole = False
             try:

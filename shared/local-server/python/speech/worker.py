@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-import confinement
 from channel import Channel
-from samples import open_samples
+from confine import confinement
+from speech.samples import open_samples
 
 
 class Models:
@@ -35,14 +35,14 @@ class Models:
             yield {"done": {"turns": self._diarize(job["names"], audio)}}
             return
         if self._transcriber is None:
-            from transcriber import Transcriber
+            from speech.transcriber import Transcriber
 
             self._transcriber = Transcriber(os.path.join(self._directory, job["model"]))
         yield from self._transcriber.transcribe(audio[0], job)
 
     def _diarize(self, names: list[str], audio: list[np.ndarray]) -> list[dict]:
-        from diarizer import diarize, voice_of
-        from voice_encoder import VoiceEncoder
+        from speakers.diarizer import diarize, voice_of
+        from speakers.voice_encoder import VoiceEncoder
 
         if self._encoder is None:
             self._encoder = VoiceEncoder(os.path.join(self._directory, "voice", "voice.npz"))

@@ -6,8 +6,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from scan_fold import Value, fold
-from scan_policy import DENIED_BUILTINS, DENIED_MEMBERS
+from scan.fold import Value, fold
+from scan.policy import DENIED_BUILTINS, DENIED_MEMBERS
 
 # No module lies deeper, and a chain of ten thousand attributes is not worth walking from each of its ends.
 CHAIN_MAX = 32

@@ -7,10 +7,10 @@ import math
 import socket
 from collections.abc import Iterator
 
+from audio.decoding import Audio
 from bodies import Form
-from decoding import Audio
 from errors import ApiError
-from speech import Speech
+from speech.speech import Speech
 
 MODEL = "whisper-tiny.en"
 PROMPT_CHARACTERS_MAX = 16_384

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import execution
-import frames
-import limits
-import seccomp
-from output import Capped, Control
+from seccomp import filters
+from supervise import frames, limits
+from supervise.output import Capped, Control
 
 DRAIN_SECONDS = 0.5
 # How often it looks for the child's end where a kernel cannot tell (gVisor).
@@ -93,7 +92,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
         os.chdir("/tmp")
         os.nice(NICE)
         host.confine()
-        seccomp.allow_known()
+        filters.allow_known()
         job = wait_for_job()
         limits.apply(job, host.warm_bytes)
         # Last: what goes wrong before is said to the operator, not to the caller.
@@ -106,7 +105,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
             job["code"],
             scan=job["scan"],
             emit=lambda kind, payload: frames.write(3, kind, payload),
-            lock_down=seccomp.deny_escapes,
+            lock_down=filters.deny_escapes,
         )
     )
 

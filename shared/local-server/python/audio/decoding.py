@@ -11,10 +11,10 @@ import time
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
-from audio_decoder import Limits
+from audio.decoder import Limits
 from channel import Channel
 from errors import ApiError
-from turns import Turns
+from slots import Slots
 
 RATE = 16_000
 CPU_SECONDS = 120
@@ -49,7 +49,7 @@ class Decoder:
         self._seconds_max = seconds_max
         self._command = command
         self._lock = threading.Lock()
-        self._turns = Turns(AT_ONCE, WAITING_MAX)
+        self._slots = Slots(AT_ONCE, WAITING_MAX)
         self._server: tuple[subprocess.Popen, Channel] | None = None
 
     def decode(
@@ -62,7 +62,7 @@ class Decoder:
         file; ClientGone, and then the work has ended.
         """
         limits = Limits(rate, min(seconds_max, self._seconds_max), CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES)
-        with self._turns.take(client):
+        with self._slots.take(client):
             samples = tempfile.TemporaryFile(dir=self._directory)
             try:
                 facts = self._ask(limits, file, samples, client)

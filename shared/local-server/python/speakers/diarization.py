@@ -8,10 +8,10 @@ import contextlib
 import socket
 import tempfile
 
+from audio.decoding import Audio, Decoder
 from bodies import Form
-from decoding import Audio, Decoder
 from errors import ApiError
-from speech import Speech
+from speech.speech import Speech
 
 KNOWN_MAX = 4
 SECONDS_MIN, SECONDS_MAX = 2.0, 10.0

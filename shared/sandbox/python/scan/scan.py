@@ -13,10 +13,10 @@ import re
 import sys
 from collections.abc import Iterator
 
-import scan_paths
-from scan_fold import candidates
-from scan_names import FUNCTIONS, Names, own_names
-from scan_policy import ALLOWED_MODULES, DENIED_ATTRIBUTES, DENIED_BUILTINS, DENIED_NAMES, is_denied
+from scan import paths
+from scan.fold import candidates
+from scan.names import FUNCTIONS, Names, own_names
+from scan.policy import ALLOWED_MODULES, DENIED_ATTRIBUTES, DENIED_BUILTINS, DENIED_NAMES, is_denied
 
 __all__ = ["ALLOWED_MODULES", "scan"]
 
@@ -103,7 +103,7 @@ class _Scan:
                 yield f"access to every member of module '{self._names.path(node.args[0])}' is not allowed"
         elif isinstance(node.func, ast.Attribute):
             yield from self._method(node, node.func)
-        yield from scan_paths.forbidden_paths(node, path, "open" in own, self._names.constants)
+        yield from paths.forbidden_paths(node, path, "open" in own, self._names.constants)
 
     def _method(self, node: ast.Call, function: ast.Attribute) -> Iterator[str]:
         if function.attr in ("__getattribute__", "__getattr__", "__setattr__"):

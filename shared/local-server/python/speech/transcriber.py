@@ -10,7 +10,7 @@ from faster_whisper import WhisperModel
 from faster_whisper.transcribe import Segment, restore_speech_timestamps
 from faster_whisper.vad import collect_chunks
 
-from samples import RATE, Block, blocks, vad_options
+from speech.samples import RATE, Block, blocks, vad_options
 
 # Automatic: the next temperature is tried when a text repeats itself or the model is unsure of it.
 LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

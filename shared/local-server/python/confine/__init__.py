@@ -1,0 +1,1 @@
+"""What is taken from a process before it meets any input."""

@@ -1,0 +1,1 @@
+"""Who speaks: voices in windows of speech, told apart and named."""

@@ -1,0 +1,1 @@
+"""What a program may not import, call or open, found before it runs."""
