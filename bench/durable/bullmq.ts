@@ -37,7 +37,7 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
     async startWork(isWatched) {
       // Opened only for somebody who waits: it costs every event.
       if (isWatched) events ??= await openEvents(connection)
-      if (running) worker.resume()
+      if (running) await worker.resume()
       else running = worker.run()
     },
     drained: () => tally.settled(),

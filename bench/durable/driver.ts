@@ -28,7 +28,7 @@ server.listen(0, '127.0.0.1', () => {
 process.once('SIGTERM', () => {
   server.close()
   server.closeAllConnections()
-  system.close().finally(() => process.exit())
+  void system.close().finally(() => process.exit())
 })
 
 function open(given: Record<string, string>): JobSystem | Promise<JobSystem> {

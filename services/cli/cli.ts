@@ -3,8 +3,9 @@ import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import packageJson from '../../package.json' with { type: 'json' }
 import { HttpClient } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
-import { type Command, CommandError, EXIT, type ExitCode, usageError, Values } from './command.ts'
+import { type Command, Values } from './command.ts'
 import { COMMANDS } from './commands/commands.ts'
+import { CommandError, EXIT, type ExitCode, usageError } from './failure.ts'
 import { Output } from './text/output.ts'
 
 const GLOBAL_OPTIONS = {

@@ -1,30 +1,8 @@
 import type { ParseArgsOptionsConfig } from 'node:util'
 import type { Config } from '#shared/config/config.ts'
 import type { JobsApi } from './client/jobs-api.ts'
+import { type ExitCode, usageError } from './failure.ts'
 import type { Output } from './text/output.ts'
-
-/** Exit codes of the tool (docs/cli.md). */
-export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
-export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
-
-/** A failure for the person at the keyboard: what happened, and what to do next. */
-export class CommandError extends Error {
-  readonly exit: ExitCode
-  /** One sentence or command that helps; undefined where the message says it all. */
-  readonly next: string | undefined
-
-  constructor(exit: ExitCode, message: string, next?: string, cause?: unknown) {
-    super(message, { cause })
-    this.name = 'CommandError'
-    this.exit = exit
-    this.next = next
-  }
-}
-
-/** A mistake on the command line. */
-export function usageError(message: string, next?: string): CommandError {
-  return new CommandError(EXIT.usage, message, next)
-}
 
 /** The values of a command's options, by name: `values.text('name')`. */
 export class Values {

@@ -46,7 +46,7 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
     }
     stoppingSince = performance.now()
     log.info({ signal, drain_ms: drainMs }, 'draining')
-    stopAll(services, drainMs, log).then((isClean) => {
+    void stopAll(services, drainMs, log).then((isClean) => {
       log.info({ clean: isClean }, 'stopped')
       process.exit(isClean ? 0 : 1)
     })

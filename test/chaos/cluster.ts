@@ -9,11 +9,17 @@ import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../s
 import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { type BrokerActor, startBroker } from './broker.ts'
 import type { History } from './check/history.ts'
-import type { Targets } from './faults.ts'
 import { type Actor, RoleActor } from './load/actor.ts'
 
 /** From nothing to everything ready, on a machine that has other things to do. */
 const READY_MS = 120_000
+
+/** The actors by kind. Broker and database are one each. */
+export interface Targets {
+  readonly ingress: number
+  readonly inference: number
+  readonly scheduler: number
+}
 
 /** The fleet of the chaos runs. */
 export const FLEET: Targets = { ingress: 2, inference: 3, scheduler: 2 }

@@ -1,16 +1,9 @@
 import type { History } from './check/history.ts'
-import type { Cluster } from './cluster.ts'
+import type { Cluster, Targets } from './cluster.ts'
 import { openRandom, type Random } from './load/random.ts'
 
 /** What is done to an actor: killed with -9, stopped and continued, or ended in good order. */
 export type FaultKind = 'kill' | 'freeze' | 'roll'
-
-/** The actors by kind. Broker and database are one each. */
-export interface Targets {
-  readonly ingress: number
-  readonly inference: number
-  readonly scheduler: number
-}
 
 /** One fault of a schedule. */
 export interface Fault {

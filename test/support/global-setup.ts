@@ -1,9 +1,10 @@
-/** Runs once before all tests: starts the Kafka and the Postgres they share, and stops them at the end. */
+/** Runs once before all tests: starts the Kafka and the Postgres that they share, where one of them asks, and stops them at the end. */
 import { readFile } from 'node:fs/promises'
 import type { TestProject } from 'vitest/node'
 import { findKafka } from './processes/kafka.ts'
 import { findPostgres } from './processes/postgres.ts'
 import { findDocker } from './sandbox/docker.ts'
+import { namedFiles } from './tiers.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
@@ -33,10 +34,9 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** One file at a time is run often: only those that ask for a service should wait for it. */
+/** What the files of this run say: only those that ask for a service wait for it. */
 async function testTexts(project: TestProject): Promise<string[]> {
-  const named = process.argv.filter((argument) => argument.endsWith('.test.ts'))
-  const { testFiles } = await project.globTestFiles(named)
+  const { testFiles } = await project.globTestFiles(namedFiles())
   return await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))
 }
 

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { createParser } from 'eventsource-parser'
-import { CommandError, EXIT } from '#services/cli/command.ts'
+import { CommandError, EXIT } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'

@@ -1,6 +1,6 @@
 import { Agent, type Dispatcher } from 'undici'
 import { z } from 'zod'
-import { CommandError, EXIT } from '#services/cli/command.ts'
+import { CommandError, EXIT } from '#services/cli/failure.ts'
 import { type Refusal, refusal } from './refusal.ts'
 
 const CONNECT_TIMEOUT_MS = 5_000

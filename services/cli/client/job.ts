@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { EXIT, type ExitCode } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
 /*
  * The tool may be older or newer than the service it talks to: it reads the fields it shows, keeps the others, and does

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { CommandError, EXIT } from '#services/cli/command.ts'
+import { CommandError, EXIT } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 
 const ErrorAnswer = z.looseObject({

@@ -1,4 +1,5 @@
-import { type Command, EXIT, type ExitCode, onlyArgument } from '#services/cli/command.ts'
+import { type Command, onlyArgument } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 
 /** `sluice cancel` */

@@ -1,13 +1,7 @@
 import { followEvents } from '#services/cli/client/event-stream.ts'
 import { exitOf, isLast, type JobView } from '#services/cli/client/job.ts'
-import {
-  type Command,
-  CommandError,
-  EXIT,
-  type ExitCode,
-  type Invocation,
-  onlyArgument,
-} from '#services/cli/command.ts'
+import { type Command, type Invocation, onlyArgument } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { openFollowView } from '#services/cli/text/follow-view.ts'
 import { plain } from '#services/cli/text/output.ts'
 

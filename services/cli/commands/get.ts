@@ -1,13 +1,7 @@
 import type { Answer } from '#services/cli/client/http.ts'
 import { exitOf, type JobView } from '#services/cli/client/job.ts'
-import {
-  type Command,
-  CommandError,
-  EXIT,
-  type ExitCode,
-  type Invocation,
-  onlyArgument,
-} from '#services/cli/command.ts'
+import { type Command, type Invocation, onlyArgument } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { describeJob } from '#services/cli/text/job-text.ts'
 import { type Output, plain, printable } from '#services/cli/text/output.ts'
 

@@ -1,5 +1,6 @@
 import { exitOf, type JobView } from '#services/cli/client/job.ts'
-import { type Command, EXIT, type ExitCode, noArguments } from '#services/cli/command.ts'
+import { type Command, noArguments } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { coloured, tableOf } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'

@@ -1,4 +1,5 @@
-import { type Command, CommandError, EXIT, type ExitCode, type Invocation, usageError } from '#services/cli/command.ts'
+import type { Command, Invocation } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { coloured, type Output, tableOf } from '#services/cli/text/output.ts'
 import { type ApiKey, type KeyStore, newKey } from '#shared/keys/keys.ts'

@@ -1,15 +1,8 @@
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Refusal } from '#services/cli/client/refusal.ts'
-import {
-  type Command,
-  CommandError,
-  EXIT,
-  type ExitCode,
-  type Invocation,
-  usageError,
-  type Values,
-} from '#services/cli/command.ts'
+import type { Command, Invocation, Values } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
 import { jobTable } from './jobs.ts'

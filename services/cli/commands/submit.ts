@@ -1,15 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { text as readText } from 'node:stream/consumers'
-import {
-  type Command,
-  CommandError,
-  EXIT,
-  type ExitCode,
-  type Invocation,
-  noArguments,
-  usageError,
-  type Values,
-} from '#services/cli/command.ts'
+import { type Command, type Invocation, noArguments, type Values } from '#services/cli/command.ts'
+import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { coloured } from '#services/cli/text/output.ts'
 import { secondsOf, timeOf } from '#services/cli/text/time.ts'
 import { follow } from './follow.ts'

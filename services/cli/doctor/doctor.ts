@@ -1,5 +1,6 @@
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { type Command, EXIT, type ExitCode, noArguments, type Values } from '#services/cli/command.ts'
+import { type Command, noArguments, type Values } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import type { Output } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
 import { type Check, type Finding, failed, ok, printFinding, runCheck } from './check.ts'

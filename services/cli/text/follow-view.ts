@@ -1,5 +1,5 @@
 import { exitOf, isLast, type JobEventView, type JobView, type Progress } from '#services/cli/client/job.ts'
-import { EXIT } from '#services/cli/command.ts'
+import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
 import { coloured, type Output, plain, printable } from './output.ts'
 

@@ -1,4 +1,4 @@
-import { usageError } from '#services/cli/command.ts'
+import { usageError } from '#services/cli/failure.ts'
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 }
 

@@ -209,7 +209,7 @@ export class Pool {
     if (this.#taking.roomOf(lane) <= 0) return delivery.release()
     const events = this.#reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
-    events.started().then(() => delivery.acknowledge())
+    void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
       this.#options.log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
       void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })

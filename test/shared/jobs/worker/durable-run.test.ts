@@ -154,7 +154,7 @@ describe('a durable run', () => {
         const sent: Sent[] = []
         const { run, id } = await claim(fateful(fates, sent))
         for (const { text, afterMs } of speech) {
-          run.delta({ text })
+          void run.delta({ text })
           await pass(afterMs)
         }
         await passing(run.completed())
@@ -170,10 +170,10 @@ describe('a durable run', () => {
   it('sends the first output at once, and more of it in chunks', async () => {
     const sent: Sent[] = []
     const { run } = await claim(fateful([], sent))
-    run.delta({ text: 'a' })
+    void run.delta({ text: 'a' })
     await pass(0)
     for (const text of 'bcdefghij') {
-      run.delta({ text })
+      void run.delta({ text })
       await pass(10)
     }
     await pass(50)
@@ -184,10 +184,10 @@ describe('a durable run', () => {
     const sent: Sent[] = []
     let writeMs = 30_000
     const { run } = await claim(fateful([], sent, () => writeMs))
-    run.delta({ text: 'a' })
+    void run.delta({ text: 'a' })
     await pass(30_000)
     writeMs = 0
-    run.delta({ text: 'b' })
+    void run.delta({ text: 'b' })
     await pass(2_000)
     expect(sent.map(({ text }) => text)).toEqual(['a', 'b'])
   })
@@ -205,7 +205,7 @@ describe('a durable run', () => {
     const sent: Sent[] = []
     const { run, id, lost } = await claim(fateful([], sent))
     await passing(store.handBack({ id, attempt: 1, owner: BOOT, chunk: 0 }))
-    run.delta({ text: 'a' })
+    void run.delta({ text: 'a' })
     await pass(0)
     expect(lost).toEqual(['lost'])
     await passing(run.completed())
@@ -216,7 +216,7 @@ describe('a durable run', () => {
   it('gives up a write that waits to be made again once it is told that the job is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
-    run.delta({ text: 'a' })
+    void run.delta({ text: 'a' })
     await pass(1_000)
     let isSettled = false
     const completed = run.completed().then(() => {
@@ -235,12 +235,12 @@ describe('a durable run', () => {
 
   it('starts its output over in the next attempt, and says so', async () => {
     const first = await claim()
-    first.run.delta({ text: 'half' })
+    void first.run.delta({ text: 'half' })
     await passing(first.run.failed(UPSTREAM))
     await pass(2_000)
     await passing(store.startDue(10))
     const second = await claim(store, first.id)
-    second.run.delta({ text: 'whole' })
+    void second.run.delta({ text: 'whole' })
     await passing(second.run.completed())
     const events = await eventsOf(first.id)
     const retrying = events.findIndex(({ type }) => type === 'job.retrying')

@@ -167,7 +167,7 @@ describe('the reporter', () => {
     const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const [, large] = attempts
     await Promise.all(attempts.map((attempt) => attempt.started()))
-    for (const attempt of attempts) attempt.delta({ text: attempt === large ? 'x'.repeat(4 * KIB) : 'small' })
+    for (const attempt of attempts) void attempt.delta({ text: attempt === large ? 'x'.repeat(4 * KIB) : 'small' })
     await Promise.all(attempts.map((attempt) => attempt.completed()))
     const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
     expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])

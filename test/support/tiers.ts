@@ -1,0 +1,59 @@
+/**
+ * Which test files a run takes. `npm test` is the inner loop: the road, the parts by themselves, the SDKs of others, and the
+ * broker's promises on one small Kafka. What needs a model, a Postgres, containers, fleets of processes or minutes is left to
+ * `npm run test:all`. A new file is in the inner loop unless it stands here.
+ */
+import { existsSync, readFileSync } from 'node:fs'
+import { relative } from 'node:path'
+import { parseCLI } from 'vitest/node'
+
+export const ALL = 'test/**/*.test.ts'
+
+/** What `npm test` leaves out. */
+const LONG = [
+  // Fleets of processes, crashes and faults.
+  'test/{burst,event-loop,fleet,leaks,outage,upgrade}.test.ts',
+  'test/chaos/{chaos,outages,single-process}.test.ts',
+  'test/simulation/**',
+  'test/services/ingress/body/body-budget.test.ts',
+  'test/shared/broker/{kafka,kafka-limits,kafka-modes}.test.ts',
+  'test/services/scheduler/dead-letter.test.ts',
+  // The command line, each call a process.
+  'test/services/cli/**',
+  'test/data-dir.test.ts',
+  // Postgres.
+  'test/shared/{store/{store,postgres,plans},keys/keys}.test.ts',
+  'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency}.test.ts',
+  'test/services/ingress/callers/{keys,limits,revocation}.test.ts',
+  // Models, with their weights and libraries.
+  'test/shared/local-server/**',
+  'test/shared/engines/{chat-engine,embedded,long-prompts,upstream-katan,upstream-words}.test.ts',
+  'test/shared/engines/transcription/engines.test.ts',
+  'test/services/transcription/{diarize,transcription}.test.ts',
+  'test/services/embeddings/{embeddings,local,room}.test.ts',
+  // Sandboxes.
+  'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
+  'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',
+  'test/services/code/**',
+  'test/readme.test.ts',
+]
+
+/**
+ * What a run leaves out: nothing where files are named or all are asked for (`--mode all`), else what takes long. Files whose
+ * results are there already (SLUICE_TEST_DONE, a JSON report of vitest) do not run again.
+ */
+export function leftOut(mode: string): string[] {
+  if (namedFiles().length > 0) return []
+  return mode === 'all' ? done(process.env.SLUICE_TEST_DONE) : LONG
+}
+
+/** Parts of the paths that the command line names: `npm test -- road ws/`. */
+export function namedFiles(): string[] {
+  return parseCLI(['vitest', ...process.argv.slice(2)], { allowUnknownOptions: true }).filter
+}
+
+function done(report: string | undefined): string[] {
+  if (!report || !existsSync(report)) return []
+  const { testResults } = JSON.parse(readFileSync(report, 'utf8')) as { testResults: { name: string }[] }
+  return testResults.map(({ name }) => relative(process.cwd(), name))
+}
