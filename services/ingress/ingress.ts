@@ -34,7 +34,7 @@ export interface Ingress extends Service {
 /**
  * Starts the ingress; resolves when it listens.
  *
- * @param socketBounds Of WebSockets, where they shall not be those of the contract.
+ * @param socketBounds Of WebSockets, where they shall not be {@link SOCKET_BOUNDS}.
  * @throws When the port is taken or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {

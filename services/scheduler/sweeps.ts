@@ -10,7 +10,7 @@ export const BATCH_MAX = 500
 /** Jobs that are on their way to the broker at once. */
 const SUBMITS_MAX = 64
 
-/** When the reaper gives up on a job (DESIGN section 3). */
+/** When the reaper gives up on a job (docs/design.md, Moves and guards). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
 /** What sweeps work with. */

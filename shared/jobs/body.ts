@@ -6,7 +6,7 @@ import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
 import { readJob } from './records.ts'
 
-/** Bytes of JSON above which a body travels as a blob (DESIGN section 4). */
+/** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
 /** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */

@@ -25,7 +25,7 @@ export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string
 }
 
 /**
- * Every topic these pools need, with its settings (DESIGN section 4).
+ * Every topic these pools need, with its settings (docs/design.md, Topics and records).
  *
  * @param callDeadlineMs Longest deadline of an attached job.
  * @param jobDeadlineMs Longest deadline of a durable one. Queues keep records at least that long.

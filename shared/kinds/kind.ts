@@ -1,7 +1,7 @@
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
 
-/** How far a job is, for people who wait (contract H.2). */
+/** How far a job is, for people who wait (docs/protocol.md, The job object). */
 export interface Progress {
   /** What is being done, in a word or two. */
   readonly phase: string

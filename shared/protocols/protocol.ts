@@ -19,7 +19,7 @@ export interface StreamEncoder<Event = unknown> {
   event(event: Event): string
   /** Frames that end a good stream; after the last event. */
   end(): string
-  /** Frames that end a failed stream (contract A.4). */
+  /** Frames that end a failed stream (docs/protocol.md, Failures after the head). */
   error(error: ServiceError): string
   /** What to write after 15 s of silence. */
   keepAlive(): string

@@ -4,13 +4,13 @@ import { MessagesStream } from './messages/stream.ts'
 import { encodeMessage } from './messages/whole.ts'
 import type { OutputEncoding } from './protocol.ts'
 
-/** Chat completions (contract B). */
+/** Chat completions (docs/protocol.md, Chat requests). */
 export const chatEncoding: OutputEncoding = {
   encodeWhole: encodeChat,
   openStream: (context) => new ChatStream(context),
 }
 
-/** The messages format (contract C). */
+/** The messages format (docs/protocol.md, Messages requests). */
 export const messagesEncoding: OutputEncoding = {
   encodeWhole: encodeMessage,
   openStream: (context) => new MessagesStream(context),

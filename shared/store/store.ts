@@ -3,7 +3,8 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 
 /**
- * The store port: the arbiter of durable jobs (DESIGN section 3). Postgres in production, SQLite by default.
+ * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
+ * default.
  *
  * Promises every adapter keeps (test/shared/store/store.test.ts):
  * - Each move is one guarded statement on database time. It resolves once it is on disk; `undefined` says that its guard

@@ -51,7 +51,7 @@ const NAMELESS_PARTS_MAX = 8
  * taken, and nothing of them is kept.
  *
  * When it settles no file is being taken any more. What is left of a refused form is thrown away as it comes: the caller can
- * answer at once, and the server cuts the connection if the rest does not end soon (server.ts).
+ * answer at once, and the server cuts the connection if the rest does not end soon (services/ingress/server.ts).
  *
  * @returns The fields in their order.
  * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`,

@@ -24,8 +24,8 @@ interface Headed {
 }
 
 /**
- * Limits per key: requests and tokens a minute, and calls at once (contract J 40). Counted in this process: with several
- * ingresses each grants the whole limit.
+ * Limits per key: requests and tokens a minute, and calls at once (docs/protocol.md, Limits). Counted in this process:
+ * with several ingresses each grants the whole limit.
  *
  * Calls are what makes work. Who reads, polls, follows or cancels is not refused for the calls under way; only what stays
  * open, waits and streams of events, has a bound of its own.
@@ -68,8 +68,8 @@ export class RateLimits {
   }
 
   /**
-   * Counts one call of a key, or refuses it. Either way `res` gets the headers that tell what is left (contract A.5); none
-   * without limits.
+   * Counts one call of a key, or refuses it. Either way `res` gets the headers that tell what is left
+   * (docs/protocol.md, Headers); none without limits.
    *
    * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
    */

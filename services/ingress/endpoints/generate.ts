@@ -8,7 +8,7 @@ import { messagesProtocol, parseVersion, parseWishesUpstream } from './messages/
 import { getModel } from './model.ts'
 import type { Protocol } from './protocol.ts'
 
-/** POST /v1/chat/completions (contract B). */
+/** POST /v1/chat/completions (docs/protocol.md, Chat requests). */
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
@@ -21,7 +21,7 @@ export const chatCompletions: JobEndpoint = {
   },
 }
 
-/** POST /v1/messages (contract C). */
+/** POST /v1/messages (docs/protocol.md, Messages requests). */
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',

@@ -8,7 +8,7 @@ export interface Protocol extends OutputEncoding {
   /**
    * Checks a parsed JSON body and turns it into the internal request, in pieces. Does no I/O.
    *
-   * @throws ServiceError with `param` set to the path of the first problem (contract A.2, A.3)
+   * @throws ServiceError with `param` set to the path of the first problem (docs/protocol.md, Errors)
    */
   decode(body: unknown, context: DecodeContext): Pieces<GenerateRequest>
 }
@@ -17,8 +17,8 @@ export interface Protocol extends OutputEncoding {
 export interface DecodeContext {
   /** Finds a model by id or alias. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
   readonly getModel: (id: string) => ModelConfig
-  /** Messages format: refuse turns that do not alternate (contract C.3). */
+  /** Messages format: refuse turns that do not alternate (docs/protocol.md, Turns and blocks). */
   readonly strictTurns: boolean
-  /** Remote image URLs are allowed (contract B.2); data: URLs always are. */
+  /** Remote image URLs are allowed (docs/protocol.md, Chat messages); data: URLs always are. */
   readonly remoteImages: boolean
 }

@@ -41,7 +41,7 @@ type Waiting<Job> = Map<string, Set<Job>>
  * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
  * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
  * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
- * however many those have sent before (DESIGN section 5), and not at all behind calls of a model that is busy.
+ * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy.
  */
 export class Turns<Job extends TurnTaker> {
   readonly #view: TurnsView

@@ -95,7 +95,7 @@ interface Lane {
 }
 
 /**
- * One worker of a pool: the consume loop (DESIGN section 4).
+ * One worker of a pool: the consume loop (docs/design.md, The consume loop).
  *
  * Takes no more jobs than there are free slots, claims (says `started`, or takes the job's row in the store), acknowledges
  * as soon as that is out, runs, reports. So a record is held for milliseconds only, and a long job holds nothing at the

@@ -8,7 +8,7 @@ import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
 
 /**
- * Encodes one stream of chat completion chunks (contract B.7; golden rules 0.1–0.5).
+ * Encodes one stream of chat completion chunks (docs/protocol.md, Chat streams).
  *
  * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
  * All of a frame but the text is made once for each choice, because `event` runs for every token of every stream.
@@ -182,7 +182,10 @@ class ChoiceStream {
     return rest + this.#role('') + this.#open + end
   }
 
-  /** Half characters that were held back; and `{}` for calls without arguments, which must parse (contract B.4). */
+  /**
+   * Half characters that were held back; and `{}` for calls without arguments, which must parse (docs/protocol.md,
+   * Tools).
+   */
   #flush(reason: FinishReason): string {
     let frames = this.#delta('reasoning_content', this.#thoughts.flush())
     frames += this.#delta('refusal', this.#refusals.flush())

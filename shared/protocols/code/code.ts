@@ -48,8 +48,8 @@ export function recordCode(_job: JobEnvelope): OutputRecorder {
 /**
  * Encodes one run as a stream: output as it comes, each plot when it is whole, then the whole result.
  *
- * Frames of `data:` only, as on every endpoint in the OpenAI format (contract 0.1): `code.output.delta`, `code.plot`,
- * `code.completed`, and `[DONE]`.
+ * Frames of `data:` only, as on every endpoint in the OpenAI format (docs/protocol.md, Event streams):
+ * `code.output.delta`, `code.plot`, `code.completed`, and `[DONE]`.
  */
 export class CodeStream implements StreamEncoder<CodeEvent> {
   readonly #gather = new CodeGather()

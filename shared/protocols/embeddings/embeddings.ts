@@ -6,7 +6,7 @@ import { JsonText } from '#shared/protocols/json-text.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 
 /**
- * The answer of `POST /v1/embeddings` (contract E) from all events of its job.
+ * The answer of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) from all events of its job.
  *
  * @throws ServiceError `upstream_error` when vectors or usage are missing
  */

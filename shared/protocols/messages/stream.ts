@@ -19,13 +19,13 @@ import {
 
 const PING = 'event: ping\ndata: {"type":"ping"}\n\n'
 
-/** One frame of the messages format: its `event:` name is always its type (rule 0.7). */
+/** One frame of the messages format: its `event:` name is always its type (docs/protocol.md, Event streams). */
 function frame(data: { type: string }): string {
   return `event: ${data.type}\ndata: ${JSON.stringify(data)}\n\n`
 }
 
 /**
- * Encodes one stream of the messages format (contract C.5).
+ * Encodes one stream of the messages format (docs/protocol.md, Messages streams).
  *
  * `message_start` goes out at the first event, the end waits for the usage: `message_delta` carries both reason and
  * final counts, exactly once.

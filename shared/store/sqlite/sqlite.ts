@@ -36,7 +36,7 @@ export interface SqliteOptions {
 
 /**
  * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
- * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`sqlite-commit.ts`).
+ * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`commit.ts`).
  *
  * @throws Error that names the process which has the directory open
  */

@@ -9,7 +9,7 @@ import { mergeEmbedEvents, writeEmbeddings } from '#shared/protocols/embeddings/
 import { chatEncoding } from '#shared/protocols/protocols.ts'
 import { readInputs } from './inputs.ts'
 
-/** POST /v1/embeddings (contract E). */
+/** POST /v1/embeddings (docs/protocol.md, Embedding requests). */
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',
   format: 'openai',

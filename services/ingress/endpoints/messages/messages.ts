@@ -7,14 +7,15 @@ import { ServiceError } from '#shared/error.ts'
 import { messagesEncoding } from '#shared/protocols/protocols.ts'
 import { decodeCount, decodeMessages } from './decode.ts'
 
-/** The messages format: `POST /v1/messages` (contract C). */
+/** The messages format: `POST /v1/messages` (docs/protocol.md, Messages requests). */
 export const messagesProtocol: Protocol = {
   ...messagesEncoding,
   decode: decodeMessages,
 }
 
 /**
- * Decodes the body of `POST /v1/messages/count_tokens` (contract C.6): a prompt that is not to be answered.
+ * Decodes the body of `POST /v1/messages/count_tokens` (docs/protocol.md, Counting tokens): a prompt that is not to be
+ * answered.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -22,11 +23,11 @@ export function decodeCountTokens(body: unknown, context: DecodeContext): Pieces
   return decodeCount(body, context)
 }
 
-/** The version of callers that name none (contract C.1); also the oldest there is. */
+/** The version of callers that name none (docs/protocol.md, Messages versions); also the oldest there is. */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**
- * The version of the messages format that a request asks for: `anthropic-version`, else the spec's `vendor-version`.
+ * The version of the messages format that a request asks for: `anthropic-version`, else `vendor-version`.
  *
  * @returns a date, `YYYY-MM-DD`
  * @throws ServiceError when it is no date, or one before the first version

@@ -3,8 +3,8 @@ import { excerpt } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * The fields of a transcription's form as a JSON body would have them (contract D.2). Clients write lists and objects in
- * several ways:
+ * The fields of a transcription's form as a JSON body would have them (docs/protocol.md, Uploads). Clients write lists
+ * and objects in several ways:
  *
  *   name[]=a name[]=b · name=a name=b · name[0]=a name[1]=b
  *   chunking_strategy=auto · chunking_strategy={"type":"server_vad"} · chunking_strategy[type]=server_vad
