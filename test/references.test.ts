@@ -71,6 +71,17 @@ describe('documents', () => {
     expect(lost).toEqual([])
   })
 
+  test('name files of the folder that a row of the code map is about', () => {
+    const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
+      ticked(holds)
+        .filter(isPart)
+        .map((part) => ({ folders: ticked(folders), part })),
+    )
+    const lost = rows.filter(({ folders, part }) => !folders.some((folder) => isThere(part, `${folder}x`)))
+    expect(lost).toEqual([])
+    expect(rows.length).toBeGreaterThan(20)
+  })
+
   test('name bounds where they are declared, and no more than 25 words in the glossary', () => {
     const rows = rowsOf('docs/design.md', 'Bounds')
     const lost = rows.flatMap(([, , names = '', folders = '']) =>
@@ -171,6 +182,11 @@ function pathsIn(text: string): string[] {
   const folders = [...new Set(FILES.filter((file) => file.includes('/')).map((file) => file.split('/')[0]))].join('|')
   const isPath = new RegExp(`^(${folders})/[\\w./-]*$`)
   return ticked(text.replace(/```[\s\S]*?```/g, '')).filter((word) => isPath.test(word))
+}
+
+/** A file, or a folder with its slash. */
+function isPart(word: string): boolean {
+  return /^[\w./-]+(\.\w{2,4}|\/)$/.test(word)
 }
 
 function ticked(text: string): string[] {
