@@ -81,6 +81,7 @@ export const APPEND: Move = {
   where: OWNED,
 }
 
+/** The owner ends a job with its result. */
 export const COMPLETE: Move = {
   name: 'complete',
   isOwners: true,
@@ -89,6 +90,7 @@ export const COMPLETE: Move = {
   event: `'job.completed'`,
 }
 
+/** The owner ends a job with an error. */
 export const FAIL: Move = {
   name: 'fail',
   isOwners: true,
@@ -97,7 +99,10 @@ export const FAIL: Move = {
   event: `'job.failed'`,
 }
 
-/** `run_at_ms` moves only when it waits; a cancel ends it here, since nobody runs it who could honour the flag. */
+/**
+ * The owner gives a job back, to be tried again after a delay. A cancel that was asked for ends it here, since nobody
+ * runs it then who could honour the flag.
+ */
 export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
