@@ -8,7 +8,7 @@ const WAY_MS = 100
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
 const AHEAD_MIN = 2
 
-/** What the turns need to know of a pool. */
+/** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
   /** Slots of the pool's workers; undefined while nothing can be sent. */
   slots(): number | undefined
@@ -18,7 +18,7 @@ export interface TurnsView {
   isIdle(): boolean
 }
 
-/** A job whose turn is awaited. */
+/** A job that waits for its turn. */
 export interface TurnTaker {
   readonly envelope: Work & { readonly tenant: string }
 }
