@@ -112,10 +112,7 @@ const ResponseFormat = z.discriminatedUnion('type', [
   }),
 ])
 
-/**
- * Body of a request (docs/protocol.md, Chat requests). What needs the model, or two fields at once, is checked by the
- * decoder.
- */
+/** Body of a request (docs/protocol.md, Chat requests). The decoder checks what needs the model, or two fields at once. */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1),
   messages: z.array(ChatMessage).min(1).max(100_000),

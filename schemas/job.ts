@@ -13,9 +13,7 @@ export const EncodeContext = z.strictObject({
   created_at: z.int().describe('Unix seconds'),
   model: z.string().describe('Named in the answer unless the engine names another'),
   include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
-  version: z
-    .string()
-    .describe('Messages: the date of anthropic-version, which picks the dialect (docs/protocol.md, Messages versions)'),
+  version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
   encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
   transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
 })

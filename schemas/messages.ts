@@ -148,10 +148,7 @@ const promptFields = {
   service_tier: z.enum(['auto', 'standard_only']).nullish(),
 }
 
-/**
- * Body of a request (docs/protocol.md, Messages requests). What needs the model, or two fields at once, is checked by
- * the decoder.
- */
+/** Body of a request (docs/protocol.md, Messages requests). The decoder checks what needs the model, or two fields. */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
   max_tokens: z.int().min(1),
@@ -186,9 +183,7 @@ export interface MessagesUsage {
   speed?: null
 }
 
-/**
- * One block of an answer. `citations` and `caller` belong to the newer dialect (docs/protocol.md, Messages versions).
- */
+/** One block of an answer. `citations` and `caller` belong to the newer dialect (docs/protocol.md, Messages versions). */
 export type OutputBlock =
   | { type: 'text'; text: string; citations?: null }
   | { type: 'thinking'; thinking: string; signature: string }

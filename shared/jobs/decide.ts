@@ -101,10 +101,7 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/**
- * Whether a failure used up one of the job's tries. A job that only had to wait for others of its key has tried
- * nothing.
- */
+/** Whether a failure used up one of the job's tries. A job that only had to wait for others of its key has tried nothing. */
 export function isTry({ code }: ErrorBody): boolean {
   const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
   return row.isTry ?? true

@@ -161,10 +161,7 @@ export class Presence {
     return sum
   }
 
-  /**
-   * Slots of a pool's workers that were free when their worker was heard last. Silent and draining workers do not
-   * count.
-   */
+  /** Slots of a pool's workers that were free when their worker was heard last. Silent and draining workers do not count. */
   freeSlots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, isSilent, slots, running } of this.peers.values()) {

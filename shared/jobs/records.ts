@@ -53,9 +53,7 @@ export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
 
-/**
- * Reads as much of a job as every version can, for one that cannot be run here. Undefined when not even that is there.
- */
+/** Reads as much of a job as every version can, for one that cannot be run here. Undefined when not even that is there. */
 export function readForeign(value: Buffer): ForeignJob | undefined {
   return readers.foreign.safeParse(parseJson(value)).data
 }
@@ -90,10 +88,7 @@ export function readReply(value: Buffer): Reply | undefined {
   return { worker: head.worker, events, skipped }
 }
 
-/**
- * Reads the value of a record on `control`: a record, or the type of one that this version does not know. Undefined:
- * neither.
- */
+/** Reads a record on `control`; a string: the type of one that this version does not know. Undefined: neither. */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)
   const record = readers.control.safeParse(json).data

@@ -123,10 +123,7 @@ function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefine
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }
 
-/**
- * openai-node ignores more than 60 s and the Anthropic SDKs sleep for however long they are told (docs/protocol.md,
- * Retries).
- */
+/** openai-node ignores more than 60 s, and the Anthropic SDKs sleep for however long they are told. */
 function retryAfterSeconds(error: ServiceError): number {
   if (error.retryAfterMs === undefined) return RETRY_AFTER_SECONDS_DEFAULT
   return Math.min(60, Math.max(1, Math.ceil(error.retryAfterMs / 1000)))

@@ -6,17 +6,11 @@ import type { StreamEncoder } from '#shared/protocols/protocol.ts'
 import { errorBody } from './errors-http.ts'
 import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 
-/**
- * How long a stream's head waits for the first output, so that early failures are HTTP errors (docs/protocol.md,
- * Failures after the head).
- */
+/** How long a stream's head waits for the first output (docs/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
 /** Silence after which a stream says that it lives (docs/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
-/**
- * When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (docs/protocol.md,
- * Long answers).
- */
+/** When a whole answer's head is sent early and kept alive with newlines (docs/protocol.md, Long answers). */
 const EARLY_HEAD_MS = 240_000
 /** Characters of a whole answer that are written at once. */
 const SMALL_BODY = 16 * 1024

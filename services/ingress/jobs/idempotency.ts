@@ -25,10 +25,7 @@ export async function idempotencyOf(
   return { scope: `${req.method} ${req.path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
 }
 
-/**
- * JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep
- * (services/ingress/body).
- */
+/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */
 function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
   for (const piece of writeJson(body, { sortsKeys: true })) {
     hash.update(piece)

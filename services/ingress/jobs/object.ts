@@ -11,10 +11,7 @@ export interface JobDetails {
   readonly deliveries?: readonly WebhookDelivery[]
 }
 
-/**
- * The status of a job on the wire (docs/protocol.md, The job object): `scheduled` shows as queued, a cancel that was
- * asked for as cancelling.
- */
+/** The status of a job on the wire: `scheduled` shows as queued, a cancel that was asked for as cancelling. */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (state === 'scheduled') return 'queued'
   return state === 'in_progress' && cancel_requested_at_ms !== null ? 'cancelling' : state

@@ -78,9 +78,7 @@ export class JobWishes {
     this.#ofHeaders = ofHeaders
   }
 
-  /**
-   * A body with them: the same call that asks for something else is another request (docs/protocol.md, Idempotency).
-   */
+  /** A body with them: the same call that asks for something else is another request (docs/protocol.md, Idempotency). */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
   }

@@ -10,10 +10,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/**
- * Output is committed in chunks of this time (docs/design.md, Commit before you speak): what came meanwhile shares one
- * commit.
- */
+/** Output is committed in chunks of this time (docs/design.md, Commit before you speak). */
 const FLUSH_MS = 50
 /** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
 const BUSY_SHARE = 1 / 4

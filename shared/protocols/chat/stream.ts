@@ -182,10 +182,7 @@ class ChoiceStream {
     return rest + this.#role('') + this.#open + end
   }
 
-  /**
-   * Half characters that were held back; and `{}` for calls without arguments, which must parse (docs/protocol.md,
-   * Tools).
-   */
+  /** Half characters that were held back; and `{}` for calls without arguments (docs/protocol.md, Tools). */
   #flush(reason: FinishReason): string {
     let frames = this.#delta('reasoning_content', this.#thoughts.flush())
     frames += this.#delta('refusal', this.#refusals.flush())

@@ -134,10 +134,7 @@ export const GOODBYE: Statement = {
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/**
- * Takes or renews a named lease; `since_ms` is when its holder took it without a gap since. Gives nothing when another
- * has it.
- */
+/** Takes or renews a named lease, held without a gap since `since_ms`. Gives nothing when another has it. */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
   sql: `INSERT INTO leases AS held (name, holder, since_ms, until_ms)

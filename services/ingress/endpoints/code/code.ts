@@ -19,10 +19,7 @@ const USER_ID_CHARS_MAX = 256
 /** Characters that are counted before others have their turn: about half a millisecond. */
 const PIECE_CHARS = 64 * 1024
 
-/**
- * POST /v1/tools/code (docs/protocol.md, Code): Python in a sandbox. Whatever becomes of the code is an answer, also a
- * violation.
- */
+/** POST /v1/tools/code (docs/protocol.md, Code): Python in a sandbox. Whatever becomes of the code is an answer. */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
   format: 'openai',

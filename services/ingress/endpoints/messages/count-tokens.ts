@@ -10,10 +10,7 @@ import { decodeCountTokens, parseVersion, parseWishesUpstream } from './messages
 /** Counting is quick or it fails. */
 const TIMEOUT_MS = 30_000
 
-/**
- * POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens): counted by the engine's own tokenizer, as a job
- * of its pool.
- */
+/** POST /v1/messages/count_tokens: counted by the engine's own tokenizer, as a job of its pool. */
 export const countTokens: JobEndpoint = {
   path: '/v1/messages/count_tokens',
   format: 'anthropic',

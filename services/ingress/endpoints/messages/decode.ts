@@ -50,10 +50,7 @@ export function* decodeCount(body: unknown, context: DecodeContext): Pieces<Gene
   }
 }
 
-/**
- * In this format an unknown model reads `model: <id>` (docs/protocol.md, Messages requests), and those that may be used
- * follow.
- */
+/** In this format an unknown model reads `model: <id>`, and those that may be used follow. */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)

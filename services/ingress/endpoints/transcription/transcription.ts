@@ -13,10 +13,7 @@ const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 /** Formats that are no streams (docs/protocol.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
-/**
- * POST /v1/audio/transcriptions (docs/protocol.md, Transcription fields): a form over HTTP; in `POST /v1/jobs` and over
- * a WebSocket the same in JSON.
- */
+/** POST /v1/audio/transcriptions (docs/transcription.md): a form over HTTP; in `POST /v1/jobs` and over a WebSocket JSON. */
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',
   format: 'openai',

@@ -13,10 +13,7 @@ export function answerFormOf(request: TranscribeRequest, { transcription }: Mode
   return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
 }
 
-/**
- * The fields of the form, beside the file, in OpenAI's dialect (docs/protocol.md, Transcription fields). What has its
- * default is left out.
- */
+/** The fields of the form, beside the file, in OpenAI's dialect. What has its default is left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
