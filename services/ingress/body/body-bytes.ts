@@ -4,7 +4,7 @@ import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
 import { ByteBlocks } from './byte-blocks.ts'
 
-/** How much of a body is read, and how long a pause of it is waited for. */
+/** How much of a body is read, and how long a pause in it may last. */
 export interface BodyBounds {
   /** Most bytes, after inflation. */
   readonly bytesMax: number

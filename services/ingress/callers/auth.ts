@@ -30,7 +30,7 @@ export function authenticate(
   return key
 }
 
-/** @throws ServiceError `permission_denied` when a key may not call an endpoint */
+/** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
   throw new ServiceError('permission_denied', `This API key may not call ${path}.`)

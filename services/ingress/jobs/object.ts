@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 
-/** What goes into the wire form of a job beside its row. */
+/** What the wire form of a job shows that does not stand in its row. */
 export interface JobDetails {
   /** The stored answer of a completed job; the field is left out where it was not looked up. */
   readonly result?: unknown

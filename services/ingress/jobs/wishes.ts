@@ -46,7 +46,7 @@ const HEADERS = (
   ] satisfies [path: string, read: ReadHeader][]
 ).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
 
-/** Every call is asked: most say nothing. */
+/** Most calls ask nothing of their job: they share this. */
 const NOTHING: JobFields = {}
 
 /** What a job may be asked, once all ways of saying it were looked at. Null counts as absent. */
@@ -147,10 +147,10 @@ export class JobWishes {
   }
 }
 
-/** What {@link JobWishes} come to. */
+/** What {@link JobWishes} are once their defaults and bounds are applied. */
 export type ResolvedWishes = Omit<DurableWishes, 'idempotencyKey' | 'isAsync'>
 
-/** The fields of a job among others. */
+/** Those fields of an object that speak of the job. */
 export function jobFieldsOf(fields: object): object {
   const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
   return Object.fromEntries(entries)

@@ -26,7 +26,7 @@ const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 /** `name`, `name[]` or `name[key]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([a-z_]{0,64}|\d{1,3})\])?$/
 
-/** @throws ServiceError `invalid_value` for a field that comes twice, or in two ways */
+/** The body that the fields of a form stand for. @throws ServiceError `invalid_value` for a field that comes twice, or in two ways */
 export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   const lists = new Map<string, Item[]>()
