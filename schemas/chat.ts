@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 /**
- * The wire shapes of `POST /v1/chat/completions` (contract B).
+ * The wire shapes of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
  *
  * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. `null` stands
  * for absent wherever a field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
@@ -46,7 +46,7 @@ const ToolCall = z.looseObject({
 
 const name = z.string().nullish()
 
-/** One message of the conversation (contract B.2). */
+/** One message of the conversation (docs/protocol.md, Chat messages). */
 export const ChatMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal(['system', 'developer']), content: Texts, name }),
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(ChatUserPart)]), name }),
@@ -75,7 +75,7 @@ const FunctionTool = z.looseObject({
 })
 const CustomTool = z.looseObject({ type: z.literal('custom') })
 
-/** One tool definition (contract B.4). `custom` parses, so that it can be refused by name. */
+/** One tool definition (docs/protocol.md, Tools). `custom` parses, so that it can be refused by name. */
 export const ChatTool = z.discriminatedUnion('type', [FunctionTool, CustomTool])
 export type ChatTool = z.infer<typeof ChatTool>
 
@@ -84,7 +84,7 @@ const NamedFunction = z.looseObject({
   function: z.looseObject({ name: z.string().min(1) }),
 })
 
-/** How the model must choose among the tools (contract B.4). */
+/** How the model must choose among the tools (docs/protocol.md, Tools). */
 export const ChatToolChoice = z.union([
   z.enum(['none', 'auto', 'required']),
   z.discriminatedUnion('type', [
@@ -112,7 +112,7 @@ const ResponseFormat = z.discriminatedUnion('type', [
   }),
 ])
 
-/** Body of a request (contract B.1). What needs the model, or two fields at once, is checked by the decoder. */
+/** Body of a request (docs/protocol.md, Chat requests). The decoder checks what needs the model, or two fields at once. */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1),
   messages: z.array(ChatMessage).min(1).max(100_000),
@@ -157,7 +157,7 @@ export type ChatRequest = z.infer<typeof ChatRequest>
 /** Why a choice ended, in the words of the chat format. */
 export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter'
 
-/** Usage of a chat completion (spec 2.2). Details are null unless the engine reports them. */
+/** Usage of a chat completion. Details are null unless the engine reports them. */
 export interface ChatUsage {
   prompt_tokens: number
   completion_tokens: number
@@ -173,7 +173,7 @@ export interface ChatToolCall {
   function: { name: string; arguments: string }
 }
 
-/** Categories of the content filter (spec 2.3); an upstream may add others. */
+/** Categories of the content filter; an upstream may add others. */
 export type ChatFilterResults = Record<string, unknown>
 
 /** The text of a choice. `tool_calls` and `reasoning_content` are absent when there are none. */
@@ -195,7 +195,7 @@ export interface ChatChoice {
   content_filter_results: ChatFilterResults
 }
 
-/** The whole answer (spec 2.3, contract B.3). */
+/** The whole answer (docs/protocol.md, Chat answers). */
 export interface ChatCompletion {
   id: string
   object: 'chat.completion'
@@ -207,7 +207,7 @@ export interface ChatCompletion {
   usage: ChatUsage
 }
 
-/** What one chunk adds to a choice (contract B.7). */
+/** What one chunk adds to a choice (docs/protocol.md, Chat streams). */
 export interface ChatDelta {
   role?: 'assistant'
   content?: string | null

@@ -1,13 +1,13 @@
 import { z } from 'zod'
 
-/** Longest time limit of a run, in seconds (contract I); the operator may lower it. */
+/** Longest time limit of a run, in seconds; the operator may lower it. */
 export const RUN_SECONDS_MAX = 120
 /** The time limit of a run that names none, in seconds. */
 export const RUN_SECONDS_DEFAULT = 30
 
 /**
- * The wire shape of `POST /v1/tools/code` (contract I). What depends on settings, and on code points rather than UTF-16
- * units, is checked by hand. Unknown fields are ignored.
+ * The wire shape of `POST /v1/tools/code` (docs/protocol.md, Code). What depends on settings, and on code points rather
+ * than UTF-16 units, is checked by hand. Unknown fields are ignored.
  */
 export const CodeBody = z.looseObject({
   code: z.string().min(1),
@@ -47,7 +47,7 @@ export const CodeEvent = z.discriminatedUnion('type', [
 ])
 export type CodeEvent = z.infer<typeof CodeEvent>
 
-/** A figure that was open when the code called `plt.show()` (spec 2.5b). */
+/** A figure that was open when the code called `plt.show()`. */
 export const CodePlot = z.strictObject({
   content_base64: z.string(),
   format: z.literal('png'),
@@ -55,7 +55,7 @@ export const CodePlot = z.strictObject({
 })
 export type CodePlot = z.infer<typeof CodePlot>
 
-/** The answer of `POST /v1/tools/code` (spec 2.5b). */
+/** The answer of `POST /v1/tools/code`. */
 export const CodeResult = z.strictObject({
   success: z.boolean().describe('False for security violations, timeouts and exceeded limits'),
   stdout: z.string(),

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
-/** Where a durable job is (DESIGN section 3). On the wire `scheduled` shows as queued. */
+/** Where a durable job is (docs/design.md, States). On the wire `scheduled` shows as queued. */
 export const DurableState = z.enum([
   'queued',
   'scheduled',
@@ -63,7 +63,7 @@ export const DurableJob = z.strictObject({
 })
 export type DurableJob = z.infer<typeof DurableJob>
 
-/** What a job's history is made of (contract H.4). */
+/** What a job's history is made of (docs/jobs.md, Follow it). */
 export const DurableEventType = z.enum([
   'job.queued',
   'job.started',

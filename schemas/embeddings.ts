@@ -1,8 +1,8 @@
 import { z } from 'zod'
 
-/** Inputs of one request (contract E). */
+/** Inputs of one request. */
 export const INPUTS_MAX = 2_048
-/** Tokens of all inputs of one request together (contract E). */
+/** Tokens of all inputs of one request together. */
 export const TOKENS_MAX = 300_000
 
 /** How vectors are written: as numbers, or as base64 of little-endian float32. */
@@ -10,8 +10,8 @@ export const EncodingFormat = z.enum(['float', 'base64'])
 export type EncodingFormat = z.infer<typeof EncodingFormat>
 
 /**
- * The wire shape of `POST /v1/embeddings` (contract E) but for `input`, whose four forms are told apart by hand: a union
- * could not say which item of which form is wrong. Unknown fields are ignored.
+ * The wire shape of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) but for `input`, whose four forms are
+ * told apart by hand: a union could not say which item of which form is wrong. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({
   model: z.string(),

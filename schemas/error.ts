@@ -3,9 +3,10 @@ import { z } from 'zod'
 /**
  * Every failure the service names: code → HTTP status and whether trying again can help.
  *
- * `status` is that of the OpenAI format (contract A.3); the messages format differs only for overload (529).
- * `retry` says whether the job may run again on its own, `triesMax` how often at most where that is less than for others;
- * where `isTry` is false it only waited for its turn, which it may as often as it takes. None says what the caller should do.
+ * `status` is that of the OpenAI format (docs/protocol.md, Errors); the messages format differs only for overload
+ * (529). `retry` says whether the job may run again on its own, `triesMax` how often at most where that is less than
+ * for others; where `isTry` is false it only waited for its turn, which it may as often as it takes. None says what the
+ * caller should do.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },

@@ -150,7 +150,7 @@ const Logprob = z.strictObject({
   bytes: z.array(z.int()).nullable(),
   top_logprobs: z.array(z.strictObject({ token: z.string(), logprob: z.number(), bytes: z.array(z.int()).nullable() })),
 })
-/** One token with its log probability, in the OpenAI shape (contract B.3). */
+/** One token with its log probability, in the OpenAI shape (docs/protocol.md, Chat answers). */
 export type Logprob = z.infer<typeof Logprob>
 
 const Choice = z.int().min(0).default(0).describe('Which of the n choices')

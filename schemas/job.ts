@@ -13,14 +13,14 @@ export const EncodeContext = z.strictObject({
   created_at: z.int().describe('Unix seconds'),
   model: z.string().describe('Named in the answer unless the engine names another'),
   include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
-  version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect (contract C.1)'),
+  version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
   encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
   transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 
 /**
- * A job as it travels on `jobs.<pool>` (DESIGN section 4).
+ * A job as it travels on `jobs.<pool>` (docs/design.md, Topics and records).
  *
  * `id` and `attempt` together name one execution. Times are absolute unix milliseconds.
  */

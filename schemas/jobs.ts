@@ -3,10 +3,10 @@ import { Priority } from './durable-job.ts'
 
 const WEEK_SECONDS = 7 * 24 * 3_600
 
-/** Moves of a job that a webhook can be told (contract H.7). */
+/** Moves of a job that a webhook can be told (docs/webhooks.md). */
 export const WebhookEvent = z.enum(['job.started', 'job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
 
-/** Where a job's moves are told (contract H.7). */
+/** Where a job's moves are told (docs/webhooks.md). */
 export const Webhook = z.object({
   url: z
     .string()
@@ -22,7 +22,7 @@ export const Webhook = z.object({
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** What may be asked of a job beside its call, however it is submitted (contract H.3, H as amended). */
+/** What may be asked of a job beside its call, however it is submitted (docs/jobs.md, Submit). */
 export const JobFields = z.object({
   metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
   webhook: Webhook.nullish(),
@@ -39,7 +39,7 @@ export const JobFields = z.object({
 })
 export type JobFields = z.infer<typeof JobFields>
 
-/** Body of `POST /v1/jobs` (contract H.3). */
+/** Body of `POST /v1/jobs` (docs/jobs.md, Submit). */
 export const SubmitJob = z.object({
   endpoint: z.string().describe('Path of the call to make, such as /v1/chat/completions'),
   body: z.looseObject({}).describe('Its body; stream: true records output deltas as events'),
@@ -47,7 +47,7 @@ export const SubmitJob = z.object({
 })
 export type SubmitJob = z.infer<typeof SubmitJob>
 
-/** Query of `GET /v1/jobs` (contract H.3). */
+/** Query of `GET /v1/jobs`. */
 export const ListJobs = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
@@ -60,6 +60,6 @@ export const ListJobs = z.object({
     .optional()
     .describe('No control characters: Postgres refuses NUL'),
   parent_id: z.string().max(64).optional(),
-  beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere (contract A.5)'),
+  beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere'),
 })
 export type ListJobs = z.infer<typeof ListJobs>

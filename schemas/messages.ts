@@ -1,7 +1,7 @@
 import { z } from 'zod'
 
 /**
- * The wire shapes of `POST /v1/messages` and `/v1/messages/count_tokens` (contract C).
+ * The wire shapes of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/protocol.md, Messages requests).
  *
  * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. `null` stands
  * for absent wherever a field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
@@ -88,7 +88,7 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
-/** One turn (contract C.3). `system` parses, so that it can be refused by name. */
+/** One turn (docs/protocol.md, Turns and blocks). `system` parses, so that it can be refused by name. */
 export const InputMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(UserBlock)]) }),
   z.looseObject({ role: z.literal('assistant'), content: z.union([z.string(), z.array(AssistantBlock)]) }),
@@ -104,13 +104,13 @@ const CustomTool = z.looseObject({
   strict: z.boolean().nullish(),
 })
 
-/** One tool definition (contract C.2). */
+/** One tool definition (docs/protocol.md, Messages requests). */
 export const MessagesTool = CustomTool
 export type MessagesTool = z.infer<typeof MessagesTool>
 
 const alone = { disable_parallel_tool_use: z.boolean().nullish() }
 
-/** How the model must choose among the tools (contract C.2). */
+/** How the model must choose among the tools (docs/protocol.md, Messages requests). */
 export const MessagesToolChoice = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('auto'), ...alone }),
   z.looseObject({ type: z.literal('any'), ...alone }),
@@ -119,7 +119,7 @@ export const MessagesToolChoice = z.discriminatedUnion('type', [
 ])
 export type MessagesToolChoice = z.infer<typeof MessagesToolChoice>
 
-/** Whether and how long the model thinks first (contract C.2). */
+/** Whether and how long the model thinks first (docs/protocol.md, Messages requests). */
 const Thinking = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('enabled'), budget_tokens: z.int().min(1024), display: z.string().nullish() }),
   z.looseObject({ type: z.literal('adaptive'), display: z.string().nullish() }),
@@ -148,7 +148,7 @@ const promptFields = {
   service_tier: z.enum(['auto', 'standard_only']).nullish(),
 }
 
-/** Body of a request (contract C.2). What needs the model, or two fields at once, is checked by the decoder. */
+/** Body of a request (docs/protocol.md, Messages requests). The decoder checks what needs the model, or two fields. */
 export const MessagesRequest = z.looseObject({
   ...promptFields,
   max_tokens: z.int().min(1),
@@ -156,11 +156,11 @@ export const MessagesRequest = z.looseObject({
 })
 export type MessagesRequest = z.infer<typeof MessagesRequest>
 
-/** Body of `POST /v1/messages/count_tokens` (contract C.6). */
+/** Body of `POST /v1/messages/count_tokens` (docs/protocol.md, Counting tokens). */
 export const CountTokensRequest = z.looseObject(promptFields)
 export type CountTokensRequest = z.infer<typeof CountTokensRequest>
 
-/** Why a message ended (contract C.4). */
+/** Why a message ended (docs/protocol.md, Messages answers). */
 export type StopReason =
   | 'end_turn'
   | 'max_tokens'
@@ -183,7 +183,7 @@ export interface MessagesUsage {
   speed?: null
 }
 
-/** One block of an answer. `citations` and `caller` belong to the newer dialect (contract C.1). */
+/** One block of an answer. `citations` and `caller` belong to the newer dialect (docs/protocol.md, Messages versions). */
 export type OutputBlock =
   | { type: 'text'; text: string; citations?: null }
   | { type: 'thinking'; thinking: string; signature: string }
@@ -197,7 +197,7 @@ export interface RefusalDetails {
   explanation: null
 }
 
-/** The whole answer (spec 2.4, contract C.4). The last three fields belong to the newer dialect. */
+/** The whole answer (docs/protocol.md, Messages answers). The last three fields belong to the newer dialect. */
 export interface Message {
   id: string
   type: 'message'

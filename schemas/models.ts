@@ -135,7 +135,7 @@ export type ModelConfig = z.infer<typeof ModelConfig>
 export const ModelsFile = z.strictObject({ models: z.array(ModelConfig).min(1) })
 export type ModelsFile = z.infer<typeof ModelsFile>
 
-/** A model as `/v1/models` lists it (spec 2.1), and what clients may want to know before they call it (contract F). */
+/** A model as `/v1/models` lists it (docs/protocol.md, Model lists), and what clients may want to know before. */
 export interface Model {
   id: string
   object: 'model'
@@ -163,7 +163,7 @@ export interface Support {
   supported: boolean
 }
 
-/** A model as `/v1/models` lists it for callers of the messages format: `ModelInfo` of its SDK (contract F). */
+/** A model as `/v1/models` lists it for callers of the messages format: `ModelInfo` of its SDK. */
 export interface ModelInfo {
   id: string
   type: 'model'

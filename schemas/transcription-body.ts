@@ -2,7 +2,8 @@ import { z } from 'zod'
 import { TranscriptFormat, VoiceActivity } from './transcription.ts'
 
 /**
- * The fields of `POST /v1/audio/transcriptions` but for the file (contract D.1), from a form or from JSON.
+ * The fields of `POST /v1/audio/transcriptions` but for the file (docs/protocol.md, Transcription fields), from a form
+ * or from JSON.
  *
  * Unknown fields are ignored, and `null` stands for absent. A bound whose message is `decimal` is reported as one on a
  * decimal number.
@@ -12,7 +13,7 @@ const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
 
-/** Speakers that can be known by their voices (spec 8). */
+/** Speakers that can be known by their voices (docs/transcription.md, Who speaks). */
 export const SPEAKERS_MAX = 4
 /** Longest prompt; engines use the end of it, about a thousand characters. */
 export const PROMPT_CHARS_MAX = 16 * 1024
@@ -51,7 +52,7 @@ export const TranscriptionBody = z.object({
 })
 export type TranscriptionBody = z.infer<typeof TranscriptionBody>
 
-/** The audio of a call whose body is JSON: a data URL, or base64 with the name of the file (contract H.6). */
+/** The audio of a call whose body is JSON: a data URL, or base64 with the name of the file (docs/websocket.md). */
 export const JsonAudioBody = z.object({
   file: z.union([
     z.string(),

@@ -1,10 +1,10 @@
 import { z } from 'zod'
 
-/** Containers the service takes (spec 4.3), found by content. mpga is mp3, and m4a is mp4, by another name. */
+/** Containers the service takes, found by content. mpga is mp3, and m4a is mp4, by another name. */
 export const AudioFormat = z.enum(['flac', 'mp3', 'mp4', 'mpeg', 'ogg', 'wav', 'webm'])
 export type AudioFormat = z.infer<typeof AudioFormat>
 
-/** How long audio is cut at silences (contract D.2). */
+/** How long audio is cut at silences (docs/protocol.md, Uploads). */
 export const VoiceActivity = z.strictObject({
   threshold: z.number().min(0).max(1).default(0.5).describe('How sure it must be that somebody speaks'),
   silence_duration_ms: z.int().min(0).max(10_000).default(200).describe('Silence that ends a piece'),
@@ -41,7 +41,7 @@ export type TranscribeRequest = z.infer<typeof TranscribeRequest>
 export const Word = z.strictObject({ word: z.string(), start: z.number(), end: z.number() })
 export type Word = z.infer<typeof Word>
 
-/** One piece of the transcript with all that contract D.3 shows of it. Times in seconds. */
+/** One piece of the transcript with all that any format shows of it. Times in seconds. */
 export const TranscriptSegment = z.strictObject({
   id: z.int().min(0),
   seek: z.int().default(0),
@@ -99,7 +99,7 @@ export const TranscribeEvent = z.discriminatedUnion('type', [
 ])
 export type TranscribeEvent = z.infer<typeof TranscribeEvent>
 
-/** How a transcript is said (contract D.3). */
+/** How a transcript is said (docs/protocol.md, Transcripts). */
 export const TranscriptFormat = z.enum(['json', 'text', 'srt', 'verbose_json', 'vtt', 'diarized_json'])
 export type TranscriptFormat = z.infer<typeof TranscriptFormat>
 

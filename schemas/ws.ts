@@ -2,9 +2,9 @@ import { z } from 'zod'
 import { JobFields, Webhook } from './jobs.ts'
 
 /**
- * The frames of `GET /v1/ws`, subprotocol `inference.v1` (contract H.6): text, one JSON object each. Requests and
- * subscriptions share one namespace of ids; each id ends with exactly one of `request.completed`, `request.failed` and
- * `request.cancelled`.
+ * The frames of `GET /v1/ws`, subprotocol `inference.v1` (docs/websocket.md, Frames): text, one JSON object each.
+ * Requests and subscriptions share one namespace of ids; each id ends with exactly one of `request.completed`,
+ * `request.failed` and `request.cancelled`.
  */
 export const WS_PROTOCOL = 'inference.v1'
 
@@ -50,7 +50,7 @@ export const ClientFrame = z.discriminatedUnion('type', [
 ])
 export type ClientFrame = z.infer<typeof ClientFrame>
 
-/** The inner object of an error in the OpenAI format (contract A.2), for every endpoint. */
+/** The inner object of an error in the OpenAI format (docs/protocol.md, Errors), for every endpoint. */
 const FrameError = z.strictObject({
   message: z.string(),
   type: z.string(),

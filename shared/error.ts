@@ -25,7 +25,7 @@ export class ServiceError extends Error {
     this.isUndone = options.isUndone ?? false
   }
 
-  /** HTTP status in the OpenAI format (contract A.3). */
+  /** HTTP status in the OpenAI format (docs/protocol.md, Errors). */
   get status(): number {
     return ERRORS[this.code].status
   }

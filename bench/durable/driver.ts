@@ -1,7 +1,7 @@
 /**
- * One system under measurement with its callers, as a process of its own: `node durable-driver.ts <system> <settings>`.
- * Prints its address on standard output; each request to `/<shape>/<callers>/<seconds>` is one load, answered with its
- * figures in JSON.
+ * One system under measurement with its callers, as a process of its own: `node bench/durable/driver.ts <system>
+ * <settings>`. Prints its address on standard output; each request to `/<shape>/<callers>/<seconds>` is one load,
+ * answered with its figures in JSON.
  */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'

@@ -48,7 +48,7 @@ export function renderDurable({ samples, skipped }: DurableResults): string[] {
 
 const HEAD = ['callers', 'through', 'jobs/s', '× BullMQ', 'p50 ms', 'p99 ms']
 
-/** What the design promises (DESIGN section 11). */
+/** What durable jobs are to reach (docs/benchmarks.md, Durable jobs). */
 function renderTarget(figures: DurableTable): string {
   const rows = [1, 32].flatMap((callers) =>
     (['library', 'library-sqlite'] as const).map((name) => {

@@ -82,7 +82,7 @@ const HEAD = [
   'CPU ms/embedding',
 ]
 
-/** What the design promises (DESIGN section 11). */
+/** What batching is to reach (docs/benchmarks.md, Embeddings). */
 function renderGoals(samples: readonly EmbedSample[]): string {
   const rows = GOALS.flatMap(({ upstream, goal, least }) =>
     (['embedded', 'kafka'] as const).map((target) => {

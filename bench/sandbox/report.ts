@@ -15,7 +15,7 @@ interpreter that waits for a run: for zygote the server that runs are forked fro
 container and its shim, without the daemon; for wasm the process in which the interpreters are, divided by their number. Pages
 that several processes share count once. Beside them a process that is started for each run, which is always cold: without any sandbox, and in a container by \`docker run\`.`
 
-/** What the design asks (DESIGN section 11). */
+/** What a sandbox is to reach on a quiet machine. */
 const GOALS: readonly { name: string; program: Program; figure: 'cpu' | 'p50'; most: number; words: string }[] = [
   { name: 'zygote', program: 'print', figure: 'cpu', most: 40, words: 'CPU of print(1)' },
   { name: 'zygote', program: 'print', figure: 'p50', most: 25, words: 'p50 of print(1), on an idle machine' },

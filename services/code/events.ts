@@ -30,7 +30,8 @@ function* plotPieces(png: Uint8Array): Generator<CodeEvent> {
 }
 
 /**
- * How a run ended, by the cases of spec 4.5: a last message on stderr where the service ended it, then the end.
+ * How a run ended, by the cases of docs/code.md, The result: a last message on stderr where the service ended it, then
+ * the end.
  *
  * @param isLineOpen Stderr does not end in a line feed.
  */

@@ -53,7 +53,7 @@ class Run {
   #startedAt = performance.now()
   /** How long it took; a slow reader hears of its end later. */
   #seconds = 0
-  /** Bounded by what a sandbox lets out of a run (limits.ts): 2 MiB of text and 20 MiB of plots. */
+  /** Bounded by what a sandbox lets out of a run (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
   readonly #pieces = new DeltaBuffer(mergeCodeEvents)
   #isLineOpen = false
   #end: SandboxEnd | undefined

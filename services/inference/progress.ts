@@ -1,7 +1,7 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 
-/** Progress is told at most twice a second (contract H.4). */
+/** Progress is told at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 /** Characters of a token, while the engine has not counted. */
 const CHARS_PER_TOKEN = 4

@@ -29,7 +29,7 @@ export interface IngressContext {
   readonly budget: ByteBudget
 }
 
-/** Which error shape and which headers a path speaks (contract A.2, A.3). */
+/** Which error shape and which headers a path speaks (docs/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
 /** One API call on its way through the ingress. Handlers fill in what the access log tells. */

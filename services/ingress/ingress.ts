@@ -34,7 +34,7 @@ export interface Ingress extends Service {
 /**
  * Starts the ingress; resolves when it listens.
  *
- * @param socketBounds Of WebSockets, where they shall not be those of the contract.
+ * @param socketBounds Of WebSockets, where they shall not be {@link SOCKET_BOUNDS}.
  * @throws When the port is taken or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
@@ -104,8 +104,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
 }
 
 /**
- * Takes the port and gives it back. Before anything is made: the ingress starts last, and a process that cannot listen should
- * not have made a key that nobody was shown, nor fetched models.
+ * Takes the port and gives it back, before anything else is done: the ingress starts last, and a process that cannot listen
+ * should neither make a key that nobody is shown nor fetch models.
  *
  * @throws ConfigError when the port is taken
  */

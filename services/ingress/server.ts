@@ -23,7 +23,7 @@ export interface ServerBounds {
   readonly connectionsMax: number
 }
 
-/** Pooled clients reuse sockets for a minute, uploads may be slow, heads may not (contract A.5, L). */
+/** Pooled clients reuse sockets for a minute, uploads may be slow, heads may not (docs/protocol.md, Headers). */
 export const SERVER_BOUNDS: ServerBounds = {
   keepAliveMs: 75_000,
   headersMs: 80_000,

@@ -20,7 +20,7 @@ const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
 /**
- * Starts a scheduler: what durable jobs need done when nobody else is there to do it (DESIGN section 3).
+ * Starts a scheduler: what durable jobs need done when nobody else is there to do it (docs/design.md, Sweeps).
  *
  * It starts what is due, publishes again what the broker lost, ends what waited or ran too long, takes jobs from lost
  * workers, deletes what is kept no longer, and delivers webhooks. Any number may run.

@@ -1,7 +1,7 @@
 import { createHmac } from 'node:crypto'
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 
-/** What a receiver gets (contract H.7): thin, the same in every try as long as the job stays as it is. */
+/** What a receiver gets (docs/webhooks.md, What arrives): thin, the same in every try as long as the job stays as it is. */
 export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
   return JSON.stringify({
     id: delivery.id,

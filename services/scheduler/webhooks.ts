@@ -29,7 +29,7 @@ export interface WebhookOptions {
   /** Signs; see `webhook-secret.ts`. */
   readonly key: Buffer
   readonly policy: OutboundPolicy
-  /** Waits between tries; default: the contract's. */
+  /** Waits between tries; default: those of docs/webhooks.md. */
   readonly retriesMs?: readonly number[]
   /** How host names are resolved; default: the system's way. */
   readonly resolve?: Resolve
@@ -39,7 +39,7 @@ export interface WebhookOptions {
 type Result = DeliveryOutcome & { readonly isBusy?: true }
 
 /**
- * Delivers webhook messages, at least once each, those of one job in order (contract H.7).
+ * Delivers webhook messages, at least once each, those of one job in order (docs/webhooks.md).
  *
  * Any number of schedulers may do so: a message is taken under a lease, and a try that somebody else overtook is not
  * recorded.

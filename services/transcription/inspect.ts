@@ -4,7 +4,7 @@ import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { sampleOf } from './audio.ts'
 
-/** How long a sample of a voice must be, in seconds (spec 8). */
+/** How long a sample of a voice must be, in seconds (docs/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
 /** Decoding a sample ends here; what is shorter, and too long, is told how long it is. */
 const SAMPLE_SECONDS_DECODED = 60

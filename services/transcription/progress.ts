@@ -1,6 +1,6 @@
 import type { Progress } from '#shared/kinds/kind.ts'
 
-/** Progress is told at most twice a second (contract H.4). */
+/** Progress is told at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 /**

@@ -75,7 +75,7 @@ export interface ChannelRecord {
   readonly value: Buffer
 }
 
-/** A queue or channel that must exist, with its settings (DESIGN section 4). */
+/** A queue or channel that must exist, with its settings (docs/design.md, Topics and records). */
 export interface Topic {
   readonly name: string
   readonly partitions: number

@@ -5,7 +5,7 @@ export interface ContentFindings {
 }
 
 /**
- * The content filter port: looks at finished answers, for `content_filter_results` (spec 2.3).
+ * The content filter port: looks at finished answers, for `content_filter_results` (docs/protocol.md, Chat answers).
  *
  * An upstream that sends its own results wins: its answers are not looked at.
  */

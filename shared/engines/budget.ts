@@ -12,7 +12,7 @@ export interface Budget {
 
 /**
  * The room for one choice: the caller's max_tokens (else the model's default), clamped to the model's ceiling and to
- * what the context window has left (contract B.6).
+ * what the context window has left (docs/protocol.md, Token limits).
  *
  * @param contextTokens Size of the window; undefined: unbounded
  * @throws ServiceError `context_length_exceeded` when the prompt leaves no room

@@ -6,15 +6,15 @@ import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
 import { readJob } from './records.ts'
 
-/** Bytes of JSON above which a body travels as a blob (DESIGN section 4). */
+/** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
 /** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
 
 /**
- * Makes a body ready for any number of records: one too large for them is written into a blob under the job's id, which
- * whoever ends the job deletes. Nothing else keeps it.
+ * Makes a body ready for any number of records of its job: one of more than {@link BODY_BYTES_MAX} is written into a
+ * blob under the job's id, which whoever ends the job deletes. Nothing else keeps it.
  *
  * @returns At once for a small body; others have their turn while a large one is written.
  */
@@ -40,7 +40,7 @@ async function* bytesOf(first: string, rest: Iterable<string>): AsyncGenerator<B
   for (const piece of rest) yield Buffer.from(piece)
 }
 
-/** The record of a job: its envelope as JSON, with its body or the place of it. */
+/** The record of a job: its envelope as JSON, with its body, or with the key of the blob that has it. */
 export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: StoredBody): Buffer {
   const head = JSON.stringify(envelope).slice(0, -1)
   const body = 'blob' in stored ? `"blob":${JSON.stringify(stored.blob)}` : `"body":${stored.json}`

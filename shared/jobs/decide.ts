@@ -15,7 +15,7 @@ export type Outcome =
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
 
-/** What the job has been through, and what is left of its time. */
+/** What a job has been through, and what is left of its time. */
 export interface History {
   /** Attempts that ended in a retryable failure, this one included when it is one. Budgets retries. */
   readonly tries: number
@@ -48,7 +48,8 @@ export type Decision =
   | { do: 'cancel'; error?: ErrorBody | undefined }
 
 /**
- * Decides what follows an outcome. Pure: the arbiter performs it.
+ * Decides what follows an outcome. The same facts give the same decision, and nothing is done here: the arbiter
+ * performs it.
  *
  * @param canSpend The process-wide retry budget has room.
  * @param random In [0, 1), for the jitter.
@@ -100,7 +101,7 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/** Whether a failure used up one of the job's tries: where it had to wait for others of its key nothing was tried. */
+/** Whether a failure used up one of the job's tries. A job that only had to wait for others of its key has tried nothing. */
 export function isTry({ code }: ErrorBody): boolean {
   const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
   return row.isTry ?? true

@@ -31,14 +31,14 @@ const silent = new WeakMap<Broker, Set<Presence>>()
 /** What a process is: a worker of a pool, or one that takes no jobs. */
 type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
 
-/** What a worker can start, as it tells it. */
+/** What a worker can start, as its `capacity` record tells it. */
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
 
-/** The same, to be looked up. */
+/** A {@link Capacity} that is quick to look things up in. */
 export interface PeerCapacity {
-  /** Undefined: it runs whichever model is asked for. */
+  /** The models it can run; undefined: whichever is asked for. */
   readonly models: ReadonlySet<string> | undefined
-  /** By {@link workKey}. */
+  /** Jobs it can have running at once, by {@link workKey}, where these are fewer than its slots. */
   readonly bounds: ReadonlyMap<string, number>
   readonly waiting: Capacity['waiting']
 }
@@ -53,7 +53,7 @@ export interface Peer {
   lastSeenMs: number
   /** What it said it can start; undefined while it has said nothing. */
   capacity: PeerCapacity | undefined
-  /** Silent for `silentMs`; until it is heard again. */
+  /** It was not heard for `silentMs`, and not since. */
   isSilent: boolean
 }
 
@@ -65,7 +65,7 @@ export interface Self {
   slots(): number
   running(): number
   isDraining(): boolean
-  /** Of a worker. Undefined: there is nothing to tell. */
+  /** What a worker can start; undefined: there is nothing to tell. Other roles have none. */
   capacity?(): Capacity | undefined
 }
 
@@ -77,7 +77,7 @@ export interface PresenceListener {
   onLost?(peer: Peer): void
   /** A worker said what it can start. */
   onCapacity?(peer: Peer): void
-  /** Everything but what processes say of themselves. */
+  /** A record about a job: a cancel, a pause, a resume. */
   onControl?(record: ControlRecord): void
 }
 
@@ -161,7 +161,7 @@ export class Presence {
     return sum
   }
 
-  /** Those of them that were free when their worker was heard last, of workers that are heard. */
+  /** Slots of a pool's workers that were free when their worker was heard last. Silent and draining workers do not count. */
   freeSlots(pool: PoolName): number {
     let sum = 0
     for (const { role, draining, isSilent, slots, running } of this.peers.values()) {

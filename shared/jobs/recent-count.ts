@@ -1,19 +1,22 @@
-/** How often something happened in the last `spanMs`, or in the fullest span of the last two. */
+/** Counts how often something happened of late: in this span of time, or in the one before where that was busier. */
 export class RecentCount {
   readonly #spanMs: number
   #fromMs = 0
   #before = 0
   #now = 0
 
+  /** @param spanMs Milliseconds of one span. */
   constructor(spanMs: number) {
     this.#spanMs = spanMs
   }
 
+  /** It happened once more. */
   add(): void {
     this.#roll()
     this.#now++
   }
 
+  /** How often it happened in the busier one of the last two spans. */
   get count(): number {
     this.#roll()
     return Math.max(this.#before, this.#now)

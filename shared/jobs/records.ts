@@ -48,18 +48,19 @@ const CONTROL_TYPES: ReadonlySet<unknown> = typesOf(ControlRecord)
 /** Longest name of a type that is told: what others sent is not trusted to be short. */
 const TYPE_CHARS_MAX = 40
 
-/** The envelope of a job, its body not fetched yet. */
+/** Reads the envelope of a job, its body not fetched yet. Undefined when it cannot be understood. */
 export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
 }
 
-/** A job that cannot be run here, as far as it can be read. */
+/** Reads as much of a job as every version can, for one that cannot be run here. Undefined when not even that is there. */
 export function readForeign(value: Buffer): ForeignJob | undefined {
   return readers.foreign.safeParse(parseJson(value)).data
 }
 
 /**
- * What the store keeps of a request. It is given whole: fields that this version does not know are for the worker that does.
+ * Reads what the store keeps of a request, and keeps all of it: fields that this version does not know are for the
+ * worker that does.
  *
  * @throws ZodError When it cannot be understood
  */
@@ -68,7 +69,7 @@ export function readStored(request: unknown): StoredRequest {
   return request as StoredRequest
 }
 
-/** The value of a record on `replies`. */
+/** Reads the value of a record on `replies`. Undefined when it cannot be understood. */
 export function readReply(value: Buffer): Reply | undefined {
   const json = parseJson(value)
   const whole = readers.reply.safeParse(json).data
@@ -87,7 +88,7 @@ export function readReply(value: Buffer): Reply | undefined {
   return { worker: head.worker, events, skipped }
 }
 
-/** The value of a record on `control`; a string: the type of one that this version does not know. */
+/** Reads a record on `control`; a string: the type of one that this version does not know. Undefined: neither. */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)
   const record = readers.control.safeParse(json).data
@@ -96,7 +97,10 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
   return typeof type === 'string' && !CONTROL_TYPES.has(type) ? typeOf(json) : undefined
 }
 
-/** The value of a record on `events`. Events that are passed over are in the store, for those who miss them. */
+/**
+ * Reads the value of a record on `events`. Events of a type that this version does not know are passed over: they are
+ * in the store, for those who miss them. Undefined when it cannot be understood.
+ */
 export function readEvents(value: Buffer): { events?: DurableEvent[] | undefined; skipped: string[] } | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data

@@ -5,7 +5,7 @@ import type { Topic } from '#shared/broker/broker.ts'
 /** Partitions of `replies`. An ingress reads the one its boot id hashes to. */
 export const REPLY_SHARDS = 16
 
-/** Channel of the events of attached jobs, by reply shard. */
+/** Channel of the events of attached jobs; its partitions are the reply shards. */
 export const REPLIES = 'replies'
 /** Partitions of `events`. A job's events lie in the one its id hashes to. */
 export const EVENT_PARTITIONS = 8
@@ -25,7 +25,7 @@ export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string
 }
 
 /**
- * Every topic these pools need, with its settings (DESIGN section 4).
+ * Every topic these pools need, with its settings (docs/design.md, Topics and records).
  *
  * @param callDeadlineMs Longest deadline of an attached job.
  * @param jobDeadlineMs Longest deadline of a durable one. Queues keep records at least that long.
@@ -56,12 +56,12 @@ function channel(name: string, partitions: number, retentionMs: number): Topic {
   return { name, partitions, retentionMs, retentionMsMin: MINUTE_MS, kind: 'channel' }
 }
 
-/** The reply shard of a boot id. */
+/** The reply shard that an ingress reads, by its boot id: a partition of {@link REPLIES}. */
 export function replyShard(boot: string): number {
   return hashOf(boot) % REPLY_SHARDS
 }
 
-/** The partition of a durable job's events. */
+/** The partition of {@link EVENTS} in which a durable job's events lie. */
 export function eventPartition(jobId: string): number {
   return hashOf(jobId) % EVENT_PARTITIONS
 }

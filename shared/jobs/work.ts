@@ -4,7 +4,7 @@ export interface Work {
   readonly model: string
 }
 
-/** Names work in maps. A kind has no space in it. */
+/** The key of a {@link Work} in maps: its kind, a space, its model. No kind has a space in its name. */
 export function workKey({ kind, model }: Work): string {
   return `${kind} ${model}`
 }

@@ -23,7 +23,7 @@ export interface Kind<Request = unknown, Event = unknown> {
   answer(endpoint?: string): Answer<Event>
 }
 
-/** How far a job is, for people who wait (contract H.2). */
+/** How far a job is, for people who wait (docs/protocol.md, The job object). */
 export interface Progress {
   /** What is being done, in a word or two. */
   readonly phase: string

@@ -2,8 +2,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/error.ts'
 
 /**
- * Failures as the two wire protocols say them (contract A.2–A.5): body, status and headers. The only place that knows
- * what a caller of either protocol sees of a {@link ServiceError}.
+ * Failures as the two wire protocols say them (docs/protocol.md, Errors): body, status and headers. The only place that
+ * knows what a caller of either protocol sees of a {@link ServiceError}.
  */
 
 /** The inner object of an error in the OpenAI format. All four keys are always there. */
@@ -21,13 +21,13 @@ export interface MessagesError {
   request_id: string
 }
 
-/** Rows whose code exists for us only; the OpenAI format says null there (contract A.1, A.3). */
+/** Rows whose code exists for us only; the OpenAI format says null there. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
-/** Rows that differ for us only: the OpenAI format tells them apart by `type` (contract A.3). */
+/** Rows that differ for us only: the OpenAI format tells them apart by `type`. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
-/** Body in the OpenAI format, also the frame of a stream that failed (contract A.4). */
+/** Body in the OpenAI format, also the frame of a stream that failed (docs/protocol.md, Failures after the head). */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
   return { error: { message: error.message, type: openaiType(error), param: error.param, code } }
@@ -123,7 +123,7 @@ function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefine
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }
 
-/** openai-node ignores more than 60 s and the Anthropic SDKs sleep for however long they are told (rule 0.15). */
+/** openai-node ignores more than 60 s, and the Anthropic SDKs sleep for however long they are told. */
 function retryAfterSeconds(error: ServiceError): number {
   if (error.retryAfterMs === undefined) return RETRY_AFTER_SECONDS_DEFAULT
   return Math.min(60, Math.max(1, Math.ceil(error.retryAfterMs / 1000)))

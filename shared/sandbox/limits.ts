@@ -1,11 +1,12 @@
 /*
- * Limits of one run, the same in every adapter (contract I and J 42). The Python side is told them with the job; the side
- * of the service holds to the ones on output itself, since what comes out of a sandbox is not trusted either.
+ * Limits of one run, the same in every adapter (docs/code.md, Limits of a run). The Python side is told them with the
+ * job; the side of the service holds to the ones on output itself, since what comes out of a sandbox is not trusted
+ * either.
  */
 
-/** Longest source (spec 4.5), in code points. */
+/** Longest source, in code points. */
 export const CODE_POINTS_MAX = 50_000
-/** Bytes of UTF-8 of each of stdout and stderr (contract I); the rest is dropped, and a last line says so. */
+/** Bytes of UTF-8 of each of stdout and stderr; the rest is dropped, and a last line says so. */
 export const OUTPUT_BYTES_MAX = 1024 * 1024
 export const PLOTS_MAX = 20
 export const PLOT_BYTES_MAX = 5 * 1024 * 1024

@@ -19,7 +19,7 @@ export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }
 
-/** How a run ended: the cases of spec 4.5, and those the contract adds. */
+/** How a run ended: the cases of docs/code.md, The result. */
 export type SandboxEnd =
   /** The interpreter ended by itself, also by an uncaught exception or a syntax error (1), `sys.exit(n)`, or a signal (128 + n). */
   | { readonly type: 'exit'; readonly exitCode: number }

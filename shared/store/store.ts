@@ -3,7 +3,8 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 
 /**
- * The store port: the arbiter of durable jobs (DESIGN section 3). Postgres in production, SQLite by default.
+ * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
+ * default.
  *
  * Promises every adapter keeps (test/shared/store/store.test.ts):
  * - Each move is one guarded statement on database time. It resolves once it is on disk; `undefined` says that its guard
@@ -217,9 +218,13 @@ export interface NewEvent {
   readonly data: unknown
 }
 
+/** When {@link Sweeps.reap} takes a job from its owner, and when it gives the job up. */
 export interface ReapPolicy {
+  /** Workers that may die over one job: the last of them fails it with `worker_lost`. */
   readonly crashesMax: number
+  /** Milliseconds that an owner has to honour a cancel. */
   readonly cancelGraceMs: number
+  /** Milliseconds past its deadline that an owner has to say how a job ended. */
   readonly deadlineGraceMs: number
 }
 
@@ -230,7 +235,9 @@ export interface Purged {
   readonly hasMore: boolean
 }
 
+/** Which jobs {@link JobReads.list} gives; what is not named is not asked for. */
 export interface ListQuery {
+  /** Jobs of a page. */
   readonly limit: number
   /** Cursor: the id of the last job of the page before. */
   readonly after?: string
@@ -240,6 +247,7 @@ export interface ListQuery {
   readonly parentId?: string
 }
 
+/** How many jobs of one pool, model and priority are in one state, and when the oldest of them was accepted. */
 export interface Depth {
   readonly pool: PoolName
   readonly model: string
@@ -257,22 +265,26 @@ export interface QueuedOf {
   readonly priority: Priority
 }
 
+/** What a process tells of itself when it renews its lease. */
 export interface ProcessLease {
-  /** Unique for each start. */
+  /** Boot id: unique for each start. */
   readonly boot: string
   readonly role: string
   readonly slots: number
   readonly version: string
   readonly draining: boolean
+  /** Milliseconds from now after which the process counts as dead, unless it renews. */
   readonly leaseMs: number
 }
 
+/** A job that the store gives to the process which renews its lease. */
 export interface OwnedJob {
   readonly id: string
   readonly attempt: number
   readonly isCancelRequested: boolean
 }
 
+/** How one try of a webhook message ended: the receiver has it, it is tried again in `retryInMs`, or it is given up. */
 export type DeliveryOutcome =
   | { readonly state: 'delivered'; readonly status: number }
   | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error: string }

@@ -11,7 +11,7 @@ const CASES = casesOf(SCRIPT)
 
 const TEXTS = ['one', 'two words', UNICODE]
 
-/** The environments are those of sdk-python.test.ts, named as their requirements files are. */
+/** The environments are those of python.test.ts, named as their requirements files are. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)

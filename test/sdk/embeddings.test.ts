@@ -30,7 +30,7 @@ const TEXTS = ['one', 'two words', UNICODE]
 const VECTORS = TEXTS.map((text) => vectorOf(text))
 const TOKENS = TEXTS.reduce((sum, text) => sum + tokensOf(text), 0)
 
-/** The list of spec 2.5 and its usage of spec 2.2, field by field. */
+/** The list and its usage, field by field. */
 const Answer = z.strictObject({
   object: z.literal('list'),
   data: z.array(

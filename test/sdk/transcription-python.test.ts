@@ -7,7 +7,7 @@ import { TEST_KEY } from '../support/stack.ts'
 const SCRIPT = 'transcription_cases.py'
 const CASES = casesOf(SCRIPT)
 
-/** The environments are those of sdk-python.test.ts, named as their requirements files are. */
+/** The environments are those of python.test.ts, named as their requirements files are. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)

@@ -39,7 +39,7 @@ interface Ended {
   readonly wish: Wish | undefined
 }
 
-/** Checks the invariants of reference/jobs.md 3.5 against the store's rows and what everybody saw. */
+/** Checks the invariants (docs/design.md, Invariants) against the store's rows and what everybody saw. */
 export async function check(outcome: Outcome): Promise<void> {
   const { store, history, told, witness } = outcome
   const { jobs } = await store.list(TENANT, { limit: JOBS_MAX })

@@ -1,7 +1,8 @@
 /**
- * Deterministic simulation of durable jobs (DESIGN section 10, L2): the real ingress, worker and scheduler over the
- * embedded broker and store, on a virtual clock, while every port call may fail in the ways of `faults.ts` and everything
- * may fail as a whole in those of `outages.ts`. One seed is one run, the same each time.
+ * Deterministic simulation of durable jobs (docs/reliability.md, How it is checked): the real ingress, worker and
+ * scheduler over the embedded broker and store, on a virtual clock, while every port call may fail in the ways of
+ * `faults/faults.ts` and everything may fail as a whole in those of `faults/outages.ts`. One seed is one run, the same
+ * each time.
  */
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'

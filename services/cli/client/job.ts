@@ -3,7 +3,7 @@ import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 
 /*
  * The tool may be older or newer than the service it talks to: it reads the fields it shows, keeps the others, and does
- * without those that are missing (contract H.2 and H.4).
+ * without those that are missing (docs/protocol.md, The job object).
  */
 
 const Progress = z.looseObject({

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'
 import { endedAt, exitOf, JobPage, JobView } from './job.ts'
 
-/** The service waits at most this long for a job in one request (contract H.3). */
+/** The service waits at most this long for a job in one request (docs/jobs.md, Wait for it). */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
 
@@ -14,7 +14,7 @@ export interface JobFilter {
   readonly since?: number | undefined
 }
 
-/** The API of durable jobs (contract H.3), as the commands need it. @throws CommandError for every refusal */
+/** The API of durable jobs (docs/jobs.md), as the commands need it. @throws CommandError for every refusal */
 export class JobsApi {
   readonly http: HttpClient
 

@@ -79,7 +79,7 @@ function inDoubt(error: unknown): never {
   throw new CommandError(error.exit, error.message, next.trim(), error)
 }
 
-/** The body of `POST /v1/jobs` (contract H.3). */
+/** The body of `POST /v1/jobs` (docs/jobs.md, Submit). */
 async function requestOf(values: Values): Promise<object> {
   const endpoint = values.text('endpoint') ?? CHAT
   if (!endpoint.startsWith('/')) throw usageError(`--endpoint ${endpoint}: give a path such as ${CHAT}.`)

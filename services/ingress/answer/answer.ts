@@ -17,7 +17,7 @@ const MAKE_ASYNC = "Send it with 'Prefer: respond-async', or hand the call over 
 
 /**
  * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the connection unless the
- * caller asked for durability in one of the ways of DESIGN section 1.
+ * caller asked for durability in one of the ways of docs/design.md, Arbiters.
  *
  * @throws ServiceError as long as nothing was sent
  */
@@ -75,7 +75,7 @@ async function submitAttached(
 ): Promise<AttachedJob> {
   const job = await submitJob(context, call, endpoint, prepared, call.req.get('traceparent'))
   call.facts.job_id = job.id
-  // A closed connection is the only way an SDK has to say stop (contract A.7).
+  // A closed connection is the only way an SDK has to say stop (docs/protocol.md, Leaving).
   const onClose = () => context.jobs.cancel(job)
   call.res.once('close', onClose)
   if (call.res.destroyed) onClose()

@@ -11,7 +11,7 @@ import type { Created } from '#shared/store/store.ts'
 import { respondRecorded, respondResult } from './durable-respond.ts'
 import type { Wishes } from './wishes.ts'
 
-/** When callers who poll may come back, in seconds (contract H.3). */
+/** When callers who poll may come back, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
 
 /** As many jobs as may wait are watched for their tokens, some for days: nearly always their end is heard, not asked for. */
@@ -31,7 +31,7 @@ export interface DurableWishes {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Pairs of metadata a job keeps (contract B.1): every list shows them. */
+/** Pairs of metadata a job keeps: every list shows them. */
 const METADATA_PAIRS_MAX = 16
 
 /** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */
@@ -96,8 +96,8 @@ async function answerCreated(
 }
 
 /**
- * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5). What the
- * call holds of its body is given back then.
+ * Accepts a job, or finds the one that an equal call made before with the same idempotency key (docs/protocol.md,
+ * Idempotency). What the call holds of its body is given back then.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired` when that job was deleted, `overloaded`
  */
@@ -130,7 +130,7 @@ export async function createJob(
   const created = await createWithUploads(call, prepared, async () => {
     const first = await jobs.create(spec, key)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
-    // A failure that trying again may mend has freed the key (contract H.5).
+    // A failure that trying again may mend has freed the key.
     return await jobs.create(spec, { ...key, replaces: first.job.id })
   })
   takeBody(prepared)
@@ -195,7 +195,7 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
   return status === 429 || status >= 500
 }
 
-/** Says 202 with the job (contract H.3). */
+/** Says 202 with the job (docs/jobs.md, Submit). */
 export async function sendAccepted(jobs: DurableJobs, call: Pick<Call, 'res' | 'key'>, job: DurableJob): Promise<void> {
   const { res } = call
   const accepted = await acceptedObject(jobs, call.key.id, job)

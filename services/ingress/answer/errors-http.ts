@@ -40,14 +40,14 @@ export function sendError(
   res.end(body)
 }
 
-/** The format of a path: everything below /v1/messages is Anthropic's (contract A.3). */
+/** The format of a path: everything below /v1/messages is Anthropic's (docs/protocol.md, Errors). */
 export function formatOf(path: string): WireFormat {
   return path === '/v1/messages' || path.startsWith('/v1/messages/') ? 'anthropic' : 'openai'
 }
 
 /**
  * The format of a request. Paths that both kinds of SDK call, and misspelt ones, speak Anthropic's where its SDKs ask, which
- * always send `anthropic-version` (contract F); every other path has one format.
+ * always send `anthropic-version` (docs/protocol.md, Errors); every other path has one format.
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
   const isShared = /(^|\/)(messages|models)(\/|$)/.test(path)

@@ -7,11 +7,11 @@ import { jsonTextOf } from '#shared/protocols/json-text.ts'
 import { errorBody } from './errors-http.ts'
 import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 
-/** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
+/** How long a stream's head waits for the first output (docs/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
-/** Silence after which a stream says that it lives (contract A.5). */
+/** Silence after which a stream says that it lives (docs/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
-/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
+/** When a whole answer's head is sent early and kept alive with newlines (docs/protocol.md, Long answers). */
 const EARLY_HEAD_MS = 240_000
 /** Characters of a whole answer that are written at once. */
 const SMALL_BODY = 16 * 1024
@@ -21,7 +21,7 @@ const LAST_WORDS_MS = 1_000
 const JSON_TYPE = 'application/json'
 const TEXT_TYPE = 'text/plain; charset=utf-8'
 
-/** Writes the head of an event stream (contract A.5). */
+/** Writes the head of an event stream (docs/protocol.md, Event streams). */
 function writeStreamHead(call: Call): void {
   const { res } = call
   res.setHeader('openai-processing-ms', Math.round(performance.now() - call.startedAt))
@@ -151,10 +151,10 @@ export async function respondWhole(
 }
 
 /**
- * Answers with JSON once it is there; a string is text (transcripts as text, srt and vtt, contract 0.11).
+ * Answers with JSON once it is there; a string is text (transcripts as text, srt and vtt).
  *
  * JSON that takes longer than four minutes gets its head early and newlines, which it allows before the value; a failure
- * after that can only be told inside the body (contract G.2).
+ * after that can only be told inside the body (docs/protocol.md, Long answers).
  */
 export async function respondBody(
   call: Call,

@@ -6,7 +6,7 @@ const CHARS_PER_TOKEN = 4
 
 /**
  * Counts what one call uses, for its key's limit, the metrics and the access log: what the engine says at the end, or an
- * estimate of what was made until then when the call ends before (contract A.7: usage so far is recorded).
+ * estimate of what was made until then when the call ends before (docs/protocol.md, Leaving: usage so far is recorded).
  */
 export class UsageCount {
   readonly #context: IngressContext

@@ -37,7 +37,8 @@ export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes 
 }
 
 /**
- * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (contract H.5).
+ * The key of an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes (docs/protocol.md,
+ * Idempotency).
  *
  * @throws ServiceError `invalid_request`
  */

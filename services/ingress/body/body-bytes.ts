@@ -4,7 +4,7 @@ import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
 import { ByteBlocks } from './byte-blocks.ts'
 
-/** How much of a body is read, and how long a pause of it is waited for. */
+/** How much of a body is read, and how long a pause in it may last. */
 export interface BodyBounds {
   /** Most bytes, after inflation. */
   readonly bytesMax: number
@@ -14,7 +14,7 @@ export interface BodyBounds {
 
 /**
  * Reads the whole body of a request, inflated. What is left of a refused body is thrown away as it comes: the caller can
- * answer at once, and the server cuts the connection if the rest does not end soon (server.ts).
+ * answer at once, and the server cuts the connection if the rest does not end soon (services/ingress/server.ts).
  *
  * @param onGrowth Hears how many bytes are there, each time some have come; what it throws refuses the body.
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`

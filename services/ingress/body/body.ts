@@ -14,8 +14,8 @@ export type ReadJson = (req: IncomingMessage, held: HeldBytes) => Promise<unknow
  * Makes a reader of JSON bodies: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
  * Of duplicate keys the last one counts (RFC 8259 §4 leaves it open); nothing else ever reads the bytes again.
  *
- * Its errors (contract L): 413 `request_too_large`, 415 `unsupported_media_type`, 408 `request_timeout`, and 400 for an
- * empty body, what is not JSON in UTF-8, and what is nested too deep.
+ * Its errors (docs/protocol.md, Requests): 413 `request_too_large`, 415 `unsupported_media_type`, 408
+ * `request_timeout`, and 400 for an empty body, what is not JSON in UTF-8, and what is nested too deep.
  */
 export function jsonReader(bounds: BodyBounds): ReadJson {
   return async (req, held) => {

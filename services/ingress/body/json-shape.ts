@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/error.ts'
 
 /** Deepest nesting of a JSON body: far beyond any real request, far below what overflows a stack. */
 const DEPTH_MAX = 128
-/** Most values of a JSON body: room for the 100,000 messages the contract allows. */
+/** Most values of a JSON body: room for the 100,000 messages that a conversation may have. */
 const VALUES_MAX = 400_000
 /** Most keys of one object: far more of them cost a microsecond each, to parse and to walk. */
 const KEYS_MAX = 50_000

@@ -9,11 +9,11 @@ const HEAD_CHARS_MAX = 256
 const DATA_URL_HEAD = /^data:([a-z]+\/[a-z0-9.+-]+)(?:;[a-z0-9-]+=[^;,]*)*;base64,/i
 /** Characters of base64 that are looked at together: whole groups of four. */
 const BASE64_PIECE_CHARS = 64 * 1024
-/** Where they are decoded to, for no use. */
+/** Base64 is decoded into this to find out whether it is such; nobody reads what it holds. */
 const DECODED = Buffer.alloc((BASE64_PIECE_CHARS / 4) * 3)
 const IMAGE_TYPES: ReadonlySet<string> = new Set(['image/png', 'image/jpeg', 'image/jpg', 'image/gif', 'image/webp'])
 
-/** @throws ServiceError when `data` is not base64 of the standard alphabet */
+/** Refuses what is not base64 of the standard alphabet. @throws ServiceError `invalid_value` */
 export function requireBase64(data: string, param: string): void {
   if (!isBase64(data)) throw new ServiceError('invalid_value', 'Expected base64-encoded data.', { param })
 }
@@ -47,7 +47,7 @@ export function requireDataUrl(url: string, param: string): string {
   return (head[1] as string).toLowerCase()
 }
 
-/** Checks an image's address: a data URL of a known image type, or https where the deployment allows it. */
+/** Checks an image's address: a data URL of a known type, or https where that is allowed. @throws ServiceError a 400 */
 export function requireImageUrl(url: string, param: string, remoteImages: boolean): void {
   if (!url.slice(0, 5).toLowerCase().startsWith('data:')) return requireRemoteUrl(url, param, remoteImages)
   const type = requireDataUrl(url, param)
@@ -59,6 +59,8 @@ export function requireImageUrl(url: string, param: string, remoteImages: boolea
 /**
  * Checks the address of something that an upstream would have to fetch: https only, only where allowed, and never inside
  * its network or ours. Where a name leads is looked at by the worker, right before the upstream gets it.
+ *
+ * @throws ServiceError a 400 that names `param`
  */
 export function requireRemoteUrl(url: string, param: string, isAllowed: boolean): void {
   const parsed = URL.parse(url)

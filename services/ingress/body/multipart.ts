@@ -3,14 +3,14 @@ import type { Readable } from 'node:stream'
 import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import { ServiceError } from '#shared/error.ts'
 
-/** How much of a form is read, and how long a pause of it is waited for. */
+/** How much of a form is read, and how long a pause in it may last. */
 export interface FormBounds {
   /** Most bytes of the whole body. */
   readonly bytesMax: number
   readonly fieldsMax: number
   /** Most bytes of one field that is no file. */
   readonly fieldBytesMax: number
-  /** Most bytes of all of them: they are held in memory. */
+  /** Most bytes of all such fields together: they are held in memory. */
   readonly fieldsBytesMax: number
   /** The form is given up after one to two times this long without a byte. */
   readonly stallMs: number
@@ -51,7 +51,7 @@ const NAMELESS_PARTS_MAX = 8
  * taken, and nothing of them is kept.
  *
  * When it settles no file is being taken any more. What is left of a refused form is thrown away as it comes: the caller can
- * answer at once, and the server cuts the connection if the rest does not end soon (server.ts).
+ * answer at once, and the server cuts the connection if the rest does not end soon (services/ingress/server.ts).
  *
  * @returns The fields in their order.
  * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`,

@@ -3,7 +3,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * From a parsed JSON body to a checked one, or to the first problem in the words of the protocol (contract A.2, A.3).
+ * From a parsed JSON body to a checked one, or to the first problem in the words of the protocol (docs/protocol.md,
+ * Errors).
  *
  * Two things are done before any schema sees the body: nesting is bounded, so that no later walk (zod, JSON.stringify
  * into a queue record) can exhaust the stack, and lone surrogates become U+FFFD, because such a string has no UTF-8 form

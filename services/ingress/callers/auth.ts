@@ -5,8 +5,8 @@ import { coversPath } from '#shared/keys/scopes.ts'
 import type { ApiKey, ApiKeys } from './keys.ts'
 
 /**
- * The key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (contract A.1). With both, the header
- * of the endpoint's own format wins.
+ * The key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/protocol.md, Authentication).
+ * With both, the header of the endpoint's own format wins.
  *
  * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
  */
@@ -30,7 +30,7 @@ export function authenticate(
   return key
 }
 
-/** @throws ServiceError `permission_denied` when a key may not call an endpoint */
+/** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
   throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
@@ -40,7 +40,7 @@ function isAboutJobs(path: string): boolean {
   return path === '/v1/jobs' || path.startsWith('/v1/jobs/') || path === '/v1/ws'
 }
 
-/** A key as it may be shown (contract A.1): enough to recognise it, nothing to use. */
+/** A key as it may be shown (docs/protocol.md, Authentication): enough to recognise it, nothing to use. */
 function mask(secret: string): string {
   return secret.length < 12 ? '***' : `${secret.slice(0, 3)}...${secret.slice(-4)}`
 }

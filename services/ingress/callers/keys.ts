@@ -69,10 +69,10 @@ export class ApiKeys {
   }
 
   /**
-   * Tells when a key is not valid any more, revoked or gone, since whoever came with it may stay for hours.
+   * Calls `onRevoked` once when a key is revoked or gone: whoever came with it may stay for hours.
    *
    * @param key Valid now: as {@link find} has just given it.
-   * @returns Ends the watch. To be called, or the watcher is kept.
+   * @returns Ends the watch. It must be called, or the watcher is kept.
    */
   watch({ hash }: ApiKey, onRevoked: OnRevoked): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()

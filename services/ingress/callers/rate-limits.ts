@@ -5,14 +5,15 @@ import { ServiceError } from '#shared/error.ts'
 
 const MINUTE_SECONDS = 60
 
-/** What a key may use. 0 means no limit. */
+/** What one key may use of one ingress. 0 means no limit. */
 export interface RateLimitConfig {
   readonly requestsPerMinute: number
   readonly tokensPerMinute: number
+  /** Calls at once. */
   readonly runningMaxPerKey: number
-  /** Waits for jobs and streams of their events. */
+  /** Waits for jobs and streams of their events that may be open at once. */
   readonly followsMaxPerKey: number
-  /** Of one end user of a key, as its caller names them. */
+  /** Runs of code a minute of one end user of a key, as its caller names them. */
   readonly codeRunsPerUser: number
 }
 
@@ -24,8 +25,8 @@ interface Headed {
 }
 
 /**
- * Limits per key: requests and tokens a minute, and calls at once (contract J 40). Counted in this process: with several
- * ingresses each grants the whole limit.
+ * Limits per key: requests and tokens a minute, and calls at once (docs/protocol.md, Limits). Counted in this process:
+ * with several ingresses each grants the whole limit.
  *
  * Calls are what makes work. Who reads, polls, follows or cancels is not refused for the calls under way; only what stays
  * open, waits and streams of events, has a bound of its own.
@@ -49,8 +50,10 @@ export class RateLimits {
   }
 
   /**
-   * A call of the key begins; call the result when it ended. Looks and counts in one step: calls that come together must
-   * not all find the same place free.
+   * A call of the key begins. It is looked at and counted in one step: calls that come together must not all find the same
+   * place free.
+   *
+   * @returns Says that the call has ended.
    *
    * @throws ServiceError `rate_limit_exceeded` when as many run as may
    */
@@ -59,8 +62,9 @@ export class RateLimits {
   }
 
   /**
-   * A wait for a job of the key, or a stream of its events, begins; call the result when it ended.
+   * A wait for a job of the key, or a stream of its events, begins.
    *
+   * @returns Says that it has ended.
    * @throws ServiceError `rate_limit_exceeded` when as many are open as may
    */
   beginFollow(keyId: string): () => void {
@@ -68,8 +72,8 @@ export class RateLimits {
   }
 
   /**
-   * Counts one call of a key, or refuses it. Either way `res` gets the headers that tell what is left (contract A.5); none
-   * without limits.
+   * Counts one call of a key, or refuses it. Either way `res` gets the headers that tell what is left
+   * (docs/protocol.md, Headers); none without limits.
    *
    * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
    */

@@ -82,7 +82,10 @@ export function requireJson(model: ModelConfig, param: string): void {
   refuse('unsupported_value', param, `The model '${model.id}' cannot be held to a JSON format.`)
 }
 
-/** The limit to generate under: clamped, not refused (contract B.6), or the model's default. Undefined: the room left. */
+/**
+ * The limit to generate under: clamped, not refused (docs/protocol.md, Token limits), or the model's default.
+ * Undefined: the room left.
+ */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
   const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits
   const wanted = asked ?? usual

@@ -13,7 +13,7 @@ import { getModel } from './model.ts'
 /** Counting is quick or it fails. */
 const COUNT_TIMEOUT_MS = 30_000
 
-/** POST /v1/chat/completions (contract B). */
+/** POST /v1/chat/completions (docs/protocol.md, Chat requests). */
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
   format: 'openai',
@@ -27,7 +27,7 @@ export const chatCompletions: JobEndpoint = {
   },
 }
 
-/** POST /v1/messages (contract C). */
+/** POST /v1/messages (docs/protocol.md, Messages requests). */
 export const messages: JobEndpoint = {
   path: '/v1/messages',
   format: 'anthropic',

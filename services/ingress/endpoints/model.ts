@@ -64,7 +64,7 @@ export function modelNotFound(
   return new ServiceError('model_not_found', `The model '${id.slice(0, 200)}' ${NO_ACCESS}${list}`, { param: 'model' })
 }
 
-/** Ends what is said of the model itself; what follows names others. */
+/** The end of the sentence about a model that cannot be used. What follows it in the message names models that can. */
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
 /** Whether a key may use a model. */

@@ -8,8 +8,8 @@ import { modelInfoOf } from './model-info.ts'
 const PREFIX = '/v1/models/'
 
 /**
- * GET /v1/models (spec 4.7): the models this key may use, each under its id and its aliases. Whoever speaks the messages
- * format gets them as its SDK has them, in pages (contract F).
+ * GET /v1/models: the models this key may use, each under its id and its aliases. Whoever speaks the messages
+ * format gets them as its SDK has them, in pages (docs/protocol.md, Model lists).
  */
 export function listModels(context: IngressContext, call: Call): void {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
@@ -17,7 +17,7 @@ export function listModels(context: IngressContext, call: Call): void {
   else call.res.json({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
 }
 
-/** GET /v1/models/{model} (spec 4.8). The id may hold slashes, escaped or not (contract 0.13); an alias gives its model. */
+/** GET /v1/models/{model}. The id may hold slashes, escaped or not; an alias gives its model. */
 export function retrieveModel(context: IngressContext, call: Call): void {
   const id = decode(call.req.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)

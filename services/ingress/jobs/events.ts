@@ -12,12 +12,12 @@ import { wholeJob } from './read.ts'
 
 /** When an EventSource comes back after a cut, in milliseconds. */
 const RECONNECT_MS = 3_000
-/** Silence after which a stream says that it lives (contract H.4). */
+/** Silence after which a stream says that it lives. */
 const KEEP_ALIVE_MS = 15_000
 
 /**
- * GET /v1/jobs/{id}/events (contract H.4): every event after a position, numbered, until the job has ended; then the server
- * closes. Any replica can go on where another stopped, since all read the same history.
+ * GET /v1/jobs/{id}/events (docs/jobs.md, Follow it): every event after a position, numbered, until the job has ended;
+ * then the server closes. Any replica can go on where another stopped, since all read the same history.
  */
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)

@@ -21,7 +21,11 @@ const OBJECT_CHARS_MAX = 64 * 1024
 /** `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([^\]]{1,256})\])?(\[\d{0,3}\])?$/
 
-/** @throws ServiceError `invalid_value` for a field that comes twice, or in two ways, and for an object that is none */
+/**
+ * Takes the fields that speak of the job out of a form.
+ *
+ * @throws ServiceError `invalid_value` for a field that comes twice, or in two ways, and for an object that is none
+ */
 export function readJobFields(fields: readonly FormField[]): {
   jobFields: Record<string, unknown>
   others: readonly FormField[]

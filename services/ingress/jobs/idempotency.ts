@@ -8,7 +8,7 @@ import type { IdempotencyKey } from '#shared/store/store.ts'
 const KEEP_MS = 24 * 3_600_000
 
 /**
- * The key of a call with what it stands for: method, path and body (contract H.5).
+ * The key of a call with what it stands for: method, path and body (docs/protocol.md, Idempotency).
  *
  * @param retentionMs How long an ended job is kept: its key must not outlive it.
  */
@@ -25,7 +25,7 @@ export async function idempotencyOf(
   return { scope: `${req.method} ${req.path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
 }
 
-/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep (body.ts). */
+/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */
 function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
   for (const piece of writeJson(body, { sortsKeys: true })) {
     hash.update(piece)

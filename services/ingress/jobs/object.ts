@@ -4,20 +4,20 @@ import { ServiceError } from '#shared/error.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 
-/** What goes into the wire form of a job beside its row. */
+/** What the wire form of a job shows that does not stand in its row. */
 export interface JobDetails {
   /** The stored answer of a completed job; the field is left out where it was not looked up. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
 }
 
-/** The status of a job on the wire (contract H.2): `scheduled` shows as queued, a cancel that was asked for as cancelling. */
+/** The status of a job on the wire: `scheduled` shows as queued, a cancel that was asked for as cancelling. */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (state === 'scheduled') return 'queued'
   return state === 'in_progress' && cancel_requested_at_ms !== null ? 'cancelling' : state
 }
 
-/** A job as callers see it (contract H.2). */
+/** A job as callers see it (docs/protocol.md, The job object). */
 export function jobObject(job: DurableJob, details: JobDetails = {}): Record<string, unknown> {
   const url = `/v1/jobs/${job.id}`
   const isResultKnown = job.state !== 'completed' || details.result !== undefined
@@ -60,7 +60,7 @@ function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: Du
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 
-/** An event as callers see it (contract H.4). @param job The whole job, for the events that end it. */
+/** An event as callers see it (docs/protocol.md, Job events). @param job The whole job, for the events that end it. */
 export function eventObject(event: DurableEvent, pool: string, job?: Record<string, unknown>): Record<string, unknown> {
   const { type, seq, job_id, at_ms, attempt } = event
   const head = { type, sequence_number: seq, job_id, created_at: seconds(at_ms) }

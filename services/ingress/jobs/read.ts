@@ -65,7 +65,7 @@ function listed({ result: _, ...job }: Record<string, unknown>): Record<string, 
   return job
 }
 
-/** GET /v1/jobs/{id}: the job; with `?wait=N` once it has ended, or N seconds later. */
+/** GET /v1/jobs/{id}: the job as it is; with `?wait=N` as soon as it has ended, or after N seconds. */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
@@ -115,7 +115,7 @@ function gone(): ServiceError {
   return new ServiceError('result_expired', 'The result of this job is not kept any more.')
 }
 
-/** POST /v1/jobs/{id}/cancel. */
+/** POST /v1/jobs/{id}/cancel: asks that a job stops. @throws ServiceError `job_already_finished` */
 export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id } = await findJob(jobs, call)
@@ -123,7 +123,7 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
   call.res.json(await wholeJob(jobs, call, job))
 }
 
-/** POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again, as a new job. */
+/** POST /v1/jobs/{id}/redrive: a failed, cancelled or expired job again, as a new one. @throws ServiceError `job_not_finished` */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   refuseJobHeaders(call.req.headers, 'a job that is run again is asked what it was asked before.')
@@ -139,7 +139,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   await sendAccepted(jobs, call, job)
 }
 
-/** DELETE /v1/jobs/{id}: forgets a finished job. */
+/** DELETE /v1/jobs/{id}: forgets a job that has ended. @throws ServiceError `job_not_finished` */
 export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const { id } = await findJob(jobs, call)

@@ -8,7 +8,7 @@ import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
 import { JobWishes } from './wishes.ts'
 
-/** POST /v1/jobs (contract H.3): a call to another endpoint, checked as that endpoint would, to be run as a durable job. */
+/** POST /v1/jobs (docs/jobs.md, Submit): a call to another endpoint, checked as there, to be run as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
   refuseUnknown(SubmitJob, body)

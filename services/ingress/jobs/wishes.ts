@@ -10,8 +10,8 @@ import { checkWebhookUrl } from '#shared/outbound/guard.ts'
 import { isJobId } from './paths.ts'
 
 /**
- * What is asked of a durable job beside its call (contract H as amended): in the body of `POST /v1/jobs`, in the fields of
- * a form, in the frame of a WebSocket, or in headers on any of the HTTP calls.
+ * What is asked of a durable job beside its call (docs/jobs.md, Submit): in the body of `POST /v1/jobs`, in the fields
+ * of a form, in the frame of a WebSocket, or in headers on any of the HTTP calls.
  *
  *   x-job-priority: low                              x-job-run-at: 1790000000
  *   x-job-metadata: {"report":"2026-11"}             x-job-expires-after-seconds: 7200
@@ -24,7 +24,7 @@ const PREFIX = 'x-job-'
 const ANSWERED = 'x-job-id'
 /** Longer than metadata can be: 16 pairs of 64 and 512 characters, escaped. */
 const METADATA_CHARS_MAX = 64 * 1024
-/** Events a webhook is told unless it asks for others (contract H.7). */
+/** Events a webhook is told unless it asks for others (docs/webhooks.md). */
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
 /** How far ahead a job may be scheduled. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
@@ -46,7 +46,7 @@ const HEADERS = (
   ] satisfies [path: string, read: ReadHeader][]
 ).map(([path, read]) => ({ path, read: read as ReadHeader, name: PREFIX + path.replaceAll(/[._]/g, '-') }))
 
-/** Every call is asked: most say nothing. */
+/** Most calls ask nothing of their job: they share this. */
 const NOTHING: JobFields = {}
 
 /** What a job may be asked, once all ways of saying it were looked at. Null counts as absent. */
@@ -78,7 +78,7 @@ export class JobWishes {
     this.#ofHeaders = ofHeaders
   }
 
-  /** A body with them: the same call that asks for something else is another request (contract H.5). */
+  /** A body with them: the same call that asks for something else is another request (docs/protocol.md, Idempotency). */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
   }
@@ -147,10 +147,10 @@ export class JobWishes {
   }
 }
 
-/** What {@link JobWishes} come to. */
+/** What {@link JobWishes} are once their defaults and bounds are applied. */
 export type ResolvedWishes = Omit<DurableWishes, 'idempotencyKey' | 'isAsync'>
 
-/** The fields of a job among others. */
+/** Those fields of an object that speak of the job. */
 export function jobFieldsOf(fields: object): object {
   const entries = Object.entries(fields).filter(([name]) => Object.hasOwn(JobFields.shape, name))
   return Object.fromEntries(entries)

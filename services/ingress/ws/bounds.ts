@@ -20,7 +20,7 @@ export interface SocketBounds {
   readonly lingerMs: number
 }
 
-/** Contract H.6. */
+/** See docs/websocket.md, Limits. */
 export const SOCKET_BOUNDS: SocketBounds = {
   connectionsMax: 5_000,
   connectionsMaxPerKey: 200,

@@ -70,7 +70,7 @@ export function completedText(id: string, status: number, body: string): string 
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
 
-/** `request.failed`: the error in the OpenAI format on every endpoint (contract H.6). */
+/** `request.failed`: the error in the OpenAI format on every endpoint (docs/websocket.md, Frames). */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
   const retryAfter = errorHeaders(error)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }

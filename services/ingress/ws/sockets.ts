@@ -18,7 +18,7 @@ interface Opening {
 }
 
 /**
- * The WebSockets of one ingress (contract H.6): who gets one, how many there are, and their end.
+ * The WebSockets of one ingress (docs/websocket.md): who gets one, how many there are, and their end.
  *
  * What is refused is refused with the API's own errors before the upgrade, but for a key with too many connections: browsers
  * do not show a refused upgrade, so its connection is opened and closed with 4429.

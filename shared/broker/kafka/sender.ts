@@ -3,7 +3,7 @@
  *
  * One call a record is the bottleneck of every JavaScript client: 4,400 round trips/s against 14,000 to 21,000 with this,
  * and a token hop of 0.5 ms instead of 59 to 913 at 10,000 tokens/s. One call under way beats four: bigger batches, half the
- * p99 (reference: kafka.md, section 3).
+ * p99.
  *
  * Records wait in a lane for each partition, which keeps their order. A call takes one batch of each lane. A batch that
  * fails for now stays at the head of its lane and is tried again, for ever, while the other lanes go on. One that is refused

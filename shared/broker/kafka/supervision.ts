@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import type { KafkaOptions } from './options.ts'
 
-/** Failures in a row, without progress between them, after which the process should end (DESIGN section 4). */
+/** Failures in a row, without progress between them, after which the process should end. */
 const FAILURES_MAX = 5
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 

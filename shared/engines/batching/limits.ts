@@ -1,7 +1,7 @@
 import { TOKENS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** What the ingress sees at a glance and a worker by counting: inputs that are too long (contract E). */
+/** What the ingress sees at a glance and a worker by counting: inputs that are too long. */
 
 /** Bytes of the longest token of any encoding we count in: a text has at least this part of its bytes in tokens. */
 export const TOKEN_BYTES_MAX = 128

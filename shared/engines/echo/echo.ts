@@ -12,9 +12,9 @@ import { countPrompt, inventLogprob } from './text.ts'
  * Opens the deterministic chat engine, for tests and load: the same request always gives the same answer.
  *
  * It repeats the last user turn (after a tool's result: that result), one token a delta when the caller streams, and
- * counts tokens exactly: a word or one other character, with the white space before it (echo-text.ts). A response
+ * counts tokens exactly: a word or one other character, with the white space before it (text.ts). A response
  * format, and tools whose name occurs in the user's text, are served with values made from their JSON Schema
- * (echo-fill.ts). A first line `!echo …` scripts pace, length, tools, reasoning, refusal, failures (echo-directive.ts).
+ * (fill.ts). A first line `!echo …` scripts pace, length, tools, reasoning, refusal, failures (directive.ts).
  */
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {

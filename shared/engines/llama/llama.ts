@@ -35,7 +35,7 @@ export interface LlamaEngineOptions {
  * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU.
  *
  * Nothing is loaded before the first call. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
- * arguments are enforced by grammar (llama-grammar.ts says how far); tools are chosen as llama-tools.ts says, at most one
+ * arguments are enforced by grammar (grammar/grammar.ts says how far); tools are chosen as tools.ts says, at most one
  * call an answer. Text only.
  *
  * @throws ConfigError when the configuration names neither a file nor known weights

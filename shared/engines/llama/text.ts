@@ -3,7 +3,7 @@ import type { Logprob } from '#schemas/generate.ts'
 
 /** Tokens one character may be spread over; after that it is taken for broken output of the model. */
 const CHARACTER_TOKENS_MAX = 8
-/** What an impossible token's log probability is called (contract B.3). */
+/** What an impossible token's log probability is called (docs/protocol.md, Chat answers). */
 const NEVER = -9999
 const BROKEN = '\ufffd'
 

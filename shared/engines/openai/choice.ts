@@ -86,7 +86,7 @@ export class ChoiceState {
     })
   }
 
-  /** Agents loop on `tool_calls`, so it is said whenever calls are returned (contract B.3). */
+  /** Agents loop on `tool_calls`, so it is said whenever calls are returned (docs/protocol.md, Chat answers). */
   #finishReason(): FinishReason {
     if (this.finish === 'length' || this.finish === 'content_filter') return this.finish
     return this.#calls.length > 0 ? 'tool_calls' : 'stop'
@@ -174,7 +174,7 @@ class CallState {
     if (this.#name !== '') this.#push(out)
   }
 
-  /** A call without arguments gets `{}`: what is written must be JSON (contract B.4). */
+  /** A call without arguments gets `{}`: what is written must be JSON (docs/protocol.md, Tools). */
   end(out: GenerateEvent[]): boolean {
     if (!this.#hasArguments) this.#held ||= '{}'
     this.#push(out)
@@ -190,7 +190,7 @@ class CallState {
   }
 }
 
-/** Only the fields of the contract: servers add others, such as token ids. */
+/** Only the fields of `Logprob`: servers add others, such as token ids. */
 function readLogprob(wire: WireLogprob): Logprob {
   const { token, logprob, bytes = null, top_logprobs } = wire
   const top = (top_logprobs ?? []).map((one) => ({ token: one.token, logprob: one.logprob, bytes: one.bytes ?? null }))

@@ -3,7 +3,7 @@
  *
  * Three questions are answered here and nowhere else: whose fault it is (the caller's request, our configuration, the
  * upstream), whether another try can help, and how long to wait before it. An upstream's own words are shown only when
- * they speak of the caller's request, and cleaned (`upstream-words.ts`). They are kept nowhere else: they quote prompts and
+ * they speak of the caller's request, and cleaned (`words.ts`). They are kept nowhere else: they quote prompts and
  * keys, so the log has the status, the code and the length of what was said.
  */
 import type { IncomingHttpHeaders } from 'node:http'
@@ -11,7 +11,7 @@ import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { CleanWords } from './words.ts'
 
-/** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (contract 0.15). */
+/** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (docs/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
 
 /** Statuses that ask for patience: the same request may work later. */

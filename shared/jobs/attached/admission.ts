@@ -13,7 +13,7 @@ interface Bucket {
 
 /**
  * Estimates how long a new job would wait, from what this ingress sees: the jobs before it over its measured rate of
- * completions (DESIGN section 5). With several ingresses each sees its share of both, so the ratio holds.
+ * completions (docs/design.md, Turns). With several ingresses each sees its share of both, so the ratio holds.
  */
 export class Admission {
   /** Oldest first. */

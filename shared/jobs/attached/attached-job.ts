@@ -13,16 +13,16 @@ const RESUME_BYTES = 64 * 1024
 /** Buffered bytes at which the job ends: a whole answer of that size, or a worker that ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
-/** What is known of a job's output. */
+/** How the output of a kind of job is kept for its reader. */
 export interface OutputOptions {
   readonly merge: MergeDeltas
   /** Whether a delta is output a caller would see twice if the job ran again. */
   readonly isOutput: (delta: unknown) => boolean
-  /** Default: 8 MiB. */
+  /** Bytes of unread output at which the job ends; default: 8 MiB. */
   readonly answerBytesMax?: number | undefined
 }
 
-/** What a job asks of its arbiter. */
+/** Whom a job tells what happened to it, and who decides. */
 export interface Arbiter {
   /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
   onOutcome(job: AttachedJob, outcome: Outcome): void

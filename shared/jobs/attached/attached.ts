@@ -82,7 +82,7 @@ const POLICY: RetryPolicy = {
 }
 
 /**
- * The arbiter of attached jobs: the ingress process that holds their connections (DESIGN section 1).
+ * The arbiter of attached jobs: the ingress process that holds their connections (docs/design.md, Arbiters).
  *
  * It submits each job in its tenant's turn, binds it to the worker whose `started` comes first, passes its output on, and
  * decides alone what follows a failure, a lost worker, a timeout or a cancel. Nothing of it is stored: when this process

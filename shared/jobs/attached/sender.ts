@@ -20,11 +20,11 @@ export interface SenderOptions {
   readonly blobs: Blobs
   readonly presence: Presence
   readonly log: Log
-  /** The broker is there and did not take an attempt in its turn. */
+  /** Called when the broker, which can be reached, did not take an attempt in its turn. */
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/** Puts attached jobs on the queues of their pools, each in the turn of its tenant. Close it. */
+/** Puts attached jobs on the queues of their pools, each in the turn of its tenant. Whoever made it closes it. */
 export class Sender {
   readonly #options: SenderOptions
   readonly #turns = new Map<PoolName, Turns<AttachedJob>>()

@@ -8,7 +8,7 @@ const WAY_MS = 100
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
 const AHEAD_MIN = 2
 
-/** What the turns need to know of a pool. */
+/** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
   /** Slots of the pool's workers; undefined while nothing can be sent. */
   slots(): number | undefined
@@ -18,7 +18,7 @@ export interface TurnsView {
   isIdle(): boolean
 }
 
-/** A job whose turn is awaited. */
+/** A job that waits for its turn. */
 export interface TurnTaker {
   readonly envelope: Work & { readonly tenant: string }
 }
@@ -41,7 +41,7 @@ type Waiting<Job> = Map<string, Set<Job>>
  * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
  * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
  * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
- * however many those have sent before (DESIGN section 5), and not at all behind calls of a model that is busy.
+ * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy.
  */
 export class Turns<Job extends TurnTaker> {
   readonly #view: TurnsView

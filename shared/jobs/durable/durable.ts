@@ -38,8 +38,8 @@ export interface DurableJobsOptions {
 }
 
 /**
- * Durable jobs, seen by those who submit and follow them. Their arbiter is the store (DESIGN section 2): whatever is said
- * here was committed before.
+ * Durable jobs, seen by those who submit and follow them. Their arbiter is the store (docs/design.md, Arbiters):
+ * whatever is said here was committed before.
  */
 export class DurableJobs {
   readonly #store: Store

@@ -11,7 +11,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
-/** Output is committed in chunks of this time (DESIGN section 3): what came meanwhile shares one commit. */
+/** Output is committed in chunks of this time (docs/design.md, Commit before you speak). */
 const FLUSH_MS = 50
 /** A store that takes long is asked less often: writes of one run fill at most this share of the time. */
 const BUSY_SHARE = 1 / 4
@@ -19,7 +19,7 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Unwritten output of one run at which its engine is made to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Progress is told at most twice a second (contract H.4). */
+/** Progress is told at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 /** Wait before a write that the store could not take is made again. */
 const REWRITE_MS = { min: 100, max: 2_000 }

@@ -42,7 +42,7 @@ interface Held {
 
 /**
  * The durable jobs of one worker: it keeps the process' lease in the store, claims, and compares what the store says is
- * ours with what runs here (DESIGN section 3).
+ * ours with what runs here (docs/design.md, Leases).
  *
  * What the store took away is aborted, what it wants cancelled is cancelled, and what it gave us without our hearing of it
  * (a claim whose answer was lost) is handed back. When the lease could not be renewed, all runs stop before others may run

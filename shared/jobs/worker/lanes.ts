@@ -12,9 +12,9 @@ export interface SlotUse {
 }
 
 /**
- * Slots a lane may fill now (DESIGN section 5): the interactive lane any that is free. The batch lane a quarter of all
- * while the other has work; it may borrow the rest otherwise, but for a quarter that is kept, so that the first call after
- * a quiet time need not wait for a long batch job.
+ * Slots a lane may fill now (docs/design.md, Lanes): the interactive lane any that is free. The batch lane a quarter of
+ * all while the other has work; it may borrow the rest otherwise, but for a quarter that is kept, so that the first
+ * call after a quiet time need not wait for a long batch job.
  */
 export function laneRoom(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
   const free = slots - running

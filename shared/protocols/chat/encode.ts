@@ -16,7 +16,7 @@ export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
   return Object.hasOwn(OF_CHOICE, event.type)
 }
 
-/** Agents loop on `tool_calls`, so it is said whenever calls are returned, also where a function was forced (B.3). */
+/** Agents loop on `tool_calls`, so it is said whenever calls are returned, also where a function was forced. */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason
 }
@@ -30,12 +30,12 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** Every category, with what upstream or the classifier said (spec 2.3). */
+/** Every category, with what upstream or the classifier said (docs/protocol.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
 
-/** Usage in the chat format (spec 2.2). */
+/** Usage in the chat format. */
 export function chatUsage(usage: Usage): ChatUsage {
   const { input_tokens: prompt, output_tokens: completion, cached_tokens, cache_write_tokens, reasoning_tokens } = usage
   const isCached = cached_tokens !== undefined || cache_write_tokens !== undefined

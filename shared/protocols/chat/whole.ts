@@ -5,7 +5,7 @@ import { findEvent, makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults, isOfChoice } from './encode.ts'
 
 /**
- * The whole chat completion (contract B.3) from all events of the call.
+ * The whole chat completion (docs/protocol.md, Chat answers) from all events of the call.
  *
  * @throws ServiceError `upstream_error` when a choice has no finish
  */
@@ -93,7 +93,7 @@ class ChoiceAnswer {
     const isOnlyElse = this.#text === '' && (this.#calls.size > 0 || this.#refusal !== '')
     const calls = [...this.#calls.values()]
     for (const { function: called } of calls) {
-      // An engine may give no text for a call without arguments; what clients get must parse (contract B.4).
+      // An engine may give no text for a call without arguments; what clients get must parse (docs/protocol.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }

@@ -16,7 +16,7 @@ export class CodeGather {
     return undefined
   }
 
-  /** The answer (spec 2.5b). @throws ServiceError `sandbox_lost` when the run did not say how it ended */
+  /** The answer (docs/code.md, The result). @throws ServiceError `sandbox_lost` when the run did not say how it ended */
   result(): CodeResult {
     if (!this.#end) throw unfinishedRun()
     const { success, exit_code, execution_time, violations } = this.#end

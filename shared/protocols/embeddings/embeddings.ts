@@ -10,7 +10,7 @@ import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 export const embeddingsAnswer: Answer<EmbedEvent> = { whole: encodeEmbeddings, write: writeEmbeddings }
 
 /**
- * The answer of `POST /v1/embeddings` (contract E) from all events of its job.
+ * The answer of `POST /v1/embeddings` (docs/protocol.md, Embedding requests) from all events of its job.
  *
  * @throws ServiceError `upstream_error` when vectors or usage are missing
  */

@@ -12,7 +12,8 @@ export function frame(data: { type: string }): Frame {
 }
 
 /**
- * The content blocks of one messages stream: start, deltas, stop, strictly one after another (contract C.5).
+ * The content blocks of one messages stream: start, deltas, stop, strictly one after another (docs/protocol.md,
+ * Messages streams).
  *
  * Engines may let blocks overlap, as the chat format allows for tool calls. Then one block is open, its deltas go out at
  * once, and the others wait with theirs. A text is over when anything else begins; a tool call when its arguments spell

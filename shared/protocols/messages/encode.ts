@@ -7,15 +7,18 @@ import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } 
 /** The event that ends the answer. */
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** From this version on answers carry the keys of the newer dialect, as nulls mostly (contract C.1). */
+/** From this version on answers carry the keys of the newer dialect, as nulls mostly. */
 const NEWER_DIALECT = '2026-10-21'
 
-/** Whether the caller's version asks for the newer dialect. Under the older one those keys break clients (rule 0.8). */
+/**
+ * Whether the caller's version asks for the newer dialect. Under the older one those keys break clients
+ * (docs/protocol.md, Messages versions).
+ */
 export function isNewer(context: EncodeContext): boolean {
   return context.version >= NEWER_DIALECT
 }
 
-/** Why the answer ended, in the words of this format (contract C.4). */
+/** Why the answer ended, in the words of this format (docs/protocol.md, Messages answers). */
 export function stopReason(finish: FinishEvent, hasCalls: boolean, hasRefusal: boolean): StopReason {
   switch (finish.reason) {
     case 'content_filter':

@@ -5,7 +5,7 @@ import { findEvent, makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } from './encode.ts'
 
 /**
- * The whole message (contract C.4) from all events of the call.
+ * The whole message (docs/protocol.md, Messages answers) from all events of the call.
  *
  * @throws ServiceError `upstream_error` when the answer has no finish
  */

@@ -1,6 +1,6 @@
 import type { TranscriptSegment } from '#schemas/transcription.ts'
 
-/** Subtitles (contract D.3): one cue a segment with text. */
+/** Subtitles (docs/protocol.md, Transcripts): one cue a segment with text. */
 
 /** SubRip: numbered cues, decimal commas, a blank line after each. Empty when nobody speaks. */
 export function encodeSrt(segments: readonly TranscriptSegment[]): string {

@@ -14,7 +14,7 @@ export interface Transcript {
   readonly usage: TranscriptUsage
 }
 
-/** Usage as transcripts tell it in tokens (contract D.4). */
+/** Usage as transcripts tell it in tokens (docs/protocol.md, Transcript streams). */
 export interface TranscriptUsage {
   input_tokens: number
   output_tokens: number

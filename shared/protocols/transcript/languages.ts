@@ -1,4 +1,4 @@
-/** Languages by their codes (contract M), and the names clients know them by. */
+/** Languages by their codes (docs/protocol.md, Languages), and the names clients know them by. */
 
 /** What speech models were trained on: code and lower-case English name. */
 const NAMES: ReadonlyMap<string, string> = new Map(

@@ -8,7 +8,8 @@ import { diarizedSegment, formOf, segmentId } from './whole.ts'
 type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 
 /**
- * Encodes one stream of a transcript (contract D.4): deltas, with diarized_json segments, and one `done` at the end.
+ * Encodes one stream of a transcript (docs/protocol.md, Transcript streams): deltas, with diarized_json segments, and
+ * one `done` at the end.
  *
  * The deltas join to the text of `done`, which is that of the whole answer: without blanks around it, so the first ones
  * are dropped and others wait for what follows them.

@@ -6,7 +6,7 @@ import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
 import { languageName } from './languages.ts'
 
 /**
- * The whole answer of a transcription (contract D.3; spec 2.6): an object, or a string for text, srt and vtt.
+ * The whole answer of a transcription (docs/protocol.md, Transcripts): an object, or a string for text, srt and vtt.
  *
  * @throws ServiceError `upstream_error` when the engine did not finish
  */
@@ -35,14 +35,14 @@ export function formOf({ transcript }: EncodeContext): NonNullable<EncodeContext
   throw new ServiceError('internal_error', 'The job does not say how its transcript is kept.')
 }
 
-/** The spec joins what are two forms of usage elsewhere: time and tokens. */
+/** Joins what are two forms of usage elsewhere: time and tokens (docs/protocol.md, Transcripts). */
 function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs: boolean): object {
   return {
     text,
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // The other forms have a name here, and clients map names: a code would be taken for an unknown one (contract K).
+    // The other forms have a name here, and clients map names: a code would be taken for an unknown one.
     language: '',
     segments: null,
     words: null,

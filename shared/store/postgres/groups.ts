@@ -47,13 +47,18 @@ export class Groups {
   #underWay = 0
   #isDue = false
 
-  /** @param run Does it for these jobs. Gives a row for each that it moved or found. */
+  /** @param run Does the move or look-up for these jobs, and gives a row for each that it moved or found. */
   constructor(run: (items: readonly Item[]) => Promise<MovedRow[]>, isReachable: () => boolean) {
     this.#run = run
     this.#isReachable = isReachable
   }
 
-  /** Does it for one job. @returns Its row, or none when it was refused or not found. @throws ServiceError `overloaded` */
+  /**
+   * Does the move for one job.
+   *
+   * @returns Its row, or none when it was refused or not found.
+   * @throws ServiceError `overloaded`
+   */
   add(item: Item): Promise<MovedRow[]> {
     if (this.#waiting.length >= WAITING_MAX) return Promise.reject(busy())
     return new Promise((resolve, reject) => {

@@ -24,11 +24,17 @@ interface Index {
   readonly definition: string
 }
 
+/** Whether a migration says of itself that it runs online, beside writers. */
 export function isOnline(sql: string): boolean {
   return ONLINE.test(sql)
 }
 
-/** Runs such a migration. @param retry Does a change again whose lock was not to be had. */
+/**
+ * Runs an online migration, statement by statement.
+ *
+ * @param retry Makes a change again whose lock was not to be had in time.
+ * @throws Error for a statement that is neither the making nor the dropping of an index
+ */
 export async function runOnline(client: Client, sql: string, retry: Retry): Promise<void> {
   for (const statement of statementsOf(sql)) {
     const [, name = '', table = '', definition = ''] = CREATE.exec(statement) ?? []

@@ -16,6 +16,7 @@ import { addPartitions, dropPartitions } from './schema.ts'
 /** `check_violation`: Postgres' word for a row that no partition takes. */
 const NO_PARTITION = '23514'
 
+/** What {@link openPostgresStore} needs. */
 export interface PostgresOptions {
   /** `postgres://user:password@host:port/database`; other settings as its query, such as `sslmode`. */
   readonly url: string

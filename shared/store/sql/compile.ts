@@ -11,7 +11,7 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
   return replaceNames(sql, (_, index) => sign + (index + 1))
 }
 
-/** Replaces each `:name`. @param replacement Of a name, and which name it is, from 0. */
+/** Replaces each `:name`. @param replacement Gives what stands for a name, by its place among the names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
   // `::` is a cast; a colon in JSON text is followed by a digit, a quote or a bracket.
@@ -22,12 +22,12 @@ export function replaceNames(sql: string, replacement: (name: string, index: num
   return { sql: replaced, names }
 }
 
-/** The values of compiled SQL, in order. @throws Error for one that is missing: a mistake in the code */
+/** The values of compiled SQL, in the order of its numbers. @throws Error when one is missing: a mistake in the code */
 export function valuesOf({ names }: Compiled, params: Params): Params[string][] {
   return names.map((name) => parameterOf(params, name))
 }
 
-/** One value. @throws Error when it is missing: a mistake in the code */
+/** The value of one name. @throws Error when it is missing: a mistake in the code */
 export function parameterOf(params: Params, name: string): Params[string] {
   const value = params[name]
   if (value === undefined) throw new Error(`no value for :${name}`)

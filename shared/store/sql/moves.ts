@@ -1,10 +1,12 @@
 /**
- * The protocol in SQL: every change of a durable job's state, with the guard of DESIGN section 3 that it needs.
+ * The protocol in SQL: every change of a durable job's state, with the guard that it needs (docs/design.md, Moves and
+ * guards).
  *
  * Written once in the SQL that Postgres and SQLite share, so the adapters cannot drift apart; each adapter wraps a move
- * in what makes it one atomic step with its event, its output and its webhook message (`postgres-move.ts`, `sqlite.ts`).
- * `now_ms()` is the database's clock in unix milliseconds. In `set`, names are the row before the move; in `event` and
- * `data`, the row after it. A cancel that was asked for wins over every way back to the queue.
+ * in what makes it one atomic step with its event, its output and its webhook message (shared/store/postgres/move.ts,
+ * shared/store/sqlite/sqlite.ts). `now_ms()` is the database's clock in unix milliseconds. In `set`, names are the row
+ * before the move; in `event` and `data`, the row after it. A cancel that was asked for wins over every way back to the
+ * queue.
  */
 export interface Move {
   /** Unique; names the prepared statement. */
@@ -43,7 +45,7 @@ const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:own
 const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
-/** claim · worker · "state queued, deadline not passed; sets attempt+1 and owner (worker boot id, unique per start)" */
+/** A worker takes a job that waits and has time left: its boot id becomes the owner, and the attempt rises. */
 export const CLAIM: Move = {
   name: 'claim',
   set: CLAIMED,
@@ -66,7 +68,7 @@ export const CLAIM_NEXT: Move = {
   event: `'job.started'`,
 }
 
-/** complete, fail, retry, hand back · owner · "state in_progress, same attempt, same owner" */
+/** What every write of an owner asks for: the job still runs, in the same attempt, and no write was lost or doubled. */
 const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
 const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
@@ -79,6 +81,7 @@ export const APPEND: Move = {
   where: OWNED,
 }
 
+/** The owner ends a job with its result. */
 export const COMPLETE: Move = {
   name: 'complete',
   isOwners: true,
@@ -87,6 +90,7 @@ export const COMPLETE: Move = {
   event: `'job.completed'`,
 }
 
+/** The owner ends a job with an error. */
 export const FAIL: Move = {
   name: 'fail',
   isOwners: true,
@@ -95,7 +99,10 @@ export const FAIL: Move = {
   event: `'job.failed'`,
 }
 
-/** `run_at_ms` moves only when it waits; a cancel ends it here, since nobody runs it who could honour the flag. */
+/**
+ * The owner gives a job back, to be tried again after a delay. A cancel that was asked for ends it here, since nobody
+ * runs it then who could honour the flag.
+ */
 export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
@@ -108,7 +115,7 @@ export const RETRY: Move = {
          || ',"output_reset":' || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
 }
 
-/** handed back on drain: attempt never lowered, retry budget untouched */
+/** A worker that drains gives a job back: the attempt is never lowered, and no try is used up. */
 export const HAND_BACK: Move = {
   name: 'hand_back',
   isOwners: true,
@@ -120,7 +127,7 @@ export const HAND_BACK: Move = {
          || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
 }
 
-/** cancel, running · "the owner honours it" */
+/** The owner ends a job whose cancel was asked for. */
 export const HONOUR_CANCEL: Move = {
   name: 'honour_cancel',
   isOwners: true,
@@ -129,7 +136,7 @@ export const HONOUR_CANCEL: Move = {
   event: `'job.cancelled'`,
 }
 
-/** cancel · API · "queued: direct. Running: sets a flag" */
+/** A caller ends a job that waits, or asks the owner of one that runs, once. */
 export const CANCEL: Move = {
   name: 'cancel',
   set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${WAITING} THEN 'cancelled' ELSE state END,
@@ -139,7 +146,7 @@ export const CANCEL: Move = {
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
 }
 
-/** due → queued · scheduler · "`run_at ≤ now`" */
+/** The scheduler queues jobs whose time has come. */
 export const START_DUE: Move = {
   name: 'start_due',
   givesRequest: true,
@@ -152,7 +159,7 @@ export const START_DUE: Move = {
   },
 }
 
-/** "also re-publishes queued rows whose publish is older than 30 s: so Kafka may lose everything" · scheduler */
+/** The scheduler publishes again what was published long ago and still waits: Kafka may lose everything. */
 export const TAKE_UNPUBLISHED: Move = {
   name: 'take_unpublished',
   givesRequest: true,
@@ -165,7 +172,7 @@ export const TAKE_UNPUBLISHED: Move = {
   },
 }
 
-/** expire (waiting) · scheduler · "deadline passed" */
+/** The scheduler ends jobs whose time to wait is over. */
 export const EXPIRE: Move = {
   name: 'expire',
   set: `state = 'expired', ${END}`,
@@ -178,8 +185,9 @@ const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
- * lost worker · scheduler · "owner's process lease expired, same attempt. After a store outage wait one whole lease before
- * the first reap"; cancel: "the reaper forces after 10 s"; "running past its deadline is failed, code timeout".
+ * The scheduler ends or requeues jobs that their owners did not: the owner's lease is over, a cancel was not honoured
+ * in time, or the deadline has long passed. The reaper must have held its lease for one whole lease of the owner: after
+ * an outage of the store every lease looks over (docs/design.md, Leases).
  *
  * The owner is joined rather than looked for in vain: when the row changed hands while this waited for its lock, Postgres
  * checks the join again against the new owner and skips the row. A lookup would run on the old snapshot, in which a new

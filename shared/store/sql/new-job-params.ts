@@ -1,7 +1,7 @@
 import type { IdempotencyKey, NewJob } from '#shared/store/store.ts'
 import type { Params } from './sql.ts'
 
-/** What an insert is given of a new job. */
+/** The parameters that a new job gives its INSERT. */
 export function newJobParams(job: NewJob): Params {
   return {
     id: job.id,
@@ -26,7 +26,7 @@ export function newJobParams(job: NewJob): Params {
   }
 }
 
-/** What it is given of its idempotency key. */
+/** The parameters that its idempotency key gives; none without one. */
 export function keyParams(key: IdempotencyKey | undefined): Params {
   if (!key) return {}
   return {

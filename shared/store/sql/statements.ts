@@ -4,6 +4,7 @@
  * Names of statements are unique; they name prepared statements.
  */
 
+/** One statement of SQL under its name. */
 export interface Statement {
   readonly name: string
   readonly sql: string
@@ -19,20 +20,22 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
 const KEPT = '(purge_at_ms IS NULL OR purge_at_ms > now_ms())'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
 
-/** @param from The jobs, and what they are joined with. */
+/** Finds a job by its id. @param from The table of jobs, and what it is joined with. */
 export const find = (from: string): Statement => ({
   name: 'find',
   sql: `SELECT ${JOB_COLUMNS} FROM ${from} WHERE id = :id AND ${VISIBLE}`,
 })
+/** The same without a join. */
 export const FIND = find('jobs')
 
-/** Its time to be kept is over, and it is not purged yet. */
+/** Finds a job that is no longer shown, because its time to be kept is over, and that is not purged yet. */
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
           AND purge_at_ms <= now_ms()`,
 }
 
+/** The request and the result of a job. */
 export const FIND_CONTENT: Statement = {
   name: 'find_content',
   // Written so that no index of jobs that are not erased fits: see `STATE` in moves.ts.
@@ -45,6 +48,7 @@ export const FIND_KEY: Statement = {
   sql: `SELECT fingerprint, job_id FROM idempotency_keys WHERE tenant = :tenant AND scope = :key_scope AND key = :key`,
 }
 
+/** The events of a job after one of them, in order. */
 export const LIST_EVENTS: Statement = {
   name: 'list_events',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -52,7 +56,7 @@ export const LIST_EVENTS: Statement = {
         ORDER BY seq LIMIT :limit`,
 }
 
-/** What the owner's write of that number recorded, if it was made. */
+/** What an owner's write recorded, by its number; nothing when that write was not made. */
 export const FIND_CHUNK: Statement = {
   name: 'find_chunk',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -60,12 +64,14 @@ export const FIND_CHUNK: Statement = {
           AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND (attempt <> :attempt OR owner = :owner)) ORDER BY seq`,
 }
 
+/** Counts the jobs that have not ended. */
 export const DEPTH: Statement = {
   name: 'depth',
   sql: `SELECT pool, model, priority, state, count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM jobs
         WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
+/** Counts the queued jobs by what runs them. */
 export const QUEUED_MODELS: Statement = {
   name: 'queued_models',
   sql: `SELECT pool, kind, model, priority, count(*) AS count FROM jobs
@@ -75,23 +81,25 @@ export const QUEUED_MODELS: Statement = {
 /** Written so that no index of jobs in a state fits: see `STATE` in moves.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
-/** Skeleton of an erased job: ids, states, times and counts. */
+/** Leaves the skeleton of an erased job: ids, states, times and counts. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',
     webhook_url = NULL, webhook_events = '[]'
   WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED}
   RETURNING id`
+/** Deletes the events of an erased job. */
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
-/** An address may hold a secret. A message that was not sent yet will not be. */
+/** Forgets where its webhook messages go, since an address may hold a secret. What was not sent yet is not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL WHERE job_id = :id`
 
-/** Some of the events before that, so that no statement has to delete all those of a long run. */
+/** Deletes some of the events first, so that no statement has to delete all those of a long run. */
 export const ERASE_FIRST_EVENTS: Statement = {
   name: 'erase_first_events',
   sql: `DELETE FROM job_events WHERE job_id = :id AND seq <= :up_to AND EXISTS (
           SELECT 1 FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND ${ENDED})`,
 }
 
+/** Makes or renews the lease of a process. */
 export const RENEW: Statement = {
   name: 'renew',
   sql: `INSERT INTO processes (boot, role, slots, version, draining, lease_ms, lease_until_ms)
@@ -103,7 +111,10 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/** A process that renews its lease is not dead: what was taken from it did not end it. Terminal rows stay as they are. */
+/**
+ * Takes back the crashes that were counted against a process which renews its lease after all: it did not die of those
+ * jobs. Rows that have ended stay as they are.
+ */
 export const SPARE: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
@@ -111,18 +122,19 @@ export const SPARE: Statement = {
         WHERE lost_by IS NOT NULL AND purge_at_ms IS NULL AND lost_by <> ${LEFT}`,
 }
 
+/** The jobs that a process owns. */
 export const OWNED: Statement = {
   name: 'owned',
   sql: `SELECT id, attempt, cancel_requested_at_ms FROM jobs WHERE state = 'in_progress' AND owner = :boot`,
 }
 
-/** A process that said goodbye is known to be gone: the reaper need not wait out its lease. */
+/** Ends the lease of a process that says goodbye, so that the reaper need not wait it out. */
 export const GOODBYE: Statement = {
   name: 'goodbye',
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** `since_ms` tells how long the lease was held without a gap. */
+/** Takes or renews a named lease, held without a gap since `since_ms`. Gives nothing when another has it. */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
   sql: `INSERT INTO leases AS held (name, holder, since_ms, until_ms)
@@ -134,6 +146,7 @@ export const HOLD_LEASE: Statement = {
         RETURNING name`,
 }
 
+/** Gives a named lease back. */
 export const RELEASE_LEASE: Statement = {
   name: 'release_lease',
   sql: `DELETE FROM leases WHERE name = :name AND holder = :holder`,
@@ -185,7 +198,7 @@ function dueDeliveries(lock: string): string {
           ORDER BY next_at_ms LIMIT :look ${lock}`
 }
 
-/** Guard: nobody has taken it since, which `tries` would show. */
+/** Says how a try went, unless somebody else has taken the message since, which `tries` would show. */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
   sql: `UPDATE deliveries SET state = :state, status = :status, error = :error,
@@ -193,13 +206,14 @@ export const RECORD_DELIVERY: Statement = {
         WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING job_id`,
 }
 
-/** The first message of a job that waits, when the one before it is done. One that was tried has its own time. */
+/** Makes the next message of a job due when the one before it is done. One that was tried has a time of its own. */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (
           SELECT id FROM deliveries WHERE job_id = :job_id AND state = 'pending' ORDER BY seq LIMIT 1)`,
 }
 
+/** The webhook messages of a job, in the order of its events. */
 export const LIST_DELIVERIES: Statement = {
   name: 'list_deliveries',
   sql: `SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE job_id = :id ORDER BY seq`,
@@ -208,7 +222,7 @@ export const LIST_DELIVERIES: Statement = {
 /** Jobs whose time is over, those first whose time was over first, always the same ones. Nobody sees them any more. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
-/** Some of their events: one job may have very many. */
+/** Deletes some of the events of jobs whose time is over: one job may have very many. */
 export const PURGE_EVENTS: Statement = {
   name: 'purge_events',
   sql: `DELETE FROM job_events WHERE (job_id, seq) IN (
@@ -216,14 +230,14 @@ export const PURGE_EVENTS: Statement = {
         RETURNING seq`,
 }
 
-/** The jobs themselves, once they have no events. Gives those requests that may name blobs: few of many. */
+/** Deletes those jobs once they have no events. Gives the few requests among them that may name blobs. */
 export const PURGE_JOBS: Statement = {
   name: 'purge_jobs',
   sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
         RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request`,
 }
 
-/** Small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
+/** Clears the small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
 export const PURGES: readonly Statement[] = [
   {
     name: 'purge_keys',

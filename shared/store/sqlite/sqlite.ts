@@ -25,6 +25,7 @@ import { openExclusively } from './lock.ts'
 /** An fsync for each commit; a larger cache and a longer log than the defaults, so that pages are written less often. */
 const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
 
+/** What {@link openSqliteStore} needs. */
 export interface SqliteOptions {
   /** Where `store.db` lies; made when it is not there. */
   readonly directory: string
@@ -36,7 +37,7 @@ export interface SqliteOptions {
 
 /**
  * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
- * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`sqlite-commit.ts`).
+ * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`commit.ts`).
  *
  * @throws Error that names the process which has the directory open
  */

@@ -21,7 +21,7 @@ export interface Clients {
   readonly signal: AbortSignal
 }
 
-/** Part of the job object of contract H.2 that clients look at. */
+/** The part of the job object that clients look at. */
 export interface WireJob {
   readonly id: string
   readonly status: string

@@ -4,8 +4,8 @@ import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 /*
- * What a hostile or broken client sends, and the one answer it gets: the contract's status in the shape of its path, or a
- * cut at a named bound. Nothing here may take the process down: every test ends with a call that works.
+ * What a hostile or broken client sends, and the one answer it gets: the status of docs/errors.md in the shape of its
+ * path, or a cut at a named bound. Nothing here may take the process down: every test ends with a call that works.
  */
 
 const CHAT = '/v1/chat/completions'

@@ -11,7 +11,7 @@ import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 /*
  * Recorded speech through the whole service: upload, queue, worker, the real local model server, and back. How uploads are
- * read and answers written in every form: transcription-intake.test.ts and its neighbours.
+ * read and answers written in every form: intake.test.ts and its neighbours.
  */
 
 const MODEL = 'whisper-tiny.en'

@@ -1,6 +1,6 @@
 /**
  * The conformance suite of the broker port: every promise in `broker.ts`, over each adapter. What only a real Kafka can
- * break (broker restarts, killed processes) is in `broker-kafka.test.ts`.
+ * break (broker restarts, killed processes) is in `kafka.test.ts`.
  */
 import { afterEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'

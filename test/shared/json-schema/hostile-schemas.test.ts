@@ -11,7 +11,7 @@ import { startStack } from '../../support/stack.ts'
 
 /** Several times what a piece of work may take: the first run of a function is slow. */
 const CPU_MS_MAX = 400
-/** The budget of one answer (echo-fill.ts), and what JSON adds: names of values, quotes, commas. */
+/** The budget of one answer (shared/engines/echo/fill.ts), and what JSON adds: names of values, quotes, commas. */
 const ANSWER_CHARS_MAX = 2_000_000
 const GRAMMAR_CHARS_MAX = 300_000
 

@@ -1,4 +1,6 @@
-/** What only the docker adapter has. Its promises as a sandbox are in `ports/sandbox-docker.test.ts`. */
+/**
+ * What only the docker adapter has. Its promises as a sandbox are in `test/shared/sandbox/conformance/docker.test.ts`.
+ */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import Docker from 'dockerode'

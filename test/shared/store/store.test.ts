@@ -1,7 +1,7 @@
 /**
- * The conformance suite of the store port: every promise in `store.ts` and every guard of DESIGN section 3, each with the
- * cases in which it must refuse, over each adapter. What only one of them can do is in `store-postgres.test.ts` and
- * `store-sqlite.test.ts`.
+ * The conformance suite of the store port: every promise in `store.ts` and every guard of docs/design.md, Moves and
+ * guards, each with the cases in which it must refuse, over each adapter. What only one of them can do is in
+ * `postgres.test.ts` and `sqlite.test.ts`.
  */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'

@@ -1,6 +1,6 @@
 /**
- * The protocol of durable jobs (DESIGN sections 2 and 3) as a model: one job, two workers, the scheduler's loops, a caller
- * who may cancel, one who follows, and a queue that loses and doubles records.
+ * The protocol of durable jobs (docs/design.md, Moves and guards) as a model: one job, two workers, the scheduler's
+ * loops, a caller who may cancel, one who follows, and a queue that loses and doubles records.
  *
  * Each worker, loop and caller is a few steps; anything may happen between two of them. Up to `faultsMax` faults happen
  * anywhere. Time is not counted: what may happen after a while may happen at once. Every {@link Guards guard} can be taken

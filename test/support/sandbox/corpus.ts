@@ -7,7 +7,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 const OURS = new URL('./corpus/', import.meta.url)
 const REFERENCE = new URL('../../../../shared/reference/sandbox/', import.meta.url)
 
-/** What a run must come to, in the fields of the result body (spec 2.5b). A field that is absent is not looked at. */
+/**
+ * What a run must come to, in the fields of the result body (docs/code.md, The result). A field that is absent is not
+ * looked at.
+ */
 export interface Expectation {
   readonly success?: boolean | readonly boolean[]
   readonly exit_code?: number | readonly number[]

@@ -1,6 +1,6 @@
 /*
- * Where a snippet of the corpora must come to something else than its file says: by the contract on every adapter, by what
- * an adapter has not on that one. Each with its reason; what is not listed must come out as the file says.
+ * Where a snippet of the corpora must come to something else than its file says: by docs/code.md on every adapter, by
+ * what an adapter has not on that one. Each with its reason; what is not listed must come out as the file says.
  */
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'

@@ -16,8 +16,8 @@ import {
 import { decodeChatTurns } from './turns.ts'
 
 /**
- * Decodes a chat completions body (contract B.1–B.6). Shape first, then the model, then the rules that need it: so a body
- * without shape is 400 and an unknown model 404.
+ * Decodes a chat completions body (docs/protocol.md, Chat requests). Shape first, then the model, then the rules that
+ * need it: so a body without shape is 400 and an unknown model 404.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -47,8 +47,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields that have an internal meaning or end here. `store` and `metadata` belong to the job (contract J 17), not to the
- * upstream. What is not listed goes along to an upstream of this dialect.
+ * Fields that have an internal meaning or end here. `store` and `metadata` belong to the job (docs/protocol.md, Chat
+ * requests), not to the upstream. What is not listed goes along to an upstream of this dialect.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -174,7 +174,7 @@ function responseFormat(chat: ChatRequest, model: ModelConfig): GenerateRequest[
   }
 }
 
-/** Passed to models that reason, else ignored (contract B.1). */
+/** Passed to models that reason, else ignored. */
 function reasoning(chat: ChatRequest, model: ModelConfig): GenerateRequest['reasoning'] {
   const effort = chat.reasoning_effort
   if (!effort || !model.capabilities.reasoning) return undefined

@@ -13,8 +13,8 @@ export interface TurnContext {
 }
 
 /**
- * Decodes the messages of a chat (contract B.2) and checks their order: a tool message answers a call of the nearest
- * assistant message before it, and every call is answered before anything else is said.
+ * Decodes the messages of a chat (docs/protocol.md, Chat messages) and checks their order: a tool message answers a
+ * call of the nearest assistant message before it, and every call is answered before anything else is said.
  */
 export function* decodeChatTurns(messages: readonly ChatMessage[], context: TurnContext): Pieces<Turn[]> {
   const decoder = new TurnDecoder(context)

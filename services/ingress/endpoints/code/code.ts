@@ -7,13 +7,13 @@ import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { isInstalled, LIBRARIES } from './libraries.ts'
 
-/** Names the caller's own end user, for attribution and their limit (contract I). */
+/** Names the caller's own end user, for attribution and their limit (docs/code.md, End users). */
 const USER_HEADER = 'x-service-userid'
 const USER_ID_CHARS_MAX = 256
 /** Characters that are counted before others have their turn: about half a millisecond. */
 const PIECE_CHARS = 64 * 1024
 
-/** POST /v1/tools/code (contract I): Python in a sandbox. Whatever becomes of the code is an answer, also a violation. */
+/** POST /v1/tools/code (docs/protocol.md, Code): Python in a sandbox. Whatever becomes of the code is an answer. */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',
   format: 'openai',
@@ -40,7 +40,7 @@ export const code: JobEndpoint = {
   },
 }
 
-/** Whether it is valid Python is found out where it runs: a syntax error is an answer (spec 4.5). */
+/** Whether it is valid Python is found out where it runs: a syntax error is an answer. */
 async function requireCode(source: string): Promise<void> {
   const points = source.length > CODE_POINTS_MAX ? await inTurns(codePoints(source)) : 0
   if (points > CODE_POINTS_MAX) {

@@ -1,4 +1,4 @@
-/** What every sandbox has beside the standard library (spec 4.5). */
+/** What every sandbox has beside the standard library. */
 export const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
 
 /** Modules of the standard library, as `sys.stdlib_module_names` of Python 3.11 to 3.15 all have them. */

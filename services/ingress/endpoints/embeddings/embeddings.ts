@@ -8,7 +8,7 @@ import { ServiceError } from '#shared/error.ts'
 import { embed } from '#shared/kinds/embed.ts'
 import { readInputs } from './inputs.ts'
 
-/** POST /v1/embeddings (contract E). */
+/** POST /v1/embeddings (docs/protocol.md, Embedding requests). */
 export const embeddings: JobEndpoint = {
   path: '/v1/embeddings',
   format: 'openai',

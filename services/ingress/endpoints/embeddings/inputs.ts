@@ -2,7 +2,8 @@ import { type EmbedInput, INPUTS_MAX } from '#schemas/embeddings.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * The inputs of a call (contract E): a text, several, the tokens of one, or the tokens of several.
+ * The inputs of a call (docs/protocol.md, Embedding requests): a text, several, the tokens of one, or the tokens of
+ * several.
  *
  * By hand, since 300,000 tokens are looked at one by one, and since what the array holds tells which form is meant.
  *

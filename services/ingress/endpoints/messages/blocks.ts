@@ -20,8 +20,8 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * The parts a block means (contract C.3). Documents of text and search results become text; other documents need a model
- * that reads files.
+ * The parts a block means (docs/protocol.md, Turns and blocks). Documents of text and search results become text; other
+ * documents need a model that reads files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   const parts = partsOf(block, param, context)

@@ -17,7 +17,8 @@ import { ServiceError } from '#shared/error.ts'
 import { decodeConversation } from './turns.ts'
 
 /**
- * Decodes a messages body (contract C.2, C.3). Shape first, then the model, then the rules that need it.
+ * Decodes a messages body (docs/protocol.md, Messages requests). Shape first, then the model, then the rules that need
+ * it.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -37,7 +38,7 @@ export function* decodeMessages(body: unknown, context: DecodeContext): Pieces<G
   }
 }
 
-/** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (contract C.6). */
+/** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (docs/protocol.md, Counting tokens). */
 export function* decodeCount(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
   const model = findModel(request.model, context)
@@ -49,7 +50,7 @@ export function* decodeCount(body: unknown, context: DecodeContext): Pieces<Gene
   }
 }
 
-/** In this format an unknown model reads `model: <id>` (contract C.2), and those that may be used follow. */
+/** In this format an unknown model reads `model: <id>`, and those that may be used follow. */
 function findModel(id: string, context: DecodeContext): ModelConfig {
   try {
     return context.getModel(id)
@@ -82,7 +83,7 @@ const NOTHING: ReadonlySet<string> = new Set()
 
 function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
   // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
-  // refusal (errors.ts) and send the whole conversation instead.
+  // refusal's `error_code` and send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
     refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
   }

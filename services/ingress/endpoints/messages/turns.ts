@@ -16,7 +16,7 @@ export interface MessagesTurnContext {
 type System = NonNullable<MessagesRequest['system']>
 
 /**
- * The system prompt as a turn; undefined when there is none. Its texts are joined with blank lines (contract C.2), but
+ * The system prompt as a turn; undefined when there is none. Its texts are joined with blank lines, but
  * stay apart, blank lines included, where a block carries something for an upstream of the same dialect, such as
  * `cache_control`: either way the parts join by concatenation.
  */
@@ -36,9 +36,10 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Decodes the conversation (contract C.3): the system prompt comes first. Turns alternate and begin with the user, a user
- * turn after tool_use blocks answers each of them, and a last assistant turn is a prefill. Without `strictTurns` repeated
- * turns count as one, and the texts of `system` turns are put behind the system prompt, in their order.
+ * Decodes the conversation (docs/protocol.md, Turns and blocks): the system prompt comes first. Turns alternate and
+ * begin with the user, a user turn after tool_use blocks answers each of them, and a last assistant turn is a prefill.
+ * Without `strictTurns` repeated turns count as one, and the texts of `system` turns are put behind the system prompt,
+ * in their order.
  */
 export function* decodeConversation(
   system: System,

@@ -29,8 +29,8 @@ export interface DecodedTranscription {
 const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diarized_json'])
 
 /**
- * Decodes a body (contract D.1), from a form or from JSON. Shape first, then the model, the rules between fields, and the
- * audio last.
+ * Decodes a body (docs/protocol.md, Transcription fields), from a form or from JSON. Shape first, then the model, the
+ * rules between fields, and the audio last.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -65,7 +65,7 @@ function isObject(body: unknown): boolean {
   return typeof body === 'object' && body !== null && !Array.isArray(body)
 }
 
-/** Without a wish verbose_json has segments (contract D.3). */
+/** Without a wish verbose_json has segments (docs/protocol.md, Transcripts). */
 function formOf(asked: TranscriptionBody): TranscriptForm {
   const format = asked.response_format ?? 'json'
   const granularities = asked.timestamp_granularities ?? []
@@ -132,7 +132,7 @@ function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
   return parts.length === 0 ? undefined : parts.join('\n')
 }
 
-/** Whole where nothing is said, but speakers are told apart piece by piece (contract D.2). */
+/** Whole where nothing is said, but speakers are told apart piece by piece (docs/protocol.md, Uploads). */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
   if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined
   if (strategy === 'auto') return VoiceActivity.parse({})

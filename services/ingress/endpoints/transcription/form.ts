@@ -3,8 +3,8 @@ import { excerpt } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * The fields of a transcription's form as a JSON body would have them (contract D.2). Clients write lists and objects in
- * several ways:
+ * The fields of a transcription's form as a JSON body would have them (docs/protocol.md, Uploads). Clients write lists
+ * and objects in several ways:
  *
  *   name[]=a name[]=b · name=a name=b · name[0]=a name[1]=b
  *   chunking_strategy=auto · chunking_strategy={"type":"server_vad"} · chunking_strategy[type]=server_vad
@@ -26,7 +26,7 @@ const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 /** `name`, `name[]` or `name[key]`. */
 const NAME = /^([a-z_]{1,64})(?:\[([a-z_]{0,64}|\d{1,3})\])?$/
 
-/** @throws ServiceError `invalid_value` for a field that comes twice, or in two ways */
+/** The body that the fields of a form stand for. @throws ServiceError `invalid_value` for a field that comes twice, or in two ways */
 export function bodyOfForm(fields: readonly FormField[]): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   const lists = new Map<string, Item[]>()

@@ -2,11 +2,11 @@ import type { AudioFormat } from '#schemas/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**
- * Which container a file is, by its first bytes (contract D.2), and by its name where they say nothing. Whether it can be
- * decoded is found by whoever decodes it.
+ * Which container a file is, by its first bytes (docs/protocol.md, Uploads), and by its name where they say nothing.
+ * Whether it can be decoded is found by whoever decodes it.
  */
 
-/** Formats by the extensions of the spec (4.3), and a few that are the same by another name. */
+/** Formats by their extensions, some of which are others by another name. */
 const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
   ['flac', 'flac'],
   ['mp3', 'mp3'],

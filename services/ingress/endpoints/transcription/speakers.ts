@@ -10,8 +10,8 @@ const NAMES = 'known_speaker_names'
 const REFERENCES = 'known_speaker_references'
 
 /**
- * Pairs the names of known speakers with samples of their voices (contract D.1). How long a sample lasts is found by the
- * worker that decodes it.
+ * Pairs the names of known speakers with samples of their voices (docs/protocol.md, Transcription fields). How long a
+ * sample lasts is found by the worker that decodes it.
  *
  * @throws ServiceError `invalid_value`, `unsupported_value`, `invalid_audio` with the path of the first problem
  */

@@ -4,13 +4,13 @@ import { transcribe } from '#shared/kinds/transcribe.ts'
 import { decodeTranscription } from './decode.ts'
 import { readTranscription } from './upload.ts'
 
-/** Formats whose answers are text (contract 0.11). */
+/** Formats whose answers are text. */
 const TEXTS: ReadonlySet<string> = new Set(['text', 'srt', 'vtt'])
 
-/** Formats that are no streams (contract D.1). */
+/** Formats that are no streams (docs/protocol.md, Transcription fields). */
 const WHOLE_ONLY: ReadonlySet<string> = new Set(['srt', 'vtt', 'verbose_json'])
 
-/** POST /v1/audio/transcriptions (contract D): a form over HTTP; in `POST /v1/jobs` and over a WebSocket the same in JSON. */
+/** POST /v1/audio/transcriptions (docs/transcription.md): a form over HTTP; in `POST /v1/jobs` and over a WebSocket JSON. */
 export const transcriptions: JobEndpoint = {
   path: '/v1/audio/transcriptions',
   format: 'openai',

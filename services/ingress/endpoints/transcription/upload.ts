@@ -11,7 +11,7 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { bodyOfForm } from './form.ts'
 import { AudioSniffer } from './sniff.ts'
 
-/** Fields a form may have: each of the contract once, its lists, and some that are ignored. */
+/** Fields a form may have: each of docs/transcription.md, Fields once, its lists, and some that are ignored. */
 const FIELDS_MAX = 256
 /** A speaker's voice is the longest field there is; a little more is refused by name. */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024

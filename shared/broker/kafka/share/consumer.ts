@@ -3,7 +3,7 @@
  *
  * Two loops that share nothing but the assignment. **Membership** heartbeats to the group's coordinator, follows it when it
  * moves, and learns the assigned partitions. **Fetching** runs only while somebody takes: a session for each node that leads
- * an assigned partition (kafka-share-session.ts), together never asked for more records than the taker wants.
+ * an assigned partition (session.ts), together never asked for more records than the taker wants.
  *
  * A taker that gives up cannot call back a fetch under way. What it brings is kept for the next taker for `KEEP_MS`, then
  * released. Not done here: renewing locks. Records are acknowledged when they are claimed, within the lock's 30 s.

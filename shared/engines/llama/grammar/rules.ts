@@ -32,7 +32,7 @@ export const FORMATS: ReadonlyMap<string, string> = new Map([
 /** Grammar of any JSON object. */
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
-/** Most words to choose from: all of them are ways to go on (llama-grammar-match.ts). */
+/** Most words to choose from: all of them are ways to go on (match.ts). */
 const WORDS_MAX = 1_000
 
 /** Grammar of exactly one of these names of tools. @throws ServiceError `invalid_value` when there are too many */

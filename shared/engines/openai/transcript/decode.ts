@@ -207,7 +207,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 }
 
-/** Tokens of audio where nobody counts: ten for each second that began (contract D.3). */
+/** Tokens of audio where nobody counts: ten for each second that began (docs/protocol.md, Transcripts). */
 export function audioTokensOf(seconds: number): number {
   return 10 * Math.ceil(seconds)
 }

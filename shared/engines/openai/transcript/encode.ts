@@ -13,7 +13,7 @@ export function answerFormOf(request: TranscribeRequest, { transcription }: Mode
   return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
 }
 
-/** The fields of the form, beside the file, in OpenAI's dialect (contract D.1). What has its default is left out. */
+/** The fields of the form, beside the file, in OpenAI's dialect. What has its default is left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request
   const fields: [string, string][] = [['model', upstreamModelOf(model)]]
@@ -34,7 +34,7 @@ function granularities({ words, diarize }: TranscribeRequest, { transcription }:
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
-/** An object in a form is one field a member, as the official SDKs write it (contract D.2). */
+/** An object in a form is one field a member, as the official SDKs write it (docs/protocol.md, Uploads). */
 function vadFields({ vad }: TranscribeRequest): [string, string][] {
   if (!vad) return []
   const members = Object.entries({ type: 'server_vad', ...vad })

@@ -14,7 +14,7 @@ from speech.speech import Speech
 
 MODEL = "whisper-tiny.en"
 PROMPT_CHARACTERS_MAX = 16_384
-# Contract D.3: what a second of audio counts as.
+# What a second of audio counts as (docs/protocol.md, Transcripts).
 TOKENS_A_SECOND = 10
 
 

@@ -23,7 +23,7 @@ import { type ScriptedUpstream, startUpstream } from '../../../support/processes
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /*
- * The API of durable jobs as contract H.2 and H.3 have it: acceptance, the job object, its result, and what may be done to
+ * The API of durable jobs as docs/jobs.md has it: acceptance, the job object, its result, and what may be done to
  * a job. Events and idempotency keys have files of their own.
  */
 
@@ -36,7 +36,7 @@ const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 const ask = (path: string, content = 'one two three', more: object = {}) =>
   say(content, path === MESSAGES ? { max_tokens: 50, ...more } : more)
 
-/** Every field of contract H.2, and nothing else. */
+/** Every field of the job object, and nothing else. */
 const JOB_FIELDS = [
   ...['id', 'object', 'endpoint', 'model', 'status', 'created_at', 'run_at', 'started_at', 'completed_at', 'failed_at'],
   ...[

@@ -15,8 +15,8 @@ import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 /*
- * The event stream of a job (contract H.4): numbered without gaps, resumed from any position on any replica, and over when
- * the job is.
+ * The event stream of a job (docs/jobs.md, Follow it): numbered without gaps, resumed from any position on any replica,
+ * and over when the job is.
  */
 
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600

@@ -18,8 +18,8 @@ import {
 import { until } from '../../../support/stack.ts'
 
 /*
- * One key is one job (contract H.5): a request that is made again, because nobody knows what came of it, is answered with
- * what came of it.
+ * One key is one job (docs/protocol.md, Idempotency): a request that is made again, because nobody knows what came of
+ * it, is answered with what came of it.
  */
 
 const keyed = (key = newId('k')) => ({ headers: { 'idempotency-key': key } })

@@ -1,5 +1,5 @@
 /*
- * Numbers of WASI preview 1 (WebAssembly/WASI, phases/snapshot/docs.md), as far as they are used here.
+ * Numbers of WASI preview 1 (its documentation in github.com/WebAssembly/WASI), as far as they are used here.
  */
 
 /** What a call gives back; 0 for success. */

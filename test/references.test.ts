@@ -1,0 +1,211 @@
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { basename, dirname, extname, join, normalize } from 'node:path'
+import { describe, expect, test } from 'vitest'
+
+/*
+ * What comments and documents point at is there: files, headings, and the names of bounds. A comment names a document by its
+ * path, and a section of it by its heading after a comma; a source file by its path, or by its name where it lies in the same
+ * folder, in the one that its test mirrors, or is the only one of that name. Migrations are left out: what was applied is never
+ * changed.
+ */
+
+const ROOT = new URL('..', import.meta.url).pathname
+const FILES = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: ROOT, encoding: 'utf8' })
+  .trim()
+  .split('\n')
+const TREE = new Set(FILES.flatMap((file) => [file, ...foldersOf(file)]))
+const DOCUMENTS = FILES.filter((file) => /^(docs\/[\w-]+|[A-Z]+)\.md$/.test(file))
+const CODE = FILES.filter((file) => /\.(ts|js|py|sh|ya?ml)$|Dockerfile$/.test(file) && file !== 'package-lock.json')
+
+/** Files that are not ours: made while the service runs, found beside a model, or of other people's programs. */
+const FOREIGN = new Set([
+  ...['keys.json', 'manifest.json', 'config.json', 'index.json', 'package.json', 'tokenizer.json', 'tsconfig.json'],
+])
+
+const TEXTS = new Map(
+  FILES.filter((file) => isText(file)).map((file) => [file, readFileSync(join(ROOT, file), 'utf8')]),
+)
+const HEADINGS = new Map(DOCUMENTS.map((file) => [file, headingsOf(textOf(file))]))
+
+describe('references in comments', () => {
+  const comments = CODE.flatMap((file) => commentsOf(file).map((text) => ({ file, text })))
+
+  test('name source files that are there', () => {
+    const lost = comments.flatMap(({ file, text }) =>
+      namesIn(text).flatMap((name) => (isThere(name, file) ? [] : [`${file}: ${name}`])),
+    )
+    expect(lost).toEqual([])
+    expect(comments.length).toBeGreaterThan(1_000)
+  })
+
+  test('name headings of documents that are there', () => {
+    const cited = comments.flatMap(({ file, text }) => citationsIn(text).map((citation) => ({ file, ...citation })))
+    const lost = cited.filter(({ document, rest }) => !HEADINGS.get(document)?.some((heading) => begins(rest, heading)))
+    expect(lost).toEqual([])
+    expect(cited.length).toBeGreaterThan(100)
+  })
+
+  test('cite nothing that is not in the repository, such as a design or a specification by number', () => {
+    const byNumber = /\b(contract|spec|design|style)( section)? §?[0-9A-M](\.\d+)?\b|\brules? 0\.\d|\(([A-M]\.\d+)\)/i
+    expect(comments.filter(({ text }) => byNumber.test(text))).toEqual([])
+  })
+})
+
+describe('documents', () => {
+  test('link to files and headings that are there', () => {
+    const lost = DOCUMENTS.flatMap((document) =>
+      linksOf(textOf(document)).flatMap(({ path, anchor }) => {
+        const target = path === '' ? document : normalize(join(dirname(document), path))
+        const isKnown = anchor === undefined || HEADINGS.get(target)?.some((heading) => anchorOf(heading) === anchor)
+        return TREE.has(target.replace(/\/$/, '')) && isKnown ? [] : [`${document}: ${path}#${anchor}`]
+      }),
+    )
+    expect(lost).toEqual([])
+  })
+
+  test('name files and folders of the repository that are there, also in tables', () => {
+    const lost = DOCUMENTS.flatMap((document) =>
+      pathsIn(textOf(document)).flatMap((path) => (isThere(path, document) ? [] : [`${document}: ${path}`])),
+    )
+    expect(lost).toEqual([])
+  })
+
+  test('name files of the folder that a row of the code map is about', () => {
+    const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
+      ticked(holds)
+        .filter(isPart)
+        .map((part) => ({ folders: ticked(folders), part })),
+    )
+    const lost = rows.filter(({ folders, part }) => !folders.some((folder) => isThere(part, `${folder}x`)))
+    expect(lost).toEqual([])
+    expect(rows.length).toBeGreaterThan(20)
+  })
+
+  test('name bounds where they are declared, and no more than 25 words in the glossary', () => {
+    const rows = rowsOf('docs/design.md', 'Bounds')
+    const lost = rows.flatMap(([, , names = '', folders = '']) =>
+      ticked(names).flatMap((name) => (isDeclared(name, ticked(folders)) ? [] : [`${name} in ${folders}`])),
+    )
+    expect(lost).toEqual([])
+    expect(rows.length).toBeGreaterThan(10)
+    expect(rowsOf('docs/design.md', 'Glossary').flatMap(([word = '']) => word.split(', ')).length).toBeLessThanOrEqual(
+      25,
+    )
+  })
+})
+
+function isText(file: string): boolean {
+  return DOCUMENTS.includes(file) || CODE.includes(file)
+}
+
+function textOf(file: string): string {
+  return TEXTS.get(file) ?? ''
+}
+
+function foldersOf(file: string): string[] {
+  const folder = dirname(file)
+  return folder === '.' ? [] : [folder, ...foldersOf(folder)]
+}
+
+/** Each comment as one line of text. Code after its line is no part of it. */
+function commentsOf(file: string): string[] {
+  const text = textOf(file)
+  const isScript = !['.ts', '.js'].includes(extname(file))
+  if (!isScript) {
+    const blocks = [...text.matchAll(/(?:^|[\s({,])\/\*[\s\S]*?\*\//g)].map(([block]) => block)
+    return [...blocks, ...runsOf(text, /^.*?(?:^|\s)\/\/ (.*)$/)].map(flat)
+  }
+  const docstrings = extname(file) === '.py' ? [...text.matchAll(/"""[\s\S]*?"""/g)].map(([block]) => block) : []
+  return [...docstrings, ...runsOf(text, /^(?:.*\s)?# (.*)$/)].map(flat)
+}
+
+/** Comments of one line each, those of neighbouring lines joined. */
+function runsOf(text: string, comment: RegExp): string[] {
+  const runs: string[] = []
+  let isOpen = false
+  for (const line of text.split('\n')) {
+    const said = comment.exec(line)?.[1]
+    if (said !== undefined && isOpen) runs.push(`${runs.pop()} ${said}`)
+    else if (said !== undefined) runs.push(said)
+    isOpen = said !== undefined
+  }
+  return runs
+}
+
+function flat(comment: string): string {
+  return comment.replace(/\n\s*\*? ?/g, ' ')
+}
+
+/** Names of source files and documents, as words of their own: no addresses, no patterns. */
+function namesIn(text: string): string[] {
+  const names = text.matchAll(/(?<![\w./:@$*{-])[\w][\w./-]*\.(?:ts|py|md|ya?ml|sql|json|sh)\b(?![\w/*-])/g)
+  return [...names].map(([name]) => name).filter((name) => !FOREIGN.has(name))
+}
+
+function citationsIn(text: string): { document: string; rest: string }[] {
+  const cited = text.matchAll(/\b((?:docs\/[\w-]+|[A-Z]+)\.md), (?=[A-Z])(.{1,80})/g)
+  return [...cited].map(([, document = '', rest = '']) => ({ document, rest }))
+}
+
+/** Whether a text goes on with a heading, and with the end of a word after it. */
+function begins(text: string, heading: string): boolean {
+  return text.startsWith(heading) && !/^\w/.test(text.slice(heading.length))
+}
+
+/** From the root, from the folder of the file that names it or that its test mirrors, or the only one of its name. */
+function isThere(path: string, from: string): boolean {
+  const name = path.replace(/\/$/, '')
+  const folders = ['.', dirname(from), dirname(from).replace(/^test\//, '')]
+  if (folders.some((folder) => TREE.has(normalize(join(folder, name))))) return true
+  return !name.includes('/') && FILES.filter((file) => basename(file) === name).length === 1
+}
+
+function headingsOf(text: string): string[] {
+  return [...text.matchAll(/^#{1,4} (.+)$/gm)].map(([, heading = '']) => heading)
+}
+
+function anchorOf(heading: string): string {
+  return heading
+    .toLowerCase()
+    .replaceAll(/[^\w\- ]/g, '')
+    .replaceAll(' ', '-')
+}
+
+function linksOf(text: string): { path: string; anchor: string | undefined }[] {
+  const links = text.matchAll(/\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)/g)
+  return [...links].map(([, path = '', anchor]) => ({ path, anchor }))
+}
+
+/** What stands between ticks and begins with a folder of ours. */
+function pathsIn(text: string): string[] {
+  const folders = [...new Set(FILES.filter((file) => file.includes('/')).map((file) => file.split('/')[0]))].join('|')
+  const isPath = new RegExp(`^(${folders})/[\\w./-]*$`)
+  return ticked(text.replace(/```[\s\S]*?```/g, '')).filter((word) => isPath.test(word))
+}
+
+/** A file, or a folder with its slash. */
+function isPart(word: string): boolean {
+  return /^[\w./-]+(\.\w{2,4}|\/)$/.test(word)
+}
+
+function ticked(text: string): string[] {
+  return [...text.matchAll(/`([^`\n]+)`/g)].map(([, word = '']) => word)
+}
+
+/** The cells of the table below a heading, without its head. */
+function rowsOf(document: string, heading: string): string[][] {
+  const [, section = ''] = textOf(document).split(`## ${heading}\n`)
+  const lines = (section.split('\n## ')[0] ?? '').split('\n').filter((line) => line.startsWith('|'))
+  return lines.slice(2).map((line) =>
+    line
+      .split('|')
+      .slice(1, -1)
+      .map((cell) => cell.trim()),
+  )
+}
+
+function isDeclared(name: string, folders: readonly string[]): boolean {
+  const declaration = new RegExp(`\\bconst ${name}\\b`)
+  return CODE.some((file) => folders.some((folder) => file.startsWith(`${folder}/`)) && declaration.test(textOf(file)))
+}
