@@ -95,6 +95,16 @@ describe('documents', () => {
   })
 })
 
+test('.env.example lists every setting, and nothing else', () => {
+  const settings = CODE.filter((file) => file.startsWith('shared/config/')).flatMap((file) =>
+    [...textOf(file).matchAll(/^ {2}([A-Z][A-Z_]+): /gm)].map(([, name]) => name),
+  )
+  const example = readFileSync(join(ROOT, '.env.example'), 'utf8')
+  const listed = [...example.matchAll(/^#? ?([A-Z][A-Z_]+)=/gm)].map(([, name]) => name)
+  expect(listed.toSorted()).toEqual(settings.toSorted())
+  expect(settings.length).toBeGreaterThan(40)
+})
+
 function isText(file: string): boolean {
   return DOCUMENTS.includes(file) || CODE.includes(file)
 }
