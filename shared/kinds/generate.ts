@@ -30,7 +30,7 @@ const countAnswer: Answer<CountTokensResult> = {
   },
 }
 
-/** Counts the tokens of a prompt (contract C.6); its one event is the result. */
+/** Counts the tokens of a prompt (docs/protocol.md, Counting tokens); its one event is the result. */
 export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
   name: 'count_tokens',
   pool: 'inference',

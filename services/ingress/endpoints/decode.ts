@@ -11,9 +11,9 @@ import { SchemaBounds } from '#shared/json-schema/bounds.ts'
 export interface DecodeContext {
   /** Finds a model by id or alias. @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported` */
   readonly getModel: (id: string) => ModelConfig
-  /** Messages format: refuse turns that do not alternate (contract C.3). */
+  /** Messages format: refuse turns that do not alternate (docs/protocol.md, Turns and blocks). */
   readonly strictTurns: boolean
-  /** Remote image URLs are allowed (contract B.2); data: URLs always are. */
+  /** Remote image URLs are allowed (docs/protocol.md, Chat messages); data: URLs always are. */
   readonly remoteImages: boolean
 }
 

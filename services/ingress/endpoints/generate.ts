@@ -37,7 +37,7 @@ export const messages: JobEndpoint = {
     prepareMessages(context, caller, decodeMessages, withoutJobFields(body, 'anthropic')),
 }
 
-/** POST /v1/messages/count_tokens (contract C.6): counted by the engine's own tokenizer, as a job of its pool. */
+/** POST /v1/messages/count_tokens (docs/protocol.md, Counting tokens): counted by the engine's own tokenizer, as a job of its pool. */
 export const messagesCount: JobEndpoint = {
   path: '/v1/messages/count_tokens',
   format: 'anthropic',

@@ -5,7 +5,7 @@ import type { Frame } from '#shared/kinds/answer.ts'
 
 /**
  * Server-sent events (WHATWG HTML, section 9.2) as the two formats use them: OpenAI's are nameless and end with `[DONE]`,
- * Anthropic's are named (contract 0.1, 0.7).
+ * Anthropic's are named (docs/protocol.md, Event streams).
  */
 
 /** A message as an event of the stream. */
@@ -22,7 +22,7 @@ export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
   anthropic: 'event: ping\ndata: {"type":"ping"}\n\n',
 }
 
-/** The message that ends a failed stream (contract A.4). */
+/** The message that ends a failed stream (docs/protocol.md, Failures after the head). */
 export function failureFrame(error: ServiceError, format: WireFormat, requestId: string): Frame {
   const data = JSON.stringify(errorBody(error, format, requestId))
   return format === 'anthropic' ? { event: 'error', data } : { data }

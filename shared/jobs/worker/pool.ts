@@ -59,7 +59,7 @@ export interface PoolOptions {
 }
 
 /**
- * One worker of a pool (DESIGN section 4).
+ * One worker of a pool (docs/design.md, Topics and records).
  *
  * Takes no more jobs than there are free slots (`taking.ts`), claims (says `started`, or takes the job's row in the store:
  * `claims.ts`), acknowledges as soon as that is out, runs (`attempts.ts`), reports. So a record is held for milliseconds only,

@@ -6,7 +6,7 @@ import { makeCallId, unfinished, WholeCharacters } from '#shared/protocols/encod
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
 
 /**
- * Encodes one stream of chat completion chunks (contract B.7; golden rules 0.1–0.5).
+ * Encodes one stream of chat completion chunks (docs/protocol.md, Chat streams).
  *
  * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
  * All of a chunk but the text is made once for each choice, because `push` runs for every token of every stream.
@@ -175,7 +175,7 @@ class ChoiceStream {
     out.push({ data: this.#open + end })
   }
 
-  /** Half characters that were held back; and `{}` for calls without arguments, which must parse (contract B.4). */
+  /** Half characters that were held back; and `{}` for calls without arguments, which must parse (docs/protocol.md, Tools). */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
     this.#delta(out, 'refusal', this.#refusals.flush())

@@ -6,7 +6,7 @@ import { parseInput } from './encode.ts'
 /** What keeps a connection alive, and follows the first block's start as upstream does it. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
-/** One event of the messages format: its name is always its type (rule 0.7). */
+/** One event of the messages format: its name is always its type (docs/protocol.md, Event streams). */
 export function frame(data: { type: string }): Frame {
   return { event: data.type, data: JSON.stringify(data) }
 }

@@ -3,7 +3,7 @@ import type { Answer } from '#shared/kinds/answer.ts'
 import { MessagesStream } from './stream.ts'
 import { encodeMessage } from './whole.ts'
 
-/** The messages format (contract C). */
+/** The messages format (docs/protocol.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
   whole: encodeMessage,
   open: (context) => new MessagesStream(context),

@@ -16,7 +16,7 @@ import {
 } from './encode.ts'
 
 /**
- * Encodes one stream of the messages format (contract C.5).
+ * Encodes one stream of the messages format (docs/protocol.md, Messages streams).
  *
  * `message_start` goes out at the first event, the end waits for the usage: `message_delta` carries both reason and
  * final counts, exactly once.

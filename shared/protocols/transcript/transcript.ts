@@ -3,7 +3,7 @@ import type { Answer } from '#shared/kinds/answer.ts'
 import { TranscriptStream } from './stream.ts'
 import { encodeTranscript } from './whole.ts'
 
-/** Transcripts (contract D.3, D.4), in the form that the job asks for. */
+/** Transcripts (docs/protocol.md, Transcripts), in the form that the job asks for. */
 export const transcriptAnswer: Answer<TranscribeEvent> = {
   whole: encodeTranscript,
   open: (context) => new TranscriptStream(context),

@@ -23,7 +23,8 @@ const MEMORY: Expectation = { success: [true, false], exit_code: [0, 1, 137, -1]
 const EVERYWHERE: readonly Difference[] = [
   {
     ids: ['res-memory-slow', 'res-zip-bomb', 'res-plot-bomb', 'res-plot-giant'],
-    reason: 'Contract I: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
+    reason:
+      'docs/protocol.md, Code: a run that is ended for its memory has success false and exit_code -1, not true and 137.',
     expect: MEMORY,
     unscanned: MEMORY,
   },

@@ -3,7 +3,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { excerpt } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** The version of callers that name none (contract C.1); also the oldest there is. */
+/** The version of callers that name none (docs/protocol.md, Messages versions); also the oldest there is. */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**

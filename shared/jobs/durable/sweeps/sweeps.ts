@@ -14,7 +14,7 @@ import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.
 import { purge } from './purge.ts'
 import { isClaimed, Republisher } from './republish.ts'
 
-/** When the reaper gives up on a job (DESIGN section 3). */
+/** When the reaper gives up on a job (docs/design.md, Moves and guards). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
 /** What {@link Sweeps} need. */

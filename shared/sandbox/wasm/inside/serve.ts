@@ -13,8 +13,8 @@ import { readWorkerCode } from './worker-code.ts'
 /*
  * Runs programs for the service. Frames of it, each with its run: `J` a job (JSON), `C` cancel. Frames to it: `I` how many
  * interpreters wait (JSON; the first says that it can begin); `R` with its run, in which is a frame of that run's
- * supervisor (python/supervise/frames.py has the grammar: `O`, `E`, `P` and last `X`); `L` with its run: it was lost or
- * cancelled.
+ * supervisor (shared/sandbox/python/supervise/frames.py has the grammar: `O`, `E`, `P` and last `X`); `L` with its run: it
+ * was lost or cancelled.
  */
 
 const JOB_BYTES_MAX = 1 << 20

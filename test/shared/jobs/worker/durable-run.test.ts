@@ -119,6 +119,7 @@ async function claim(through: Store = store, id?: string): Promise<{ run: Durabl
     created_at_ms: Date.now(),
     deadline_ms: Date.now() + 600_000,
     stream: true,
+    encode: { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' },
   }
   const dispatcher = new Dispatcher(broker, silentLog)
   const budget = new RetryBudget(0.1, 100)

@@ -78,7 +78,7 @@ async function submit(): Promise<JobEnvelope> {
   const times = { deadlineInMs: 600_000, retentionMs: 600_000 }
   await passing(store.create({ id, tenant: TENANT, request: { body: {}, encode }, ...more, ...times }))
   const now = Date.now()
-  return { ...more, id, attempt: 0, tenant: TENANT, created_at_ms: now, deadline_ms: now + 600_000 }
+  return { ...more, id, encode, attempt: 0, tenant: TENANT, created_at_ms: now, deadline_ms: now + 600_000 }
 }
 
 /** A claimed job, and why it was told to stop. */
