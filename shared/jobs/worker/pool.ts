@@ -4,7 +4,8 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { unpackJob } from '#shared/jobs/body.ts'
-import { type Peer, Presence } from '#shared/jobs/presence.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -209,7 +210,7 @@ export class Pool {
     if (this.#taking.roomOf(lane) <= 0) return delivery.release()
     const events = this.#reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
-    events.started().then(() => delivery.acknowledge())
+    void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
       this.#options.log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
       void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
