@@ -1,11 +1,10 @@
 import type { ControlRecord } from '#schemas/event.ts'
-import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
+import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { readControl } from './records.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
-import { type Work, workKey } from './work.ts'
 
 /** How often every process says that it lives. */
 const HEARTBEAT_MS = 500
@@ -27,35 +26,6 @@ const CHECK_LATE_MS = 1_000
 
 /** Who in this process finds the channel of a broker silent: the roles of one process say it once, together. */
 const silent = new WeakMap<Broker, Set<Presence>>()
-
-/** What a process is: a worker of a pool, or one that takes no jobs. */
-type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
-
-/** What a worker can start, as its `capacity` record tells it. */
-export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
-
-/** A {@link Capacity} that is quick to look things up in. */
-export interface PeerCapacity {
-  /** The models it can run; undefined: whichever is asked for. */
-  readonly models: ReadonlySet<string> | undefined
-  /** Jobs it can have running at once, by {@link workKey}, where these are fewer than its slots. */
-  readonly bounds: ReadonlyMap<string, number>
-  readonly waiting: Capacity['waiting']
-}
-
-/** A process as its heartbeats show it. */
-export interface Peer {
-  readonly boot: string
-  readonly role: Role
-  slots: number
-  running: number
-  draining: boolean
-  lastSeenMs: number
-  /** What it said it can start; undefined while it has said nothing. */
-  capacity: PeerCapacity | undefined
-  /** It was not heard for `silentMs`, and not since. */
-  isSilent: boolean
-}
 
 /** What this process tells about itself with every heartbeat. */
 export interface Self {
@@ -87,8 +57,7 @@ export interface PresenceListener {
  * A peer is lost after `lostMs` without a heartbeat. Silence counts only while our own heartbeats come back to us: when
  * the channel was down or late, everybody gets a whole lease again, since nobody could be heard.
  */
-export class Presence {
-  readonly peers = new Map<string, Peer>()
+export class Presence extends Peers {
   readonly #broker: Broker
   readonly #self: Self
   readonly #listener: PresenceListener
@@ -107,6 +76,7 @@ export class Presence {
   #capacityTimer: NodeJS.Timeout | undefined
 
   private constructor(options: PresenceOptions) {
+    super()
     this.#broker = options.broker
     this.#self = options.self
     this.#listener = options.listener
@@ -140,58 +110,6 @@ export class Presence {
   isUnheard(boot: string): boolean {
     const hasListened = Date.now() - this.#openedAtMs > this.#lostMs && this.silenceMs < CHANNEL_SILENCE_MS
     return hasListened && !this.peers.has(boot)
-  }
-
-  /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
-  expect(boot: string, role: PoolName): void {
-    if (this.peers.has(boot)) return
-    const seen = { slots: 0, running: 0, draining: false, lastSeenMs: Date.now(), isSilent: false }
-    this.peers.set(boot, { boot, role, ...seen, capacity: undefined })
-  }
-
-  /** Workers of a pool that are alive. */
-  workers(pool: PoolName): Peer[] {
-    return [...this.peers.values()].filter((peer) => peer.role === pool)
-  }
-
-  /** Slots of a pool's workers that take jobs. */
-  slots(pool: PoolName): number {
-    let sum = 0
-    for (const { role, draining, slots } of this.peers.values()) if (role === pool && !draining) sum += slots
-    return sum
-  }
-
-  /** Slots of a pool's workers that were free when their worker was heard last. Silent and draining workers do not count. */
-  freeSlots(pool: PoolName): number {
-    let sum = 0
-    for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
-      if (role === pool && !draining && !isSilent) sum += Math.max(0, slots - running)
-    }
-    return sum
-  }
-
-  /**
-   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them.
-   */
-  capacityOf(pool: PoolName, work: Work): number | undefined {
-    const key = workKey(work)
-    let sum = 0
-    let isBounded = false
-    for (const { role, draining, slots, capacity } of this.peers.values()) {
-      if (role !== pool || draining) continue
-      const bound = capacity?.bounds.get(key)
-      isBounded ||= bound !== undefined
-      if (capacity?.models?.has(work.model) !== false) sum += Math.min(slots, bound ?? slots)
-    }
-    return isBounded ? sum : undefined
-  }
-
-  /** Whether some worker of a pool may be able to run a model. */
-  hasModel(pool: PoolName, model: string): boolean {
-    for (const { role, draining, capacity } of this.peers.values()) {
-      if (role === pool && !draining && capacity?.models?.has(model) !== false) return true
-    }
-    return false
   }
 
   /** Says what this worker can start, soon: it has changed. */
@@ -251,25 +169,14 @@ export class Presence {
     else this.#listener.onControl?.(record)
   }
 
-  #onHeartbeat(beat: Extract<ControlRecord, { type: 'heartbeat' }>): void {
-    const now = Date.now()
-    if (beat.boot === this.#self.boot) this.#onEcho(now)
-    const peer = this.peers.get(beat.boot)
-    const seen = { slots: beat.slots, running: beat.running, draining: beat.draining, lastSeenMs: now, isSilent: false }
-    if (peer) Object.assign(peer, seen)
-    else this.peers.set(beat.boot, { boot: beat.boot, role: beat.role, ...seen, capacity: undefined })
+  #onHeartbeat({ boot, role, slots, running, draining }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
+    if (boot === this.#self.boot) this.#onEcho(Date.now())
+    this.seen({ boot, role, slots, running, draining })
   }
 
-  /** Of a process that was never heard it says nothing yet: its heartbeat comes first. */
-  #onCapacity({ boot, models, bounds, waiting }: Extract<ControlRecord, { type: 'capacity' }>): void {
-    const peer = this.peers.get(boot)
-    if (!peer) return
-    peer.capacity = {
-      models: models === null ? undefined : new Set(models),
-      bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
-      waiting,
-    }
-    this.#listener.onCapacity?.(peer)
+  #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {
+    const peer = this.told(boot, capacity)
+    if (peer) this.#listener.onCapacity?.(peer)
   }
 
   #onEcho(now: number): void {

@@ -1,3 +1,9 @@
+import type { PoolName } from '#schemas/job.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import { type Work, workKey } from '#shared/jobs/work.ts'
+import type { Sender } from './sender.ts'
+
 /** How far back completions count. */
 const WINDOW_MS = 30_000
 /** Completions are counted by the second, so that a busy ingress holds thirty numbers and not a hundred thousand times. */
@@ -46,5 +52,61 @@ export class Admission {
 
   #forget(now: number): void {
     while (this.#buckets[0] && this.#buckets[0].fromMs <= now - WINDOW_MS) this.#buckets.shift()
+  }
+}
+
+/** What {@link Admissions} need. */
+export interface AdmissionsOptions {
+  readonly presence: Presence
+  readonly sender: Sender
+  /** Longest wait that may be expected of a job when it is accepted. */
+  readonly startTimeoutMs: number
+}
+
+/** Whose turn it is that a job would wait for. */
+type Asked = Work & { readonly pool: PoolName; readonly tenant: string }
+
+/** Refuses the jobs that would wait too long. */
+export class Admissions {
+  readonly #options: AdmissionsOptions
+  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
+  readonly #admissions = new Map<string, Admission>()
+
+  constructor(options: AdmissionsOptions) {
+    this.#options = options
+  }
+
+  /**
+   * What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once).
+   *
+   * @throws ServiceError `overloaded`
+   */
+  require(asked: Asked): void {
+    const { startTimeoutMs } = this.#options
+    const waitMs = this.estimateMs(asked)
+    if (waitMs <= startTimeoutMs) return
+    const retryAfterMs = (waitMs - startTimeoutMs) * (0.8 + 0.4 * Math.random())
+    const seconds = Math.round(waitMs / 1_000)
+    throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
+  }
+
+  /** How long a new job would wait, in milliseconds. */
+  estimateMs(asked: Asked): number {
+    return this.#of(asked).estimateMs(this.#options.sender.ahead(asked), Date.now())
+  }
+
+  /** A job ended well. */
+  completed(job: Asked): void {
+    this.#of(job).completed(Date.now())
+  }
+
+  #of(job: Omit<Asked, 'tenant'>): Admission {
+    const isBounded = this.#options.presence.capacityOf(job.pool, job) !== undefined
+    const key = isBounded ? `${job.pool} ${workKey(job)}` : job.pool
+    const known = this.#admissions.get(key)
+    if (known) return known
+    const admission = new Admission()
+    this.#admissions.set(key, admission)
+    return admission
   }
 }

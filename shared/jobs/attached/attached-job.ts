@@ -1,7 +1,8 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
-import type { AttachedEnvelope } from '#schemas/job.ts'
+import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
 import type { StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
 import { DeltaBuffer, type MergeDeltas } from '#shared/jobs/delta-buffer.ts'
@@ -18,11 +19,33 @@ export interface OutputOptions {
   readonly merge: MergeDeltas
   /** Whether a delta is output a caller would see twice if the job ran again. */
   readonly isOutput: (delta: unknown) => boolean
-  /** Bytes of unread output at which the job ends; default: 8 MiB. */
+  /** Bytes of unread output at which the job ends; default: 8 MiB, those of a long text. */
   readonly answerBytesMax?: number | undefined
 }
 
-/** Whom a job tells what happened to it, and who decides. */
+/** An attached job as its caller asks for it. */
+export interface NewAttachedJob extends OutputOptions {
+  readonly pool: PoolName
+  readonly kind: string
+  readonly tenant: string
+  readonly model: string
+  readonly body: unknown
+  readonly stream: boolean
+  readonly timeoutMs: number
+  readonly requestId: string
+  readonly traceparent: string | undefined
+}
+
+/** The envelope of its first attempt. @param reply Where its events go */
+export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply']): AttachedEnvelope {
+  const { pool, kind, tenant, model, stream, traceparent, requestId, timeoutMs } = spec
+  const now = Date.now()
+  const times = { created_at_ms: now, deadline_ms: now + timeoutMs }
+  const head = { id: newId('job_'), attempt: 1, pool, kind, tenant, model, ...times, reply }
+  return { ...head, stream, traceparent, request_id: requestId }
+}
+
+/** What a job asks of its arbiter. */
 export interface Arbiter {
   /** An attempt ended; the arbiter decides and calls `start`, `finish` or nothing. */
   onOutcome(job: AttachedJob, outcome: Outcome): void

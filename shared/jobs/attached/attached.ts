@@ -1,40 +1,24 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
-import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
+import type { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { decide, type Outcome, type RetryPolicy } from '#shared/jobs/decide.ts'
-import type { MergeDeltas } from '#shared/jobs/delta-buffer.ts'
-import { type Peer, Presence } from '#shared/jobs/presence.ts'
-import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { Presence } from '#shared/jobs/presence.ts'
+import type { SkippedEvent } from '#shared/jobs/records.ts'
 import { RetryBudget } from '#shared/jobs/retry-budget.ts'
-import { SkippedLog } from '#shared/jobs/skipped.ts'
-import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
-import { type Work, workKey } from '#shared/jobs/work.ts'
+import { replyShard } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import { Admission } from './admission.ts'
-import { type Arbiter, AttachedJob } from './attached-job.ts'
+import { Admissions } from './admission.ts'
+import { type Arbiter, AttachedJob, envelopeOf, type NewAttachedJob } from './attached-job.ts'
+import { HeldJobs } from './held-jobs.ts'
+import { JobTimers } from './job-timers.ts'
+import { receiveReplies } from './replies.ts'
 import { Sender } from './sender.ts'
-
-/** A job as its caller asks for it. */
-export interface NewJob {
-  readonly pool: PoolName
-  readonly kind: string
-  readonly tenant: string
-  readonly model: string
-  readonly body: unknown
-  readonly stream: boolean
-  readonly timeoutMs: number
-  /** Bytes of unread output at which the job ends; default: those of a long text. */
-  readonly answerBytesMax?: number | undefined
-  readonly requestId: string
-  readonly traceparent: string | undefined
-  readonly merge: MergeDeltas
-  /** Whether a delta is output a caller would see twice if the job ran again. */
-  readonly isOutput: (delta: unknown) => boolean
-}
+import { unstartedError } from './unstarted.ts'
 
 /** What happened, for metrics. */
 export interface AttachedObserver {
@@ -57,13 +41,6 @@ export interface AttachedOptions {
   readonly startTimeoutMs: number
   /** Most jobs held at once. */
   readonly jobsMax: number
-}
-
-/** What a job waits for: its end, a worker, its next attempt. */
-interface JobTimers {
-  readonly deadline: NodeJS.Timeout
-  start: NodeJS.Timeout
-  retry?: NodeJS.Timeout
 }
 
 /** How long a job waits for a worker that could start it, where there is none. */
@@ -93,29 +70,21 @@ export class AttachedJobs implements Arbiter {
   presence!: Presence
   isDraining = false
   readonly #options: AttachedOptions
-  readonly #jobs = new Map<string, AttachedJob>()
+  readonly #jobs = new HeldJobs()
   readonly #timers = new Map<string, JobTimers>()
-  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
-  readonly #admissions = new Map<string, Admission>()
   readonly #budget = new RetryBudget(0.1, 100)
-  readonly #shard: number
-  readonly #skipped: SkippedLog
   #sender!: Sender
+  #admissions!: Admissions
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
     this.#options = options
-    this.#shard = replyShard(this.boot)
-    this.#skipped = new SkippedLog(options.log)
   }
 
   /** Starts to receive replies and heartbeats. */
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
-    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#shard, (record) => {
-      // Another replica may share the shard: the key tells whose record it is without parsing it.
-      if (record.key === jobs.boot) jobs.#onReply(record.value)
-    })
+    jobs.#receiver = await receiveReplies(options, jobs.boot, (worker, event) => jobs.#onEvent(worker, event))
     jobs.presence = await Presence.open({
       broker: options.broker,
       log: options.log,
@@ -131,13 +100,13 @@ export class AttachedJobs implements Arbiter {
       },
       listener: {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
-        onLost: (peer) => jobs.#onWorkerLost(peer.boot),
+        onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), boot, 'worker lost'),
       },
     })
-    const { broker, blobs, log } = options
     const { presence } = jobs
-    const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
-    jobs.#sender = new Sender({ broker, blobs, presence, log, onUnsent })
+    const sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
+    jobs.#sender = sender
+    jobs.#admissions = new Admissions({ presence, sender, startTimeoutMs: options.startTimeoutMs })
     return jobs
   }
 
@@ -148,9 +117,7 @@ export class AttachedJobs implements Arbiter {
 
   /** Jobs of a pool held now, that wait or run. */
   count(pool: PoolName, state: 'queued' | 'running'): number {
-    let count = 0
-    for (const job of this.#jobs.values()) if (job.envelope.pool === pool && job.state === state) count++
-    return count
+    return this.#jobs.count(pool, state)
   }
 
   /** Jobs of a model that wait for their turn here. */
@@ -163,21 +130,19 @@ export class AttachedJobs implements Arbiter {
    *
    * @throws ServiceError `overloaded` when too many jobs are held, or the broker cannot be reached
    */
-  async submit(spec: NewJob): Promise<AttachedJob> {
+  async submit(spec: NewAttachedJob): Promise<AttachedJob> {
     if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
     if (this.#jobs.size >= this.#options.jobsMax) {
       throw new ServiceError('overloaded', 'Too many requests are under way. Try again shortly.', {
         retryAfterMs: 2_000,
       })
     }
-    this.#refuseLongWait(spec)
-    const job = new AttachedJob(this.#envelopeOf(spec), this, spec)
+    this.#admissions.require(spec)
+    const job = new AttachedJob(envelopeOf(spec, { boot: this.boot, shard: replyShard(this.boot) }), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
-    this.#timers.set(job.id, {
-      deadline: setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs),
-      start: this.#startTimer(job),
-    })
+    this.#timers.set(job.id, new JobTimers(spec.timeoutMs, () => this.onOutcome(job, { type: 'timed_out' })))
+    this.#awaitStart(job)
     try {
       const storing = this.#sender.store(job, spec.body)
       if (storing) await storing
@@ -251,49 +216,6 @@ export class AttachedJobs implements Arbiter {
     this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt, worker })
   }
 
-  /** What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once). */
-  #refuseLongWait(spec: NewJob): void {
-    const waitMs = this.#estimateMs(spec)
-    if (waitMs <= this.#options.startTimeoutMs) return
-    const retryAfterMs = (waitMs - this.#options.startTimeoutMs) * (0.8 + 0.4 * Math.random())
-    const seconds = Math.round(waitMs / 1_000)
-    throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
-  }
-
-  /** How long a new job would wait, in milliseconds. */
-  #estimateMs({ pool, tenant, kind, model }: Pick<AttachedEnvelope, 'pool' | 'tenant' | 'kind' | 'model'>): number {
-    const ahead = this.#sender.ahead({ pool, tenant, kind, model })
-    return this.#admissionOf(pool, { kind, model }).estimateMs(ahead, Date.now())
-  }
-
-  #admissionOf(pool: PoolName, work: Work): Admission {
-    const isBounded = this.presence.capacityOf(pool, work) !== undefined
-    const key = isBounded ? `${pool} ${workKey(work)}` : pool
-    const known = this.#admissions.get(key)
-    if (known) return known
-    const admission = new Admission()
-    this.#admissions.set(key, admission)
-    return admission
-  }
-
-  #envelopeOf(spec: NewJob): AttachedEnvelope {
-    const now = Date.now()
-    return {
-      id: newId('job_'),
-      attempt: 1,
-      pool: spec.pool,
-      kind: spec.kind,
-      tenant: spec.tenant,
-      model: spec.model,
-      created_at_ms: now,
-      deadline_ms: now + spec.timeoutMs,
-      reply: { boot: this.boot, shard: this.#shard },
-      stream: spec.stream,
-      traceparent: spec.traceparent,
-      request_id: spec.requestId,
-    }
-  }
-
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
@@ -303,26 +225,16 @@ export class AttachedJobs implements Arbiter {
     )
     job.requeue()
     this.#sender.leave(job)
-    const timers = this.#timers.get(job.id)
-    if (!timers) return
-    timers.retry = setTimeout(() => {
+    this.#timers.get(job.id)?.awaitRetry(delayMs, () => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
-      clearTimeout(timers.start)
-      timers.start = this.#startTimer(job)
+      this.#awaitStart(job)
       this.#sender.sendAgain(job)
-    }, delayMs)
+    })
   }
 
-  #startTimer(job: AttachedJob): NodeJS.Timeout {
+  #awaitStart(job: AttachedJob): void {
     const waitMs = Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
-    return setTimeout(() => this.#onUnstarted(job, waitMs), waitMs)
-  }
-
-  #onReply(value: Buffer): void {
-    const record = readReply(value)
-    if (!record) return this.#skipped.note('reply not understood')
-    for (const type of record.skipped) this.#skipped.note('event not understood', type)
-    for (const event of record.events) this.#onEvent(record.worker, event)
+    this.#timers.get(job.id)?.awaitStart(waitMs, () => this.#onUnstarted(job, waitMs))
   }
 
   #onEvent(worker: string, event: JobEvent | SkippedEvent): void {
@@ -330,7 +242,7 @@ export class AttachedJobs implements Arbiter {
     if (job) {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
-        this.#clearStartTimer(job)
+        this.#timers.get(job.id)?.started()
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
@@ -340,29 +252,11 @@ export class AttachedJobs implements Arbiter {
     }
   }
 
-  /**
-   * The worker need not be dead: its calls that wait on it run a second time where that costs them nothing. They have seen
-   * no output; they lose less work than certainty takes; and a slot is free for them.
-   * Once a job: workers that are often slow must not use up its attempts.
-   */
-  #onWorkerSilent({ boot, lastSeenMs }: Peer): void {
-    const running = this.#runBy(boot)
-    const pool = running[0]?.envelope.pool
-    if (pool === undefined) return
-    const free = this.presence.freeSlots(pool)
-    const startedAfterMs = lastSeenMs - this.#options.workerLostMs
-    const cheap = running.filter(
-      (job) => !job.hasOutput && job.crashes === 0 && (job.startedAtMs ?? 0) > startedAfterMs,
-    )
-    this.#lose(cheap.slice(0, free), boot, 'worker silent')
-  }
-
-  #onWorkerLost(boot: string): void {
-    this.#lose(this.#runBy(boot), boot, 'worker lost')
-  }
-
-  #runBy(boot: string): AttachedJob[] {
-    return [...this.#jobs.values()].filter((job) => job.worker === boot)
+  /** It need not be dead: what costs nothing to run a second time does so, where a slot is free for it. */
+  #onWorkerSilent(worker: Peer): void {
+    const jobs = this.#jobs.cheapToRepeat(worker, this.#options.workerLostMs)
+    const free = jobs[0] ? this.presence.freeSlots(jobs[0].envelope.pool) : 0
+    this.#lose(jobs.slice(0, free), worker.boot, 'worker silent')
   }
 
   #lose(jobs: readonly AttachedJob[], worker: string, message: string): void {
@@ -378,29 +272,12 @@ export class AttachedJobs implements Arbiter {
 
   /** It goes on waiting, to its deadline, as long as somebody can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
-    const timers = this.#timers.get(job.id)
-    if (job.state !== 'queued' || !timers) return
-    const why = this.#whyUnstarted(job, waitMs)
-    if (why === undefined) {
-      timers.start = this.#startTimer(job)
-      return
-    }
+    if (job.state !== 'queued') return
+    const error = unstartedError(this.presence, job, waitMs)
+    if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
-    this.#end(job, 'failed', {
-      code: 'overloaded',
-      message: `${why} Try again later.`,
-      param: null,
-      retry_after_ms: Math.max(RETRY_MS_MIN, this.#estimateMs(job.envelope)),
-    })
-  }
-
-  /** Why nobody will start a job; undefined while somebody may. */
-  #whyUnstarted({ envelope: { pool, model }, sentAtMs }: AttachedJob, waitMs: number): string | undefined {
-    if (this.presence.workers(pool).length === 0) return `No ${pool} worker is running.`
-    if (!this.presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
-    // The broker may lose what it has taken.
-    const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && this.presence.freeSlots(pool) > 0
-    return isLost ? 'No worker has taken the request.' : undefined
+    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#admissions.estimateMs(job.envelope))
+    this.#end(job, 'failed', { ...error, retry_after_ms })
   }
 
   #stopWorker(job: AttachedJob): void {
@@ -408,20 +285,13 @@ export class AttachedJobs implements Arbiter {
     if (job.sentAtMs !== undefined) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 
-  #clearStartTimer(job: AttachedJob): void {
-    clearTimeout(this.#timers.get(job.id)?.start)
-  }
-
   #end(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void {
     if (!this.#jobs.delete(job.id)) return
-    const timers = this.#timers.get(job.id)
-    clearTimeout(timers?.deadline)
-    clearTimeout(timers?.start)
-    clearTimeout(timers?.retry)
+    this.#timers.get(job.id)?.clear()
     this.#timers.delete(job.id)
     this.#sender.dropBlob(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#admissionOf(job.envelope.pool, job.envelope).completed(Date.now())
+    if (end === 'completed') this.#admissions.completed(job.envelope)
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

@@ -89,8 +89,8 @@ export class Sender {
   }
 
   /** Jobs that would be run before a new one of a tenant. */
-  ahead({ pool, tenant, ...work }: Work & { readonly pool: PoolName; readonly tenant: string }): number {
-    return this.#turnsOf(pool).ahead(tenant, work)
+  ahead(job: Work & { readonly pool: PoolName; readonly tenant: string }): number {
+    return this.#turnsOf(job.pool).ahead(job.tenant, job)
   }
 
   /** Jobs of a model that wait for their turn. */

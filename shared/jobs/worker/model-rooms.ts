@@ -1,5 +1,5 @@
 import type { Priority } from '#schemas/durable-job.ts'
-import type { Capacity } from '#shared/jobs/presence.ts'
+import type { Capacity } from '#shared/jobs/peers.ts'
 import { type Work, workKey } from '#shared/jobs/work.ts'
 import { quarterOf } from './lanes.ts'
 

@@ -1,5 +1,6 @@
 import { PoolName } from '#schemas/job.ts'
-import type { Peer, Presence } from '#shared/jobs/presence.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
 import { slotsKept } from '#shared/jobs/worker/lanes.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
 import type { Backlog } from './backlog.ts'

@@ -4,8 +4,8 @@ import { ControlRecord, type JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
 import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { AttachedJobs, type AttachedOptions, type NewJob } from '#shared/jobs/attached/attached.ts'
-import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import { AttachedJobs, type AttachedOptions } from '#shared/jobs/attached/attached.ts'
+import type { AttachedJob, NewAttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { unpackJob } from '#shared/jobs/body.ts'
 import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
@@ -56,7 +56,7 @@ function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
   })
 }
 
-function submit(more: Partial<NewJob> = {}): Promise<AttachedJob> {
+function submit(more: Partial<NewAttachedJob> = {}): Promise<AttachedJob> {
   return jobs.submit({
     pool: 'inference',
     kind: 'say',

@@ -1,0 +1,107 @@
+import type { ControlRecord } from '#schemas/event.ts'
+import type { PoolName } from '#schemas/job.ts'
+import { type Work, workKey } from './work.ts'
+
+/** What a process is: a worker of a pool, or one that takes no jobs. */
+export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']
+
+/** What a worker can start, as it tells it. */
+export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
+
+/** The same, to be looked up. */
+export interface PeerCapacity {
+  /** Undefined: it runs whichever model is asked for. */
+  readonly models: ReadonlySet<string> | undefined
+  /** By {@link workKey}. */
+  readonly bounds: ReadonlyMap<string, number>
+  readonly waiting: Capacity['waiting']
+}
+
+/** A process as its heartbeats show it. */
+export interface Peer {
+  readonly boot: string
+  readonly role: Role
+  slots: number
+  running: number
+  draining: boolean
+  lastSeenMs: number
+  /** What it said it can start; undefined while it has said nothing. */
+  capacity: PeerCapacity | undefined
+  /** Silent for `silentMs`; until it is heard again. */
+  isSilent: boolean
+}
+
+/** The processes that are alive, as they were heard, and what their workers can do. */
+export class Peers {
+  readonly peers = new Map<string, Peer>()
+
+  /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
+  expect(boot: string, role: PoolName): void {
+    if (!this.peers.has(boot)) this.seen({ boot, role, slots: 0, running: 0, draining: false })
+  }
+
+  /** Workers of a pool that are alive. */
+  workers(pool: PoolName): Peer[] {
+    return [...this.peers.values()].filter((peer) => peer.role === pool)
+  }
+
+  /** Slots of a pool's workers that take jobs. */
+  slots(pool: PoolName): number {
+    let sum = 0
+    for (const { role, draining, slots } of this.peers.values()) if (role === pool && !draining) sum += slots
+    return sum
+  }
+
+  /** Those of them that were free when their worker was heard last, of workers that are heard. */
+  freeSlots(pool: PoolName): number {
+    let sum = 0
+    for (const { role, draining, isSilent, slots, running } of this.peers.values()) {
+      if (role === pool && !draining && !isSilent) sum += Math.max(0, slots - running)
+    }
+    return sum
+  }
+
+  /**
+   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them.
+   */
+  capacityOf(pool: PoolName, work: Work): number | undefined {
+    const key = workKey(work)
+    let sum = 0
+    let isBounded = false
+    for (const { role, draining, slots, capacity } of this.peers.values()) {
+      if (role !== pool || draining) continue
+      const bound = capacity?.bounds.get(key)
+      isBounded ||= bound !== undefined
+      if (capacity?.models?.has(work.model) !== false) sum += Math.min(slots, bound ?? slots)
+    }
+    return isBounded ? sum : undefined
+  }
+
+  /** Whether some worker of a pool may be able to run a model. */
+  hasModel(pool: PoolName, model: string): boolean {
+    for (const { role, draining, capacity } of this.peers.values()) {
+      if (role === pool && !draining && capacity?.models?.has(model) !== false) return true
+    }
+    return false
+  }
+
+  /** A process was heard just now. */
+  protected seen(heard: Pick<Peer, 'boot' | 'role' | 'slots' | 'running' | 'draining'>): void {
+    const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
+    const peer = this.peers.get(heard.boot)
+    if (peer) Object.assign(peer, seen)
+    else this.peers.set(heard.boot, { ...seen, capacity: undefined })
+  }
+
+  /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
+  protected told(boot: string, { models, bounds, waiting }: Capacity): Peer | undefined {
+    const peer = this.peers.get(boot)
+    if (!peer) return undefined
+    peer.capacity = {
+      models: models === null ? undefined : new Set(models),
+      bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
+      waiting,
+    }
+    return peer
+  }
+}
