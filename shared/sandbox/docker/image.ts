@@ -112,5 +112,5 @@ async function digest(directory: string): Promise<string> {
 }
 
 async function codeFiles(directory: string): Promise<string[]> {
-  return (await readdir(directory, { recursive: true })).filter((name) => name.endsWith('.py')).sort()
+  return (await readdir(directory, { recursive: true })).filter((name) => /\.(py|txt)$/.test(name)).sort()
 }
