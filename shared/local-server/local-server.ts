@@ -4,14 +4,9 @@ import { abortable } from '#shared/abortable.ts'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import { BackgroundPreparation, type OnProgress, type PreparationState } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
-import {
-  discardEnvironment,
-  type Environment,
-  type EnvironmentState,
-  getEnvironmentState,
-  prepareEnvironment,
-} from './environment.ts'
+import { discardEnvironment, type Environment, getEnvironmentState, prepareEnvironment } from './environment.ts'
 import { ORIGIN, ServerProcess } from './server-process.ts'
 
 /*
@@ -25,10 +20,6 @@ import { ORIGIN, ServerProcess } from './server-process.ts'
 const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
-/** A call while the environment is prepared should come again after this. */
-const RETRY_AFTER_MS = 5_000
-/** A failed preparation is tried again by a call after this. */
-const RETRY_PREPARATION_MS = 60_000
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
 /** Crashes within the window, after which it stays down until the oldest has left it. */
 const CRASHES_MAX = 5
@@ -64,7 +55,7 @@ export class LocalServer {
   #starting: Promise<ServerProcess> | undefined
   #running: ServerProcess | undefined
   #stopping: Promise<void> | undefined
-  #preparation: Promise<unknown> | undefined
+  readonly #preparation = new BackgroundPreparation('The local model server', () => this.prepare())
   #crashesMs: number[] = []
   #idleTimer: NodeJS.Timeout | undefined
   #lastCallMs = 0
@@ -74,7 +65,7 @@ export class LocalServer {
   }
 
   /** How far its environment is, whichever process prepares it. */
-  async state(): Promise<EnvironmentState> {
+  async state(): Promise<PreparationState<Environment>> {
     return await getEnvironmentState(this.#options.directory)
   }
 
@@ -84,7 +75,7 @@ export class LocalServer {
    * @param onProgress Hears a fraction 0..1 and what is being done
    * @throws ServiceError `model_loading` saying in one line what is missing, or the abort reason
    */
-  async prepare(onProgress?: (fraction: number, message: string) => void, signal?: AbortSignal): Promise<void> {
+  async prepare(onProgress?: OnProgress, signal?: AbortSignal): Promise<void> {
     const { directory, python } = this.#options
     const either = signal ? AbortSignal.any([signal, this.#closing.signal]) : this.#closing.signal
     await prepareEnvironment(directory, { onProgress, signal: either, python })
@@ -119,7 +110,7 @@ export class LocalServer {
     await this.#starting?.catch(() => {})
     await this.#running?.stop()
     await this.#stopping
-    await this.#preparation
+    await this.#preparation.settled()
   }
 
   /** One start at a time, shared by all who wait; it goes on when one of them leaves. */
@@ -149,35 +140,13 @@ export class LocalServer {
 
   async #findEnvironment(): Promise<Environment> {
     const state = await this.state()
-    if (state.state !== 'ready') throw this.#notReady(state)
-    const { environment } = state
+    if (state.state !== 'ready') throw this.#preparation.begin(state)
+    const { found: environment } = state
     const found = await describePython(environment.python.executable, this.#closing.signal).catch(() => undefined)
     if (found?.tag === environment.python.tag) return environment
     this.#options.log.warn({ built_for: environment.python.tag }, 'local model server lost its Python; preparing again')
     await discardEnvironment(environment)
-    throw this.#notReady({ state: 'absent' })
-  }
-
-  /** Also begins a preparation when none runs. */
-  #notReady(state: Exclude<EnvironmentState, { state: 'ready' }>): ServiceError {
-    const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
-    if (failedAgoMs > RETRY_PREPARATION_MS) this.#prepareInBackground()
-    if (state.state === 'failed') {
-      const message = `The local model server could not be prepared: ${state.reason}`
-      return new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
-    }
-    const percent = state.state === 'preparing' ? Math.floor(100 * state.fraction) : 0
-    const message = `The local model server is being prepared (${percent} %). Try again shortly.`
-    return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
-  }
-
-  #prepareInBackground(): void {
-    this.#preparation ??= this.prepare()
-      // Why it failed is written beside the environment, where readiness and the next call find it.
-      .catch(() => {})
-      .finally(() => {
-        this.#preparation = undefined
-      })
+    throw this.#preparation.begin({ state: 'absent' })
   }
 
   /**

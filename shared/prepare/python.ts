@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { z } from 'zod'
+import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const execute = promisify(execFile)
@@ -33,21 +34,27 @@ export interface PythonNeeds {
   readonly purpose?: string
   /** Packages are to be installed. */
   readonly needsPip?: boolean
+  /** Of the refusal; default `model_loading`. */
+  readonly code?: ErrorCode
 }
 
 /**
  * The interpreter behind a command.
  *
- * @throws ServiceError `model_loading` when there is none, it is older than 3.10 or has no pip: which of them, and what to do
+ * @throws ServiceError of the code asked for when there is none, it is older than 3.10 or has no pip: which of them, and what to do
  */
 export async function describePython(
   command: string,
   signal: AbortSignal | undefined,
-  { purpose = 'Speech and embeddings on this machine need', needsPip = false }: PythonNeeds = {},
+  {
+    purpose = 'Speech and embeddings on this machine need',
+    needsPip = false,
+    code = 'model_loading',
+  }: PythonNeeds = {},
 ): Promise<Python> {
   const refuse = (found: string, cause?: unknown) => {
     const message = `${purpose} Python ${VERSION_MIN.join('.')} or newer with pip: ${found}`
-    return new ServiceError('model_loading', message, { cause })
+    return new ServiceError(code, message, { cause })
   }
   const text = await runPython(command, ['-I', '-c', DESCRIBE], signal).catch((cause) => {
     signal?.throwIfAborted()

@@ -84,7 +84,7 @@ async function weightsFinding({ id, engine }: ModelConfig, config: Config): Prom
   }
   const state = await getWeightsState(weights, config.weightsDir)
   const again = 'The service prepares them at its start; it needs python3 with pip and the package index.'
-  if (state.state === 'ready') return ok('weights', `${id}: ${state.file}`)
+  if (state.state === 'ready') return ok('weights', `${id}: ${state.found}`)
   if (state.state === 'failed') return failed('weights', `${id}: ${state.reason}`, again)
   const how = state.state === 'absent' ? 'not prepared yet' : `being prepared, ${Math.round(state.fraction * 100)} %`
   return warned('weights', `${id}: ${how}`, again)

@@ -2,18 +2,16 @@ import { isAbsolute, join } from 'node:path'
 import type { LlamaContextSequence } from 'node-llama-cpp'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { abortable } from '#shared/abortable.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { ServiceError } from '#shared/error.ts'
+import { BackgroundPreparation, type OnProgress } from '#shared/prepare/prepare.ts'
 import { getWeightsState, isKnownWeights, prepareWeights } from '#shared/prepare/weights.ts'
 import { answer } from './answer.ts'
 import { refuseMedia, tokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
 import { type LlamaRuntime, openRuntime } from './runtime.ts'
 
-/** How long after a failed preparation a call may start the next. */
-const RETRY_PREPARATION_MS = 60_000
-/** What callers are told to wait while weights are prepared. */
-const RETRY_AFTER_MS = 5_000
 /** How long close waits for calls to notice. */
 const CLOSE_MS = 5_000
 
@@ -28,7 +26,7 @@ export interface LlamaEngineOptions {
   /** The Python that prepares; default python3 of the PATH. */
   readonly python?: string | undefined
   /** Hears of a preparation that this engine started. */
-  readonly onProgress?: (fraction: number, message: string) => void
+  readonly onProgress?: OnProgress
 }
 
 /**
@@ -50,7 +48,7 @@ class LlamaEngine implements ChatEngine {
   readonly #options: LlamaEngineOptions
   readonly #closing = new AbortController()
   #runtime: Promise<LlamaRuntime> | undefined
-  #preparation: Promise<unknown> | undefined
+  readonly #preparation: BackgroundPreparation
 
   constructor(config: ModelConfig, options: LlamaEngineOptions) {
     if (config.engine.type !== 'llama') throw new ConfigError([`models: ${config.id} is not a llama model`])
@@ -61,6 +59,8 @@ class LlamaEngine implements ChatEngine {
     this.#config = config
     this.#engine = config.engine
     this.#options = options
+    const prepare = options.prepare === false ? undefined : () => this.#prepare(weights ?? '')
+    this.#preparation = new BackgroundPreparation(`The model ${config.id}`, prepare)
   }
 
   async *generate(request: GenerateRequest, options: GenerateOptions): AsyncGenerator<GenerateEvent> {
@@ -87,7 +87,7 @@ class LlamaEngine implements ChatEngine {
 
   async close(): Promise<void> {
     this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
-    await this.#preparation
+    await this.#preparation.settled()
     const runtime = await this.#runtime?.catch(() => undefined)
     this.#runtime = undefined
     if (!runtime) return
@@ -102,14 +102,7 @@ class LlamaEngine implements ChatEngine {
       this.#runtime = undefined
       throw error
     })
-    const { promise, reject } = Promise.withResolvers<never>()
-    const leave = () => reject(signal.reason)
-    signal.addEventListener('abort', leave, { once: true })
-    try {
-      return await Promise.race([this.#runtime, promise])
-    } finally {
-      signal.removeEventListener('abort', leave)
-    }
+    return await abortable(this.#runtime, signal)
   }
 
   async #open(): Promise<LlamaRuntime> {
@@ -119,38 +112,16 @@ class LlamaEngine implements ChatEngine {
 
   async #findFile(): Promise<string> {
     const { file, weights } = this.#engine
-    const { weightsDir, modelsDir = weightsDir, prepare = true } = this.#options
+    const { weightsDir, modelsDir = weightsDir } = this.#options
     if (file !== undefined) return isAbsolute(file) ? file : join(modelsDir, file)
     const state = await getWeightsState(weights ?? '', weightsDir)
-    if (state.state === 'ready') return state.file
-    const failedAgoMs = state.state === 'failed' ? Date.now() - state.atMs : Number.POSITIVE_INFINITY
-    if (prepare && failedAgoMs > RETRY_PREPARATION_MS) this.#prepare(weights ?? '')
-    throw this.#notReady(state)
+    if (state.state === 'ready') return state.found
+    throw this.#preparation.begin(state)
   }
 
-  #notReady(state: Awaited<ReturnType<typeof getWeightsState>>): ServiceError {
-    const about = `The model ${this.#config.id}`
-    if (state.state === 'failed') {
-      const message = `${about} could not be prepared: ${state.reason}`
-      return new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
-    }
-    const percent = state.state === 'preparing' ? Math.floor(100 * state.fraction) : 0
-    const message = `${about} is being prepared (${percent} %). Try again shortly.`
-    return new ServiceError('model_loading', message, { retryAfterMs: RETRY_AFTER_MS })
-  }
-
-  #prepare(weights: string): void {
+  async #prepare(weights: string): Promise<void> {
     const { weightsDir, python, onProgress } = this.#options
-    this.#preparation ??= prepareWeights(weights, weightsDir, {
-      python,
-      signal: this.#closing.signal,
-      ...(onProgress ? { onProgress } : {}),
-    })
-      // Why it failed is written beside the weights, where readiness and the next call find it.
-      .catch(() => {})
-      .finally(() => {
-        this.#preparation = undefined
-      })
+    await prepareWeights(weights, weightsDir, { python, signal: this.#closing.signal, onProgress })
   }
 }
 

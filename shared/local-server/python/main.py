@@ -19,6 +19,8 @@ import sys
 import threading
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+# The assembler of system call filters is the sandbox's.
+SANDBOX = os.path.join(os.path.dirname(os.path.dirname(HERE)), "sandbox", "python")
 BACKLOG = 64
 
 
@@ -28,7 +30,7 @@ def main() -> None:
     # Ctrl-C in a terminal reaches every process of the group; the one that started this drains first, and then says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # -I keeps every other place off the path.
-    sys.path[:0] = [HERE, options.site]
+    sys.path[:0] = [HERE, SANDBOX, options.site]
     # faster-whisper imports it to download models, which nothing here does; it is not installed.
     sys.modules["huggingface_hub"] = type(sys)("huggingface_hub")
     if options.role == "decode":
@@ -52,7 +54,7 @@ def serve(options: argparse.Namespace) -> None:
     os.makedirs(scratch, mode=0o700)
     listening = _listen(os.path.join(options.run, "http.sock"))
     prefixes = [sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    readable = [*prefixes, HERE, os.path.realpath(options.site), os.path.realpath(options.models)]
+    readable = [*prefixes, HERE, SANDBOX, os.path.realpath(options.site), os.path.realpath(options.models)]
     confinement.limit_memory(options.memory_bytes_max)
     report = confinement.confine(readable, scratch)
     # Imports come after: whatever a library does when it loads, it does confined.

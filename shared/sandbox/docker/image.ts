@@ -6,7 +6,8 @@ import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import type Docker from 'dockerode'
 import { ServiceError } from '#shared/error.ts'
-import { INSIDE_DIRECTORY, prepareRoot, type RootOptions } from '#shared/sandbox/root/root.ts'
+import type { PrepareOptions } from '#shared/prepare/prepare.ts'
+import { INSIDE_DIRECTORY, prepareRoot } from '#shared/sandbox/root/root.ts'
 
 /** Of the work of a preparation, what the root file system takes; the rest is its import. */
 const ROOT_SHARE = 0.8
@@ -33,7 +34,7 @@ export interface ImageOptions {
  */
 export async function prepareImage(docker: Docker, options: ImageOptions): Promise<string> {
   const { directory, onProgress, signal, isLookOnly } = options
-  const rootOptions: RootOptions = {
+  const rootOptions: PrepareOptions = {
     signal,
     isLookOnly,
     onProgress: (fraction, what) => onProgress(ROOT_SHARE * fraction, what),
@@ -111,5 +112,5 @@ async function digest(directory: string): Promise<string> {
 }
 
 async function codeFiles(directory: string): Promise<string[]> {
-  return (await readdir(directory, { recursive: true })).filter((name) => name.endsWith('.py')).sort()
+  return (await readdir(directory, { recursive: true })).filter((name) => /\.(py|txt)$/.test(name)).sort()
 }

@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs'
+
 /*
  * The system calls a sandbox container may make: an allow-list, in the format of Docker's `--security-opt seccomp=`. It is
  * for the container as a whole; the program's own process forbids itself more before it starts (fork, exec, sockets).
@@ -7,25 +9,10 @@
  * of any kind, whose buffers are memory of the kernel: asyncio wakes itself without (asyncio_wakeup.py).
  */
 
-const FILES = `
-  access chdir chmod close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate fchdir fchmod
-  fchmodat fcntl fdatasync fstat fstatfs fsync ftruncate getcwd getdents getdents64 link linkat lseek lstat mkdir
-  mkdirat newfstatat open openat pipe pipe2 pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat
-  renameat2 rmdir sendfile stat statfs statx symlink symlinkat sync_file_range truncate umask unlink unlinkat utime
-  utimensat utimes write writev`
-const WAITING = `
-  alarm clock_getres clock_gettime clock_nanosleep epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait
-  eventfd eventfd2 futex getitimer gettimeofday nanosleep pause poll ppoll pselect6 select setitimer time timerfd_create
-  timerfd_gettime timerfd_settime times`
-const MEMORY = 'brk madvise membarrier mincore mlock mmap mprotect mremap msync munlock munmap'
-const PROCESSES = `
-  arch_prctl capget capset execve exit exit_group fork get_robust_list getcpu getegid geteuid getgid getgroups getpgid
-  getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage getsid gettid getuid kill pidfd_open
-  prctl prlimit64 restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend
-  rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler
-  sched_setaffinity sched_yield seccomp set_robust_list set_tid_address setpgid setpriority setrlimit setsid sigaltstack
-  sysinfo tgkill tkill uname vfork wait4 waitid`
-
+const CALLS = new URL('../python/seccomp/calls.txt', import.meta.url)
+/** What the container's first process does beside: it starts the program's, limits it and ends it. */
+const SUPERVISING = `
+  capget capset execve fork kill pidfd_open pipe pipe2 seccomp setpgid setrlimit setsid sync_file_range tkill vfork`
 /** Flags of clone(2) that make a namespace. */
 const CLONE_NEW = 0x7e020080
 /** ioctl(2) that types into a terminal as if its user did. */
@@ -45,7 +32,7 @@ export const SECCOMP_PROFILE = JSON.stringify({
     { architecture: 'SCMP_ARCH_AARCH64', subArchitectures: [] },
   ],
   syscalls: [
-    { names: namesOf(FILES, WAITING, MEMORY, PROCESSES), action: ALLOW },
+    { names: [...programCalls(), ...SUPERVISING.trim().split(/\s+/)], action: ALLOW },
     { names: ['clone'], action: ALLOW, args: [{ index: 0, value: CLONE_NEW, valueTwo: 0, op: 'SCMP_CMP_MASKED_EQ' }] },
     { names: ['ioctl'], action: ALLOW, args: [{ index: 1, value: TIOCSTI, op: 'SCMP_CMP_NE' }] },
     // "Not known here" makes glibc use the older calls, whose arguments a filter can see.
@@ -53,6 +40,8 @@ export const SECCOMP_PROFILE = JSON.stringify({
   ],
 })
 
-function namesOf(...groups: string[]): string[] {
-  return groups.join(' ').trim().split(/\s+/)
+/** What the filter of a program allows as well (calls.txt); ioctl has a rule of its own. */
+function programCalls(): string[] {
+  const [, allowed = ''] = readFileSync(CALLS, 'utf8').split(/^\[\w+\]$/m)
+  return [...allowed.matchAll(/(\w+)=/g)].map(([, name]) => String(name)).filter((name) => name !== 'ioctl')
 }

@@ -2,11 +2,11 @@ import { randomUUID } from 'node:crypto'
 import { mkdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { ServiceError } from '#shared/error.ts'
 import { installPackages } from '#shared/prepare/pip.ts'
+import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython, type Python, runPython } from '#shared/prepare/python.ts'
 
-const NEEDS = { purpose: 'The sandbox needs', needsPip: true }
+const NEEDS = { purpose: 'The sandbox needs', needsPip: true, code: 'sandbox_unavailable' } as const
 const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url))
 const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
 /** The libraries' wheels together, on linux x86-64; for the progress only. */
@@ -16,12 +16,8 @@ const DOWNLOAD_SHARE = 0.6
 /** Compiling takes a minute of processor time. */
 const BUILD_MS_MAX = 20 * 60_000
 
-/** What a build takes. */
-export interface RootBuildOptions {
-  readonly onProgress: (fraction: number, message: string) => void
-  readonly signal?: AbortSignal | undefined
-  readonly python?: string | undefined
-}
+/** One build. */
+export type RootBuildOptions = PrepareOptions & { readonly onProgress: OnProgress }
 
 /**
  * Fills `built/root`.
@@ -31,10 +27,7 @@ export interface RootBuildOptions {
  */
 export async function buildRoot(built: string, workDir: string, options: RootBuildOptions): Promise<{ tag: string }> {
   const { onProgress, signal } = options
-  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
-    signal?.throwIfAborted()
-    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
-  })
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS)
   await rm(built, { recursive: true, force: true })
   const root = join(built, 'root')
   await mkdir(join(root, 'opt'), { recursive: true })

