@@ -13,11 +13,12 @@ import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireWritable } from './directory.ts'
 import { openAnthropicEngine } from './engines/anthropic/anthropic.ts'
+import type { AudioTools } from './engines/audio-tools.ts'
 import type { ChatEngine } from './engines/chat.ts'
 import { openEchoEngine } from './engines/echo/echo.ts'
 import type { EmbeddingEngine } from './engines/embedding.ts'
 import { openLlamaEngine } from './engines/llama/llama.ts'
-import { AudioTools } from './engines/local/audio-tools.ts'
+import { LocalAudioTools } from './engines/local/audio-tools.ts'
 import { openLocalEmbeddings } from './engines/local/embeddings.ts'
 import { openLocalTranscription } from './engines/local/transcription.ts'
 import { openOpenAiEngine } from './engines/openai/chat.ts'
@@ -132,7 +133,7 @@ export async function openPorts(
     model.engine.type === 'local' ? openLocalEmbeddings(model, connect) : openOpenAiEmbeddings(model, config.env)
   const openTranscriptionEngine = (model: ModelConfig) =>
     model.engine.type === 'local' ? openLocalTranscription(model, connect) : openOpenAiTranscription(model, config.env)
-  const openAudioTools = () => new AudioTools(connect, config.transcriptionSlots)
+  const openAudioTools = () => new LocalAudioTools(connect, config.transcriptionSlots)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, config.weightsDir, localServer, sandbox)

@@ -1,14 +1,11 @@
 import { z } from 'zod'
-import { openDiskBlobs } from '#shared/blobs/disk.ts'
-import { openMemoryBroker } from '#shared/broker/memory.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
-import { topicsFor } from '#shared/jobs/topics.ts'
 import { Pool } from '#shared/jobs/worker/pool.ts'
 import { type Handler, handle } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
-import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
-import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import type { Store } from '#shared/store/store.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
 import { type JobSystem, PAYLOAD, RESULT, Tally, WORKERS } from './system.ts'
 
 const DAY_MS = 24 * 3_600_000
@@ -16,18 +13,20 @@ const TENANT = 'key_bench'
 
 /** Sluice without HTTP: jobs and a pool of workers in this process, on one of its stores. */
 export async function openSluice(settings: { databaseUrl?: string; dir: string }): Promise<JobSystem> {
-  const store = await openStore(settings)
+  const { dir, databaseUrl } = settings
   const log = openLog('silent', 'bench')
-  const broker = await openMemoryBroker({ topics: topicsFor(['inference'], DAY_MS) })
-  const blobs = await openDiskBlobs(`${settings.dir}/blobs`)
+  const onFatal = (error: unknown) => {
+    throw error
+  }
+  const config = parseConfig({ DATA_DIR: dir, DATABASE_URL: databaseUrl, SANDBOX: 'off' })
+  const ports = await openPorts(config, log, 'bench', true, onFatal)
+  const { store, broker, blobs } = ports
+  if (!store) throw new Error('one process with everything in it has a store')
   const presence = () => {
     throw new Error('no job is cancelled here')
   }
   const jobs = await DurableJobs.open({ store, broker, blobs, log, presence, retentionMs: DAY_MS, jobsMax: 1_000_000 })
   const tally = new Tally()
-  const onFatal = (error: unknown) => {
-    throw error
-  }
   const observer = { onEnd: () => tally.end() }
   const options = {
     broker,
@@ -35,7 +34,7 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     log,
     observer,
     version: 'bench',
-    store,
+    store: arbiterOf(store),
     leaseMs: 9_000,
     bodyRoomBytes: 1024 * 1024,
     onFatal,
@@ -63,15 +62,9 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     async close() {
       await stopWork()
       await jobs.close()
-      await broker.close()
-      await store.close()
+      await portsService(ports).close()
     },
   }
-}
-
-async function openStore({ databaseUrl, dir }: { databaseUrl?: string; dir: string }): Promise<Store> {
-  if (databaseUrl === undefined) return openSqliteStore({ directory: dir, boot: 'bench' })
-  return await openPostgresStore({ url: databaseUrl, onProblem: (message) => process.stderr.write(`${message}\n`) })
 }
 
 function newJob() {

@@ -1,6 +1,6 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
-import { CALLS_MAX } from '#shared/engines/openai/embeddings.ts'
+import { CALLS_MAX } from '#shared/engines/embedding.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Ports } from '#shared/ports.ts'
 

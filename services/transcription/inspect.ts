@@ -1,5 +1,5 @@
 import type { TranscribeRequest } from '#schemas/transcription.ts'
-import { type AudioTools, aboutReference } from '#shared/engines/local/audio-tools.ts'
+import { type AudioTools, aboutReference } from '#shared/engines/audio-tools.ts'
 import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { sampleOf } from './audio.ts'

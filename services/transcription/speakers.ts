@@ -1,6 +1,6 @@
 import type { TranscriptSegment, Word } from '#schemas/transcription.ts'
-import type { Turn } from '#shared/engines/local/audio-tools.ts'
-import { cutText } from '#shared/engines/openai/transcript/shapes.ts'
+import type { Turn } from '#shared/engines/audio-tools.ts'
+import { cutText } from '#shared/engines/cut-text.ts'
 
 /** Words between two of the same other speaker that are taken for an error at the edge of a turn: no more than this. */
 const STRAY_SECONDS_MAX = 0.4

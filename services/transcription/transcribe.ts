@@ -1,7 +1,7 @@
 import { ERRORS } from '#schemas/error.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
-import type { AudioTools } from '#shared/engines/local/audio-tools.ts'
+import type { AudioTools } from '#shared/engines/audio-tools.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
+import type { z } from 'zod'
 import { problemText } from './problem.ts'
 import { SECRETS, Settings } from './settings.ts'
 
@@ -41,13 +42,7 @@ export function loadConfig(): Config {
 
 /** {@link loadConfig} over any set of variables. An empty value counts as unset. @throws ConfigError */
 export function parseConfig(env: Record<string, string | undefined>) {
-  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
-  const parsed = Settings.safeParse(given)
-  if (!parsed.success)
-    throw new ConfigError(
-      parsed.error.issues.map((issue) => problemText(issue, given, SECRETS.has(issue.path.join('.')))),
-    )
-  const s = parsed.data
+  const s = settingsOf(env)
   const dataDir = resolve(s.DATA_DIR)
   return Object.freeze({
     env,
@@ -103,6 +98,14 @@ export function parseConfig(env: Record<string, string | undefined>) {
     contentFilter: s.CONTENT_FILTER,
     logLevel: s.LOG_LEVEL,
   })
+}
+
+function settingsOf(env: Record<string, string | undefined>): Settings {
+  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+  const parsed = Settings.safeParse(given)
+  if (parsed.success) return parsed.data
+  const isSecret = ({ path }: z.core.$ZodIssue) => SECRETS.has(path.join('.'))
+  throw new ConfigError(parsed.error.issues.map((issue) => problemText(issue, given, isSecret(issue))))
 }
 
 /** Where a service that listens there is reached from this machine. */

@@ -1,3 +1,6 @@
+/** Calls at once when the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
+export const CALLS_MAX = 4
+
 /** What an engine made of some texts. */
 export interface Embedded {
   /** One for each text, in their order, all of one length. */

@@ -6,16 +6,12 @@
 
 import type { Broker } from '#shared/broker/broker.ts'
 import type { ServiceError } from '#shared/error.ts'
-import type { KafkaCluster } from './cluster.ts'
+import { hasShareGroups } from './inspect.ts'
 import type { KafkaOptions } from './options.ts'
 import { overloaded } from './sender.ts'
 import { SHARE_GROUPS_OFF } from './topics.ts'
 
 export type { KafkaOptions } from './options.ts'
-
-/** The first version of ShareFetch that gives no more records than asked for (Kafka 4.2, KIP-1206). */
-const SHARE_FETCH = { key: 78, version: 2 }
-const SHARE_FEATURE = 'share.version'
 
 /**
  * Connects, makes the missing topics, and checks the rest.
@@ -58,14 +54,4 @@ async function openClassic(options: KafkaOptions): Promise<Broker> {
 
 function unanswered(error: unknown): ServiceError {
   return overloaded(error instanceof Error ? error.message : String(error), error)
-}
-
-/** A cluster upgraded from before 4.2 knows the requests but keeps them off until the feature is raised. */
-async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
-  const { apiKeys, finalizedFeatures } = await cluster.versions()
-  const isKnown = apiKeys.some(
-    ({ apiKey, maxVersion }) => apiKey === SHARE_FETCH.key && maxVersion >= SHARE_FETCH.version,
-  )
-  const feature = finalizedFeatures?.find(({ name }) => name === SHARE_FEATURE)
-  return isKnown && (feature?.maxVersionLevel ?? 0) > 0
 }

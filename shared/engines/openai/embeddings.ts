@@ -1,14 +1,11 @@
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import type { Embedded, EmbeddingEngine } from '#shared/engines/embedding.ts'
+import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decodeEmbeddings } from './embeddings-decode.ts'
-
-/** Calls at once when the catalogue sets no `concurrency`: enough to keep a server busy, few enough to fill batches. */
-export const CALLS_MAX = 4
 
 /**
  * An embedding engine on any server that speaks POST /embeddings: vLLM, TEI, Infinity, Ollama, LocalAI, OpenAI.

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { TranscriptSegment, Word } from '#schemas/transcription.ts'
 import { SpeakerLabels } from '#services/transcription/speakers.ts'
-import type { Turn } from '#shared/engines/local/audio-tools.ts'
+import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 
 /** A segment of words that take a second each, from `start` on. */

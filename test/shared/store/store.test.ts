@@ -192,12 +192,12 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
             : store.fail({ ...run, chunk: 1 }, { error: { ...ERROR, message: run.id } }),
         ),
       )
+      const stateOf = (i: number) => (i % 2 === 0 ? 'completed' : 'failed')
+      const dataOf = (events: readonly { data: unknown }[] | undefined) => events?.map(({ data }) => data)
       for (const [i, { id }] of given.entries()) {
-        expect(appended[i]?.events.map(({ data }) => data)).toEqual(
-          isCancelled(i) ? undefined : outputs[i]?.map(({ data }) => data),
-        )
+        expect(dataOf(appended[i]?.events)).toEqual(isCancelled(i) ? undefined : dataOf(outputs[i]))
         expect(ended[i]?.job.id).toBe(isCancelled(i) ? undefined : id)
-        expect((await job(id)).state).toBe(isCancelled(i) ? 'cancelled' : i % 2 === 0 ? 'completed' : 'failed')
+        expect((await job(id)).state).toBe(isCancelled(i) ? 'cancelled' : stateOf(i))
         const events = await store.listEvents(TENANT, id, 0, 100)
         expect(events.map(({ seq }) => seq)).toEqual(events.map((_, n) => n + 1))
       }

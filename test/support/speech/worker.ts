@@ -7,7 +7,7 @@ import { startIngress } from '#services/ingress/ingress.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { startTranscription } from '#services/transcription/transcription.ts'
 import { parseConfig } from '#shared/config/config.ts'
-import { AudioTools } from '#shared/engines/local/audio-tools.ts'
+import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
 import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
 import type { UpstreamTarget } from '#shared/engines/upstream/upstream.ts'
 import { newId } from '#shared/id.ts'
@@ -67,7 +67,7 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
   })
   const ports: typeof opened = {
     ...opened,
-    openAudioTools: () => new AudioTools(connect, config.transcriptionSlots),
+    openAudioTools: () => new LocalAudioTools(connect, config.transcriptionSlots),
     openTranscriptionEngine: (model) =>
       model.engine.type === 'local' ? openLocalTranscription(model, connect) : opened.openTranscriptionEngine(model),
     prepareModels: () => Promise.resolve(),

@@ -1,4 +1,5 @@
 import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcription.ts'
+import { cutText } from '#shared/engines/cut-text.ts'
 
 /** How upstreams write segments, words and log probabilities, read leniently: a figure that is missing is 0. */
 
@@ -6,8 +7,6 @@ import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcripti
 const PAUSE_SECONDS = 1
 /** Most words of a piece that is cut here. */
 const WORDS_MAX = 40
-/** Characters between a word and the next one: further on it is another occurrence. */
-const LOOKAHEAD = 80
 
 /** The segments of an answer, with the words inside them where there are any. Ids are the caller's to give. */
 export function readSegments(value: unknown): TranscriptSegment[] {
@@ -81,26 +80,6 @@ export function cutByWords(text: string, words: readonly Word[]): TranscriptSegm
     text: texts[index] ?? '',
     words: group,
   }))
-}
-
-/**
- * Cuts a text where groups of its words begin. All of the text is kept, blanks and signs that no word brings included;
- * a group whose words the text does not hold gets nothing.
- */
-export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
-  const starts: number[] = []
-  let cursor = 0
-  for (const group of groups) {
-    let start: number | undefined
-    for (const { word } of group) {
-      const found = text.indexOf(word, cursor)
-      if (found < 0 || found > cursor + LOOKAHEAD) continue
-      start ??= found
-      cursor = found + word.length
-    }
-    starts.push(start ?? cursor)
-  }
-  return groups.map((_, index) => text.slice(index === 0 ? 0 : starts[index], starts[index + 1]))
 }
 
 function isEndOfPiece(group: readonly Word[], next: Word): boolean {

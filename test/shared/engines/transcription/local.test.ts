@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { AudioTools, aboutReference } from '#shared/engines/local/audio-tools.ts'
+import { aboutReference } from '#shared/engines/audio-tools.ts'
+import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
 import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import {
@@ -22,7 +23,7 @@ const loading = () => Promise.reject(new ServiceError('model_loading', 'prepared
 async function openOn(scripts: SpeechScripts, engine: object = {}) {
   const server = await startSpeechServer(scripts)
   const opened = openLocalTranscription(localModel(engine), server.connect)
-  const tools = new AudioTools(server.connect, 2)
+  const tools = new LocalAudioTools(server.connect, 2)
   return {
     server,
     engine: opened,

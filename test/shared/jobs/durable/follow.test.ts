@@ -125,15 +125,20 @@ describe('a follower', () => {
         const { broker, job, follower } = await arrange()
         const commits: DurableEvent[][] = []
         for (const step of steps) {
-          if (step.do === 'commit') {
-            commits.push(job.commit(step.count))
-            if (step.isPublished) publish(broker, commits.at(-1) ?? [])
-          }
-          const published = step.do === 'publish' ? commits[step.which % Math.max(1, commits.length)] : undefined
-          if (step.do === 'publish' && published) publish(broker, published, step.isAnnounced)
-          if (step.do === 'wait') await pass(step.ms)
-          if (step.do === 'outage') job.isDown = step.isDown
-          if (step.do === 'cut') step.isBack ? follower.resume() : follower.cut()
+          if (step.do === 'commit') commit(step)
+          else if (step.do === 'publish') publishAgain(step)
+          else if (step.do === 'wait') await pass(step.ms)
+          else if (step.do === 'outage') job.isDown = step.isDown
+          else step.isBack ? follower.resume() : follower.cut()
+        }
+        function commit(step: { count: number; isPublished: boolean }) {
+          const events = job.commit(step.count)
+          commits.push(events)
+          if (step.isPublished) publish(broker, events)
+        }
+        function publishAgain(step: { which: number; isAnnounced: boolean }) {
+          const events = commits[step.which % Math.max(1, commits.length)]
+          if (events) publish(broker, events, step.isAnnounced)
         }
         job.isDown = false
         job.commit(1, true)

@@ -1,0 +1,24 @@
+import type { Word } from '#schemas/transcription.ts'
+
+/** Characters between a word and the next one: further on it is another occurrence. */
+const LOOKAHEAD = 80
+
+/**
+ * Cuts a text where groups of its words begin. All of the text is kept, blanks and signs that no word brings included;
+ * a group whose words the text does not hold gets nothing.
+ */
+export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
+  const starts: number[] = []
+  let cursor = 0
+  for (const group of groups) {
+    let start: number | undefined
+    for (const { word } of group) {
+      const found = text.indexOf(word, cursor)
+      if (found < 0 || found > cursor + LOOKAHEAD) continue
+      start ??= found
+      cursor = found + word.length
+    }
+    starts.push(start ?? cursor)
+  }
+  return groups.map((_, index) => text.slice(index === 0 ? 0 : starts[index], starts[index + 1]))
+}

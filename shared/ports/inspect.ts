@@ -1,0 +1,32 @@
+import { PoolName } from '#schemas/job.ts'
+import type { KafkaFacts } from '#shared/broker/kafka/inspect.ts'
+import type { Config, KafkaConfig } from '#shared/config/config.ts'
+import { topicsFor } from '#shared/jobs/topics.ts'
+import type { PostgresFacts } from '#shared/store/postgres/inspect.ts'
+
+/*
+ * What the adapters would meet, for whoever asks before they are opened. Clients are only loaded where they are used.
+ */
+
+export type { PostgresFacts }
+
+/** Looks at the Kafka of the settings and changes nothing. @throws when no broker answers */
+export async function inspectKafka(config: Config, kafka: KafkaConfig): Promise<KafkaFacts> {
+  const { inspectKafka } = await import('#shared/broker/kafka/inspect.ts')
+  return await inspectKafka({
+    brokers: kafka.brokers,
+    client: kafka.client,
+    prefix: kafka.prefix,
+    topics: topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs),
+    clientId: 'sluice-doctor',
+    tls: kafka.tls,
+    ...(kafka.sasl && { sasl: kafka.sasl }),
+    onProblem: () => undefined,
+  })
+}
+
+/** Looks at a Postgres and changes nothing. @throws ServiceError when it does not answer */
+export async function inspectPostgres(url: string): Promise<PostgresFacts> {
+  const { inspectPostgres } = await import('#shared/store/postgres/inspect.ts')
+  return await inspectPostgres(url)
+}

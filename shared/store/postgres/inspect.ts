@@ -1,0 +1,43 @@
+import { PostgresConnection } from './connection.ts'
+
+const STATEMENT_TIMEOUT_MS = 5_000
+
+/** What a server is like, before anything is done to it. */
+export interface PostgresFacts {
+  readonly version: string
+  readonly major: number
+  readonly is_standby: boolean
+  readonly synchronous_commit: string
+  readonly has_migrations: boolean
+  /** Whether this user may make tables. */
+  readonly can_create: boolean
+  /** Hashes of the migrations that have run, by name. */
+  readonly applied: ReadonlyMap<string, string>
+}
+
+const QUESTIONS = `SELECT current_setting('server_version') AS version,
+  current_setting('server_version_num')::int / 10000 AS major,
+  pg_is_in_recovery() AS is_standby,
+  current_setting('synchronous_commit') AS synchronous_commit,
+  to_regclass('migrations') IS NOT NULL AS has_migrations,
+  coalesce(has_schema_privilege(current_schema(), 'CREATE'), FALSE) AS can_create`
+
+/** Looks at a server and changes nothing. @throws ServiceError when it does not answer */
+export async function inspectPostgres(url: string): Promise<PostgresFacts> {
+  const connection = new PostgresConnection({
+    url,
+    connectionsMax: 1,
+    statementTimeoutMs: STATEMENT_TIMEOUT_MS,
+    // The call that meets the problem throws it.
+    onProblem: () => undefined,
+  })
+  try {
+    return await connection.transaction(async (client) => {
+      const [facts] = (await client.query(QUESTIONS)).rows
+      const { rows } = facts.has_migrations ? await client.query('SELECT name, hash FROM migrations') : { rows: [] }
+      return { ...facts, applied: new Map<string, string>(rows.map(({ name, hash }) => [name, hash])) }
+    })
+  } finally {
+    await connection.close()
+  }
+}
