@@ -21,12 +21,13 @@ import {
   type Scope,
   type Store,
 } from '#shared/store/store.ts'
+import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { keyParams, newJobParams } from './new-job-params.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type Row, type SqlDatabase } from './sql.ts'
+import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
@@ -39,10 +40,6 @@ const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran th
 const JOBS_MAX = 50
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
-/** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
-const LOOK = 100
-const PUT_OFF_MAX = 30
-
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly #db: SqlDatabase
@@ -215,31 +212,11 @@ export class SqlStore implements Store {
   }
 
   async takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
-    const taken: Row[] = []
-    const look = Math.max(LOOK, limit)
-    for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
-      const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
-      taken.push(...(await this.#db.pick(statements.takeDeliveries, params)))
-      if (taken.length === limit) break
-      // Fewer than were looked at: the rest of them, if there is any, is due to others.
-      if ((await this.#db.pick(statements.putOffDeliveries, { look })).length < look) break
-    }
-    return taken.map(deliveryOf)
+    return await takeDeliveries(this.#db, limit, leaseMs)
   }
 
   async recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean> {
-    const params = {
-      id,
-      tries,
-      state: outcome.state,
-      status: outcome.status ?? null,
-      error: outcome.state === 'delivered' ? null : outcome.error,
-      retry_in_ms: outcome.state === 'pending' ? Math.ceil(outcome.retryInMs) : 0,
-    }
-    const [row] = await this.#db.run(statements.RECORD_DELIVERY, params)
-    if (row && outcome.state !== 'pending')
-      await this.#db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
-    return row !== undefined
+    return await recordDelivery(this.#db, id, tries, outcome)
   }
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {
