@@ -2,8 +2,16 @@ import { z } from 'zod'
 import { EncodingFormat } from './embeddings.ts'
 import { TranscriptForm } from './transcription.ts'
 
+/** What the workers of each pool do, for people. */
+export const POOLS = {
+  inference: 'generate text',
+  embeddings: 'make embeddings',
+  transcription: 'transcribe audio',
+  code: 'run Python in a sandbox',
+} as const
+
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
-export const PoolName = z.enum(['inference', 'embeddings', 'transcription', 'code'])
+export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
 /** What it takes to say the output of a job in the words of its caller's endpoint. */

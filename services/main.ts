@@ -9,19 +9,14 @@ import { answerHealth } from '#shared/process/health.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import type { Ingress } from './ingress/ingress.ts'
-import { NEEDS, SERVICES } from './services.ts'
+import { ROLES, type Role, SERVICES } from './services.ts'
 
 const HELP = `Usage: node services/main.ts [role ...]
 
 Runs the given roles in one process; without any, all of them.
 
 Roles:
-  ingress        HTTP API: turns requests into jobs and streams results back
-  inference      worker: text generation
-  embeddings     worker: texts to vectors
-  transcription  worker: speech to text
-  code           worker: Python in a sandbox
-  scheduler      due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own
+${ROLES.map((role) => `  ${role.padEnd(13)}  ${SERVICES[role].does}`).join('\n')}
 
 Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the
 environment and from .env; .env.example lists them all.
@@ -42,14 +37,14 @@ await main()
 async function main(): Promise<void> {
   const roles = readArguments()
   const config = readConfig(roles)
-  const log = openLog(config.logLevel, roles.length === Object.keys(SERVICES).length ? 'sluice' : roles.join('+'))
+  const log = openLog(config.logLevel, isWhole(roles) ? 'sluice' : roles.join('+'))
   const fail = (error: unknown) => {
     log.fatal({ err: error }, 'fatal')
     process.exit(1)
   }
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
-  for (const role of roles) await NEEDS[role]?.(config).catch(exitWithProblems)
+  for (const role of roles) await SERVICES[role].check?.(config).catch(exitWithProblems)
   // What it fetches is kept from then on.
   const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
@@ -59,13 +54,13 @@ async function main(): Promise<void> {
   // From here on a signal stops whatever has started by then.
   stopOnSignals(services, config.drainMs, log)
   services.push(portsService(ports))
-  for (const role of Object.keys(SERVICES)) {
+  for (const role of ROLES) {
     if (!roles.includes(role)) continue
-    const service = await SERVICES[role]?.(ports).catch(async (error: unknown) => {
+    const service = await SERVICES[role].start(ports).catch(async (error: unknown) => {
       await stopAll(services, 1, log)
       return exitWithProblems(error)
     })
-    if (service) services.push(service)
+    services.push(service)
   }
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   if (!roles.includes('ingress') && config.metricsPort !== undefined)
@@ -74,15 +69,15 @@ async function main(): Promise<void> {
   if (ingress) greet(config, ingress, ports.models, isFirst)
 }
 
-function readArguments(): string[] {
+function readArguments(): Role[] {
   const { values, positionals } = parseOptions()
   if (values.help || values.version) {
     process.stdout.write(values.help ? HELP : `${packageJson.version}\n`)
     process.exit(0)
   }
-  const unknown = positionals.filter((role) => !(role in SERVICES))
+  const unknown = positionals.filter((role) => !Object.hasOwn(SERVICES, role))
   if (unknown.length > 0) exitWith(`Unknown role: ${unknown.join(', ')}.\n\n${HELP}`)
-  return positionals.length > 0 ? positionals : Object.keys(SERVICES)
+  return positionals.length > 0 ? (positionals as Role[]) : ROLES
 }
 
 function parseOptions() {
@@ -96,7 +91,7 @@ function parseOptions() {
   }
 }
 
-function readConfig(roles: string[]): Config {
+function readConfig(roles: readonly Role[]): Config {
   try {
     const config = loadConfig()
     if (!isWhole(roles) && !config.kafka)
@@ -107,8 +102,8 @@ function readConfig(roles: string[]): Config {
   }
 }
 
-function isWhole(roles: readonly string[]): boolean {
-  return Object.keys(SERVICES).every((role) => roles.includes(role))
+function isWhole(roles: readonly Role[]): boolean {
+  return ROLES.every((role) => roles.includes(role))
 }
 
 function exitWithProblems(error: unknown): never {

@@ -1,3 +1,4 @@
+import { POOLS, type PoolName } from '#schemas/job.ts'
 import type { Config } from '#shared/config/config.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
@@ -8,18 +9,33 @@ import { requirePort, startIngress } from './ingress/ingress.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { startTranscription } from './transcription/transcription.ts'
 
+/** What a process can be: a worker of a pool, by the pool's name, or one that takes no jobs. */
+export type Role = PoolName | 'scheduler' | 'ingress'
+
+/** One service, as whoever starts processes sees it. */
+export interface ServiceRow {
+  readonly start: (ports: Ports) => Promise<Service>
+  /** What it does, for people who choose roles. */
+  readonly does: string
+  /** Throws early, before anything is made, what {@link start} would throw later. */
+  readonly check?: (config: Config) => Promise<void>
+}
+
+const ingress = 'HTTP API: turns requests into jobs and streams results back'
+const scheduler = 'due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own'
+
 /**
  * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
  * one. The only place that sees them all.
  */
-export const SERVICES: Readonly<Record<string, (ports: Ports) => Promise<Service>>> = {
-  inference: startInference,
-  embeddings: startEmbeddings,
-  transcription: startTranscription,
-  code: startCode,
-  scheduler: startScheduler,
-  ingress: startIngress,
+export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
+  inference: { start: startInference, does: `worker: ${POOLS.inference}` },
+  embeddings: { start: startEmbeddings, does: `worker: ${POOLS.embeddings}` },
+  transcription: { start: startTranscription, does: `worker: ${POOLS.transcription}` },
+  code: { start: startCode, does: `worker: ${POOLS.code}` },
+  scheduler: { start: startScheduler, does: scheduler },
+  ingress: { start: startIngress, does: ingress, check: requirePort },
 }
 
-/** What must hold before anything of a role is made, by role. They throw what the role would throw later. */
-export const NEEDS: Readonly<Record<string, (config: Config) => Promise<void>>> = { ingress: requirePort }
+/** Their names. */
+export const ROLES = Object.keys(SERVICES) as Role[]

@@ -1,8 +1,6 @@
 import { relative } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Backoff, backoffMs } from './backoff.ts'
 import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
 import type { Broker } from './broker/broker.ts'
@@ -37,20 +35,10 @@ import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
+import { openWhenThere } from './process/when-there.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
 import type { StoreView } from './store/store.ts'
-
-/** How long a start waits for a Kafka or a Postgres that is away: longer than either takes to start. */
-const START_WAIT_MS = 120_000
-const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
-/** What to do about it. */
-const START_POSTGRES = 'Start Postgres, or mend the host and port in DATABASE_URL.'
-const FIX = {
-  Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or mend KAFKA_BROKERS.',
-  Postgres: START_POSTGRES,
-  'the key store': START_POSTGRES,
-} as const
 
 /** Everything a service works with, adapters chosen. */
 export interface Ports {
@@ -121,12 +109,8 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
-  const openKeys = () =>
-    openWhenThere(
-      'the key store',
-      () => openKeyStore(config, (problem) => log.warn({ problem }, 'API key not understood')),
-      log,
-    )
+  const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
+  const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
   const localServer = openLocalServer(config, log)
   const connect = (signal: AbortSignal) => localServer.connect(signal)
   const openEmbeddingEngine = (model: ModelConfig) =>
@@ -310,21 +294,4 @@ async function openBroker(
   return await openWhenThere('Kafka', () => openKafkaBroker(options), log).catch((error: unknown) => {
     throw new ConfigError([`KAFKA_BROKERS (${brokers.join(', ')}): ${error instanceof Error ? error.message : error}`])
   })
-}
-
-/** Tries again while it is away, and says so once. @throws what the last try threw, or at once what waiting cannot mend */
-async function openWhenThere<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
-  const giveUpAt = performance.now() + START_WAIT_MS
-  for (let tries = 1; ; tries++) {
-    try {
-      return await open()
-    } catch (error) {
-      const isAway = error instanceof ServiceError && error.code === 'overloaded'
-      if (!isAway) throw error
-      const fix = FIX[what]
-      if (performance.now() > giveUpAt) throw new Error(`${error.message} ${fix}`, { cause: error.cause })
-      if (tries === 1) log.warn({ what, err: error, wait_ms: START_WAIT_MS, fix }, 'cannot start yet; waiting')
-      await delay(backoffMs(Math.min(tries, 10), START_RETRY, Math.random()))
-    }
-  }
 }

@@ -36,7 +36,7 @@ export async function* runCode(
   context: AttemptContext,
 ): AsyncGenerator<CodeEvent> {
   const sandbox = await bench.sandbox.get(context.signal)
-  const run = new Run(bench, sandbox, request, context)
+  const run = new CodeRun(bench, sandbox, request, context)
   try {
     yield* run.events()
   } finally {
@@ -45,7 +45,7 @@ export async function* runCode(
 }
 
 /** One run: takes what the sandbox gives as it comes, and hands it on as it is asked for. */
-class Run {
+class CodeRun {
   readonly #bench: Workbench
   readonly #sandbox: Sandbox
   readonly #request: CodeRequest

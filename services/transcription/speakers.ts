@@ -11,7 +11,7 @@ const NEAR_SECONDS = 30
 type Span = Pick<Turn, 'start' | 'end'>
 
 /** Words of one segment that one speaker said, in a row. */
-interface Run {
+interface Stretch {
   readonly speaker: string
   readonly words: Word[]
 }
@@ -39,18 +39,18 @@ export class SpeakerLabels {
   /** The segment in pieces of one speaker each, numbered in the order in which they are given. */
   split(segment: TranscriptSegment): TranscriptSegment[] {
     const turns = this.#turnsNear(segment)
-    const runs = this.#runsOf(segment, turns)
-    const pieces = runs.length > 1 ? cut(segment, runs) : [segment]
+    const stretches = this.#stretchesOf(segment, turns)
+    const pieces = stretches.length > 1 ? cut(segment, stretches) : [segment]
     return pieces.map((piece, index) => {
-      const speaker = runs[index]?.speaker ?? speakerOf(segment, turns)
+      const speaker = stretches[index]?.speaker ?? speakerOf(segment, turns)
       return { ...piece, id: this.#segments++, speaker: this.#nameOf(speaker) }
     })
   }
 
-  #runsOf({ words = [] }: TranscriptSegment, turns: readonly Turn[]): Run[] {
-    const runs: Run[] = []
-    for (const word of words) append(runs, { speaker: speakerOf(word, turns), words: [word] })
-    return withoutStrays(runs)
+  #stretchesOf({ words = [] }: TranscriptSegment, turns: readonly Turn[]): Stretch[] {
+    const stretches: Stretch[] = []
+    for (const word of words) append(stretches, { speaker: speakerOf(word, turns), words: [word] })
+    return withoutStrays(stretches)
   }
 
   /** The turns that matter to a segment: hours of talk have thousands. */
@@ -93,17 +93,17 @@ function speakerOf(span: Span, turns: readonly Turn[]): string {
   return best
 }
 
-function append(runs: Run[], run: Run): void {
-  const last = runs.at(-1)
-  if (last?.speaker === run.speaker) last.words.push(...run.words)
-  else runs.push(run)
+function append(stretches: Stretch[], stretch: Stretch): void {
+  const last = stretches.at(-1)
+  if (last?.speaker === stretch.speaker) last.words.push(...stretch.words)
+  else stretches.push(stretch)
 }
 
-/** Gives a very short run between two of the same speaker to that speaker. */
-function withoutStrays(runs: readonly Run[]): Run[] {
-  const kept: Run[] = []
-  for (const [index, { speaker, words }] of runs.entries()) {
-    const [before, after] = [kept.at(-1), runs[index + 1]]
+/** Gives a very short stretch between two of the same speaker to that speaker. */
+function withoutStrays(stretches: readonly Stretch[]): Stretch[] {
+  const kept: Stretch[] = []
+  for (const [index, { speaker, words }] of stretches.entries()) {
+    const [before, after] = [kept.at(-1), stretches[index + 1]]
     const isBetween = before !== undefined && before.speaker === after?.speaker
     const isStray = isBetween && secondsOf(words) <= STRAY_SECONDS_MAX
     append(kept, { speaker: isStray ? before.speaker : speaker, words: [...words] })
@@ -115,16 +115,16 @@ function secondsOf(words: readonly Word[]): number {
   return (words.at(-1)?.end ?? 0) - (words[0]?.start ?? 0)
 }
 
-function cut(segment: TranscriptSegment, runs: readonly Run[]): TranscriptSegment[] {
+function cut(segment: TranscriptSegment, stretches: readonly Stretch[]): TranscriptSegment[] {
   const texts = cutText(
     segment.text,
-    runs.map(({ words }) => words),
+    stretches.map(({ words }) => words),
   )
-  return runs.map(({ words }, index) => ({
+  return stretches.map(({ words }, index) => ({
     ...segment,
     text: texts[index] ?? '',
     start: index === 0 ? segment.start : (words[0]?.start ?? segment.start),
-    end: index === runs.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
+    end: index === stretches.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
     words,
     // They belong to no piece alone.
     tokens: [],

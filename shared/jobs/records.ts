@@ -25,7 +25,7 @@ export const SkippedEvent = z.object({
 export type SkippedEvent = z.infer<typeof SkippedEvent>
 
 /** The events of a reply, and the types of those that were passed over. */
-export interface Reply {
+export interface WorkerReply {
   readonly worker: string
   readonly events: readonly (JobEvent | SkippedEvent)[]
   readonly skipped: readonly string[]
@@ -70,7 +70,7 @@ export function readStored(request: unknown): StoredRequest {
 }
 
 /** Reads the value of a record on `replies`. Undefined when it cannot be understood. */
-export function readReply(value: Buffer): Reply | undefined {
+export function readReply(value: Buffer): WorkerReply | undefined {
   const json = parseJson(value)
   const whole = readers.reply.safeParse(json).data
   if (whole) return { ...whole, skipped: [] }

@@ -13,7 +13,7 @@ import type { PoolName } from '#schemas/job.ts'
  *   without gaps. Publish only what a move gave back: commit before you speak.
  * - `overloaded` while the store cannot be reached, at once when `isReachable` is false; it comes back by itself. Also for
  *   one call that waited too long for its turn or a lock, which is no outage. After such an error the outcome of a write is
- *   unknown unless it says `isUndone`, and the same write may be made again: {@link Run.chunk} and the job's own id make the
+ *   unknown unless it says `isUndone`, and the same write may be made again: {@link HeldAttempt.chunk} and the job's own id make the
  *   second one give what the first one did.
  *
  * Only `shared/jobs/` moves jobs: everybody else holds a {@link StoreView}.
@@ -41,30 +41,30 @@ export interface JobMoves {
   /** Accepts a job: to be published as soon as it is queued. An id that exists already gives that job. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /** queued → in_progress, by a live process, before the job expires. The attempt is that of the job it gives. */
-  claim(id: string, owner: string): Promise<Moved | undefined>
+  claim(id: string, boot: string): Promise<Moved | undefined>
   /** The same for the oldest jobs of one model, at most `limit`; gives what it takes to run them. */
-  claimNext(of: QueuedOf, owner: string, limit: number): Promise<Dispatch[]>
+  claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]>
   /** Records output and progress of a run, numbered. */
-  append(run: Run, output: readonly NewEvent[]): Promise<Moved | undefined>
+  append(run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined>
   /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
   complete(
-    run: Run,
+    run: HeldAttempt,
     end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] },
   ): Promise<Moved | undefined>
   /** in_progress → failed. */
-  fail(run: Run, end: { error: ErrorBody; output?: readonly NewEvent[] }): Promise<Moved | undefined>
+  fail(run: HeldAttempt, end: { error: ErrorBody; output?: readonly NewEvent[] }): Promise<Moved | undefined>
   /**
    * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
    * for.
    */
   retry(
-    run: Run,
+    run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] },
   ): Promise<Moved | undefined>
   /** in_progress → queued on drain, to be published; no try used up; → cancelled when a cancel was asked for. */
-  handBack(run: Run, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  handBack(run: HeldAttempt, output?: readonly NewEvent[]): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */
-  honourCancel(run: Run, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  honourCancel(run: HeldAttempt, output?: readonly NewEvent[]): Promise<Moved | undefined>
   /** queued, scheduled → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
   cancel(scope: Scope, id: string): Promise<Moved | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
@@ -86,10 +86,10 @@ export interface Sweeps {
    * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. What it queued is to be
    * published.
    *
-   * Does nothing until `holder` has held {@link REAPER_LEASE} for one whole lease of the job's owner: after an outage of
+   * Does nothing until `boot` has held {@link REAPER_LEASE} for one whole lease of the job's owner: after an outage of
    * the store every lease looks expired.
    */
-  reap(holder: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
+  reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
 }
 
 /** Reads. They see committed moves only, and no job past its `purge_at_ms`. */
@@ -121,8 +121,8 @@ export interface Leases {
   /** Says that a process is gone: what it still owns may be reaped at once. */
   goodbye(boot: string): Promise<void>
   /** Takes or renews a named lease, unless another holds it. */
-  holdLease(name: string, holder: string, leaseMs: number): Promise<boolean>
-  releaseLease(name: string, holder: string): Promise<void>
+  holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
+  releaseLease(name: string, boot: string): Promise<void>
 }
 
 /** State of webhook messages; terminal moves write them (`pending`). */
@@ -147,10 +147,11 @@ export const EVERY_TENANT = Symbol('every tenant')
 export type Scope = string | typeof EVERY_TENANT
 
 /** One attempt in the hands of its owner. */
-export interface Run {
+export interface HeldAttempt {
   readonly id: string
   readonly attempt: number
-  readonly owner: string
+  /** Boot id of the process that runs it. */
+  readonly boot: string
   /** Writes made in this attempt so far, from 0. The same number again is the same write again. */
   readonly chunk: number
 }

@@ -7,7 +7,7 @@ import { EventsRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
-import { EVERY_TENANT, type Moved, type Run, type Store } from '#shared/store/store.ts'
+import { EVERY_TENANT, type HeldAttempt, type Moved, type Store } from '#shared/store/store.ts'
 import { type Follow, TENANT } from './clients.ts'
 
 /** Something broken on purpose. */
@@ -27,9 +27,10 @@ const LISTEN_MS = 3_000
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'writes of a run are taken whatever attempt is under way': {
     storeFor: (store) => {
-      const unfenced = async (run: Run): Promise<Run> => {
-        const { attempt, owner, chunk } = (await store.find(EVERY_TENANT, run.id)) ?? run
-        return attempt === run.attempt || owner === null ? run : { id: run.id, attempt, owner, chunk }
+      const unfenced = async (run: HeldAttempt): Promise<HeldAttempt> => {
+        const job = await store.find(EVERY_TENANT, run.id)
+        if (!job || job.attempt === run.attempt || job.owner === null) return run
+        return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
       }
       return changed(store, {
         append: async (run, output) => await store.append(await unfenced(run), output),
@@ -116,7 +117,7 @@ function changed(store: Store, other: Partial<Store>): Store {
 }
 
 /** What a write would give that is taken now. */
-async function pretended(store: Store, { id, attempt }: Run, output: readonly Said[]): Promise<Moved> {
+async function pretended(store: Store, { id, attempt }: HeldAttempt, output: readonly Said[]): Promise<Moved> {
   const job = await store.find(EVERY_TENANT, id)
   if (!job) throw new Error(`no job ${id}`)
   const at_ms = Date.now()
@@ -130,7 +131,7 @@ async function pretended(store: Store, { id, attempt }: Run, output: readonly Sa
 async function takeAnyJob(store: Store) {
   const { jobs } = await store.list(EVERY_TENANT, { limit: 1, states: ['in_progress'] })
   for (const { id, attempt, owner, chunk } of jobs) {
-    const moved = owner === null ? undefined : await store.handBack({ id, attempt, owner, chunk })
+    const moved = owner === null ? undefined : await store.handBack({ id, attempt, boot: owner, chunk })
     const content = await store.findContent(EVERY_TENANT, id)
     if (moved) return [{ ...moved, request: content?.request }]
   }

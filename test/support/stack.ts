@@ -2,13 +2,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
-import { startCode } from '#services/code/code.ts'
-import { startEmbeddings } from '#services/embeddings/embeddings.ts'
-import { startInference } from '#services/inference/inference.ts'
 import { startIngress } from '#services/ingress/ingress.ts'
 import type { SocketBounds } from '#services/ingress/ws/bounds.ts'
-import { startScheduler } from '#services/scheduler/scheduler.ts'
-import { startTranscription } from '#services/transcription/transcription.ts'
+import { ROLES, SERVICES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { openLog } from '#shared/log/log.ts'
@@ -71,11 +67,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     throw error
   }
   const ports = await openPorts(config, log, 'test', true, onFatal, options.sandboxes ?? [])
-  const inference = await startInference(ports)
-  const embeddings = await startEmbeddings(ports)
-  const transcription = await startTranscription(ports)
-  const code = await startCode(ports)
-  const scheduler = await startScheduler(ports)
+  const services = [portsService(ports)]
+  for (const role of ROLES) if (role !== 'ingress') services.push(await SERVICES[role].start(ports))
   const ingress = await startIngress(ports, options.sockets)
   const url = `http://127.0.0.1:${ingress.port}`
   const request = (method: string, path: string, init: RequestInit = {}, body?: unknown) => {
@@ -90,7 +83,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     post: (path, body, init) => request('POST', path, init, body),
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
-      await stopAll([portsService(ports), inference, embeddings, transcription, code, scheduler, ingress], 1_000, log)
+      await stopAll([...services, ingress], 1_000, log)
       await rm(dataDir, { recursive: true, force: true })
     },
   }

@@ -1,4 +1,4 @@
-import type { PoolName } from '#schemas/job.ts'
+import { POOLS, type PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -7,13 +7,6 @@ import type { Caller } from './endpoint.ts'
 
 /** Pools whose work is that of models; code runs in a sandbox. */
 type ModelPool = Exclude<PoolName, 'code'>
-
-/** What models of a pool do, for people. */
-const WORK: Readonly<Record<ModelPool, string>> = {
-  inference: 'generate text',
-  embeddings: 'make embeddings',
-  transcription: 'transcribe audio',
-}
 
 /**
  * Finds a model for a caller, for the work of one pool.
@@ -34,7 +27,7 @@ export function getModel(
     throw new ServiceError('model_not_allowed', `This API key may not use the model '${model.id}'.`, { param: 'model' })
   }
   if (model.pool !== pool) {
-    const message = `The model '${model.id}' does not ${WORK[pool]}. GET /v1/models lists what each can do.`
+    const message = `The model '${model.id}' does not ${POOLS[pool]}. GET /v1/models lists what each can do.`
     throw new ServiceError('model_not_supported', message, { param: 'model' })
   }
   return model

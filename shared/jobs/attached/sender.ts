@@ -7,7 +7,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Work } from '#shared/jobs/work.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob } from './attached-job.ts'
-import { Turns } from './turns.ts'
+import { TenantTurns } from './turns.ts'
 
 /** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
 const ROOM_MIN = 4
@@ -27,7 +27,7 @@ export interface SenderOptions {
 /** Puts attached jobs on the queues of their pools, each in the turn of its tenant. Whoever made it closes it. */
 export class Sender {
   readonly #options: SenderOptions
-  readonly #turns = new Map<PoolName, Turns<AttachedJob>>()
+  readonly #turns = new Map<PoolName, TenantTurns<AttachedJob>>()
   readonly #withBlob = new Set<string>()
   readonly #timer: NodeJS.Timeout
 
@@ -116,11 +116,11 @@ export class Sender {
     clearInterval(this.#timer)
   }
 
-  #turnsOf(pool: PoolName): Turns<AttachedJob> {
+  #turnsOf(pool: PoolName): TenantTurns<AttachedJob> {
     const known = this.#turns.get(pool)
     if (known) return known
     const { broker, presence } = this.#options
-    const turns = new Turns<AttachedJob>({
+    const turns = new TenantTurns<AttachedJob>({
       slots: () => (broker.isReachable ? Math.max(ROOM_MIN, presence.slots(pool)) : undefined),
       capacityOf: (work) => presence.capacityOf(pool, work),
       isIdle: () => presence.freeSlots(pool) > 0,

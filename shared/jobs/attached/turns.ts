@@ -43,7 +43,7 @@ type Waiting<Job> = Map<string, Set<Job>>
  * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
  * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy.
  */
-export class Turns<Job extends TurnTaker> {
+export class TenantTurns<Job extends TurnTaker> {
   readonly #view: TurnsView
   /** What was let go and that no worker has, with the time of its turn; oldest first. */
   readonly #sent = new Map<Job, number>()

@@ -8,7 +8,7 @@ import type { RetryBudget } from '#shared/jobs/retry-budget.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Moved, NewEvent, Run, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, Moved, NewEvent, Store } from '#shared/store/store.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Output is committed in chunks of this time (docs/design.md, Commit before you speak). */
@@ -60,7 +60,7 @@ export class DurableRun implements AttemptSink {
    */
   onStop: (reason: 'cancelled' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
-  readonly #run: Omit<Run, 'chunk'>
+  readonly #run: Omit<HeldAttempt, 'chunk'>
   readonly #tries: number
   readonly #options: RunOptions
   readonly #kind: Kind
@@ -78,9 +78,9 @@ export class DurableRun implements AttemptSink {
   readonly #ending = new AbortController()
 
   /** @param moved The claim. */
-  constructor(job: JobEnvelope, kind: Kind, moved: Moved, owner: string, options: RunOptions) {
+  constructor(job: JobEnvelope, kind: Kind, moved: Moved, boot: string, options: RunOptions) {
     this.#job = job
-    this.#run = { id: job.id, attempt: job.attempt, owner }
+    this.#run = { id: job.id, attempt: job.attempt, boot }
     this.#tries = moved.job.tries
     this.#options = options
     this.#kind = kind
@@ -212,7 +212,7 @@ export class DurableRun implements AttemptSink {
     return this.#stream
   }
 
-  async #write(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+  async #write(move: (run: HeldAttempt) => Promise<Moved | undefined>): Promise<Moved | undefined> {
     if (this.#lost.signal.aborted) return undefined
     const moved = await this.#persist(move)
     if (moved) {
@@ -227,7 +227,7 @@ export class DurableRun implements AttemptSink {
   }
 
   /** Makes one write until the store has taken or refused it. @throws What is not an outage, or when the process ends */
-  async #persist(move: (run: Run) => Promise<Moved | undefined>): Promise<Moved | undefined> {
+  async #persist(move: (run: HeldAttempt) => Promise<Moved | undefined>): Promise<Moved | undefined> {
     const { signal } = this.#options
     const run = { ...this.#run, chunk: this.#chunk }
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {

@@ -248,7 +248,7 @@ export class DurableRuns {
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
     // Chunk 0: it is refused when the job has written, so it was ours and has ended meanwhile.
     const { store, boot } = this.#options
-    const moved = await store.handBack({ id, attempt, owner: boot, chunk: 0 })
+    const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
     this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
     this.dispatcher.publishEvents(moved.events)

@@ -34,7 +34,7 @@ export class Reporter {
   readonly #broker: Broker
   readonly #worker: string
   readonly #log: Log
-  readonly #outboxes = new Map<string, Outbox>()
+  readonly #outboxes = new Map<string, IngressOutbox>()
 
   constructor(broker: Broker, worker: string, log: Log) {
     this.#broker = broker
@@ -46,7 +46,7 @@ export class Reporter {
   open(job: ReportedJob, merge: MergeDeltas): AttemptEvents {
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
-      outbox = new Outbox((events) => this.#send(job.reply, events))
+      outbox = new IngressOutbox((events) => this.#send(job.reply, events))
       this.#outboxes.set(job.reply.boot, outbox)
     }
     return new AttemptEvents(job, merge, outbox)
@@ -79,14 +79,14 @@ export class AttemptEvents implements AttemptSink {
   readonly canRestart = false
   readonly #job: ReportedJob
   readonly #merge: MergeDeltas
-  readonly #outbox: Outbox
+  readonly #outbox: IngressOutbox
   #seq = 0
   /** Why the broker would not take an event: the attempt has failed, and says no more. */
   #refusal: ServiceError | undefined
   /** The delta event that still waits to be sent: more deltas join it. */
   #waiting: DeltaBuffer | undefined
 
-  constructor(job: ReportedJob, merge: MergeDeltas, outbox: Outbox) {
+  constructor(job: ReportedJob, merge: MergeDeltas, outbox: IngressOutbox) {
     this.#job = job
     this.#merge = merge
     this.#outbox = outbox
@@ -180,7 +180,7 @@ interface WrittenEvent {
 }
 
 /** What waits for one ingress. Events are made when they are sent, so that deltas may join them until then. */
-class Outbox {
+class IngressOutbox {
   readonly #send: (events: readonly WrittenEvent[]) => Promise<void>
   #pending: WaitingEvent[] = []
   #bytes = 0

@@ -7,6 +7,7 @@ import {
   type Depth,
   type Dispatch,
   EVERY_TENANT,
+  type HeldAttempt,
   type IdempotencyKey,
   type ListQuery,
   type Moved,
@@ -17,16 +18,16 @@ import {
   type Purged,
   type QueuedOf,
   type ReapPolicy,
-  type Run,
   type Scope,
   type Store,
 } from '#shared/store/store.ts'
+import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { keyParams, newJobParams } from './new-job-params.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type Row, type SqlDatabase } from './sql.ts'
+import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
@@ -39,10 +40,6 @@ const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran th
 const JOBS_MAX = 50
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
-/** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
-const LOOK = 100
-const PUT_OFF_MAX = 30
-
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly #db: SqlDatabase
@@ -78,41 +75,44 @@ export class SqlStore implements Store {
     return found ? { outcome: 'exists', job: found } : { outcome: 'conflict', jobId }
   }
 
-  async claim(id: string, owner: string): Promise<Moved | undefined> {
-    return await this.#moveOne(moves.CLAIM, { id, owner })
+  async claim(id: string, boot: string): Promise<Moved | undefined> {
+    return await this.#moveOne(moves.CLAIM, { id, owner: boot })
   }
 
-  async claimNext(of: QueuedOf, owner: string, limit: number): Promise<Dispatch[]> {
+  async claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]> {
     const { pool, kind, model, priority } = of
-    const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, owner, limit }, [])
+    const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, owner: boot, limit }, [])
     // The order in which rows were changed is the database's.
     return rows.map(dispatchOf).toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
   }
 
-  async append(run: Run, output: readonly NewEvent[]): Promise<Moved | undefined> {
+  async append(run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined> {
     const progress = output.findLast(({ type }) => type === 'job.progress')?.data
     return await this.#write(moves.APPEND, run, { progress: jsonText(progress) }, output)
   }
 
-  async complete(run: Run, end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] }) {
+  async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] }) {
     const params = { result: jsonText(end.result), usage: jsonText(end.usage) }
     return await this.#write(moves.COMPLETE, run, params, end.output)
   }
 
-  async fail(run: Run, end: { error: ErrorBody; output?: readonly NewEvent[] }) {
+  async fail(run: HeldAttempt, end: { error: ErrorBody; output?: readonly NewEvent[] }) {
     return await this.#write(moves.FAIL, run, { error: jsonText(end.error) }, end.output)
   }
 
-  async retry(run: Run, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] }) {
+  async retry(
+    run: HeldAttempt,
+    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] },
+  ) {
     const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
     return await this.#write(moves.RETRY, run, params, end.output)
   }
 
-  async handBack(run: Run, output?: readonly NewEvent[]) {
+  async handBack(run: HeldAttempt, output?: readonly NewEvent[]) {
     return await this.#write(moves.HAND_BACK, run, {}, output)
   }
 
-  async honourCancel(run: Run, output?: readonly NewEvent[]) {
+  async honourCancel(run: HeldAttempt, output?: readonly NewEvent[]) {
     return await this.#write(moves.HONOUR_CANCEL, run, {}, output)
   }
 
@@ -146,9 +146,9 @@ export class SqlStore implements Store {
     return (await this.#sweep(moves.EXPIRE, {}, limit)).map((row) => movedOf(row, [], false))
   }
 
-  async reap(holder: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]> {
+  async reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]> {
     const params = {
-      holder,
+      holder: boot,
       crashes_max: policy.crashesMax,
       cancel_grace_ms: policy.cancelGraceMs,
       deadline_grace_ms: policy.deadlineGraceMs,
@@ -206,40 +206,20 @@ export class SqlStore implements Store {
     await this.#db.run(statements.GOODBYE, { boot })
   }
 
-  async holdLease(name: string, holder: string, leaseMs: number): Promise<boolean> {
-    return (await this.#db.run(statements.HOLD_LEASE, { name, holder, lease_ms: leaseMs })).length > 0
+  async holdLease(name: string, boot: string, leaseMs: number): Promise<boolean> {
+    return (await this.#db.run(statements.HOLD_LEASE, { name, holder: boot, lease_ms: leaseMs })).length > 0
   }
 
-  async releaseLease(name: string, holder: string): Promise<void> {
-    await this.#db.run(statements.RELEASE_LEASE, { name, holder })
+  async releaseLease(name: string, boot: string): Promise<void> {
+    await this.#db.run(statements.RELEASE_LEASE, { name, holder: boot })
   }
 
   async takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
-    const taken: Row[] = []
-    const look = Math.max(LOOK, limit)
-    for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
-      const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
-      taken.push(...(await this.#db.pick(statements.takeDeliveries, params)))
-      if (taken.length === limit) break
-      // Fewer than were looked at: the rest of them, if there is any, is due to others.
-      if ((await this.#db.pick(statements.putOffDeliveries, { look })).length < look) break
-    }
-    return taken.map(deliveryOf)
+    return await takeDeliveries(this.#db, limit, leaseMs)
   }
 
   async recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean> {
-    const params = {
-      id,
-      tries,
-      state: outcome.state,
-      status: outcome.status ?? null,
-      error: outcome.state === 'delivered' ? null : outcome.error,
-      retry_in_ms: outcome.state === 'pending' ? Math.ceil(outcome.retryInMs) : 0,
-    }
-    const [row] = await this.#db.run(statements.RECORD_DELIVERY, params)
-    if (row && outcome.state !== 'pending')
-      await this.#db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
-    return row !== undefined
+    return await recordDelivery(this.#db, id, tries, outcome)
   }
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {
@@ -285,8 +265,13 @@ export class SqlStore implements Store {
   }
 
   /** A write of the owner, that may be made again when its answer was lost. */
-  async #write(move: moves.Move, run: Run, more: Params, output: readonly NewEvent[] = []): Promise<Moved | undefined> {
-    const { id, attempt, owner, chunk } = run
+  async #write(
+    move: moves.Move,
+    run: HeldAttempt,
+    more: Params,
+    output: readonly NewEvent[] = [],
+  ): Promise<Moved | undefined> {
+    const { id, attempt, boot: owner, chunk } = run
     const has_output = output.some(({ type }) => type === 'job.output.delta')
     const params = { id, attempt, owner, chunk, has_output, count: output.length, ...more }
     const [row] = await this.#db.move(move, params, output)
@@ -294,8 +279,8 @@ export class SqlStore implements Store {
     return await this.#findWritten(move, run, output)
   }
 
-  async #findWritten(move: moves.Move, run: Run, output: readonly NewEvent[]): Promise<Moved | undefined> {
-    const { id, attempt, owner, chunk } = run
+  async #findWritten(move: moves.Move, run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined> {
+    const { id, attempt, boot: owner, chunk } = run
     const events = (await this.#db.run(statements.FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
     const own = events.slice(output.length)
     const isSame =

@@ -5,7 +5,7 @@ import { describe, expect, inject, it, vi } from 'vitest'
 import { childJobId, firstJobId, newJobId } from '#shared/store/job-id.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
-import type { Run, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, Store } from '#shared/store/store.ts'
 import {
   alive,
   claimed,
@@ -150,7 +150,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const run = await running(store)
-    await store.goodbye(run.owner)
+    await store.goodbye(run.boot)
     await store.holdLease('reaper', 'scheduler', 5_000)
     const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }
     await database.query('BEGIN')
@@ -345,7 +345,7 @@ function submitSteadily(store: Store, accepted: string[]) {
 }
 
 /** Appends numbers to a run, each again until it is answered. `stop` gives them. */
-function appendSteadily(store: Store, run: Run) {
+function appendSteadily(store: Store, run: HeldAttempt) {
   const numbers: number[] = []
   let isStopped = false
   const append = async () => {

@@ -10,10 +10,10 @@ import type { PoolName } from '#schemas/job.ts'
 import { childJobId, newJobId } from '#shared/store/job-id.ts'
 import {
   EVERY_TENANT,
+  type HeldAttempt,
   type IdempotencyKey,
   type NewJob,
   REAPER_LEASE,
-  type Run,
   type Store,
 } from '#shared/store/store.ts'
 import {
@@ -39,7 +39,7 @@ const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 5_000 }
 const KEY: IdempotencyKey = { scope: 'POST /v1/jobs', key: 'k', fingerprint: 'f', keepMs: 24 * HOUR_MS }
 const TENANT = 'key_a'
 const delta = (text: string) => ({ type: 'job.output.delta' as const, data: { text } })
-const next = (run: Run): Run => ({ ...run, chunk: run.chunk + 1 })
+const next = (run: HeldAttempt): HeldAttempt => ({ ...run, chunk: run.chunk + 1 })
 
 describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   let database: TestDatabase
@@ -76,8 +76,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     return requests
   }
   /** Loses the worker of a run and reaps it. */
-  async function lose(run: Run) {
-    await store.goodbye(run.owner)
+  async function lose(run: HeldAttempt) {
+    await store.goodbye(run.boot)
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
     return (await reap()).find(({ job: { id } }) => id === run.id)
   }
@@ -177,7 +177,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await Promise.all(given.filter((_, i) => isCancelled(i)).map(({ id }) => store.cancel(TENANT, id)))
       // Each is claimed twice: one of the two is refused, or both are.
       const claims = await Promise.all([...given, ...given].map(({ id }) => store.claim(id, owner)))
-      const runs = given.map(({ id }) => ({ id, attempt: 1, owner, chunk: 0 }))
+      const runs = given.map(({ id }) => ({ id, attempt: 1, boot: owner, chunk: 0 }))
       for (const [i, { id }] of given.entries()) {
         const won = [claims[i], claims[i + given.length]].filter((claim) => claim !== undefined)
         expect(won.map(({ job }) => job.id)).toEqual(isCancelled(i) ? [] : [id])
@@ -306,7 +306,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       const rest = await store.claimNext(OF, boot, 3)
       expect(rest.map(({ job: { id } }) => id)).toEqual(ids.slice(3))
       expect(await store.claimNext(OF, boot, 3)).toEqual([])
-      const run = { id: ids[0] ?? '', attempt: 1, owner: boot, chunk: 0 }
+      const run = { id: ids[0] ?? '', attempt: 1, boot, chunk: 0 }
       expect((await store.complete(run, { result: null }))?.job.state).toBe('completed')
     })
 
@@ -394,7 +394,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    const WRITES: [string, (run: Run) => Promise<unknown>][] = [
+    const WRITES: [string, (run: HeldAttempt) => Promise<unknown>][] = [
       ['append', (run) => store.append(run, [delta('late')])],
       ['complete', (run) => store.complete(run, { result: 'late' })],
       ['fail', (run) => store.fail(run, { error: ERROR })],
@@ -404,13 +404,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     ]
     it.each(WRITES)('cannot %s once its attempt is lost, nor as another, nor after the end', async (_, write) => {
       const run = await running(store)
-      expect(await write({ ...run, owner: await alive(store) })).toBeUndefined()
+      expect(await write({ ...run, boot: await alive(store) })).toBeUndefined()
       expect(await write({ ...run, attempt: 2 })).toBeUndefined()
       expect(await write({ ...run, chunk: 1 })).toBeUndefined()
       await lose(run)
       expect(await write(run)).toBeUndefined()
       // The same process may claim it again: the attempt tells its runs apart.
-      const again = await claimed(store, run.id, await alive(store, run.owner))
+      const again = await claimed(store, run.id, await alive(store, run.boot))
       await store.cancel(TENANT, run.id)
       expect(await write(run)).toBeUndefined()
       await store.complete(again, { result: 'good' })
@@ -510,7 +510,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         events: [{ seq: 3, type: 'job.cancelling' }],
       })
       expect(await store.cancel(TENANT, run.id)).toBeUndefined()
-      const process = { boot: run.owner, role: 'inference', slots: 1, version: 't', draining: false, leaseMs: LEASE_MS }
+      const process = { boot: run.boot, role: 'inference', slots: 1, version: 't', draining: false, leaseMs: LEASE_MS }
       expect(await store.renew(process)).toEqual([{ id: run.id, attempt: 1, isCancelRequested: true }])
       expect((await store.honourCancel(run, [delta('x')]))?.job).toMatchObject({ state: 'cancelled', last_seq: 5 })
       expect(await store.renew(process)).toEqual([])
@@ -524,8 +524,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
 
     it.each([
-      ['retry', (run: Run) => store.retry(run, { error: ERROR, delayMs: 0 })],
-      ['hand back', (run: Run) => store.handBack(run)],
+      ['retry', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
+      ['hand back', (run: HeldAttempt) => store.handBack(run)],
       ['loss', lose],
     ] as const)('wins over the way back to the queue: %s', async (_, goBack) => {
       const run = await running(store)
@@ -538,10 +538,10 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
     it('is forced when the owner does not honour it in time', async () => {
       const run = await running(store)
-      await watch(run.owner)
+      await watch(run.boot)
       await store.cancel(TENANT, run.id)
       await database.advance(4_000)
-      await alive(store, run.owner)
+      await alive(store, run.boot)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])
       expect(await reap('scheduler', { ...POLICY, cancelGraceMs: 4_000 })).toMatchObject([
@@ -569,22 +569,22 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
     it('leaves the jobs of live processes alone', async () => {
       const run = await running(store)
-      await watch(run.owner)
+      await watch(run.boot)
       expect(await reap()).toEqual([])
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
     })
 
     it('waits for one whole lease after it could not be heard, as after an outage of the store', async () => {
       const run = await running(store)
-      await watch(run.owner)
+      await watch(run.boot)
       // The store is away: neither leases nor the reaper's own are renewed.
       await database.advance(LEASE_MS + 5_000)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])
-      await alive(store, run.owner)
+      await alive(store, run.boot)
       for (let waited = 0; waited < LEASE_MS; waited += 3_000) {
         await database.advance(3_000)
-        await alive(store, run.owner)
+        await alive(store, run.boot)
         await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
         expect(await reap()).toEqual([])
       }
@@ -624,7 +624,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       for (let lapse = 1; lapse <= 4; lapse++) {
         const run = await claimed(store, given.id, await alive(store))
         expect((await lose(run))?.job).toMatchObject({ state: 'queued', crashes: 1 })
-        await alive(store, run.owner)
+        await alive(store, run.boot)
         expect(await job(given.id)).toMatchObject({ state: 'queued', crashes: 0, attempt: lapse })
       }
     })
@@ -650,13 +650,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
     it('fails a job that runs past its deadline and the grace, not earlier', async () => {
       const run = await running(store, { deadlineInMs: 10_000 })
-      await watch(run.owner)
+      await watch(run.boot)
       await database.advance(2_000)
-      await alive(store, run.owner)
+      await alive(store, run.boot)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])
       await database.advance(4_000)
-      await alive(store, run.owner)
+      await alive(store, run.boot)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toMatchObject([{ job: { state: 'failed', error: { code: 'timeout' }, crashes: 0 } }])
     })

@@ -35,7 +35,7 @@ async function writeOne(): Promise<void> {
   })
   print(`created ${id}`)
   const claim = await store.claim(id, owner)
-  const run = { id, attempt: claim?.job.attempt ?? 0, owner }
+  const run = { id, attempt: claim?.job.attempt ?? 0, boot: owner }
   for (let chunk = 0; chunk < 3; chunk++) {
     const moved = await store.append({ ...run, chunk }, [{ type: 'job.output.delta', data: chunk }])
     print(`appended ${id} ${moved?.job.last_seq}`)

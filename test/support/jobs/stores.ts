@@ -7,7 +7,7 @@ import { newId } from '#shared/id.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import type { NewJob, Run, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, NewJob, Store } from '#shared/store/store.ts'
 
 export const HOUR_MS = 3_600_000
 export const LEASE_MS = 9_000
@@ -107,15 +107,15 @@ export async function alive(store: Store, boot = newId('boot_'), leaseMs = LEASE
 }
 
 /** A job that a live process has claimed. */
-export async function running(store: Store, changes: Partial<NewJob> = {}, owner?: string): Promise<Run> {
+export async function running(store: Store, changes: Partial<NewJob> = {}, owner?: string): Promise<HeldAttempt> {
   const job = newJob(changes)
   await store.create(job)
   return await claimed(store, job.id, owner ?? (await alive(store)))
 }
 
 /** Claims a job that must be there to be claimed. */
-export async function claimed(store: Store, id: string, owner: string): Promise<Run> {
+export async function claimed(store: Store, id: string, owner: string): Promise<HeldAttempt> {
   const moved = await store.claim(id, owner)
   if (!moved) throw new Error(`${id} could not be claimed`)
-  return { id, attempt: moved.job.attempt, owner, chunk: 0 }
+  return { id, attempt: moved.job.attempt, boot: owner, chunk: 0 }
 }

@@ -1,5 +1,5 @@
 import { newId } from '#shared/id.ts'
-import { EVERY_TENANT, type ListQuery, REAPER_LEASE, type Run, type Store } from '#shared/store/store.ts'
+import { EVERY_TENANT, type HeldAttempt, type ListQuery, REAPER_LEASE, type Store } from '#shared/store/store.ts'
 import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
@@ -21,7 +21,7 @@ export async function useStore(store: Store, layout: Layout): Promise<void> {
 
 async function moveJobs(store: Store): Promise<void> {
   const owner = await alive(store, newId('boot_'))
-  const run = async (changes = {}): Promise<Run> => {
+  const run = async (changes = {}): Promise<HeldAttempt> => {
     const job = newJob(changes)
     await store.create(job)
     return await claimed(store, job.id, owner)

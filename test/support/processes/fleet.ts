@@ -3,6 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
+import type { Role } from '#services/services.ts'
 import { newId } from '#shared/id.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 
@@ -31,11 +32,7 @@ export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'
 export interface Fleet extends AsyncDisposable {
   readonly dataDir: string
   /** @param tree Of which version; default: this one. */
-  start(
-    role: 'ingress' | 'inference' | 'embeddings' | 'transcription' | 'code' | 'scheduler',
-    settings?: Record<string, string>,
-    tree?: string,
-  ): Promise<RoleProcess>
+  start(role: Role, settings?: Record<string, string>, tree?: string): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
   post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
 }

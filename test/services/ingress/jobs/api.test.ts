@@ -1,7 +1,7 @@
 import OpenAI from 'openai'
 import { describe, expect, inject, it, test } from 'vitest'
 import { newJobId } from '#shared/store/job-id.ts'
-import type { Run, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, Store } from '#shared/store/store.ts'
 import {
   CHAT,
   CHAT_KEY,
@@ -551,7 +551,7 @@ function slowToCancel(store: Store, heard: Promise<void>): Store {
   return new Proxy(store, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown
-      if (name === 'honourCancel') return (run: Run) => heard.then(() => target.honourCancel(run))
+      if (name === 'honourCancel') return (run: HeldAttempt) => heard.then(() => target.honourCancel(run))
       return typeof value === 'function' ? value.bind(target) : value
     },
   })

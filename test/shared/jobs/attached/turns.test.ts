@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Turns } from '#shared/jobs/attached/turns.ts'
+import { TenantTurns } from '#shared/jobs/attached/turns.ts'
 
 interface Waiter {
   readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
   readonly name: string
 }
 
-let turns: Turns<Waiter>
+let turns: TenantTurns<Waiter>
 let room: number | undefined
 let isIdle: boolean
 /** By model. */
@@ -17,7 +17,7 @@ beforeEach(() => {
   isIdle = false
   capacities = new Map()
   const capacityOf = ({ model }: { model: string }) => capacities.get(model)
-  turns = new Turns<Waiter>({ slots: () => room, capacityOf, isIdle: () => isIdle })
+  turns = new TenantTurns<Waiter>({ slots: () => room, capacityOf, isIdle: () => isIdle })
 })
 afterEach(() => {
   vi.useRealTimers()

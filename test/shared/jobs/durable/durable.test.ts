@@ -240,7 +240,7 @@ describe('a cancel', () => {
     const id = created.outcome === 'created' ? created.job.id : ''
     await expect(jobs.cancel('key_2', id)).rejects.toMatchObject({ code: 'job_not_found' })
     await run(id)
-    await store.complete({ id, attempt: 1, owner: BOOT, chunk: 0 }, { result: null })
+    await store.complete({ id, attempt: 1, boot: BOOT, chunk: 0 }, { result: null })
     await expect(jobs.cancel(TENANT, id)).rejects.toMatchObject({ code: 'job_already_finished' })
   })
 })

@@ -10,7 +10,7 @@ import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import type { NewEvent, Run, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, NewEvent, Store } from '#shared/store/store.ts'
 import { VirtualClock } from '../../../simulation/clock.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
 import { openBroker, type Said, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
@@ -79,7 +79,7 @@ function fateful(fates: Fate[], sent: Sent[], writeMs: () => number = () => 0): 
       const value = Reflect.get(target, name) as unknown
       if (typeof value !== 'function') return value
       if (!names.has(String(name))) return value.bind(target)
-      return async (run: Run, more: readonly NewEvent[] | { output?: readonly NewEvent[] } = []) => {
+      return async (run: HeldAttempt, more: readonly NewEvent[] | { output?: readonly NewEvent[] } = []) => {
         const output = Array.isArray(more) ? more : ((more as { output?: readonly NewEvent[] }).output ?? [])
         const fate = fates.shift() ?? 'well'
         sent.push({ chunk: run.chunk, text: textOfOutput(output), isAnswered: fate === 'well', atMs: clock.nowMs })
@@ -205,7 +205,7 @@ describe('a durable run', () => {
   it('stops when the job is no longer its own, and writes nothing more', async () => {
     const sent: Sent[] = []
     const { run, id, lost } = await claim(fateful([], sent))
-    await passing(store.handBack({ id, attempt: 1, owner: BOOT, chunk: 0 }))
+    await passing(store.handBack({ id, attempt: 1, boot: BOOT, chunk: 0 }))
     void run.delta({ text: 'a' })
     await pass(0)
     expect(lost).toEqual(['lost'])

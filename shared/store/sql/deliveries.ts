@@ -1,0 +1,43 @@
+import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DeliveryOutcome } from '#shared/store/store.ts'
+import { deliveryOf } from './rows.ts'
+import type { Row, SqlDatabase } from './sql.ts'
+import * as statements from './statements.ts'
+
+/** Due messages looked at in one statement, and statements of one call that put off what waits for others. */
+const LOOK = 100
+const PUT_OFF_MAX = 30
+
+/** See {@link Webhooks.takeDeliveries}. */
+export async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
+  const taken: Row[] = []
+  const look = Math.max(LOOK, limit)
+  for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
+    const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
+    taken.push(...(await db.pick(statements.takeDeliveries, params)))
+    if (taken.length === limit) break
+    // Fewer than were looked at: the rest of them, if there is any, is due to others.
+    if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
+  }
+  return taken.map(deliveryOf)
+}
+
+/** See {@link Webhooks.recordDelivery}. */
+export async function recordDelivery(
+  db: SqlDatabase,
+  id: string,
+  tries: number,
+  outcome: DeliveryOutcome,
+): Promise<boolean> {
+  const isPending = outcome.state === 'pending'
+  const [row] = await db.run(statements.RECORD_DELIVERY, {
+    id,
+    tries,
+    state: outcome.state,
+    status: outcome.status ?? null,
+    error: outcome.state === 'delivered' ? null : outcome.error,
+    retry_in_ms: isPending ? Math.ceil(outcome.retryInMs) : 0,
+  })
+  if (row && !isPending) await db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
+  return row !== undefined
+}

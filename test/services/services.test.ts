@@ -1,0 +1,18 @@
+import { readFile } from 'node:fs/promises'
+import { describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { PoolName } from '#schemas/job.ts'
+import { ROLES } from '#services/services.ts'
+
+describe('the table of services', () => {
+  it('has a process of its own for each role in the fleet of docker-compose.yml', async () => {
+    const fleet = parse(await readFile('docker-compose.yml', 'utf8')) as { services: Record<string, unknown> }
+    const commands = Object.values(fleet.services).flatMap((service) => (service as { command?: string[] }).command)
+    expect(commands).toEqual(expect.arrayContaining(ROLES))
+  })
+
+  it('has a setting for the slots of each pool, listed in .env.example', async () => {
+    const listed = await readFile('.env.example', 'utf8')
+    for (const pool of PoolName.options) expect(listed).toContain(`${pool.toUpperCase()}_SLOTS=`)
+  })
+})
