@@ -1,6 +1,5 @@
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
-import type { z } from 'zod'
 import { problemText } from './problem.ts'
 import { SECRETS, Settings } from './settings.ts'
 
@@ -42,13 +41,17 @@ export function loadConfig(): Config {
 
 /** {@link loadConfig} over any set of variables. An empty value counts as unset. @throws ConfigError */
 export function parseConfig(env: Record<string, string | undefined>) {
-  const s = settingsOf(env)
+  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
+  const parsed = Settings.safeParse(given)
+  if (!parsed.success) {
+    const isSecret = ({ path }: { path: PropertyKey[] }) => SECRETS.has(path.join('.'))
+    throw new ConfigError(parsed.error.issues.map((issue) => problemText(issue, given, isSecret(issue))))
+  }
+  const s = parsed.data
   const dataDir = resolve(s.DATA_DIR)
   return Object.freeze({
+    ...namedOf(s),
     env,
-    host: s.HOST,
-    port: s.PORT,
-    metricsPort: s.METRICS_PORT,
     dataDir,
     apiKey: s.SLUICE_API_KEY,
     modelsFile: resolve(s.MODELS_FILE),
@@ -56,56 +59,22 @@ export function parseConfig(env: Record<string, string | undefined>) {
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
     kafka: kafkaOf(s),
-    databaseUrl: s.DATABASE_URL,
-    databaseConnections: s.DATABASE_CONNECTIONS,
-    jobDeadlineMs: s.JOB_DEADLINE_MS,
-    jobDeadlineMaxMs: s.JOB_DEADLINE_MAX_MS,
-    jobRetentionMs: s.JOB_RETENTION_MS,
-    jobLeaseMs: s.JOB_LEASE_MS,
-    durableJobsMax: s.DURABLE_JOBS_MAX,
-    webhookSecret: s.WEBHOOK_SECRET,
-    webhookAllowPrivate: s.WEBHOOK_ALLOW_PRIVATE,
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
-    inferenceSlots: s.INFERENCE_SLOTS,
-    embeddingsSlots: s.EMBEDDINGS_SLOTS,
-    transcriptionSlots: s.TRANSCRIPTION_SLOTS,
-    codeSlots: s.CODE_SLOTS,
-    codeSecondsMax: s.CODE_SECONDS_MAX,
-    codeRunsPerUser: s.CODE_RUNS_PER_USER,
-    sandbox: s.SANDBOX,
-    sandboxRuntime: s.SANDBOX_RUNTIME,
-    sandboxImage: s.SANDBOX_IMAGE,
     sandboxDir: resolve(dataDir, 'sandbox'),
-    audioBytesMax: s.AUDIO_BYTES_MAX,
-    audioSecondsMax: s.AUDIO_SECONDS_MAX,
-    audioSecondsPerKey: s.AUDIO_SECONDS_PER_KEY,
-    requestTimeoutMs: s.REQUEST_TIMEOUT_MS,
-    startTimeoutMs: s.START_TIMEOUT_MS,
-    workerSilentMs: s.WORKER_SILENT_MS,
-    workerLostMs: s.WORKER_LOST_MS,
-    drainMs: s.DRAIN_MS,
-    jobsMax: s.JOBS_MAX,
-    bodyBytesMax: s.BODY_BYTES_MAX,
-    bodyBudgetBytes: s.BODY_BUDGET_BYTES,
-    bodyStallMs: s.BODY_STALL_MS,
-    slowReaderMs: s.SLOW_READER_MS,
     requestsPerMinute: s.RATE_LIMIT_REQUESTS,
     tokensPerMinute: s.RATE_LIMIT_TOKENS,
-    runningMaxPerKey: s.RUNNING_MAX_PER_KEY,
-    followsMaxPerKey: s.FOLLOWS_MAX_PER_KEY,
-    strictTurns: s.STRICT_TURNS,
-    remoteImages: s.REMOTE_IMAGES,
-    contentFilter: s.CONTENT_FILTER,
-    logLevel: s.LOG_LEVEL,
   })
 }
 
-function settingsOf(env: Record<string, string | undefined>): Settings {
-  const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
-  const parsed = Settings.safeParse(given)
-  if (parsed.success) return parsed.data
-  const isSecret = ({ path }: z.core.$ZodIssue) => SECRETS.has(path.join('.'))
-  throw new ConfigError(parsed.error.issues.map((issue) => problemText(issue, given, isSecret(issue))))
+/** The name of a setting in code: `JOB_LEASE_MS` is `jobLeaseMs`. */
+type CamelCase<Name extends string> = Name extends `${infer Word}_${infer Rest}`
+  ? `${Lowercase<Word>}${Capitalize<CamelCase<Rest>>}`
+  : Lowercase<Name>
+type Named = { readonly [Name in keyof Settings as CamelCase<Name>]: Settings[Name] }
+
+function namedOf(settings: Settings): Named {
+  const camelCase = (name: string) => name.toLowerCase().replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase())
+  return Object.fromEntries(Object.entries(settings).map(([name, value]) => [camelCase(name), value])) as Named
 }
 
 /** Where a service that listens there is reached from this machine. */

@@ -45,26 +45,23 @@ export interface JobMoves {
   /** The same for the oldest jobs of one model, at most `limit`; gives what it takes to run them. */
   claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]>
   /** Records output and progress of a run, numbered. */
-  append(run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined>
+  append(run: HeldAttempt, output: Output): Promise<Moved | undefined>
   /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
-  complete(
-    run: HeldAttempt,
-    end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] },
-  ): Promise<Moved | undefined>
+  complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }): Promise<Moved | undefined>
   /** in_progress → failed. */
-  fail(run: HeldAttempt, end: { error: ErrorBody; output?: readonly NewEvent[] }): Promise<Moved | undefined>
+  fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }): Promise<Moved | undefined>
   /**
    * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
    * for.
    */
   retry(
     run: HeldAttempt,
-    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] },
+    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<Moved | undefined>
   /** in_progress → queued on drain, to be published; no try used up; → cancelled when a cancel was asked for. */
-  handBack(run: HeldAttempt, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */
-  honourCancel(run: HeldAttempt, output?: readonly NewEvent[]): Promise<Moved | undefined>
+  honourCancel(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
   /** queued, scheduled → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
   cancel(scope: Scope, id: string): Promise<Moved | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
@@ -213,11 +210,14 @@ export interface Dispatch extends Moved {
   readonly request: unknown
 }
 
-/** Output of a run. A `job.progress` also becomes the progress of the job. */
+/** A piece of the output of a run. A `job.progress` also becomes the progress of the job. */
 export interface NewEvent {
   readonly type: 'job.output.delta' | 'job.progress'
   readonly data: unknown
 }
+
+/** What a run puts out in one write, in order. */
+export type Output = readonly NewEvent[]
 
 /** When {@link Sweeps.reap} takes a job from its owner, and when it gives the job up. */
 export interface ReapPolicy {

@@ -6,7 +6,7 @@ import type { Move } from '#shared/store/sql/moves.ts'
 import type { MovedRow, Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
-import type { NewEvent, Store } from '#shared/store/store.ts'
+import type { Output, Store } from '#shared/store/store.ts'
 import { PostgresConnection } from './connection.ts'
 import { Groups, type Item } from './groups.ts'
 import { migrate, type OnProgress } from './migrate.ts'
@@ -71,7 +71,7 @@ class PostgresDatabase implements SqlDatabase {
     return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 
-  async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
+  async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
     if (move.pick) return (await this.run(sweepStatement(move), params)) as MovedRow[]
     const texts = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
     return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output: texts })

@@ -11,8 +11,8 @@ import {
   type IdempotencyKey,
   type ListQuery,
   type Moved,
-  type NewEvent,
   type NewJob,
+  type Output,
   type OwnedJob,
   type ProcessLease,
   type Purged,
@@ -86,33 +86,30 @@ export class SqlStore implements Store {
     return rows.map(dispatchOf).toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
   }
 
-  async append(run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined> {
+  async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {
     const progress = output.findLast(({ type }) => type === 'job.progress')?.data
     return await this.#write(moves.APPEND, run, { progress: jsonText(progress) }, output)
   }
 
-  async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: readonly NewEvent[] }) {
+  async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }) {
     const params = { result: jsonText(end.result), usage: jsonText(end.usage) }
     return await this.#write(moves.COMPLETE, run, params, end.output)
   }
 
-  async fail(run: HeldAttempt, end: { error: ErrorBody; output?: readonly NewEvent[] }) {
+  async fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }) {
     return await this.#write(moves.FAIL, run, { error: jsonText(end.error) }, end.output)
   }
 
-  async retry(
-    run: HeldAttempt,
-    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: readonly NewEvent[] },
-  ) {
+  async retry(run: HeldAttempt, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output }) {
     const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
     return await this.#write(moves.RETRY, run, params, end.output)
   }
 
-  async handBack(run: HeldAttempt, output?: readonly NewEvent[]) {
+  async handBack(run: HeldAttempt, output?: Output) {
     return await this.#write(moves.HAND_BACK, run, {}, output)
   }
 
-  async honourCancel(run: HeldAttempt, output?: readonly NewEvent[]) {
+  async honourCancel(run: HeldAttempt, output?: Output) {
     return await this.#write(moves.HONOUR_CANCEL, run, {}, output)
   }
 
@@ -265,12 +262,7 @@ export class SqlStore implements Store {
   }
 
   /** A write of the owner, that may be made again when its answer was lost. */
-  async #write(
-    move: moves.Move,
-    run: HeldAttempt,
-    more: Params,
-    output: readonly NewEvent[] = [],
-  ): Promise<Moved | undefined> {
+  async #write(move: moves.Move, run: HeldAttempt, more: Params, output: Output = []): Promise<Moved | undefined> {
     const { id, attempt, boot: owner, chunk } = run
     const has_output = output.some(({ type }) => type === 'job.output.delta')
     const params = { id, attempt, owner, chunk, has_output, count: output.length, ...more }
@@ -279,7 +271,7 @@ export class SqlStore implements Store {
     return await this.#findWritten(move, run, output)
   }
 
-  async #findWritten(move: moves.Move, run: HeldAttempt, output: readonly NewEvent[]): Promise<Moved | undefined> {
+  async #findWritten(move: moves.Move, run: HeldAttempt, output: Output): Promise<Moved | undefined> {
     const { id, attempt, boot: owner, chunk } = run
     const events = (await this.#db.run(statements.FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
     const own = events.slice(output.length)
@@ -297,7 +289,7 @@ function tenantOf(scope: Scope): string | null {
   return scope === EVERY_TENANT ? null : scope
 }
 
-function movedOf(row: MovedRow, output: readonly NewEvent[], isOwners: boolean): Moved {
+function movedOf(row: MovedRow, output: Output, isOwners: boolean): Moved {
   return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
 }
 

@@ -1,5 +1,5 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
-import type { NewEvent } from '#shared/store/store.ts'
+import type { Output } from '#shared/store/store.ts'
 import type { Insert } from './inserts.ts'
 import type { Move } from './moves.ts'
 import type { Statement } from './statements.ts'
@@ -23,7 +23,7 @@ export interface SqlDatabase {
   readonly isReachable: boolean
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
-  move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]>
+  move(move: Move, params: Params, output: Output): Promise<MovedRow[]>
   /** Inserts a job with its event. With `hasKey` only if the key of the same parameters could be taken. */
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
   /** Erases a job with its events and the addresses of its messages. */
@@ -39,7 +39,7 @@ export interface SqlDatabase {
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
 /** The events a move wrote: the output first, then its own. `last_seq` of the row counts them. */
-export function eventRows(row: MovedRow, output: readonly NewEvent[], isOwners: boolean): EventRow[] {
+export function eventRows(row: MovedRow, output: Output, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
   const written = [...output.map(({ type, data }) => ({ type, data: JSON.stringify(data) })), ...own]
   const first = Number(row.last_seq) - written.length + 1

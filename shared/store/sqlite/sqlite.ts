@@ -18,7 +18,7 @@ import {
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
-import type { NewEvent, Store } from '#shared/store/store.ts'
+import type { Output, Store } from '#shared/store/store.ts'
 import { GroupCommit, translated } from './commit.ts'
 import { openExclusively } from './lock.ts'
 
@@ -109,7 +109,7 @@ class SqliteDatabase implements SqlDatabase {
     }
   }
 
-  async move(move: Move, params: Params, output: readonly NewEvent[]): Promise<MovedRow[]> {
+  async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
     const sql = updateOf(move, pickOf(move) ?? '') + returning(move)
     return await this.#write(() => {
       const rows = this.#all(sql, params) as MovedRow[]
