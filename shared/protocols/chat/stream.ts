@@ -2,9 +2,10 @@ import type { ChatDelta } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ServiceError } from '#shared/error.ts'
-import { makeCallId, unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
+import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
 
 /**

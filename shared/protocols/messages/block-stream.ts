@@ -1,5 +1,5 @@
 import type { OutputBlock } from '#schemas/messages.ts'
-import { WholeCharacters } from '#shared/protocols/encode.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { parseInput } from './encode.ts'
 
 /**

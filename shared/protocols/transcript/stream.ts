@@ -1,9 +1,10 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
 import type { ServiceError } from '#shared/error.ts'
-import { unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
+import { unfinished } from '#shared/protocols/encode.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { StreamEncoder } from '#shared/protocols/protocol.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, formOf, segmentId } from './whole.ts'
 
