@@ -9,13 +9,21 @@ import type { ServiceError } from '#shared/error.ts'
 import type { KafkaCluster } from './cluster.ts'
 import type { KafkaOptions } from './options.ts'
 import { overloaded } from './sender.ts'
-import { SHARE_GROUPS_OFF } from './topics.ts'
+import { KafkaUnfitError } from './topics.ts'
 
 export type { KafkaOptions } from './options.ts'
 
 /** The first version of ShareFetch that gives no more records than asked for (Kafka 4.2, KIP-1206). */
 const SHARE_FETCH = { key: 78, version: 2 }
 const SHARE_FEATURE = 'share.version'
+
+/** What is thrown when share groups are asked for and the cluster has none. */
+const SHARE_GROUPS_OFF = new KafkaUnfitError([
+  {
+    problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
+    fix: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
+  },
+])
 
 /**
  * Connects, makes the missing topics, and checks the rest.
