@@ -1,3 +1,4 @@
+import { Served } from '#shared/engines/served.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
@@ -7,7 +8,6 @@ import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { Engines } from './engines.ts'
 import { generateWithFallback, isUpstream } from './fallback.ts'
 import { withProgress } from './progress.ts'
 import { requirePublicUrls } from './remote-urls.ts'
@@ -15,7 +15,7 @@ import { readRequest } from './request.ts'
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
-  const engines = new Engines(ports)
+  const engines = new Served(ports.models, (model) => ports.openChatEngine(model))
   const parse = (body: unknown) => inTurns(readRequest(body))
   const kinds = {
     generate: handle(

@@ -1,7 +1,7 @@
-import { ERRORS } from '#schemas/error.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
 import type { AudioTools } from '#shared/engines/audio-tools.ts'
+import { chainOf, withFallbacks } from '#shared/engines/served.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
@@ -11,9 +11,6 @@ import type { AudioPlace, AudioShare } from './audio-share.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
 import { tellProgress } from './progress.ts'
-
-/** Failures of an upstream that another try there cannot mend, but another model can. */
-const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
 /** What a worker of the pool works with. */
 export interface Workbench {
@@ -41,7 +38,7 @@ export async function* runTranscription(
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
   const audio = audioOf(request, bench.ports.blobs)
-  const chain = chainOf(bench, request.model)
+  const chain = chainOf(bench.ports.models, request.model)
   const place = bench.share.enter(context.tenant)
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
@@ -54,7 +51,7 @@ export async function* runTranscription(
   }
 }
 
-async function* transcribeInspected(
+function transcribeInspected(
   bench: Workbench,
   request: TranscribeRequest,
   audio: AudioFile,
@@ -65,27 +62,11 @@ async function* transcribeInspected(
   const onSeconds = context.onProgress && tellProgress(context.onProgress, duration)
   const { idempotencyKey, traceparent, signal } = context
   const options = { signal, idempotencyKey, traceparent, duration, onSeconds }
-  let firstError: unknown
-  for (const model of chain) {
-    let hasOutput = false
-    try {
-      for await (const event of eventsOf(bench, model, request, audio, options, context)) {
-        hasOutput = true
-        yield event
-      }
-      return
-    } catch (error) {
-      firstError ??= error
-      if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
-      if (model === chain.at(-1)) break
-      bench.ports.log.warn(
-        { model: model.id, err: ServiceError.from(error), job: idempotencyKey },
-        'model failed; falling back',
-      )
-    }
-  }
-  // The first model's failure: its Retry-After is what the caller waits for.
-  throw firstError
+  const ask = (model: ModelConfig) => ({
+    events: eventsOf(bench, model, request, audio, options, context),
+    give: (event: TranscribeEvent) => [event],
+  })
+  return withFallbacks(chain, ask, context, bench.ports.log)
 }
 
 /**
@@ -129,18 +110,4 @@ function eventsOf(
     (signal) => bench.tools.diarize(audio, request.speakers, { signal }),
     { request, signal: options.signal, isTogether: model.engine.type !== 'local', onProgress: context.onProgress },
   )
-}
-
-/** The model and its fallbacks. @throws ServiceError `model_not_found` when this worker's catalogue lacks it */
-function chainOf({ ports }: Workbench, name: string): ModelConfig[] {
-  const model = ports.models.find(name)
-  if (!model) {
-    throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
-  }
-  return [model, ...model.fallbacks.flatMap((id) => ports.models.find(id) ?? [])]
-}
-
-function mayFallBack(error: unknown): boolean {
-  const { code } = ServiceError.from(error)
-  return ERRORS[code].retry || FALLBACK_CODES.has(code)
 }

@@ -1,5 +1,4 @@
-import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
+import { Served } from '#shared/engines/served.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startPool } from '#shared/jobs/worker/service.ts'
 import { handle } from '#shared/kinds/kind.ts'
@@ -25,24 +24,20 @@ export async function startTranscription(ports: Ports): Promise<Service> {
 
 function openWorkbench(ports: Ports): Workbench & { close(): Promise<void> } {
   const tools = ports.openAudioTools()
-  const engines = new Map<string, TranscriptionEngine>()
+  const engines = new Served(ports.models, (model) => ports.openTranscriptionEngine(model))
   const { audioSecondsPerKey: secondsPerKey, audioSecondsMax: secondsMax } = ports.config
   let isTold = false
   return {
     ports,
     tools,
     share: new AudioShare({ secondsPerKey, secondsMax }),
-    engineOf(model: ModelConfig) {
-      const engine = engines.get(model.id) ?? ports.openTranscriptionEngine(model)
-      engines.set(model.id, engine)
-      return engine
-    },
+    engineOf: (model) => engines.of(model),
     onUnchecked(why) {
       if (!isTold) ports.log.warn({ why: why.message }, 'audio is not checked before it goes to its model')
       isTold = true
     },
     async close() {
-      await Promise.all([tools.close(), ...[...engines.values()].map((engine) => engine.close())])
+      await Promise.all([tools.close(), engines.close()])
     },
   }
 }

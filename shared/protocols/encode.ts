@@ -3,37 +3,6 @@ import { ServiceError } from '#shared/error.ts'
 
 /** What both protocols' encoders share. */
 
-/**
- * Makes sure that no delta ends in half a surrogate pair, even if an engine's did: the first half waits for the next
- * text. Halves that never meet become U+FFFD.
- */
-export class WholeCharacters {
-  #held = ''
-
-  /** The text that may be sent now; possibly empty. */
-  push(text: string): string {
-    if (text === '') return ''
-    const joined = this.#held + text
-    if (!isHighSurrogate(joined.charCodeAt(joined.length - 1))) {
-      this.#held = ''
-      return joined.toWellFormed()
-    }
-    this.#held = joined.slice(-1)
-    return joined.slice(0, -1).toWellFormed()
-  }
-
-  /** What is left when no more text comes. */
-  flush(): string {
-    const rest = this.#held === '' ? '' : '\uFFFD'
-    this.#held = ''
-    return rest
-  }
-}
-
-function isHighSurrogate(unit: number): boolean {
-  return unit >= 0xd800 && unit <= 0xdbff
-}
-
 /** OpenAI refuses call ids over 40 characters when a client sends them back. */
 const CALL_ID_CHARS_MAX = 24
 

@@ -7,7 +7,7 @@ import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
 import type { KafkaOptions } from './options.ts'
-import { pause, Supervisor } from './supervision.ts'
+import { handOver, Supervisor } from './supervision.ts'
 
 const LONG_POLL_MS = 500
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
@@ -63,19 +63,8 @@ export class ChannelReceiver implements Closable {
     await this.#loop
   }
 
-  /** Repeats a step until it says it is done or this is closed. */
-  async #until(step: () => Promise<boolean>): Promise<void> {
-    while (!this.#closing.signal.aborted) {
-      try {
-        if (await step()) return
-        this.#supervisor.progress()
-      } catch (error) {
-        if (this.#closing.signal.aborted) return
-        const delayMs = this.#supervisor.failed(error)
-        void this.#cluster.refresh()
-        await pause(delayMs, this.#closing.signal)
-      }
-    }
+  #until(step: () => Promise<boolean>): Promise<void> {
+    return this.#supervisor.until(step, this.#closing.signal, () => void this.#cluster.refresh())
   }
 
   async #poll(): Promise<boolean> {
@@ -85,23 +74,13 @@ export class ChannelReceiver implements Closable {
     for (const batch of answer.records ?? []) {
       for (const record of batch.records) {
         // A fetch gives whole batches, so the first may begin before the position.
-        if (batch.firstOffset + BigInt(record.offsetDelta) >= this.#position) this.#hand(record.key, record.value)
+        if (batch.firstOffset + BigInt(record.offsetDelta) < this.#position || this.#closing.signal.aborted) continue
+        const { key, value } = record
+        handOver(this.#onRecord, { key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
       }
       this.#position = batch.firstOffset + BigInt(batch.lastOffsetDelta) + 1n
     }
     return false
-  }
-
-  #hand(key: Buffer | null, value: Buffer | null): void {
-    if (this.#closing.signal.aborted) return
-    try {
-      this.#onRecord({ key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
-    } catch (error) {
-      // The port's word: what a receiver throws ends the process. It must not look like a failed fetch.
-      setImmediate(() => {
-        throw error
-      })
-    }
   }
 
   async #fetch(): Promise<FetchedPartition> {

@@ -9,9 +9,17 @@ import type { ServiceError } from '#shared/error.ts'
 import { hasShareGroups } from './inspect.ts'
 import type { KafkaOptions } from './options.ts'
 import { overloaded } from './sender.ts'
-import { SHARE_GROUPS_OFF } from './topics.ts'
+import { KafkaUnfitError } from './topics.ts'
 
 export type { KafkaOptions } from './options.ts'
+
+/** What is thrown when share groups are asked for and the cluster has none. */
+const SHARE_GROUPS_OFF = new KafkaUnfitError([
+  {
+    problem: 'The brokers have no share groups: they are older than Kafka 4.2, or the feature is off',
+    fix: 'Upgrade, then run kafka-features.sh upgrade --feature share.version=1; or set KAFKA_CLIENT=classic',
+  },
+])
 
 /**
  * Connects, makes the missing topics, and checks the rest.

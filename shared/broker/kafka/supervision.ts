@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
+import type { ChannelRecord } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
 
 /** Failures in a row, without progress between them, after which the process should end. */
@@ -45,6 +46,48 @@ export class Supervisor {
     if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
     return backoffMs(++this.#tries, RESTART, Math.random())
   }
+
+  /**
+   * Repeats a step until it says that it is done, or `signal` aborts.
+   *
+   * @param onFailure Hears of each failure, before the wait.
+   */
+  async until(step: () => Promise<boolean>, signal: AbortSignal, onFailure = () => {}): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        if (await step()) return
+        this.progress()
+      } catch (error) {
+        if (signal.aborted) return
+        const delayMs = this.failed(error)
+        onFailure()
+        await pause(delayMs, signal)
+      }
+    }
+  }
+}
+
+/** Gives a receiver its record. What it throws ends the process (the port's word): it must not look like a failed fetch. */
+export function handOver(onRecord: (record: ChannelRecord) => void, record: ChannelRecord): void {
+  try {
+    onRecord(record)
+  } catch (error) {
+    setImmediate(() => {
+      throw error
+    })
+  }
+}
+
+/** Waits until the `wake` that `begin` is given is called, `ms` have passed, or `signal` aborts. */
+export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: () => void) => void): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const wake = () => resolve()
+  const timer = setTimeout(wake, ms)
+  signal.addEventListener('abort', wake, { once: true })
+  begin(wake)
+  await promise
+  clearTimeout(timer)
+  signal.removeEventListener('abort', wake)
 }
 
 /** Waits, or returns early when `signal` aborts. */

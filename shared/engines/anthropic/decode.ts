@@ -1,7 +1,7 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { WholeCharacters } from '#shared/engines/upstream/text.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 
 interface WireUsage {
   input_tokens?: number | null

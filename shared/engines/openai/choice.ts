@@ -1,6 +1,6 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { WholeCharacters } from '#shared/engines/upstream/text.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 
 /** What is read of a choice: of a chunk, or of a whole answer, where `message` takes the place of `delta`. */
 export interface WireChoice {

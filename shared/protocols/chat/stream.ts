@@ -2,7 +2,8 @@ import type { ChatDelta } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { makeCallId, unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
+import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
 
 /**

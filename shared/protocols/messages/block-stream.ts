@@ -1,6 +1,6 @@
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { WholeCharacters } from '#shared/protocols/encode.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { parseInput } from './encode.ts'
 
 /** What keeps a connection alive, and follows the first block's start as upstream does it. */

@@ -1,7 +1,8 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { unfinished, WholeCharacters } from '#shared/protocols/encode.ts'
+import { unfinished } from '#shared/protocols/encode.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
 import { diarizedSegment, formOf, segmentId } from './whole.ts'
 

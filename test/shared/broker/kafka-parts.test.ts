@@ -2,8 +2,9 @@
 import { describe, expect, it, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
 import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
+import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/groups.ts'
 import { Supervisor } from '#shared/broker/kafka/supervision.ts'
-import { checkShareGroups, checkTopics, type ShareGroupAdmin } from '#shared/broker/kafka/topics.ts'
+import { checkTopics } from '#shared/broker/kafka/topics.ts'
 import { until } from '../../support/stack.ts'
 
 const ROOMY = { batchBytesMax: 1_000_000 }

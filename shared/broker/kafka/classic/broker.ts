@@ -1,16 +1,11 @@
-import kafkajs, { type Admin, type ConfigResourceTypes, type Kafka, type Producer } from 'kafkajs'
-import type { Broker, ChannelRecord, Closable, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import type { Admin, Kafka, Producer } from 'kafkajs'
+import type { Broker, ChannelRecord, Topic } from '#shared/broker/broker.ts'
+import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import {
-  type BatchFailure,
-  batchBytesMax,
-  CoalescingSender,
-  type OutgoingBatch,
-  overloaded,
-  refusedRecord,
-} from '#shared/broker/kafka/sender.ts'
+import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
-import { checkTopics, type KafkaAdmin, KafkaUnfitError, type NewTopic } from '#shared/broker/kafka/topics.ts'
+import { checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
+import { KafkaJsAdmin } from './admin.ts'
 import { ClassicReceiver } from './channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './client.ts'
 import { ClassicConsumer } from './queue.ts'
@@ -19,17 +14,10 @@ const ACKS_ALL = -1
 const REPLICATION_TIMEOUT_MS = 5_000
 const PROBE_INTERVAL_MS = 500
 const PROBE_TIMEOUT_MS = 1_000
-const ANY_BROKER = '1'
 /** Workers that can share a queue, unless the options say otherwise. */
 const QUEUE_PARTITIONS = 16
-/** `ConfigSource` of a setting that was made for the topic itself. */
-const TOPIC_CONFIG = 1
 /** Refusals of a batch for what is in it, as kafkajs names them. */
 const REFUSED_RECORD: ReadonlySet<string> = new Set(['MESSAGE_TOO_LARGE', 'RECORD_LIST_TOO_LARGE', 'INVALID_RECORD'])
-/** How often, and with what pause, a new topic is looked for until every broker knows it: many partitions take a busy one seconds. */
-const SPREAD_ASKS_MAX = 120
-const SPREAD_ASK_MS = 250
-
 /**
  * The broker on classic consumer groups, through kafkajs alone: for Kafka before 4.2, and for fleets that have approved
  * only that client.
@@ -51,7 +39,7 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
     if (problems.length > 0) throw new KafkaUnfitError(problems)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
-    return new ClassicBroker(kafka, admin, producer, partitions, options)
+    return new KafkaBroker(new ClassicClient(kafka, admin, producer, partitions, options), options)
   } catch (error) {
     await admin.disconnect()
     throw error
@@ -64,20 +52,17 @@ function withPartitions(topic: Topic, { queuePartitions = QUEUE_PARTITIONS }: Ka
   return { ...topic, partitions: queuePartitions, partitionsMin: topic.partitions }
 }
 
-class ClassicBroker implements Broker {
+/** Consumer groups through kafkajs. */
+class ClassicClient implements KafkaClient {
   readonly name = 'kafka (classic groups)'
   readonly #kafka: Kafka
   readonly #admin: Admin
   readonly #producer: Producer
   readonly #partitions: ReadonlyMap<string, number>
   readonly #options: KafkaOptions
-  readonly #sender: CoalescingSender
   readonly #closing = new AbortController()
   readonly #probing: Promise<void>
-  readonly #open = new Set<Closable>()
-  readonly #turns = new Map<string, number>()
   #isReachable = true
-  #closed: Promise<void> | undefined
 
   constructor(
     kafka: Kafka,
@@ -91,50 +76,36 @@ class ClassicBroker implements Broker {
     this.#producer = producer
     this.#partitions = partitions
     this.#options = options
-    const bytesMax = options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax
-    // The probe runs all the time, so a slow call tells nothing new.
-    this.#sender = new CoalescingSender(
-      (batches) => this.#produce(batches),
-      bytesMax,
-      () => undefined,
-    )
     this.#probing = this.#probe()
   }
 
   get isReachable(): boolean {
-    return this.#isReachable && this.#closed === undefined
+    return this.#isReachable
   }
 
-  async submit(queue: string, value: Buffer): Promise<void> {
-    if (!this.isReachable) throw overloaded('The job queue cannot be reached.')
-    const topic = this.#options.prefix + queue
-    const turn = this.#turns.get(topic) ?? 0
-    this.#turns.set(topic, (turn + 1) % (this.#partitions.get(topic) ?? 1))
-    const timeoutMs = this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs
-    const options = { timeoutMs, batchBytesMax: batchBytesMax.queue }
-    await this.#sender.send(topic, turn, { key: undefined, value }, options)
+  readonly produce = (batches: readonly OutgoingBatch[]) => this.#produce(batches)
+
+  /** The probe runs all the time, so a slow call tells nothing new. */
+  suspect(): void {}
+
+  partitions(topic: string): number {
+    return this.#partitions.get(topic) ?? 0
   }
 
-  async send(channel: string, partition: number, key: string, value: Buffer): Promise<void> {
-    const record = { key: Buffer.from(key), value }
-    await this.#sender.send(this.#options.prefix + channel, partition, record, { batchBytesMax: batchBytesMax.channel })
+  /** kafkajs does not say who leads what. */
+  isLed(): boolean {
+    return true
   }
 
-  async openQueue(queue: string): Promise<QueueConsumer> {
-    const consumer = new ClassicConsumer(this.#kafka, this.#admin, queue, this.#options.prefix + queue, this.#options)
-    this.#open.add(consumer)
-    return consumer.open()
+  consumer(queue: string, topic: string): ClassicConsumer {
+    return new ClassicConsumer(this.#kafka, this.#admin, queue, topic, this.#options)
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
-    const topic = this.#options.prefix + channel
-    const receiver = new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partition, onRecord)
-    this.#open.add(receiver)
-    return receiver.open()
+  receiver(topic: string, partition: number, onRecord: (record: ChannelRecord) => void): ClassicReceiver {
+    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partition, onRecord)
   }
 
-  async lag(queue: string): Promise<number | undefined> {
-    const topic = this.#options.prefix + queue
+  async lag(_queue: string, topic: string): Promise<number | undefined> {
     try {
       const ends = await this.#admin.fetchTopicOffsets(topic)
       const [group] = await this.#admin.fetchOffsets({ groupId: classicGroup(topic), topics: [topic] })
@@ -148,15 +119,8 @@ class ClassicBroker implements Broker {
     }
   }
 
-  close(): Promise<void> {
-    this.#closed ??= this.#close()
-    return this.#closed
-  }
-
-  async #close(): Promise<void> {
+  async close(): Promise<void> {
     const closeTimeoutMs = this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs
-    await this.#sender.close(closeTimeoutMs)
-    await Promise.allSettled([...this.#open].map((open) => open.close()))
     this.#closing.abort()
     await this.#probing
     await within(closeTimeoutMs, Promise.allSettled([this.#producer.disconnect(), this.#admin.disconnect()]))
@@ -208,77 +172,4 @@ function isRefusedRecord(thrown: unknown): boolean {
   const error = thrown as { readonly type?: string; readonly cause?: unknown } | null
   if (REFUSED_RECORD.has(error?.type ?? '')) return true
   return error?.cause !== undefined && isRefusedRecord(error.cause)
-}
-
-/** The boot check's view of a cluster. */
-class KafkaJsAdmin implements KafkaAdmin {
-  readonly #admin: Admin
-
-  constructor(admin: Admin) {
-    this.#admin = admin
-  }
-
-  async brokerCount(): Promise<number> {
-    return (await this.#admin.describeCluster()).brokers.length
-  }
-
-  async partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>> {
-    const existing = new Set(await this.#admin.listTopics())
-    const wanted = topics.filter((topic) => existing.has(topic))
-    if (wanted.length === 0) return new Map()
-    const metadata = await this.#admin.fetchTopicMetadata({ topics: wanted })
-    return new Map(metadata.topics.map(({ name, partitions }) => [name, partitions.length]))
-  }
-
-  topicSettings(topic: string): Promise<ReadonlyMap<string, string>> {
-    return this.#settings(kafkajs.ConfigResourceTypes.TOPIC, topic)
-  }
-
-  async brokerSettings(): Promise<ReadonlyMap<string, string>> {
-    const { brokers } = await this.#admin.describeCluster()
-    return this.#settings(kafkajs.ConfigResourceTypes.BROKER, String(brokers[0]?.nodeId ?? ANY_BROKER))
-  }
-
-  async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
-    const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
-    const topic = { topic: name, numPartitions: partitions, replicationFactor: replicas, configEntries }
-    // Not waitForLeaders: kafkajs fails when the news of the topic has not reached the broker it asks.
-    await this.#admin.createTopics({ waitForLeaders: false, topics: [topic] })
-    for (let asks = 0; asks < SPREAD_ASKS_MAX; asks++) {
-      const known = await this.partitions([name]).catch(() => new Map<string, number>())
-      if (known.has(name)) return
-      await new Promise((resolve) => setTimeout(resolve, SPREAD_ASK_MS))
-    }
-    throw new Error(`the brokers do not know the new topic after ${(SPREAD_ASKS_MAX * SPREAD_ASK_MS) / 1_000} s`)
-  }
-
-  /** kafkajs only knows the request that sets all of a topic's settings at once: those made before go along. */
-  async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
-    const type = kafkajs.ConfigResourceTypes.TOPIC
-    const { resources } = await this.#admin.describeConfigs({
-      includeSynonyms: false,
-      resources: [{ type, name: topic }],
-    })
-    const own = (resources[0]?.configEntries ?? []).filter(({ configSource }) => configSource === TOPIC_CONFIG)
-    const before = own.map(({ configName, configValue }) => [configName, configValue] as const)
-    const configEntries = Object.entries({ ...Object.fromEntries(before), ...settings })
-    await this.#admin.alterConfigs({
-      validateOnly: false,
-      resources: [{ type, name: topic, configEntries: configEntries.map(([name, value]) => ({ name, value })) }],
-    })
-  }
-
-  async addPartitions(topic: string, partitions: number): Promise<void> {
-    await this.#admin
-      .createPartitions({ topicPartitions: [{ topic, count: partitions }] })
-      .catch(async (error: unknown) => {
-        // Another process that starts at the same time was faster.
-        if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
-      })
-  }
-
-  async #settings(type: ConfigResourceTypes, name: string): Promise<ReadonlyMap<string, string>> {
-    const { resources } = await this.#admin.describeConfigs({ includeSynonyms: false, resources: [{ type, name }] })
-    return new Map((resources[0]?.configEntries ?? []).map(({ configName, configValue }) => [configName, configValue]))
-  }
 }

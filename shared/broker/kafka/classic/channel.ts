@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto'
 import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { handOver, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
 import { isTransientInKafkaJs } from './client.ts'
 
 const LONG_POLL_MS = 250
@@ -47,29 +47,17 @@ export class ClassicReceiver implements Closable {
 
   /** Fixes the position at the end of the partition, waiting for the broker if need be, and starts. */
   async open(): Promise<this> {
-    await this.#until(async () => {
+    await this.#supervisor.until(async () => {
       this.#position = await this.#end()
       return true
-    })
-    this.#loop = this.#until(() => this.#runOnce())
+    }, this.#closing.signal)
+    this.#loop = this.#supervisor.until(() => this.#runOnce(), this.#closing.signal)
     return this
   }
 
   async close(): Promise<void> {
     this.#closing.abort()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#loop)
-  }
-
-  /** Repeats a step until it says it is done or this is closed. */
-  async #until(step: () => Promise<boolean>): Promise<void> {
-    while (!this.#closing.signal.aborted) {
-      try {
-        if (await step()) return
-      } catch (error) {
-        if (this.#closing.signal.aborted) return
-        await pause(this.#supervisor.failed(error), this.#closing.signal)
-      }
-    }
   }
 
   async #end(): Promise<bigint> {
@@ -115,18 +103,7 @@ export class ClassicReceiver implements Closable {
       const at = BigInt(offset)
       if (at < this.#position || this.#closing.signal.aborted) continue
       this.#position = at + 1n
-      this.#hand({ key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
-    }
-  }
-
-  #hand(record: ChannelRecord): void {
-    try {
-      this.#onRecord(record)
-    } catch (error) {
-      // The port's word: what a receiver throws ends the process. kafkajs would take it for a failed fetch.
-      setImmediate(() => {
-        throw error
-      })
+      handOver(this.#onRecord, { key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
     }
   }
 }

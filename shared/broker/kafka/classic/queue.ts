@@ -8,7 +8,7 @@
 import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { pause, Supervisor, untilWoken, within } from '#shared/broker/kafka/supervision.ts'
 import { isTransientInKafkaJs } from './client.ts'
 import { ClassicPartition, type ClassicRecord } from './partition.ts'
 import { startsOf, unplaced } from './start.ts'
@@ -84,15 +84,10 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   async #wait(signal: AbortSignal): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<void>()
-    const wake = () => resolve()
-    const timer = setTimeout(wake, TAKE_WAIT_MS)
-    signal.addEventListener('abort', wake, { once: true })
-    this.#wake = wake
-    await promise
+    await untilWoken(TAKE_WAIT_MS, signal, (wake) => {
+      this.#wake = wake
+    })
     this.#wake = undefined
-    clearTimeout(timer)
-    signal.removeEventListener('abort', wake)
   }
 
   /** The next taker starts at another partition. */

@@ -1,8 +1,8 @@
 /**
  * A member of a share group (KIP-932): the queue half of the broker port on Kafka 4.2 or later.
  *
- * Two loops that share nothing but the assignment. **Membership** heartbeats to the group's coordinator, follows it when it
- * moves, and learns the assigned partitions. **Fetching** runs only while somebody takes: a session for each node that leads
+ * Two loops that share nothing but the assignment. **Membership** (membership.ts) learns the assigned partitions.
+ * **Fetching** runs only while somebody takes: a session for each node that leads
  * an assigned partition (session.ts), together never asked for more records than the taker wants.
  *
  * A taker that gives up cannot call back a fetch under way. What it brings is kept for the next taker for `KEEP_MS`, then
@@ -11,11 +11,14 @@
 import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { type KafkaCluster, NO_LEADER } from '#shared/broker/kafka/cluster.ts'
-import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
+import { KafkaRefusal } from '#shared/broker/kafka/errors.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
-import { ACK, type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat } from './protocol.ts'
-import { type AcquiredRecord, keyOf, ShareSession } from './session.ts'
+import { untilWoken, within } from '#shared/broker/kafka/supervision.ts'
+import { Membership } from './membership.ts'
+import { keyOf } from './partitions.ts'
+import { type AcquiredRecord, ShareSession } from './session.ts'
+import type { AssignedTopic } from './wire/parts.ts'
+import { ACK } from './wire/records.ts'
 
 /** How long `take` waits for a first record. */
 const TAKE_WAIT_MS = 900
@@ -25,14 +28,6 @@ const KEEP_MS = 500
 const SPLIT_POLL_MS = 100
 /** With fewer slots than leaders they are even shorter: the slots go from leader to leader. */
 const ROTATING_POLL_MS = 25
-/** A new member asks this often until it has an assignment, then as often as the coordinator says. */
-const JOIN_INTERVAL_MS = 100
-/** After this many unanswered asks the group has no partition for this member: it stays, and asks at the usual pace. */
-const JOIN_ASKS_MAX = 100
-/** A member that the group keeps out asks this often after that. */
-const REJOIN_INTERVAL_MS = 1_000
-const HEARTBEAT_TIMEOUT_MS = 5_000
-const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 interface Taker {
   readonly max: number
@@ -47,15 +42,12 @@ export class ShareConsumer implements QueueConsumer {
   readonly #options: KafkaOptions
   readonly #member: { readonly group: string; readonly member: string }
   readonly #closing = new AbortController()
-  readonly #membership: Supervisor
+  readonly #membership: Membership
   readonly #sessions = new Map<number, ShareSession>()
   /** Sessions that failed and wait before they try again. */
   readonly #resting = new Set<ShareSession>()
   readonly #requests = new Set<Promise<void>>()
-  #memberEpoch: number = EPOCH.first
   #assigned: readonly AssignedTopic[] = []
-  #coordinator: number | undefined
-  #beat: Promise<void> = Promise.resolve()
   #kept: AcquiredRecord[] = []
   #taker: Taker | undefined
   /** Fetches in a row, over all sessions, that brought nothing. */
@@ -63,8 +55,6 @@ export class ShareConsumer implements QueueConsumer {
   #keepTimer: NodeJS.Timeout | undefined
   #isFlushScheduled = false
   #isFollowing = false
-  /** The group does not know this member, and did not at its last try either. */
-  #isOut = false
   #closed: Promise<void> | undefined
 
   /** @param queue The queue's own name, for positions. @param topic Its topic, and the name of its group. */
@@ -74,12 +64,15 @@ export class ShareConsumer implements QueueConsumer {
     this.#topic = topic
     this.#options = options
     this.#member = { group: topic, member: randomUUID() }
-    this.#membership = new Supervisor(`member of ${topic}`, options, isTransient)
+    this.#membership = new Membership(cluster, this.#member, options, (assigned) => {
+      this.#assigned = assigned
+      this.#follow()
+    })
   }
 
   /** Starts to join; records come as soon as the group has assigned partitions. */
   open(): this {
-    this.#beat = this.#keepMembership()
+    this.#membership.join()
     return this
   }
 
@@ -99,16 +92,11 @@ export class ShareConsumer implements QueueConsumer {
   }
 
   async #wait(max: number, signal: AbortSignal): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<void>()
-    const timer = setTimeout(resolve, TAKE_WAIT_MS)
-    const wake = () => resolve()
-    signal.addEventListener('abort', wake, { once: true })
-    this.#taker = { max, wake }
-    this.#pump()
-    await promise
+    await untilWoken(TAKE_WAIT_MS, signal, (wake) => {
+      this.#taker = { max, wake }
+      this.#pump()
+    })
     this.#taker = undefined
-    signal.removeEventListener('abort', wake)
-    clearTimeout(timer)
   }
 
   /** Gives every idle session something to do: a share of what the taker wants, or acknowledgements to hand in. */
@@ -201,64 +189,6 @@ export class ShareConsumer implements QueueConsumer {
     })
   }
 
-  async #keepMembership(): Promise<void> {
-    let asks = 0
-    while (!this.#closing.signal.aborted) {
-      let delayMs = JOIN_INTERVAL_MS
-      try {
-        const { intervalMs } = await this.#heartbeat()
-        this.#membership.progress()
-        asks = this.#assigned.length > 0 ? 0 : asks + 1
-        if (asks === 0 || asks > JOIN_ASKS_MAX) delayMs = intervalMs
-      } catch (error) {
-        if (this.#closing.signal.aborted) return
-        await this.#loseCoordinator()
-        delayMs = this.#membership.failed(error)
-        this.#cluster.suspect()
-      }
-      await pause(delayMs, this.#closing.signal)
-    }
-  }
-
-  async #heartbeat(): Promise<HeartbeatResponse> {
-    const isJoining = this.#memberEpoch === EPOCH.first
-    const response = await this.#beatOnce(this.#memberEpoch, isJoining ? [this.#topic] : null)
-    if (REJOIN.includes(response.errorCode)) {
-      // The coordinator forgot this member, after an outage or a pause longer than its session. It joins again.
-      this.#memberEpoch = EPOCH.first
-      const fields = { group: this.#topic, error: new KafkaRefusal('joining', response.errorCode).message }
-      if (!this.#isOut) this.#options.onProblem('a share group forgot this member, which joins again', fields)
-      this.#isOut = true
-      return { ...response, intervalMs: REJOIN_INTERVAL_MS }
-    }
-    if (response.errorCode !== CODE.none) {
-      throw new KafkaRefusal(`Joining ${this.#topic}`, response.errorCode, response.errorMessage)
-    }
-    this.#isOut = false
-    this.#memberEpoch = response.memberEpoch
-    if (response.assignment) {
-      this.#assigned = response.assignment
-      this.#follow()
-    }
-    return response
-  }
-
-  async #beatOnce(memberEpoch: number, topics: readonly string[] | null): Promise<HeartbeatResponse> {
-    this.#coordinator ??= await this.#cluster.coordinator(this.#topic)
-    const connection = await this.#cluster.connection(this.#coordinator, this.#beatLane, HEARTBEAT_TIMEOUT_MS)
-    return shareGroupHeartbeat.async(connection, { ...this.#member, memberEpoch, topics })
-  }
-
-  /** Who coordinates the group is asked again before the next heartbeat. */
-  async #loseCoordinator(): Promise<void> {
-    if (this.#coordinator !== undefined) await this.#cluster.hangUp(this.#coordinator, this.#beatLane)
-    this.#coordinator = undefined
-  }
-
-  get #beatLane(): string {
-    return `heartbeat ${this.#member.member}`
-  }
-
   /** Asks who leads what, then goes there. */
   #followAfresh(): void {
     if (this.#isFollowing || this.#closing.signal.aborted) return
@@ -301,23 +231,20 @@ export class ShareConsumer implements QueueConsumer {
 
   async #close(): Promise<void> {
     this.#closing.abort()
+    this.#membership.stop()
     this.#kept = []
     clearTimeout(this.#keepTimer)
     this.#taker?.wake()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
     // Whatever did not end in time is cut: a broken connection gives its records to others as well.
     await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
-    await this.#loseCoordinator()
+    await this.#membership.hangUp()
   }
 
   async #leave(): Promise<void> {
     await Promise.all([...this.#sessions.values()].map((session) => session.cutLongPoll()))
     await Promise.all(this.#requests)
     await Promise.allSettled([...this.#sessions.values()].map((session) => session.close()))
-    await this.#beat
-    if (this.#memberEpoch === EPOCH.first) return
-    await this.#beatOnce(EPOCH.leaving, null).catch((error: unknown) => {
-      this.#options.onProblem('a member could not leave its share group', { error: String(error) })
-    })
+    await this.#membership.leave()
   }
 }

@@ -1,7 +1,7 @@
 import { listOffsetsV7 } from '@platformatic/kafka'
 import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
-import { describeShareGroupOffsets } from './protocol.ts'
+import { describeShareGroupOffsets } from './wire/group.ts'
 
 const REQUEST_TIMEOUT_MS = 5_000
 const LANE = 'lag'

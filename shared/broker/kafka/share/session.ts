@@ -15,16 +15,9 @@ import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, isTransient, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
 import type { KafkaOptions, OnProblem } from '#shared/broker/kafka/options.ts'
 import { Supervisor } from '#shared/broker/kafka/supervision.ts'
-import {
-  ACK,
-  type AckBatch,
-  type AssignedTopic,
-  EPOCH,
-  type FetchedPartition,
-  type ShareTopic,
-  shareAcknowledge,
-  shareFetch,
-} from './protocol.ts'
+import { keyOf, type PendingAck, topicsOf, toTopics } from './partitions.ts'
+import { EPOCH } from './wire/parts.ts'
+import { ACK, type FetchedPartition, shareAcknowledge, shareFetch } from './wire/records.ts'
 
 const LONG_POLL_MS = 500
 const FIRST_POLL_MS = 20
@@ -49,11 +42,6 @@ export interface AcquiredRecord {
   readonly deliveryCount: number
   readonly value: Buffer
   readonly since: number
-}
-
-interface PendingAck {
-  readonly record: Pick<AcquiredRecord, 'topicId' | 'partition' | 'offset'>
-  readonly type: number
 }
 
 /** A member's session at one node. The member decides when it fetches; `close` ends it. */
@@ -135,7 +123,7 @@ export class ShareSession {
         maxWaitMs,
         maxRecords: max,
         maxBytes: FETCH_BYTES_MAX,
-        topics: this.#topics(acks, added),
+        topics: topicsOf(acks, added),
         forgotten: toTopics(forgotten),
       })
       if (!this.#accept(response.errorCode, acks)) return []
@@ -161,7 +149,7 @@ export class ShareSession {
       const response = await shareAcknowledge.async(connection, {
         ...this.#member,
         sessionEpoch: this.#epoch,
-        topics: this.#topics(acks, []),
+        topics: topicsOf(acks, []),
       })
       if (this.#accept(response.errorCode, acks))
         for (const partition of response.partitions) this.#noteRefusal(partition)
@@ -291,48 +279,4 @@ export class ShareSession {
     this.#known.delete(keyOf(topicId, partition))
     return new KafkaRefusal(`Fetching partition ${partition} from node ${this.node}`, errorCode, errorMessage)
   }
-
-  #topics(acks: readonly PendingAck[], added: readonly string[]): ShareTopic[] {
-    const batches = new Map<string, PendingAck[]>(added.map((key) => [key, []]))
-    for (const ack of acks) {
-      const key = keyOf(ack.record.topicId, ack.record.partition)
-      const own = batches.get(key)
-      if (own) own.push(ack)
-      else batches.set(key, [ack])
-    }
-    return toTopics([...batches.keys()]).map(({ topicId, partitions }) => ({
-      topicId,
-      partitions: partitions.map((partition) => ({
-        partition,
-        acks: toRuns(batches.get(keyOf(topicId, partition)) ?? []),
-      })),
-    }))
-  }
-}
-
-/** How a session names a partition. */
-export function keyOf(topicId: string, partition: number): string {
-  return `${topicId} ${partition}`
-}
-
-function toTopics(keys: readonly string[]): AssignedTopic[] {
-  const topics = new Map<string, number[]>()
-  for (const key of keys) {
-    const [topicId = '', partition] = key.split(' ')
-    const partitions = topics.get(topicId)
-    if (partitions) partitions.push(Number(partition))
-    else topics.set(topicId, [Number(partition)])
-  }
-  return [...topics].map(([topicId, partitions]) => ({ topicId, partitions }))
-}
-
-/** Neighbouring offsets of one fate in one run; the broker wants them in order. */
-function toRuns(acks: readonly PendingAck[]): AckBatch[] {
-  const runs: { first: number; last: number; type: number }[] = []
-  for (const { record, type } of acks.toSorted((a, b) => a.record.offset - b.record.offset)) {
-    const run = runs.at(-1)
-    if (run && run.type === type && run.last === record.offset - 1) run.last = record.offset
-    else runs.push({ first: record.offset, last: record.offset, type })
-  }
-  return runs
 }

@@ -1,7 +1,7 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription.ts'
 import type { Decoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { WholeCharacters } from '#shared/engines/upstream/text.ts'
+import { WholeCharacters } from '#shared/whole-characters.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'
 
 /** Characters of one text event; keeps records small. */
@@ -119,7 +119,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
       throw answerError(this.#options.model, 'ended its stream before the transcript was complete')
     }
     this.#start(out)
-    this.#pushText(this.#characters.push('').toWellFormed(), out)
+    this.#pushText(this.#characters.flush(), out)
     if (this.#segments > 0 || this.#text === '') return
     // Every format can be made of one piece, and none of no piece.
     this.#emitSegment({ ...NO_FIGURES, start: 0, end: this.duration, text: this.#text }, out)

@@ -1,18 +1,8 @@
-/**
- * The wire grammar of share groups: the four requests that no JavaScript client has yet, over the protocol primitives of
- * `@platformatic/kafka`. Nothing here keeps state. Versions are those of Kafka 4.2, the first with share groups on.
- *
- * Notation of the Kafka protocol guide: `[x]` is an array, `?` may be null. All versions here are flexible: strings and
- * arrays are compact, every structure ends in tagged fields, of which none is needed.
- * Sources: KIP-932 (share groups), KIP-1206 (acquire mode), KIP-1226 (lag), and the message classes of Kafka 4.3.1.
- */
+/** What is said of records: fetching them for this member, and telling what became of them (KIP-932, KIP-1206). */
 import { createAPI, type KafkaRecord, Reader, readRecordsBatches, Writer } from '@platformatic/kafka'
+import { type AssignedTopic, readStatus, type Status } from './parts.ts'
 
-/** Numbers of the requests, as ApiVersions lists them. */
-export const SHARE_API_KEYS = { heartbeat: 76, fetch: 78, acknowledge: 79, describeOffsets: 90 } as const
-
-/** The epochs with a meaning of their own, of members (heartbeat) and of sessions (fetch, acknowledge). */
-export const EPOCH = { first: 0, leaving: -1 } as const
+const API_KEYS = { fetch: 78, acknowledge: 79 } as const
 
 /** What is said about a record (`acknowledge_types`). 0 is a gap: the offset holds no record. */
 export const ACK = { gap: 0, accept: 1, release: 2 } as const
@@ -37,72 +27,6 @@ export interface SharePartition {
 export interface ShareTopic {
   readonly topicId: string
   readonly partitions: readonly SharePartition[]
-}
-
-/** What every response says first. */
-interface Status {
-  readonly errorCode: number
-  readonly errorMessage: string | null
-}
-
-/** What a member says with each heartbeat. */
-export interface HeartbeatRequest {
-  readonly group: string
-  readonly member: string
-  readonly memberEpoch: number
-  /** Null when unchanged since the last heartbeat. */
-  readonly topics: readonly string[] | null
-}
-
-/** What the coordinator answers: who the member is now, and which partitions it shares. */
-export interface HeartbeatResponse extends Status {
-  readonly memberEpoch: number
-  readonly intervalMs: number
-  /** Null when unchanged since the last heartbeat. */
-  readonly assignment: readonly AssignedTopic[] | null
-}
-
-/** The partitions of one topic that a member may fetch from; other members may have them too. */
-export interface AssignedTopic {
-  readonly topicId: string
-  readonly partitions: readonly number[]
-}
-
-/*
-  ShareGroupHeartbeat Request (Version: 1) => group_id member_id member_epoch rack_id? [subscribed_topic_names]?
-    group_id => STRING            member_id => STRING, chosen by the client       member_epoch => INT32, 0 joins, -1 leaves
-    rack_id => STRING             subscribed_topic_names => STRING
-  ShareGroupHeartbeat Response (Version: 1) => throttle_time_ms error_code error_message? member_id? member_epoch
-                                               heartbeat_interval_ms assignment?
-    throttle_time_ms => INT32     error_code => INT16     error_message => STRING    member_id => STRING
-    member_epoch => INT32         heartbeat_interval_ms => INT32
-    assignment => [topic_partitions]
-      topic_partitions => topic_id [partitions]      topic_id => UUID      partitions => INT32
-*/
-export const shareGroupHeartbeat = createAPI<[HeartbeatRequest], HeartbeatResponse>(
-  SHARE_API_KEYS.heartbeat,
-  1,
-  (request: HeartbeatRequest) =>
-    Writer.create()
-      .appendString(request.group)
-      .appendString(request.member)
-      .appendInt32(request.memberEpoch)
-      .appendString(null)
-      .appendArray(request.topics as string[] | null, (w, topic) => w.appendString(topic), true, false)
-      .appendTaggedFields(),
-  (_correlationId, _apiKey, _apiVersion, r) => {
-    const status = readStatus(r)
-    r.readNullableString()
-    return { ...status, memberEpoch: r.readInt32(), intervalMs: r.readInt32(), assignment: readAssignment(r) }
-  },
-)
-
-function readAssignment(r: Reader): AssignedTopic[] | null {
-  return r.readNullableStruct(() => {
-    const topics = r.readArray(() => ({ topicId: r.readUUID(), partitions: readInt32Array(r) }))
-    r.readTaggedFields()
-    return topics
-  })
 }
 
 /** What is asked of one leader. */
@@ -163,7 +87,7 @@ export interface AcquiredRange {
     node_endpoints => node_id host port rack?
 */
 export const shareFetch = createAPI<[ShareFetchRequest], ShareFetchResponse>(
-  SHARE_API_KEYS.fetch,
+  API_KEYS.fetch,
   2,
   (request: ShareFetchRequest) => {
     const w = Writer.create()
@@ -242,7 +166,7 @@ export interface ShareAcknowledgeResponse extends Status {
       partitions => partition_index error_code error_message? current_leader
 */
 export const shareAcknowledge = createAPI<[ShareAcknowledgeRequest], ShareAcknowledgeResponse>(
-  SHARE_API_KEYS.acknowledge,
+  API_KEYS.acknowledge,
   2,
   (request: ShareAcknowledgeRequest) => {
     const w = Writer.create()
@@ -267,70 +191,6 @@ export const shareAcknowledge = createAPI<[ShareAcknowledgeRequest], ShareAcknow
   },
 )
 
-/** Which group's offsets are asked for; all partitions of the topics it reads. */
-export interface DescribeOffsetsRequest {
-  readonly group: string
-  readonly topic: string
-  readonly partitions: readonly number[]
-}
-
-/** By partition, the records that the group has not dealt with; -1 where nothing was acknowledged yet. */
-export interface DescribeOffsetsResponse extends Status {
-  readonly lags: ReadonlyMap<number, number>
-}
-
-/*
-  DescribeShareGroupOffsets Request (Version: 1) => [groups]
-    groups => group_id [topics]?       topics => topic_name [partitions]       partitions => INT32
-  DescribeShareGroupOffsets Response (Version: 1) => throttle_time_ms [groups]
-    groups => group_id [topics] error_code error_message?
-      topics => topic_name topic_id [partitions]
-        partitions => partition_index start_offset leader_epoch lag error_code error_message?
-          partition_index => INT32   start_offset => INT64   leader_epoch => INT32   lag => INT64 (since version 1)
-*/
-export const describeShareGroupOffsets = createAPI<[DescribeOffsetsRequest], DescribeOffsetsResponse>(
-  SHARE_API_KEYS.describeOffsets,
-  1,
-  (request: DescribeOffsetsRequest) =>
-    Writer.create()
-      .appendArray([request], (w, { group, topic, partitions }) => {
-        w.appendString(group).appendArray([topic], (w, name) => {
-          w.appendString(name).appendArray(partitions as number[], (w, p) => w.appendInt32(p), true, false)
-        })
-      })
-      .appendTaggedFields(),
-  (_correlationId, _apiKey, _apiVersion, r) => {
-    r.readInt32()
-    const [group] = r.readArray(readGroupLags)
-    return group ?? { errorCode: 0, errorMessage: null, lags: new Map() }
-  },
-)
-
-function readGroupLags(r: Reader): DescribeOffsetsResponse {
-  r.readString()
-  const lags = r.readArray(() => {
-    r.readString()
-    r.readUUID()
-    return r.readArray(readPartitionLag)
-  })
-  return { lags: new Map(lags.flat()), errorCode: r.readInt16(), errorMessage: r.readNullableString() }
-}
-
-function readPartitionLag(r: Reader): [partition: number, lag: number] {
-  const partition = r.readInt32()
-  r.readInt64()
-  r.readInt32()
-  const lag = Number(r.readInt64())
-  r.readInt16()
-  r.readNullableString()
-  return [partition, lag]
-}
-
-function readStatus(r: Reader): Status {
-  r.readInt32() // throttle_time_ms: the broker has already waited
-  return { errorCode: r.readInt16(), errorMessage: r.readNullableString() }
-}
-
 function writeTopics(w: Writer, topics: readonly ShareTopic[]): Writer {
   return w.appendArray(topics as ShareTopic[], (w, topic) => {
     w.appendUUID(topic.topicId).appendArray(topic.partitions as SharePartition[], (w, { partition, acks }) => {
@@ -348,10 +208,6 @@ function readTopics<P>(r: Reader, readPartition: (r: Reader, topicId: string) =>
     return r.readArray(() => readPartition(r, topicId))
   })
   return topics.flat()
-}
-
-function readInt32Array(r: Reader): number[] {
-  return r.readArray(() => r.readInt32(), true, false)
 }
 
 /** Leaders come from the metadata, which also says where they are. */

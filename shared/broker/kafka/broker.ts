@@ -1,0 +1,105 @@
+import type { Broker, ChannelRecord, Closable, QueueConsumer } from '#shared/broker/broker.ts'
+import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
+import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
+
+/** What a client of Kafka does in its own way. Topics are named in full, with their prefix. */
+export interface KafkaClient {
+  readonly name: string
+  readonly isReachable: boolean
+  readonly produce: Produce
+  /** A call takes long: look whether a broker answers. */
+  suspect(): void
+  /** How many partitions a topic has; 0 where that is not known. */
+  partitions(topic: string): number
+  /** False where it is known that nobody leads a partition. */
+  isLed(topic: string, partition: number): boolean
+  /** @param queue The queue's own name, for positions. */
+  consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
+  receiver(
+    topic: string,
+    partition: number,
+    onRecord: (record: ChannelRecord) => void,
+  ): Closable & { open(): Promise<Closable> }
+  /** As {@link Broker.lag}. */
+  lag(queue: string, topic: string): Promise<number | undefined>
+  /** Everything that it made is closed by then. */
+  close(): Promise<void>
+}
+
+/** The broker port on Kafka: what is the same through every client. Owns the client it is given. */
+export class KafkaBroker implements Broker {
+  readonly #client: KafkaClient
+  readonly #options: KafkaOptions
+  readonly #sender: CoalescingSender
+  readonly #open = new Set<Closable>()
+  readonly #turns = new Map<string, number>()
+  #closed: Promise<void> | undefined
+
+  constructor(client: KafkaClient, options: KafkaOptions) {
+    this.#client = client
+    this.#options = options
+    this.#sender = new CoalescingSender(
+      client.produce,
+      options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax,
+      () => client.suspect(),
+    )
+  }
+
+  get name(): string {
+    return this.#client.name
+  }
+
+  get isReachable(): boolean {
+    return this.#client.isReachable && this.#closed === undefined
+  }
+
+  async submit(queue: string, value: Buffer): Promise<void> {
+    if (!this.isReachable) throw overloaded('The job queue cannot be reached.')
+    const topic = this.#options.prefix + queue
+    const timeoutMs = this.#options.sendTimeoutMs ?? KAFKA_DEFAULTS.sendTimeoutMs
+    const options = { timeoutMs, batchBytesMax: batchBytesMax.queue }
+    await this.#sender.send(topic, this.#nextPartition(topic), { key: undefined, value }, options)
+  }
+
+  async send(channel: string, partition: number, key: string, value: Buffer): Promise<void> {
+    const record = { key: Buffer.from(key), value }
+    await this.#sender.send(this.#options.prefix + channel, partition, record, { batchBytesMax: batchBytesMax.channel })
+  }
+
+  async openQueue(queue: string): Promise<QueueConsumer> {
+    const consumer = this.#client.consumer(queue, this.#options.prefix + queue)
+    this.#open.add(consumer)
+    return consumer.open()
+  }
+
+  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+    const receiver = this.#client.receiver(this.#options.prefix + channel, partition, onRecord)
+    this.#open.add(receiver)
+    return await receiver.open()
+  }
+
+  async lag(queue: string): Promise<number | undefined> {
+    return await this.#client.lag(queue, this.#options.prefix + queue)
+  }
+
+  close(): Promise<void> {
+    this.#closed ??= this.#close()
+    return this.#closed
+  }
+
+  async #close(): Promise<void> {
+    await this.#sender.close(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs)
+    await Promise.allSettled([...this.#open].map((open) => open.close()))
+    await this.#client.close()
+  }
+
+  /** Round robin over the partitions that somebody leads; any, when nobody leads one. */
+  #nextPartition(topic: string): number {
+    const count = Math.max(this.#client.partitions(topic), 1)
+    const turn = this.#turns.get(topic) ?? 0
+    const order = Array.from({ length: count }, (_, index) => (turn + index) % count)
+    const chosen = order.find((partition) => this.#client.isLed(topic, partition)) ?? turn
+    this.#turns.set(topic, (chosen + 1) % count)
+    return chosen
+  }
+}
