@@ -1,6 +1,6 @@
 import { configDefaults, defineConfig } from 'vitest/config'
 import { Progress } from './test/support/progress.ts'
-import { ALL, leftOut } from './test/support/tiers.ts'
+import { ALL, LongestFirst, leftOut } from './test/support/tiers.ts'
 
 const results = process.env.SLUICE_TEST_RESULTS
 
@@ -15,6 +15,7 @@ export default defineConfig(({ mode }) => ({
     slowTestThreshold: 5_000,
     // Real brokers and models share two cores: more files at once only make them wait for each other.
     maxWorkers: 2,
+    sequence: { sequencer: LongestFirst },
     // Other work on a shared machine stops processes for seconds. What passed only the second time is printed as such.
     retry: process.env.CI === 'true' ? 1 : 0,
     reporters: ['default', new Progress(), ...(results ? ['json'] : [])],

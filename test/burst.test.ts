@@ -11,8 +11,8 @@ import { prepareWeights } from '#shared/prepare/weights.ts'
 import { startUpstream } from './support/processes/upstream.ts'
 import { type Stack, startStack, until } from './support/stack.ts'
 
-const JOBS = Number(process.env.BURST_JOBS ?? 120)
-const CALLS = Number(process.env.BURST_CALLS ?? 60)
+const JOBS = Number(process.env.BURST_JOBS ?? 60)
+const CALLS = Number(process.env.BURST_CALLS ?? 30)
 /** For a machine that has much else to do. */
 const WITHIN_MS = 1_200_000
 const options = { timeout: WITHIN_MS + 60_000 }

@@ -8,6 +8,7 @@ import { ConfigError } from '#shared/config/config.ts'
 import { requireWritable } from '#shared/directory.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { downloadWheel, extractMember, installPackages } from '#shared/prepare/pip.ts'
+import { ENVIRONMENT } from './support/processes/environment.ts'
 import { startStack } from './support/stack.ts'
 
 let place: string
@@ -22,7 +23,7 @@ const MODELS = 'models: [{ id: echo-1, engine: { type: echo } }]\n'
 async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
   const models = join(place, 'models.yaml')
   await writeFile(models, MODELS)
-  const env = { PATH: process.env.PATH, PORT: '0', MODELS_FILE: models, SANDBOX: 'off', DATA_DIR: dataDir, ...settings }
+  const env = { ...ENVIRONMENT, PORT: '0', MODELS_FILE: models, SANDBOX: 'off', DATA_DIR: dataDir, ...settings }
   const script = `${setup} exec '${process.execPath}' services/main.ts`
   const [command, args] = setup === '' ? ['sh', ['-c', script]] : ['unshare', ['-rm', 'sh', '-c', script]]
   const child = promisify(execFile)(command as string, args as string[], { env, timeout: 50_000 })

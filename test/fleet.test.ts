@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { logText } from '#shared/log/text.ts'
+import { ENVIRONMENT } from './support/processes/environment.ts'
 import { type Fleet, jobsHeld, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { ECHO_MODEL, TEST_KEY, until } from './support/stack.ts'
 
@@ -200,7 +201,7 @@ async function startMain(roles: string[], settings: Record<string, string>, dire
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
   const own = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SANDBOX: 'off' }
-  const env = { PATH: process.env.PATH, ...own, ...settings }
+  const env = { ...ENVIRONMENT, ...own, ...settings }
   const child = spawn(process.execPath, ['services/main.ts', ...roles], { env })
   let text = ''
   for (const stream of [child.stdout, child.stderr]) {

@@ -4,6 +4,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
+import { ENVIRONMENT } from '../support/processes/environment.ts'
 import { whyNoLocalKafka } from '../support/processes/kafka.ts'
 import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/processes/postgres.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
@@ -93,7 +94,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: [ECHO_MODEL, ...witnessModel(options.witness)] }))
   return {
-    PATH: process.env.PATH,
+    ...ENVIRONMENT,
     DATA_DIR: dataDir,
     MODELS_FILE: modelsFile,
     SLUICE_API_KEY: TEST_KEY,

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { stringify } from 'yaml'
+import { ENVIRONMENT } from '../support/processes/environment.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { freePorts } from './cluster.ts'
 import { RoleActor } from './load/actor.ts'
@@ -50,7 +51,7 @@ async function startSingle() {
       name: 'single',
       roles: [],
       env: {
-        PATH: process.env.PATH,
+        ...ENVIRONMENT,
         PORT: String(port),
         DATA_DIR: dataDir,
         MODELS_FILE: modelsFile,

@@ -5,7 +5,7 @@
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
-import { parseCLI } from 'vitest/node'
+import { BaseSequencer, parseCLI, type TestSpecification } from 'vitest/node'
 
 export const ALL = 'test/**/*.test.ts'
 
@@ -15,6 +15,7 @@ const LONG = [
   'test/{burst,event-loop,fleet,leaks,outage,upgrade}.test.ts',
   'test/chaos/{chaos,outages,single-process}.test.ts',
   'test/simulation/**',
+  'test/shared/jobs/protocol-model.test.ts',
   'test/services/ingress/body/body-budget.test.ts',
   'test/shared/broker/{kafka,kafka-limits,kafka-modes}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',
@@ -37,6 +38,32 @@ const LONG = [
   'test/services/code/**',
   'test/readme.test.ts',
 ]
+
+/** Files that take minutes, longest first: they begin first, so that nothing waits for them alone at the end. */
+const LONGEST = [
+  'test/chaos/outages.test.ts',
+  'test/shared/broker/kafka.test.ts',
+  'test/simulation/simulation.test.ts',
+  'test/chaos/chaos.test.ts',
+  'test/shared/engines/chat-engine.test.ts',
+  'test/services/transcription/transcription.test.ts',
+  'test/services/cli/cli.test.ts',
+  'test/services/code/fleet.test.ts',
+  'test/burst.test.ts',
+  'test/fleet.test.ts',
+  'test/sdk/python.test.ts',
+]
+
+/** Runs the longest files first, and the others in the order of vitest. */
+export class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const place = (file: TestSpecification) => {
+      const at = LONGEST.findIndex((path) => file.moduleId.endsWith(path))
+      return at < 0 ? LONGEST.length : at
+    }
+    return (await super.sort(files)).toSorted((a, b) => place(a) - place(b))
+  }
+}
 
 /**
  * What a run leaves out: nothing where files are named or all are asked for (`--mode all`), else what takes long. Files whose

@@ -6,6 +6,7 @@ import { dirname, join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
+import { ENVIRONMENT } from '../../support/processes/environment.ts'
 import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -35,7 +36,7 @@ async function sluice(
   args: string[],
   { env = {}, stdin = '', cwd = tmpdir(), onStart }: RunOptions = {},
 ): Promise<Ran> {
-  const child = spawn(process.execPath, [LAUNCHER, ...args], { env: { PATH: process.env.PATH, ...env }, cwd })
+  const child = spawn(process.execPath, [LAUNCHER, ...args], { env: { ...ENVIRONMENT, ...env }, cwd })
   onTestFinished(() => void child.kill('SIGKILL'))
   onStart?.(child)
   child.stdin.on('error', () => undefined)

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { stringify } from 'yaml'
+import { ENVIRONMENT } from '../../support/processes/environment.ts'
 import { openRaw, rawRequest } from '../../support/raw-http.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -29,7 +30,7 @@ beforeAll(async () => {
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: [ECHO_MODEL] }))
   const env = {
-    ...{ PATH: process.env.PATH, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: TEST_KEY },
+    ...{ ...ENVIRONMENT, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: TEST_KEY },
     ...{ SANDBOX: 'off', SLOW_READER_MS: '1000' },
   }
   const child = spawn(process.execPath, ['services/main.ts'], { env, stdio: ['ignore', 'pipe', 'pipe'] })

@@ -6,6 +6,7 @@ import { stringify } from 'yaml'
 import type { Role } from '#services/services.ts'
 import { newId } from '#shared/id.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
+import { ENVIRONMENT } from './environment.ts'
 
 /** One role of the service in a process of its own. */
 export interface RoleProcess {
@@ -43,7 +44,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models }))
   const env = {
-    PATH: process.env.PATH,
+    ...ENVIRONMENT,
     PORT: '0',
     DATA_DIR: dataDir,
     MODELS_FILE: modelsFile,

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
+import { ENVIRONMENT } from './environment.ts'
 
 /** A second key of every {@link WholeProcess}. */
 export const OTHER_KEY = 'sk-other-0123456789'
@@ -41,7 +42,7 @@ export async function startWhole(options: WholeOptions = {}): Promise<WholeProce
   const flags = ['--import', new URL('loop-probe.ts', import.meta.url).href]
   if (options.heapMib !== undefined) flags.push(`--max-old-space-size=${options.heapMib}`)
   const env = {
-    PATH: process.env.PATH,
+    ...ENVIRONMENT,
     PORT: '0',
     DATA_DIR: dataDir,
     MODELS_FILE: modelsFile,
