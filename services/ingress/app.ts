@@ -2,12 +2,13 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { formatOfRequest, sendError, statusOf } from './answer/errors-http.ts'
 import { notFoundMessage } from './answer/not-found.ts'
 import { jsonReader, type ReadJson } from './body/body.ts'
-import type { Call, CallFacts, IngressContext, WireFormat } from './call.ts'
+import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/auth.ts'
-import { Revocation } from './callers/revocation.ts'
+import { sendError } from './reply/errors.ts'
+import { HttpReply } from './reply/http.ts'
+import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
 import { ROUTES, type Route } from './routes.ts'
 
 /**
@@ -33,7 +34,10 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
   }
   app.use((req: Request, res: Response) => refuseRoute(req, res))
-  app.use((error: unknown, req: Request, res: Response, _next: NextFunction) => onError(context, error, req, res))
+  app.use((thrown: unknown, _req: Request, res: Response, _next: NextFunction) => {
+    const { reply } = res.locals as Locals
+    reply.end({ type: 'failed', thrown })
+  })
   return (req, res) => {
     const target = originForm(req.url ?? '')
     if (target === undefined) return refuseTarget(res)
@@ -56,20 +60,20 @@ function refuseTarget(res: ServerResponse): void {
   sendError(res, new ServiceError('not_found', 'Invalid URL'), 'openai', requestId)
 }
 
+const ADVICE = {
+  durable: "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or hand the call over to POST /v1/jobs.",
+  async: "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs.",
+}
+
 /** What this file keeps on a response between its steps. */
 interface Locals {
-  requestId: string
-  facts: CallFacts
+  reply: HttpReply
 }
 
 function identify(context: IngressContext, req: Request, res: Response, next: NextFunction): void {
-  const startedAt = performance.now()
-  const locals: Locals = { requestId: newId('req_'), facts: {} }
+  const locals: Locals = { reply: new HttpReply(context, req, res) }
   Object.assign(res.locals, locals)
-  res.setHeader('x-request-id', locals.requestId)
-  res.setHeader('request-id', locals.requestId)
   if (context.jobs.isDraining) res.setHeader('connection', 'close')
-  res.once('close', () => logAccess(context, req, res, startedAt))
   // RFC 9112 §3.2; left to us by server.ts so that the refusal has a body.
   if (req.httpVersion === '1.1' && !req.headers.host) {
     throw new ServiceError('invalid_request', 'The request has no Host header.')
@@ -84,61 +88,63 @@ async function answer(
   req: Request,
   res: Response,
 ): Promise<void> {
-  const { requestId, facts } = res.locals as Locals
-  const startedAt = performance.now()
-  const format = formatOfRequest(req)
-  const key = authenticate(req, context.keys, format, route.path)
-  facts.key_id = key.id
-  const uploads = new Set<string>()
-  const revocation = new Revocation(context.keys, key, res)
-  const revoked = revocation.signal
-  const noteFailure = (error: ServiceError) => noteFailed(context, res, error, format)
-  const held = context.budget.open(key.id)
-  const call: Call = {
-    req,
-    res,
-    requestId,
-    format,
-    key,
-    revoked,
-    startedAt,
-    facts,
-    noteFailure,
-    jobFields: {},
-    uploads,
-    held,
-  }
+  const { reply } = res.locals as Locals
+  const call = callOf(context, route, reply, req)
+  const { key, format } = call
+  reply.watch(key)
   let end: (() => void) | undefined
   try {
     end = route.isCall ? context.limits.begin(key.id) : undefined
-    if (route.isCall) await context.limits.count(key.id, format, res)
-    else await context.limits.show(key.id, format, res)
+    if (route.isCall) await context.limits.count(key.id, format, reply)
+    else await context.limits.show(key.id, format, reply)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.
-    await readBody(context, route, readJson, call).then((body) => {
-      revoked.throwIfAborted()
+    await readBody(context, route, readJson, call, req).then((body) => {
+      throwIfRefused(reply)
       return route.handle(context, call, body)
     })
+    reply.end(COMPLETED)
   } finally {
     end?.()
-    revocation.end()
-    held.release()
-    for (const blob of uploads) await dropUpload(context, blob)
+    reply.release()
+    call.held.release()
+    for (const blob of call.uploads) await dropUpload(context, blob)
+  }
+}
+
+function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Request): Call {
+  const { method, path, params, query, headers } = req
+  const { format, log } = reply
+  const { requestId, facts } = log
+  const key = authenticate(req, context.keys, format, route.path)
+  facts.key_id = key.id
+  return {
+    ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
+    jobFields: {},
+    advice: ADVICE,
+    uploads: new Set(),
+    held: context.budget.open(key.id),
   }
 }
 
 /** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
-async function readBody(context: IngressContext, route: Route, readJson: ReadJson, call: Call): Promise<unknown> {
+async function readBody(
+  context: IngressContext,
+  route: Route,
+  readJson: ReadJson,
+  call: Call,
+  req: Request,
+): Promise<unknown> {
   if (!route.hasBody) return undefined
-  const { req, res, format, requestId, revoked } = call
+  const { left } = call.reply
   const refuse = () => {
-    call.noteFailure(revoked.reason)
-    sendError(res, revoked.reason, format, requestId)
+    const thrown = refusalOf(left)
+    if (thrown) call.reply.end({ type: 'failed', thrown })
   }
-  revoked.addEventListener('abort', refuse)
+  left.addEventListener('abort', refuse)
   try {
-    return route.readBody ? await route.readBody(context, call) : await readJson(req, call.held)
+    return route.readBody ? await route.readBody(context, call, req) : await readJson(req, call.held)
   } finally {
-    revoked.removeEventListener('abort', refuse)
+    left.removeEventListener('abort', refuse)
   }
 }
 
@@ -158,56 +164,4 @@ function refuseMethod(path: string, req: Request, res: Response): void {
 function refuseRoute(req: Request, _res: Response): void {
   const paths = ROUTES.map(({ path }) => path)
   throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
-}
-
-/** One of the two places that classify failures: whatever a handler threw becomes the caller's answer. */
-function onError(context: IngressContext, thrown: unknown, req: Request, res: Response): void {
-  const error = isMalformedUrl(thrown) ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
-  const format = formatOfRequest(req)
-  noteFailed(context, res, error, format)
-  if (res.headersSent) res.destroy()
-  else sendError(res, error, format, (res.locals as Locals).requestId)
-}
-
-/**
- * What the access log and the metrics tell of a failure. After the head, which said 200, it counts as the status it would
- * have had. A caller who left first did not see it.
- */
-function noteFailed(context: IngressContext, res: Response, error: ServiceError, format: WireFormat): void {
-  const { requestId, facts } = res.locals as Locals
-  if (error.code === 'internal_error') context.log.error({ err: error, request_id: requestId }, 'internal error')
-  if (res.destroyed) return
-  facts.error_code ??= error.code
-  const status = statusOf(error, format)
-  if (!res.headersSent || facts.status !== undefined || status === res.statusCode) return
-  facts.status = status
-  facts.sent_status = res.statusCode
-}
-
-/** Express decodes path parameters and throws what decodeURIComponent throws. */
-function isMalformedUrl(thrown: unknown): boolean {
-  return thrown instanceof URIError
-}
-
-/** One line a request: what, how it ended, how long. Never bodies, prompts or keys. */
-function logAccess(context: IngressContext, req: Request, res: Response, startedAt: number): void {
-  const { requestId, facts } = res.locals as Locals
-  const durationMs = performance.now() - startedAt
-  const route = req.route?.path ?? 'none'
-  const status = facts.status ?? (res.writableFinished ? res.statusCode : 'aborted')
-  context.metrics.requests.inc({ route, status: String(status), model: facts.model ?? '' })
-  context.metrics.requestSeconds.observe({ route, model: facts.model ?? '' }, durationMs / 1_000)
-  const retries = req.get('x-stainless-retry-count')
-  context.log.info(
-    {
-      request_id: requestId,
-      method: req.method,
-      path: req.path.slice(0, 200),
-      status,
-      duration_ms: Math.round(durationMs * 10) / 10,
-      ...(retries !== undefined && retries !== '0' && { client_retry: retries.slice(0, 10) }),
-      ...facts,
-    },
-    'request',
-  )
 }

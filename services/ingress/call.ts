@@ -1,8 +1,7 @@
-import type { Request, Response } from 'express'
+import type { IncomingHttpHeaders } from 'node:http'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { ByteBudget, HeldBytes } from '#shared/byte-budget.ts'
 import type { Config } from '#shared/config/config.ts'
-import type { ServiceError } from '#shared/error.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -10,6 +9,8 @@ import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { RateLimits } from './callers/rate-limits.ts'
+import type { WireFormat } from './reply/errors.ts'
+import type { Reply } from './reply/reply.ts'
 
 /** What the ingress works with. */
 export interface IngressContext {
@@ -29,25 +30,26 @@ export interface IngressContext {
   readonly budget: ByteBudget
 }
 
-/** Which error shape and which headers a path speaks (docs/protocol.md, Errors). */
-export type WireFormat = 'openai' | 'anthropic'
-
-/** One API call on its way through the ingress. Handlers fill in what the access log tells. */
+/** One API call on its way through the ingress, whichever way it came. Handlers fill in what the access log tells. */
 export interface Call {
-  readonly req: Request
-  readonly res: Response
+  readonly method: string
+  readonly path: string
+  /** What the row of the endpoint table names in its path. */
+  readonly params: Readonly<Record<string, unknown>>
+  readonly query: Readonly<Record<string, unknown>>
+  /** Lower-case; of a WebSocket: those of its upgrade, but for what is about one call. */
+  readonly headers: IncomingHttpHeaders
   readonly requestId: string
   readonly format: WireFormat
   readonly key: ApiKey
-  /** Aborts when the key is not valid any more; its reason is the ServiceError for the caller. */
-  readonly revoked: AbortSignal
-  readonly startedAt: number
+  /** Where its answer goes. */
+  readonly reply: Reply
   /** For the access log and metrics. */
   readonly facts: CallFacts
-  /** Notes that the call failed, for whoever tells its caller so after the head was sent. Before that, throw. */
-  readonly noteFailure: (error: ServiceError) => void
-  /** What the form of the call says of its job, by the names that the body of `POST /v1/jobs` has. */
+  /** What the call says of its job beside headers, by the names that the body of `POST /v1/jobs` has. */
   readonly jobFields: Record<string, unknown>
+  /** How a caller of this way asks for a job that outlives the call, and for an answer before its result. */
+  readonly advice: { readonly durable: string; readonly async: string }
   /** Blobs that were uploaded with the call: deleted when it ends, but for those that a durable job took over. */
   readonly uploads: Set<string>
   /** What its body holds of the memory: given back when the body lies in a blob, at the latest when the call ends. */

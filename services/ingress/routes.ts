@@ -1,10 +1,12 @@
+import type { IncomingMessage } from 'node:http'
 import { answerCall } from './answer/answer.ts'
-import type { Call, IngressContext, WireFormat } from './call.ts'
+import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
 import { streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs/read.ts'
 import { submitJob } from './jobs/submit.ts'
+import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
 /** One endpoint: a row of the table. */
@@ -18,7 +20,7 @@ export interface Route {
   /** It needs a JSON body. */
   readonly hasBody?: boolean
   /** Reads a body of another type. */
-  readBody?(context: IngressContext, call: Call): Promise<unknown>
+  readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   /** Answers the call. @throws ServiceError as long as nothing was sent */
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }

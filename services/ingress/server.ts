@@ -4,7 +4,7 @@ import type { Duplex } from 'node:stream'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { errorBody, formatOf } from './answer/errors-http.ts'
+import { errorBody, formatOf } from './reply/errors.ts'
 
 /** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
 export interface ServerBounds {

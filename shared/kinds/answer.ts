@@ -6,6 +6,8 @@ import type { JsonText } from '#shared/protocols/json-text.ts'
  * of a durable job it is what is kept.
  */
 export interface Frame {
+  /** Its number in a history that can be resumed. */
+  readonly id?: number
   /** Its name, where the format names its events. */
   readonly event?: string
   /** JSON text: it is made once, and no wire parses it. */

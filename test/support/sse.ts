@@ -1,4 +1,4 @@
-import type { WireFormat } from '#services/ingress/call.ts'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { failureFrame, SSE_END, sseText } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'

@@ -1,37 +1,33 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
+import { refusalOf } from '#services/ingress/reply/reply.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { answerDurable } from './durable.ts'
-import { respondStream, respondWhole } from './respond.ts'
-import { UsageCount } from './usage-count.ts'
+import { sendStream } from './send-stream.ts'
+import { type CountedEvent, UsageCount } from './usage-count.ts'
 import { readWishes } from './wishes.ts'
 
 /** Most bytes of a character in memory. */
 const CHAR_BYTES = 2
 
-const MAKE_DURABLE =
-  "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or hand the call over to POST /v1/jobs."
-const MAKE_ASYNC = "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs."
-
 /**
- * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the connection unless the
- * caller asked for durability in one of the ways of docs/design.md, Arbiters.
+ * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the caller asked
+ * for durability in one of the ways of DESIGN section 1.
  *
- * @throws ServiceError as long as nothing was sent
+ * @throws ServiceError When it is refused or fails, before or after output
  */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
-  const wishes = readWishes(call.req.headers, body)
-  const asked = JobWishes.of(call.req.headers, call.jobFields)
-  if (!wishes.isDurable) asked.refuse(MAKE_DURABLE)
-  else if (!wishes.isAsync) asked.refuseWaiting(MAKE_ASYNC)
-  const { key, requestId } = call
+  const { key, facts, headers, advice } = call
+  const wishes = readWishes(headers, body)
+  const asked = JobWishes.of(headers, call.jobFields)
+  if (!wishes.isDurable) asked.refuse(advice.durable)
+  else if (!wishes.isAsync) asked.refuseWaiting(advice.async)
   // No async function: a suspended one would keep the body for as long as the answer takes.
-  const preparing = Promise.resolve(endpoint.prepare(context, { key, requestId, headers: call.req.headers }, body))
+  const preparing = Promise.resolve(endpoint.prepare(context, call, body))
   return preparing.then((prepared) => {
-    call.facts.model = prepared.model
-    call.facts.user_id = prepared.userId
+    facts.model = prepared.model
+    facts.user_id = prepared.userId
     return context.limits.countUser(key.id, prepared.userId).then(() => {
       if (wishes.isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
       return answerAttached(context, call, endpoint, prepared)
@@ -45,21 +41,26 @@ async function answerAttached(
   endpoint: JobEndpoint,
   prepared: PreparedCall,
 ): Promise<void> {
-  const job = await submitAttached(context, call, endpoint, prepared)
-  const encode = encodeContextOf(prepared, call.requestId, job.id, job.envelope.created_at_ms)
+  const { reply, facts, requestId } = call
+  if (reply.hasLeft) return
+  const job = await submitJob(context, call, endpoint, prepared)
+  facts.job_id = job.id
+  // A closed connection is the only way an SDK has to say stop (contract A.7).
+  const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
+  reply.left.addEventListener('abort', cancel, { once: true })
+  if (reply.left.aborted) cancel()
+  reply.accepted(job.id)
+  const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
+  const stream = prepared.stream ? answer.open?.(encode) : undefined
   const usage = new UsageCount(context, call)
+  const onEvent = (event: unknown) => usage.see(event as CountedEvent)
   try {
-    if (prepared.stream && answer.open) {
-      const onDelta = (delta: unknown) => usage.see(delta as GenerateEvent)
-      await respondStream(call, job, answer.open(encode), onDelta, context.config.slowReaderMs)
-    } else {
-      const encodeAll = (deltas: unknown[]) => {
-        for (const delta of deltas) usage.see(delta as GenerateEvent)
-        return answer.write?.(deltas, encode) ?? answer.whole(deltas, encode)
-      }
-      await respondWhole(call, job, encodeAll, context.config.slowReaderMs, prepared.isText !== true)
-    }
+    if (stream) return await sendStream(reply, job, stream, onEvent)
+    reply.open(prepared.isText ? 'text' : 'json')
+    const events = await takeAll(job, onEvent)
+    if (reply.hasLeft) return
+    await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
   } finally {
     usage.end()
     noteJob(context, call, job)
@@ -67,55 +68,44 @@ async function answerAttached(
   }
 }
 
-async function submitAttached(
+/** Submits the job. Once it is accepted its body is no longer the call's: it lies in a blob, or waits as the few bytes of its record. */
+async function submitJob(
   context: IngressContext,
-  call: Call,
-  endpoint: JobEndpoint,
-  prepared: PreparedCall,
-): Promise<AttachedJob> {
-  const job = await submitJob(context, call, endpoint, prepared, call.req.get('traceparent'))
-  call.facts.job_id = job.id
-  // A closed connection is the only way an SDK has to say stop (docs/protocol.md, Leaving).
-  const onClose = () => context.jobs.cancel(job)
-  call.res.once('close', onClose)
-  if (call.res.destroyed) onClose()
-  const onRevoked = () => context.jobs.cancel(job, call.revoked.reason.toBody())
-  call.revoked.addEventListener('abort', onRevoked)
-  if (call.revoked.aborted) onRevoked()
-  return job
-}
-
-/**
- * Submits the job of a call that waits for it. Once it is accepted its body is no longer the call's: it lies in a blob, or
- * waits as the few bytes of its record.
- */
-export async function submitJob(
-  context: IngressContext,
-  call: Pick<Call, 'key' | 'requestId' | 'held'>,
+  { key, requestId, held, headers }: Call,
   { kind }: JobEndpoint,
   prepared: PreparedCall,
-  traceparent: string | undefined,
 ): Promise<AttachedJob> {
-  const { key, requestId, held } = call
   const body = takeBody(prepared)
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
-  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant: key.id }
-  const job = await context.jobs.submit({ ...spec, requestId, traceparent })
+  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant: key.id, requestId }
+  const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString() })
   held.shrink(job.stored && 'json' in job.stored ? job.stored.json.length * CHAR_BYTES : 0)
   return job
 }
 
+/** To the very end: a failure that follows output is told after it. */
+async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Promise<unknown[]> {
+  const all: unknown[] = []
+  for (let events = await job.next(); events; events = await job.next()) {
+    for (const event of events) {
+      onEvent(event)
+      all.push(event)
+    }
+  }
+  return all
+}
+
 /** Notes when a job began and first said something, for the access log and the metrics. */
-export function noteJob(context: IngressContext, call: Pick<Call, 'facts'>, job: AttachedJob): void {
+function noteJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
-  call.facts.attempts = job.attempt
+  facts.attempts = job.attempt
   if (job.startedAtMs !== undefined) {
-    call.facts.queue_ms = job.startedAtMs - created_at_ms
-    context.metrics.queueSeconds.observe({ pool }, call.facts.queue_ms / 1_000)
+    facts.queue_ms = job.startedAtMs - created_at_ms
+    context.metrics.queueSeconds.observe({ pool }, facts.queue_ms / 1_000)
   }
   if (job.firstOutputAtMs !== undefined) {
-    call.facts.first_output_ms = job.firstOutputAtMs - created_at_ms
-    context.metrics.firstOutputSeconds.observe({ pool, model }, call.facts.first_output_ms / 1_000)
+    facts.first_output_ms = job.firstOutputAtMs - created_at_ms
+    context.metrics.firstOutputSeconds.observe({ pool, model }, facts.first_output_ms / 1_000)
   }
 }

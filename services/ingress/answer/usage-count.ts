@@ -1,5 +1,12 @@
-import type { GenerateEvent } from '#schemas/generate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+
+/** What is counted of the events of any kind. */
+export interface CountedEvent {
+  readonly type?: string
+  readonly input_tokens?: number
+  readonly usage?: { readonly input_tokens: number; readonly output_tokens: number }
+  readonly text?: string
+}
 
 /** Characters of a token, for calls that end before the engine has counted. */
 const CHARS_PER_TOKEN = 4
@@ -21,10 +28,10 @@ export class UsageCount {
   }
 
   /** Takes the next event of the answer. */
-  see(event: GenerateEvent): void {
-    if (event.type === 'start') this.#input = event.input_tokens
-    else if (event.type === 'usage') this.#count(event.usage.input_tokens, event.usage.output_tokens)
-    else if ('text' in event) this.#chars += event.text.length
+  see(event: CountedEvent): void {
+    if (event.type === 'start') this.#input = event.input_tokens ?? 0
+    else if (event.usage) this.#count(event.usage.input_tokens, event.usage.output_tokens)
+    else if (event.text !== undefined) this.#chars += event.text.length
   }
 
   /** The call ended, well or not. */

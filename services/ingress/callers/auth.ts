@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import type { WireFormat } from '#services/ingress/call.ts'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import { coversPath } from '#shared/keys/scopes.ts'
 import type { ApiKey, ApiKeys } from './keys.ts'

@@ -1,6 +1,6 @@
 import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
 import type { ErrorCode } from '#schemas/error.ts'
-import type { WireFormat } from '#services/ingress/call.ts'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 
 const MINUTE_SECONDS = 60

@@ -1,15 +1,11 @@
-import type { IncomingHttpHeaders } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { Call, IngressContext, WireFormat } from '#services/ingress/call.ts'
-import type { ApiKey } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
 /** Who asks, and how: what an endpoint may look at beside the body. */
-export interface Caller {
-  readonly key: ApiKey
-  readonly requestId: string
-  readonly headers: IncomingHttpHeaders
-}
+export type Caller = Pick<Call, 'key' | 'headers'>
 
 /** A checked request, ready to become a job: attached to its connection, or durable. */
 export interface PreparedCall {
@@ -41,7 +37,7 @@ export interface JobEndpoint {
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
   canStream?(body: Record<string, unknown>): boolean
   /** Reads a body that is not JSON. @throws ServiceError */
-  readBody?(context: IngressContext, call: Call): Promise<unknown>
+  readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   /** Checks a body, as far as it can be without running it. @throws ServiceError with the path of the first problem */
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
 }

@@ -1,6 +1,7 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { Pieces } from '#services/ingress/body/pieces.ts'
-import type { IngressContext, WireFormat } from '#services/ingress/call.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { decodeChat } from './chat/decode.ts'

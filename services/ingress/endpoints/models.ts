@@ -11,18 +11,18 @@ const PREFIX = '/v1/models/'
  * GET /v1/models: the models this key may use, each under its id and its aliases. Whoever speaks the messages
  * format gets them as its SDK has them, in pages (docs/protocol.md, Model lists).
  */
-export function listModels(context: IngressContext, call: Call): void {
+export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
-  if (call.format === 'anthropic') call.res.json(pageOf(named, call))
-  else call.res.json({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
+  const list = () => ({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
+  await call.reply.whole(call.format === 'anthropic' ? pageOf(named, call) : list())
 }
 
-/** GET /v1/models/{model}. The id may hold slashes, escaped or not; an alias gives its model. */
-export function retrieveModel(context: IngressContext, call: Call): void {
-  const id = decode(call.req.path.slice(PREFIX.length))
+/** GET /v1/models/{model} (spec 4.8). The id may hold slashes, escaped or not (contract 0.13); an alias gives its model. */
+export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
+  const id = decode(call.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
   if (!model || !isUsable(model, call.key)) throw modelNotFound(context, call.key, id ?? '')
-  call.res.json(call.format === 'anthropic' ? modelInfoOf(model, model.id) : modelOf(model, model.id))
+  await call.reply.whole(call.format === 'anthropic' ? modelInfoOf(model, model.id) : modelOf(model, model.id))
 }
 
 interface Named {
@@ -36,7 +36,7 @@ function namesOf(model: ModelConfig): Named[] {
 
 /** A page of the list; its cursors are names. @throws ServiceError when a cursor is none of them */
 function pageOf(all: readonly Named[], call: Call): object {
-  const { limit, after_id, before_id } = parseBody(ListModels, { ...call.req.query }, 'messages')
+  const { limit, after_id, before_id } = parseBody(ListModels, { ...call.query }, 'messages')
   if (after_id !== undefined && before_id !== undefined) {
     throw new ServiceError('invalid_value', 'Cannot be given together with after_id.', { param: 'before_id' })
   }

@@ -1,5 +1,5 @@
 import { createHash, type Hash } from 'node:crypto'
-import type { Request } from 'express'
+import type { Call } from '#services/ingress/call.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { writeJson } from '#shared/json/write.ts'
 import type { IdempotencyKey } from '#shared/store/store.ts'
@@ -14,15 +14,15 @@ const KEEP_MS = 24 * 3_600_000
  */
 export async function idempotencyOf(
   key: string | undefined,
-  req: Pick<Request, 'method' | 'path'>,
+  { method, path }: Pick<Call, 'method' | 'path'>,
   body: unknown,
   retentionMs: number = KEEP_MS,
 ): Promise<IdempotencyKey | undefined> {
   if (key === undefined) return undefined
-  const hash = createHash('sha256').update(`${req.path}\n`)
+  const hash = createHash('sha256').update(`${path}\n`)
   await inTurns(hashCanonical(hash, body))
   const fingerprint = hash.digest('hex')
-  return { scope: `${req.method} ${req.path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
+  return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
 }
 
 /** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */

@@ -1,7 +1,14 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
-import type { Call } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+
+/** The durable jobs of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+export function requireJobs(context: IngressContext): DurableJobs {
+  if (context.durable) return context.durable
+  const message = 'This deployment keeps no durable jobs: its operator must set DATABASE_URL.'
+  throw new ServiceError('jobs_unavailable', message)
+}
 
 /** Whether a text can be the id of a job: nothing else reaches the store. */
 export function isJobId(text: string): boolean {
@@ -10,9 +17,14 @@ export function isJobId(text: string): boolean {
 
 /** The id in the path `/v1/jobs/{id}…`. @throws ServiceError `job_not_found` for what can be none */
 export function jobIdOf(call: Call): string {
-  const id = String(call.req.params.id)
+  const id = String(call.params.id)
   if (isJobId(id)) return id
-  throw new ServiceError('job_not_found', `No job with the id '${id.slice(0, 64)}'.`)
+  throw jobNotFound(id)
+}
+
+/** The failure for an id that is none of the caller's jobs. */
+export function jobNotFound(id: string): ServiceError {
+  return new ServiceError('job_not_found', `No job with the id '${id.slice(0, 64)}'.`)
 }
 
 /** The job in the path, if it is the caller's. @throws ServiceError `job_not_found` */
@@ -22,7 +34,7 @@ export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
 
 /** A whole number in the query; undefined when it is not there. @throws ServiceError `invalid_value` */
 export function queryNumber(call: Call, name: string, most: number): number | undefined {
-  const text = call.req.query[name]
+  const text = call.query[name]
   if (text === undefined) return undefined
   const value = /^\d{1,15}$/.test(String(text)) ? Number(text) : Number.NaN
   if (value <= most) return value

@@ -1,26 +1,20 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { ListJobs } from '#schemas/jobs.ts'
-import {
-  acceptedOf,
-  leaveOf,
-  RETRY_AFTER_SECONDS,
-  requireJobs,
-  sendAccepted,
-} from '#services/ingress/answer/durable.ts'
-import { resultOf } from '#services/ingress/answer/durable-respond.ts'
-import { formatOf, sendError } from '#services/ingress/answer/errors-http.ts'
-import { respondBody } from '#services/ingress/answer/respond.ts'
+import { acceptedOf } from '#services/ingress/answer/create-job.ts'
+import { RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
+import { resultOf } from '#services/ingress/answer/recorded.ts'
 import { readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/wishes.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/auth.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
+import { formatOf } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { idempotencyOf } from './idempotency.ts'
 import { jobObject, statusOf } from './object.ts'
-import { findJob, isJobId, jobIdOf, queryNumber } from './paths.ts'
+import { findJob, isJobId, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 import { refuseJobHeaders } from './wishes.ts'
 
 /** Statuses of the wire by the states they stand for. */
@@ -41,8 +35,8 @@ const STATES = {
  */
 export async function listJobs(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  refuseUnknown(ListJobs, call.req.query)
-  const query = parseBody(ListJobs, { ...call.req.query }, 'openai')
+  refuseUnknown(ListJobs, call.query)
+  const query = parseBody(ListJobs, { ...call.query }, 'openai')
   const statuses = query.status?.split(',').map((status) => status.trim())
   // Each once: every number of them is a statement of its own, which the database keeps prepared.
   const states = statuses && [...new Set(statuses.flatMap(statesOf))]
@@ -57,7 +51,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
   const data = asked.map((job) => listed(jobObject(job)))
   const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
-  call.res.json({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
+  await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
 
 /** A list does not read results, and null would say that there is none. */
@@ -71,23 +65,12 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
   let job = await findJob(jobs, call)
   if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
-    job = await waitFor(context, call, job.id, waitSeconds)
+    const end = context.limits.beginFollow(call.key.id)
+    job = await waitFor(call, jobs, job, waitSeconds * 1_000).finally(end)
   }
-  if (call.res.destroyed) return
-  if (!TERMINAL.has(job.state)) call.res.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
-  call.res.json(await wholeJob(jobs, call, job))
-}
-
-async function waitFor(context: IngressContext, call: Call, id: string, seconds: number): Promise<DurableJob> {
-  const end = context.limits.beginFollow(call.key.id)
-  try {
-    const left = AbortSignal.any([AbortSignal.timeout(seconds * 1_000), leaveOf(context, call)])
-    const job = await requireJobs(context).waitForEnd(call.key.id, id, left)
-    call.revoked.throwIfAborted()
-    return job
-  } finally {
-    end()
-  }
+  if (call.reply.hasLeft) return
+  if (!TERMINAL.has(job.state)) call.reply.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
+  await call.reply.whole(await wholeJob(jobs, job))
 }
 
 /** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
@@ -95,13 +78,12 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
   const jobs = requireJobs(context)
   const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
   if (job.state === 'failed' && job.error) {
-    const error = ServiceError.fromBody(job.error)
-    call.noteFailure(error)
-    return sendError(call.res, error, formatOf(job.endpoint), call.requestId, true)
+    const thrown = ServiceError.fromBody(job.error)
+    return call.reply.end({ type: 'failed', thrown, keptAs: formatOf(job.endpoint) })
   }
   const result = await resultOf(jobs, call.key.id, job)
   if (result === null) throw gone()
-  await respondBody(call, async () => result, context.config.slowReaderMs)
+  await call.reply.whole(result)
 }
 
 /** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
@@ -120,22 +102,22 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
   const jobs = requireJobs(context)
   const { id } = await findJob(jobs, call)
   const job = await jobs.cancel(call.key.id, id)
-  call.res.json(await wholeJob(jobs, call, job))
+  await call.reply.whole(await wholeJob(jobs, job))
 }
 
 /** POST /v1/jobs/{id}/redrive: a failed, cancelled or expired job again, as a new one. @throws ServiceError `job_not_finished` */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  refuseJobHeaders(call.req.headers, 'a job that is run again is asked what it was asked before.')
+  refuseJobHeaders(call.headers, 'a job that is run again is asked what it was asked before.')
   const { id, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
   if (pool !== 'code') getModel(context, call, model, pool)
-  const key = readIdempotencyKey(call.req.headers['idempotency-key'])
-  const asked = await idempotencyOf(key, call.req, null, context.config.jobRetentionMs)
+  const key = readIdempotencyKey(call.headers['idempotency-key'])
+  const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
   call.facts.job_id = job.id
-  if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
+  if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
 }
 
@@ -144,17 +126,14 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
   const jobs = requireJobs(context)
   const { id } = await findJob(jobs, call)
   await jobs.erase(call.key.id, id)
-  call.res.json({ id, object: 'job.deleted', deleted: true })
+  await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 
 /** A job with its result and what became of its webhook's messages. */
-export async function wholeJob(
-  jobs: DurableJobs,
-  call: Pick<Call, 'key'>,
-  job: DurableJob,
-): Promise<Record<string, unknown>> {
-  const result = job.state === 'completed' ? await jobs.result(call.key.id, job.id) : null
-  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job) })
+export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Record<string, unknown>> {
+  const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
+  const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
+  return jobObject(job, { result, deliveries })
 }
 
 function statesOf(status: string) {

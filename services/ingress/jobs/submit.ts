@@ -1,12 +1,14 @@
 import { SubmitJob, Webhook } from '#schemas/jobs.ts'
-import { boundMetadata, createJob, requireJobs, sendAccepted } from '#services/ingress/answer/durable.ts'
+import { createJob } from '#services/ingress/answer/create-job.ts'
+import { sendAccepted } from '#services/ingress/answer/durable.ts'
 import { readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/auth.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
-import { JobWishes } from './wishes.ts'
+import { requireJobs } from './paths.ts'
+import { boundMetadata, JobWishes } from './wishes.ts'
 
 /** POST /v1/jobs (docs/jobs.md, Submit): a call to another endpoint, checked as there, to be run as a durable job. */
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
@@ -15,12 +17,12 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   refuseUnknown(Webhook, (body as { webhook?: unknown } | null)?.webhook, 'webhook.')
   const submit = parseBody(SubmitJob, body, 'openai')
   const { endpoint: path, body: inner, ...fields } = submit
-  const asked = JobWishes.of(call.req.headers, fields)
+  const asked = JobWishes.of(call.headers, fields)
   const endpoint = findEndpoint(path)
   requireEndpoint(call.key, endpoint.path)
-  const { key, requestId } = call
+  const { key } = call
   const prepared = await prepareInner(async () => {
-    const ready = await endpoint.prepare(context, { key, requestId, headers: call.req.headers }, inner)
+    const ready = await endpoint.prepare(context, call, inner)
     boundMetadata(ready.metadata)
     return ready
   })
@@ -28,14 +30,14 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   call.facts.user_id = prepared.userId
   await context.limits.countUser(key.id, prepared.userId)
   const wishes = {
-    idempotencyKey: readIdempotencyKey(call.req.headers['idempotency-key']),
+    idempotencyKey: readIdempotencyKey(call.headers['idempotency-key']),
     isAsync: true,
     ...(await asked.resolve(context, key.id, context.config.jobDeadlineMs)),
   }
   // What headers say of it is part of the request, as if its body said so.
   const whole = asked.isOfHeaders ? { ...(body as object), ...asked.fields } : body
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, wishes)
-  if (isReplay) call.res.setHeader('idempotency-replayed', 'true')
+  if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
 }
 

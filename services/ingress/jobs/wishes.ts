@@ -2,12 +2,11 @@ import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isDeepStrictEqual } from 'node:util'
 import { JobFields, Webhook } from '#schemas/jobs.ts'
-import { boundMetadata, type DurableWishes, requireJobs } from '#services/ingress/answer/durable.ts'
 import { excerpt, parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { checkWebhookUrl } from '#shared/outbound/guard.ts'
-import { isJobId } from './paths.ts'
+import { isJobId, requireJobs } from './paths.ts'
 
 /**
  * What is asked of a durable job beside its call (docs/jobs.md, Submit): in the body of `POST /v1/jobs`, in the fields
@@ -28,6 +27,30 @@ const METADATA_CHARS_MAX = 64 * 1024
 const WEBHOOK_EVENTS_DEFAULT = ['job.completed', 'job.failed', 'job.cancelled', 'job.expired']
 /** How far ahead a job may be scheduled. */
 const RUN_AHEAD_MS_MAX = 7 * 24 * 3_600_000
+
+/** What a durable job may be asked beside its call. */
+export interface DurableWishes {
+  readonly idempotencyKey: string | undefined
+  /** The answer is the job itself, which an idempotency key keeps however the job ends. */
+  readonly isAsync?: boolean | undefined
+  readonly deadlineInMs: number
+  readonly startInMs?: number | undefined
+  readonly runAtMs?: number | undefined
+  readonly priority?: 'normal' | 'low' | undefined
+  readonly parentId?: string | undefined
+  readonly metadata?: Record<string, string> | undefined
+  readonly webhook?: { url: string; events: string[] } | undefined
+}
+
+/** Pairs of metadata a job keeps (contract B.1): every list shows them. */
+const METADATA_PAIRS_MAX = 16
+
+/** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */
+export function boundMetadata(metadata: Record<string, string> | undefined): Record<string, string> | undefined {
+  if (metadata === undefined || Object.keys(metadata).length <= METADATA_PAIRS_MAX) return metadata
+  const message = `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`
+  throw new ServiceError('invalid_value', message, { param: 'metadata' })
+}
 
 /** A field of a job as a text of a header says it. @throws ServiceError for what cannot be one */
 type ReadHeader = (text: string, header: string) => unknown

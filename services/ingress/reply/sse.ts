@@ -1,7 +1,7 @@
-import { errorBody } from '#services/ingress/answer/errors-http.ts'
-import type { WireFormat } from '#services/ingress/call.ts'
 import type { ServiceError } from '#shared/error.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
+import { openaiErrorBody } from '#shared/protocols/errors.ts'
+import { errorBody, type WireFormat } from './errors.ts'
 
 /**
  * Server-sent events (WHATWG HTML, section 9.2) as the two formats use them: OpenAI's are nameless and end with `[DONE]`,
@@ -9,8 +9,10 @@ import type { Frame } from '#shared/kinds/answer.ts'
  */
 
 /** A message as an event of the stream. */
-export function sseText({ event, data }: Frame): string {
-  return event === undefined ? `data: ${data}\n\n` : `event: ${event}\ndata: ${data}\n\n`
+export function sseText({ id, event, data }: Frame): string {
+  if (event === undefined) return `data: ${data}\n\n`
+  const text = `event: ${event}\ndata: ${data}\n\n`
+  return id === undefined ? text : `id: ${id}\n${text}`
 }
 
 /** What is written after the last message of a stream that ended well. */
@@ -26,4 +28,9 @@ export const SSE_KEEP_ALIVE: Readonly<Record<WireFormat, string>> = {
 export function failureFrame(error: ServiceError, format: WireFormat, requestId: string): Frame {
   const data = JSON.stringify(errorBody(error, format, requestId))
   return format === 'anthropic' ? { event: 'error', data } : { data }
+}
+
+/** The same for the history of a job. It is not part of it, so it has no number: an EventSource that comes back is refused. */
+export function historyFailureFrame(error: ServiceError): Frame {
+  return { event: 'error', data: JSON.stringify({ type: 'error', ...openaiErrorBody(error) }) }
 }

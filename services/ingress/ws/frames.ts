@@ -65,6 +65,11 @@ export function requestEventText(id: string, sequence: number, event: string): s
   return `{"type":"request.event","id":${JSON.stringify(id)},"sequence_number":${sequence},"event":${event}}`
 }
 
+/** `job.event` around a JSON text. */
+export function jobEventText(id: string, event: string): string {
+  return `{"type":"job.event","id":${JSON.stringify(id)},"event":${event}}`
+}
+
 /** `request.completed` around the JSON text of a body. */
 export function completedText(id: string, status: number, body: string): string {
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`

@@ -4,18 +4,18 @@ import type { WebSocket } from 'ws'
 import { type ClientFrame, type ServerFrame, WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { COMPLETED, type Outcome } from '#services/ingress/reply/reply.ts'
+import { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { atOnce, inTurns } from '#shared/in-turns.ts'
 import type { SocketBounds } from './bounds.ts'
-import { type Ending, Exchange } from './exchange.ts'
 import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
 import { Outbox } from './outbox.ts'
 import { PartialMessage } from './partial.ts'
 import { ReadPause } from './pause.ts'
-import { runRequest } from './request.ts'
-import { runSubscription } from './subscription.ts'
+import { type Asking, runRequest, runSubscription } from './perform.ts'
 
 /** Bytes above which a message is read in turns with others. */
 const LARGE_BYTES = 64 * 1024
@@ -47,7 +47,7 @@ export class Session {
   closeCode: number | undefined
   readonly #options: SessionOptions
   readonly #outbox: Outbox
-  readonly #exchanges = new Map<string, Exchange>()
+  readonly #replies = new Map<string, SocketReply>()
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
   readonly #pause: ReadPause
@@ -84,7 +84,7 @@ export class Session {
 
   /** Whether the answer to an attached request is under way. */
   get isBusy(): boolean {
-    return [...this.#exchanges.values()].some((exchange) => exchange.isAttached)
+    return [...this.#replies.values()].some((reply) => reply.isAttached)
   }
 
   /** Asks the client to finish and to connect again. */
@@ -153,13 +153,13 @@ export class Session {
     const { context } = this.#options
     if (frame.type === 'request.create') {
       const { id, endpoint } = frame
-      return this.#begin(id, 'request', endpoint, held, (exchange) => runRequest(context, exchange, frame))
+      return this.#begin(id, 'request', endpoint, held, (asking, reply) => runRequest(context, asking, reply, frame))
     }
     held.release()
     switch (frame.type) {
       case 'job.subscribe':
-        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', held, (exchange) =>
-          runSubscription(context, exchange, frame),
+        return this.#begin(frame.id, 'subscription', '/v1/jobs/:id/events', held, (asking, reply) =>
+          runSubscription(context, asking, reply, frame),
         )
       case 'request.cancel':
         return this.#find(frame.id, 'request')?.cancel()
@@ -170,35 +170,39 @@ export class Session {
     }
   }
 
-  #find(id: string, kind: Exchange['kind']): Exchange | undefined {
-    const exchange = this.#exchanges.get(id)
-    return exchange?.kind === kind ? exchange : undefined
+  #find(id: string, kind: SocketReply['kind']): SocketReply | undefined {
+    const reply = this.#replies.get(id)
+    return reply?.kind === kind ? reply : undefined
   }
 
   #begin(
     id: string,
-    kind: Exchange['kind'],
+    kind: SocketReply['kind'],
     path: string,
     held: HeldBytes,
-    work: (exchange: Exchange) => Promise<Ending>,
+    work: (asking: Asking, reply: SocketReply) => Promise<void>,
   ): void {
-    const isInUse = this.#exchanges.has(id)
+    const isInUse = this.#replies.has(id)
     if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is in use.')
     const key = isInUse ? undefined : this.#findKey()
     if (!key) return held.release()
     this.begun++
     const { headers, context, bounds } = this.#options
-    const log = { sessionId: this.id, path: path.slice(0, 200), route: routeOf(kind, path) }
-    const exchange = new Exchange({ id, kind, key, headers, outbox: this.#outbox, held, ...log })
-    if (this.#exchanges.size >= bounds.inFlightMax) {
-      return exchange.end(context, { type: 'failed', error: tooMany(bounds.inFlightMax) })
+    const log = { sessionId: this.id, path, route: routeOf(kind, path) }
+    const reply = new SocketReply(context, { id, kind, keyId: key.id, outbox: this.#outbox, held, ...log })
+    if (this.#replies.size >= bounds.inFlightMax) {
+      return reply.end({ type: 'failed', thrown: tooMany(bounds.inFlightMax) })
     }
-    this.#exchanges.set(id, exchange)
-    void exchange.settle(context, work).then((ending) => {
+    this.#replies.set(id, reply)
+    const end = (outcome: Outcome) => {
       // First: the client may use the id again as soon as it hears.
-      this.#exchanges.delete(id)
-      exchange.end(context, ending)
-    })
+      this.#replies.delete(id)
+      reply.end(outcome)
+    }
+    void work({ key, headers, held }, reply).then(
+      () => end(COMPLETED),
+      (thrown: unknown) => end({ type: 'failed', thrown }),
+    )
   }
 
   /** The key as it is now, since it may be revoked or lose a right while the connection is open. */
@@ -228,7 +232,7 @@ export class Session {
     if (this.#isClosing) return
     this.#isClosing = true
     clearInterval(this.#heartbeat)
-    for (const exchange of this.#exchanges.values()) exchange.leave()
+    for (const reply of this.#replies.values()) reply.leave()
     this.#outbox.close()
     this.#pause.stop()
     const { ws, bounds } = this.#options
@@ -237,7 +241,7 @@ export class Session {
 }
 
 /** Labels of metrics are few: a path of the client's own making is none. */
-function routeOf(kind: Exchange['kind'], path: string): string {
+function routeOf(kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {
     return findEndpoint(path).path

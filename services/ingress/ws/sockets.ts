@@ -4,18 +4,11 @@ import { type WebSocket, WebSocketServer } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { authenticate } from '#services/ingress/callers/auth.ts'
+import { CallLog } from '#services/ingress/reply/call-log.ts'
 import { ServiceError } from '#shared/error.ts'
-import { newId } from '#shared/id.ts'
 import { SOCKET_BOUNDS, type SocketBounds } from './bounds.ts'
 import { Session } from './session.ts'
 import { credentialsOf, refuseUpgrade, requireProtocol, WS_PATH } from './upgrade.ts'
-
-/** An upgrade on its way: what is said about it later. */
-interface Opening {
-  readonly requestId: string
-  readonly startedAt: number
-  readonly keyId?: string
-}
 
 /**
  * The WebSockets of one ingress (docs/websocket.md): who gets one, how many there are, and their end.
@@ -27,7 +20,7 @@ export class Sockets {
   readonly #context: IngressContext
   readonly #bounds: SocketBounds
   readonly #server: WebSocketServer
-  readonly #openings = new WeakMap<IncomingMessage, Opening>()
+  readonly #openings = new WeakMap<IncomingMessage, CallLog>()
   readonly #sessions = new Map<Session, WebSocket>()
   readonly #countOfKey = new Map<string, number>()
 
@@ -61,13 +54,12 @@ export class Sockets {
     // Until ws takes over, or for good: a client that is gone is no error of ours.
     const ignore = () => {}
     socket.on('error', ignore)
-    const opening = { requestId: newId('req_'), startedAt: performance.now() }
-    this.#openings.set(req, opening)
+    const opening = this.#openingOf(req)
     const credentials = credentialsOf(req)
     const findKey = () => authenticate(credentials, this.#context.keys, 'openai', WS_PATH)
     try {
       const key = findKey()
-      this.#openings.set(req, { ...opening, keyId: key.id })
+      opening.facts.key_id = key.id
       requireProtocol(req)
       this.#requirePlace()
       this.#server.handleUpgrade(req, socket, head, (ws) => {
@@ -75,7 +67,7 @@ export class Sockets {
         this.#open(req, socket, ws, key, findKey)
       })
     } catch (error) {
-      this.#refuse(req, socket, ServiceError.from(error))
+      this.#refuse(req, socket, error)
     }
   }
 
@@ -130,32 +122,22 @@ export class Sockets {
     else this.#countOfKey.delete(keyId)
   }
 
-  #refuse(req: IncomingMessage, socket: Socket, error: ServiceError): void {
-    const { log } = this.#context
-    const { requestId } = this.#openingOf(req)
-    if (error.code === 'internal_error') log.error({ err: error, request_id: requestId }, 'internal error')
-    refuseUpgrade(req, socket, error, requestId, this.#bounds.lingerMs)
-    this.#log(req, error.status, { error_code: error.code })
+  #refuse(req: IncomingMessage, socket: Socket, thrown: unknown): void {
+    const opening = this.#openingOf(req)
+    const error = opening.classify(thrown)
+    refuseUpgrade(req, socket, error, opening.requestId, this.#bounds.lingerMs)
+    opening.failed(error, error.status)
+    this.#log(req, error.status)
   }
 
-  #openingOf(req: IncomingMessage): Opening {
-    return this.#openings.get(req) ?? { requestId: newId('req_'), startedAt: performance.now() }
+  #openingOf(req: IncomingMessage): CallLog {
+    const opening = this.#openings.get(req) ?? new CallLog(this.#context)
+    this.#openings.set(req, opening)
+    return opening
   }
 
   /** The line of the connection itself, at its end; its requests have their own. */
-  #log(req: IncomingMessage, status: number, facts: object): void {
-    const { log, metrics } = this.#context
-    const { requestId, startedAt, keyId } = this.#openingOf(req)
-    metrics.requests.inc({ route: WS_PATH, status: String(status), model: '' })
-    const line = {
-      request_id: requestId,
-      method: 'GET',
-      path: WS_PATH,
-      status,
-      duration_ms: Math.round((performance.now() - startedAt) * 10) / 10,
-      ...(keyId !== undefined && { key_id: keyId }),
-      ...facts,
-    }
-    log.info(line, 'request')
+  #log(req: IncomingMessage, status: number, more: object = {}): void {
+    this.#openingOf(req).ended({ method: 'GET', path: WS_PATH, route: WS_PATH, status, more, isConnection: true })
   }
 }

@@ -1,8 +1,8 @@
 import { type IncomingHttpHeaders, type IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
-import { sendError } from '#services/ingress/answer/errors-http.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { sendError } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /** Where WebSockets are opened. */
@@ -18,8 +18,8 @@ export function isSocketRequest(req: IncomingMessage): boolean {
 }
 
 /** GET /v1/ws without an upgrade. */
-export function refusePlain(_context: IngressContext, { res }: Call): never {
-  res.setHeader('upgrade', 'websocket')
+export function refusePlain(_context: IngressContext, { reply }: Call): never {
+  reply.setHeader('upgrade', 'websocket')
   throw new ServiceError(
     'invalid_request',
     `${WS_PATH} is a WebSocket: connect to it with the protocol ${WS_PROTOCOL}.`,

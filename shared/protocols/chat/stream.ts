@@ -14,7 +14,7 @@ import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResult
  */
 export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
-  readonly #choices: ChoiceStream[] = []
+  readonly #choices = new Map<number, ChoiceStream>()
   readonly #tail: string
   #head: string
   #usage: Usage | undefined
@@ -48,7 +48,8 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
 
   /** @throws ServiceError `upstream_error` when a choice has no finish */
   end(): Frame[] {
-    if (this.#choices.length === 0 || this.#choices.some((choice) => !choice.isFinished)) throw unfinished()
+    const choices = [...this.#choices.values()]
+    if (choices.length === 0 || choices.some((choice) => !choice.isFinished)) throw unfinished()
     if (!this.#context.include_usage || this.#usage === undefined) return []
     return [{ data: `${this.#head}],"usage":${JSON.stringify(chatUsage(this.#usage))}}` }]
   }
@@ -61,10 +62,10 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   }
 
   #choice(index: number): ChoiceStream {
-    const known = this.#choices.find((choice) => choice.index === index)
+    const known = this.#choices.get(index)
     if (known !== undefined) return known
     const made = new ChoiceStream(index, this.#head, this.#tail, this.#context.call_id)
-    this.#choices.push(made)
+    this.#choices.set(index, made)
     return made
   }
 }

@@ -25,12 +25,12 @@ export class BlockStream {
   #current: Block | undefined
   #index = 0
 
-  /** A piece of text; `open` makes the block if it begins one. */
-  text(out: Frame[], text: string, open: () => OutputBlock): void {
+  /** A piece of text. @param opening Of the block, if it begins one. */
+  text(out: Frame[], text: string, opening: OutputBlock): void {
     if (text === '') return
     const last = this.#last()
     if (last?.kind === 'text') this.#feed(out, last, text)
-    else this.#appendAndFeed(out, new Block('text', open()), text)
+    else this.#appendAndFeed(out, new Block('text', opening), text)
   }
 
   /** A piece of thought. A signature closes its block: thoughts after it begin another one. */

@@ -1,5 +1,6 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import type { OutputBlock } from '#schemas/messages.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { BlockStream, frame } from './block-stream.ts'
@@ -24,6 +25,8 @@ import {
 export class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #blocks = new BlockStream()
+  /** How each block of text begins. */
+  readonly #opening: OutputBlock
   #hasStarted = false
   #hasCalls = false
   #hasRefusal = false
@@ -33,6 +36,7 @@ export class MessagesStream implements AnswerStream<GenerateEvent> {
 
   constructor(context: EncodeContext) {
     this.#context = context
+    this.#opening = textBlock(context, '')
   }
 
   push(event: GenerateEvent): Frame[] {
@@ -78,7 +82,7 @@ export class MessagesStream implements AnswerStream<GenerateEvent> {
   }
 
   #text(out: Frame[], text: string): void {
-    this.#blocks.text(out, text, () => textBlock(this.#context, ''))
+    this.#blocks.text(out, text, this.#opening)
   }
 
   #toolCall(out: Frame[], call: number, id: string, name: string): void {

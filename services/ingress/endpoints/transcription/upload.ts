@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
 import type { AudioFormat } from '#schemas/transcription.ts'
 import { REFERENCE_CHARS_MAX, SPEAKERS_MAX } from '#schemas/transcription-body.ts'
 import { type FormBounds, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
@@ -46,7 +47,11 @@ export class UploadedAudio {
  *
  * @throws ServiceError Problems of the form, of its fields' syntax, and of the file: `request_too_large`, `invalid_audio`
  */
-export async function readTranscription(context: IngressContext, call: Call): Promise<Record<string, unknown>> {
+export async function readTranscription(
+  context: IngressContext,
+  call: Call,
+  req: IncomingMessage,
+): Promise<Record<string, unknown>> {
   const { audioBytesMax, bodyStallMs } = context.config
   const bounds: FormBounds = {
     bytesMax: audioBytesMax + FIELDS_BYTES_MAX + FRAMING_BYTES_MAX,
@@ -58,7 +63,7 @@ export async function readTranscription(context: IngressContext, call: Call): Pr
   }
   let isTaken = false
   let audio: UploadedAudio | undefined
-  const fields = await readForm(call.req, bounds, {
+  const fields = await readForm(req, bounds, {
     // What calls itself the file is never kept in memory.
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (file) => {

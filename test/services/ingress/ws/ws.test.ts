@@ -4,11 +4,10 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ServerFrame } from '#schemas/ws.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { Exchange } from '#services/ingress/ws/exchange.ts'
+import { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { ApiKey } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
 import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
@@ -539,13 +538,12 @@ describe('the access log', () => {
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
     const outbox = { reply: () => {}, room: async () => {}, isFull: false } as unknown as Outbox
-    const key = { id: 'key_1' } as ApiKey
-    const more = { headers: {}, sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
+    const more = { keyId: 'key_1', sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
     const held = new ByteBudget({ bytesMax: 1, keyBytesMax: 1 }).open('key_1')
-    const exchange = new Exchange({ id: 'r1', key, outbox, held, ...more })
-    exchange.accept('job_1')
-    const error = new ServiceError('overloaded', 'secret', { retryAfterMs: 1_000 })
-    exchange.end(context, await exchange.settle(context, () => Promise.reject(error)))
+    const reply = new SocketReply(context, { id: 'r1', outbox, held, ...more })
+    reply.accepted('job_1')
+    const thrown = new ServiceError('overloaded', 'secret', { retryAfterMs: 1_000 })
+    reply.end({ type: 'failed', thrown })
     expect(lines).toEqual([
       {
         request_id: expect.stringMatching(/^req_/),

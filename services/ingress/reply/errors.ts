@@ -1,5 +1,4 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { WireFormat } from '#services/ingress/call.ts'
 import type { ServiceError } from '#shared/error.ts'
 import {
   errorHeaders,
@@ -8,6 +7,9 @@ import {
   openaiErrorBody,
   openaiStatus,
 } from '#shared/protocols/errors.ts'
+
+/** Which error shape and which headers a path speaks (contract A.2, A.3). */
+export type WireFormat = 'openai' | 'anthropic'
 
 /** The body of a failure in the format of its path. */
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {

@@ -1,35 +1,11 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { formatOf } from '#services/ingress/reply/errors.ts'
+import { refusalOf } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
-import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import { leaveOf } from './durable.ts'
-import { formatOf } from './errors-http.ts'
-import { respondBody, respondStream } from './respond.ts'
-
-/** Answers with a job's result as soon as it has ended. @throws ServiceError What the job failed with */
-export async function respondResult(
-  context: IngressContext,
-  call: Call,
-  jobs: DurableJobs,
-  job: DurableJob,
-  isJson: boolean,
-): Promise<void> {
-  const signal = leaveOf(context, call)
-  await respondBody(
-    call,
-    async () => {
-      const ended = await jobs.waitForEnd(call.key.id, job.id, signal)
-      call.revoked.throwIfAborted()
-      if (!TERMINAL.has(ended.state))
-        throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
-      return await resultOf(jobs, call.key.id, ended)
-    },
-    context.config.slowReaderMs,
-    isJson,
-  )
-}
+import type { Output } from './send-stream.ts'
 
 /**
  * The result of a job that has ended.
@@ -51,20 +27,8 @@ export async function resultOf(jobs: DurableJobs, tenant: string, job: DurableJo
   }
 }
 
-/** Streams the output of a durable job to a caller who waits, as the plain call would. */
-export async function respondRecorded(
-  context: IngressContext,
-  call: Call,
-  jobs: DurableJobs,
-  job: DurableJob,
-): Promise<void> {
-  const signal = leaveOf(context, call)
-  await using source = new RecordedOutput(jobs, call, job, signal)
-  await respondStream(call, source, recordedStream(job.endpoint), () => {}, context.config.slowReaderMs)
-}
-
-/** The recorded output of one job, as `respondStream` reads it. Dispose it: who stops early is still subscribed. */
-export class RecordedOutput implements AsyncDisposable {
+/** The recorded output of one job, as {@link sendStream} reads it. Dispose it: who stops early is still subscribed. */
+export class RecordedOutput implements Output, AsyncDisposable {
   firstOutputAtMs: number | undefined
   readonly #jobs: DurableJobs
   readonly #tenant: string
@@ -76,13 +40,13 @@ export class RecordedOutput implements AsyncDisposable {
   #hasEnded = false
 
   /** @param signal Nobody reads on: its reason is thrown, where it is a ServiceError. */
-  constructor(jobs: DurableJobs, call: Pick<Call, 'key'>, job: DurableJob, signal: AbortSignal) {
+  constructor(jobs: DurableJobs, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
-    this.#tenant = call.key.id
+    this.#tenant = job.tenant
     this.#id = job.id
     this.#attempt = job.attempt
     this.#signal = signal
-    this.#events = jobs.follow(call.key.id, job.id, 0, signal)
+    this.#events = jobs.follow(job.tenant, job.id, 0, signal)
   }
 
   /** Chunks of the wire, at least one; undefined after the last. @throws ServiceError What the job failed with */
@@ -120,7 +84,7 @@ export class RecordedOutput implements AsyncDisposable {
 }
 
 /** What was kept are the messages of the stream, without the names that one format gives them. */
-function recordedStream(endpoint: string): AnswerStream {
+export function recordedStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {
     push(chunk): Frame[] {
@@ -131,7 +95,7 @@ function recordedStream(endpoint: string): AnswerStream {
   }
 }
 
-function leftBecause({ reason }: AbortSignal, { id }: DurableJob): ServiceError {
-  if (reason instanceof ServiceError) return reason
-  return new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
+function leftBecause(signal: AbortSignal, { id }: DurableJob): ServiceError {
+  const refusal = refusalOf(signal)
+  return refusal ?? new ServiceError('overloaded', `The server is shutting down. Job ${id} goes on: ask for it again.`)
 }

@@ -1,0 +1,239 @@
+import type { Request, Response } from 'express'
+import type { IngressContext } from '#services/ingress/call.ts'
+import type { ApiKey } from '#services/ingress/callers/keys.ts'
+import type { ServiceError } from '#shared/error.ts'
+import type { Frame } from '#shared/kinds/answer.ts'
+import { jsonTextOf } from '#shared/protocols/json-text.ts'
+import { CallLog } from './call-log.ts'
+import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from './errors.ts'
+import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
+import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
+import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from './sse.ts'
+
+/** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
+const HEAD_WAIT_MS = 5_000
+/** Silence after which a stream says that it lives (contract A.5). */
+const KEEP_ALIVE_MS = 15_000
+/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
+const EARLY_HEAD_MS = 240_000
+/** Characters of a whole answer that are written at once. */
+const SMALL_BODY = 16 * 1024
+/** How long the last words to a slow reader may take before its socket is cut. */
+const SLOW_LAST_WORDS_MS = 1_000
+/** How long a caller whose key was revoked may take to read why, before the connection is cut. */
+const REVOKED_LAST_WORDS_MS = 2_000
+/** When an EventSource comes back after a cut, in milliseconds. */
+const RECONNECT_MS = 3_000
+
+const JSON_TYPE = 'application/json'
+const TEXT_TYPE = 'text/plain; charset=utf-8'
+const STREAM_HEAD = {
+  'content-type': 'text/event-stream; charset=utf-8',
+  'cache-control': 'no-cache, no-transform',
+  'x-accel-buffering': 'no',
+}
+
+/** Why nobody waits any more whose connection was closed: a reason of our own, since making an AbortError takes a stack. */
+const CLOSED = Symbol('closed')
+
+/**
+ * The answer to one HTTP request.
+ *
+ * Failures before the first output become HTTP errors; later ones the error frame of the format, or the body of a head that was
+ * sent early. Memory stays bounded: what is said waits for a slow reader, and after `slowReaderMs` without progress the
+ * connection is closed. The line of the access log is written when the response is closed.
+ */
+export class HttpReply implements Reply {
+  readonly log: CallLog
+  readonly format: WireFormat
+  readonly #req: Request
+  readonly #res: Response
+  readonly #context: IngressContext
+  readonly #left = new AbortController()
+  #unwatch: (() => void) | undefined
+  #form: ReplyForm | undefined
+  /** Of a stream: what waits for the first output. */
+  #held = ''
+  /** What a head that is sent before its body waits for. */
+  #head: NodeJS.Timeout | undefined
+  #pulse: NodeJS.Timeout | undefined
+  #isWhole = false
+
+  constructor(context: IngressContext, req: Request, res: Response) {
+    this.log = new CallLog(context)
+    this.format = formatOfRequest(req)
+    this.#context = context
+    this.#req = req
+    this.#res = res
+    res.setHeader('x-request-id', this.log.requestId)
+    res.setHeader('request-id', this.log.requestId)
+    res.once('close', () => this.#onClose())
+  }
+
+  get left(): AbortSignal {
+    return this.#left.signal
+  }
+
+  get leaving(): AbortSignal {
+    return AbortSignal.any([this.left, this.#context.closing])
+  }
+
+  get hasLeft(): boolean {
+    return this.#res.destroyed
+  }
+
+  /** Whoever loses the key hears of it in the words of the protocol; whatever does not end then, or is not read, is cut. */
+  watch(key: ApiKey): void {
+    this.#unwatch = this.#context.keys.watch(key, (error) => {
+      this.#left.abort(error)
+      setTimeout(() => this.#res.destroy(), REVOKED_LAST_WORDS_MS).unref()
+    })
+  }
+
+  /** The call was answered, as far as that is up to us: what is left is watched until it is sent. */
+  release(): void {
+    // Without a socket it is sent, or waits behind an earlier answer, and would never tell that it is closed.
+    if (!this.#res.socket || this.#res.destroyed) this.#unwatch?.()
+  }
+
+  setHeader(name: string, value: string): void {
+    this.#res.setHeader(name, value)
+  }
+
+  accepted(jobId: string, cancel?: () => void): void {
+    if (cancel) this.setHeader('x-job-id', jobId)
+  }
+
+  open(form: ReplyForm): void {
+    this.#form = form
+    if (form === 'stream') this.#head = setTimeout(() => this.#openStream(), HEAD_WAIT_MS)
+    else if (form === 'json') this.#head = setTimeout(() => this.#openEarly(), EARLY_HEAD_MS)
+    else if (form === 'events') this.#openHistory()
+  }
+
+  async frames(frames: readonly Frame[], isOutput = true): Promise<void> {
+    for (const frame of frames) this.#held += sseText(frame)
+    if (!this.#res.headersSent && !isOutput) return
+    this.#openStream()
+    const held = this.#held
+    this.#held = ''
+    this.#pulse?.refresh()
+    await writePieces(this.#res, framePieces(held), this.#slowReaderMs)
+  }
+
+  async whole(value: unknown, status = 200): Promise<void> {
+    const res = this.#res
+    this.#stopWaiting()
+    if (res.destroyed || res.writableEnded) return
+    const isText = typeof value === 'string'
+    const body = isText ? value : jsonTextOf(value)
+    if (!res.headersSent) {
+      this.#tellTime()
+      const type = isText ? TEXT_TYPE : JSON_TYPE
+      res.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
+    }
+    this.#isWhole = true
+    // A text that is ended with leaves in one packet together with its head.
+    if (body.length <= SMALL_BODY) return this.#endWith(body)
+    await writePieces(res, bytePieces(Buffer.from(body)), this.#slowReaderMs)
+    this.#endWith('')
+  }
+
+  end(outcome: Outcome): void {
+    this.#stopWaiting()
+    if (outcome.type === 'failed') return this.#fail(outcome)
+    const res = this.#res
+    if (res.destroyed || res.writableEnded) return
+    if (this.#form === 'stream') {
+      this.#openStream()
+      clearInterval(this.#pulse)
+      this.#endWith(this.#held + SSE_END[this.format])
+    } else if (res.headersSent) this.#endWith('')
+    else res.writeHead(204).end()
+  }
+
+  #fail({ thrown, keptAs }: Extract<Outcome, { type: 'failed' }>): void {
+    const { format, log } = this
+    const res = this.#res
+    const error = log.classify(thrown)
+    // Who left first did not see it.
+    if (res.destroyed || res.writableEnded) return
+    log.failed(error, statusOf(error, format), res.headersSent ? res.statusCode : undefined)
+    if (!res.headersSent) return sendError(res, error, keptAs ?? format, log.requestId, keptAs !== undefined)
+    const words = this.#lastWords(error)
+    if (words === undefined) return void res.destroy()
+    endWithin(res, error.code === 'slow_reader' ? SLOW_LAST_WORDS_MS : this.#slowReaderMs, words)
+  }
+
+  /** What can still be said of a failure after the head; undefined: nothing, the connection must be cut. */
+  #lastWords(error: ServiceError): string | undefined {
+    const { requestId } = this.log
+    if (this.#form === 'stream') return this.#held + sseText(failureFrame(error, this.format, requestId))
+    // Who reads a history comes back with its position and is told then, unless it may not come back.
+    if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
+    return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
+  }
+
+  get #slowReaderMs(): number {
+    return this.#context.config.slowReaderMs
+  }
+
+  #endWith(text: string): void {
+    endWithin(this.#res, this.#slowReaderMs, text, (error) =>
+      this.log.failed(error, statusOf(error, this.format), this.#res.statusCode),
+    )
+  }
+
+  #openStream(): void {
+    const res = this.#res
+    if (res.headersSent || res.destroyed) return
+    clearTimeout(this.#head)
+    this.#tellTime()
+    res.writeHead(200, STREAM_HEAD)
+    res.flushHeaders()
+    this.#keepAlive(SSE_KEEP_ALIVE[this.format])
+  }
+
+  #openHistory(): void {
+    const res = this.#res
+    res.writeHead(200, STREAM_HEAD)
+    // Express answers HEAD here as well, which must not wait for a body it will not get.
+    if (this.#req.method === 'HEAD') return void res.end()
+    res.write(`retry: ${RECONNECT_MS}\n\n`)
+    this.#keepAlive(SSE_KEEP_ALIVE.openai)
+  }
+
+  /** JSON allows blanks before the value; a failure after that can only be told inside the body (contract G.2). */
+  #openEarly(): void {
+    this.#res.writeHead(200, { 'content-type': JSON_TYPE })
+    this.#res.write('\n')
+    this.#keepAlive('\n')
+  }
+
+  #keepAlive(text: string): void {
+    const res = this.#res
+    this.#pulse = setInterval(() => {
+      if (!res.writableNeedDrain && !res.writableEnded) res.write(text)
+    }, KEEP_ALIVE_MS)
+  }
+
+  #stopWaiting(): void {
+    clearTimeout(this.#head)
+    clearInterval(this.#pulse)
+  }
+
+  #tellTime(): void {
+    this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
+  }
+
+  #onClose(): void {
+    const res = this.#res
+    const req = this.#req
+    this.#unwatch?.()
+    if (!res.writableFinished) this.#left.abort(CLOSED)
+    const retries = req.get('x-stainless-retry-count')
+    const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}
+    const status = res.writableFinished ? res.statusCode : 'aborted'
+    this.log.ended({ method: req.method, path: req.path, route: req.route?.path ?? 'none', status, more })
+  }
+}

@@ -1,0 +1,74 @@
+import { ServiceError } from '#shared/error.ts'
+import type { Frame } from '#shared/kinds/answer.ts'
+import type { WireFormat } from './errors.ts'
+
+/** What an answer will be, once it is known: a whole one as JSON or as text, a stream, or the history of a job. */
+export type ReplyForm = 'json' | 'text' | 'stream' | 'events'
+
+/** How a call ended, seen from whoever answered it. */
+export type Outcome =
+  | { readonly type: 'completed' }
+  | {
+      readonly type: 'failed'
+      /** Whatever was thrown; the reply classifies it. */
+      readonly thrown: unknown
+      /** The failure is that of a job, told in its format; asking again gives the same. */
+      readonly keptAs?: WireFormat
+    }
+
+/**
+ * Where the answer of one call goes: over HTTP, or over a WebSocket. Handlers throw what goes wrong, before or after output;
+ * whoever called them ends the reply with it, and the reply tells the caller, the access log and the metrics.
+ */
+export interface Reply {
+  /**
+   * Aborts when the answer is for nobody any more: whoever asked has left, or wants it no more, or has lost the key
+   * ({@link refusalOf} tells).
+   */
+  readonly left: AbortSignal
+  /** The same, or this process drains: for what goes on without it. */
+  readonly leaving: AbortSignal
+  /** Nothing that is said would be heard. */
+  readonly hasLeft: boolean
+  /** Tells something beside the answer, where there is a place for it. Before anything else is said. */
+  setHeader(name: string, value: string): void
+  /**
+   * Tells which job stands for the call.
+   *
+   * @param cancel Of a job that outlives the call: asks it to end. Otherwise it ends with {@link left}.
+   */
+  accepted(jobId: string, cancel?: () => void): void
+  /** Says what is to come, so that a caller who has to wait hears that the call lives. */
+  open(form: ReplyForm): void
+  /**
+   * Says messages of a stream, once there is room for them.
+   *
+   * @param isOutput Until there is some, what is said may wait for it: the call may still fail as a whole.
+   * @throws ServiceError `slow_reader`
+   */
+  frames(frames: readonly Frame[], isOutput?: boolean): Promise<void>
+  /**
+   * Says a whole answer.
+   *
+   * @param value A string is text, all else JSON.
+   * @param status Default: 200.
+   * @throws ServiceError `slow_reader`
+   */
+  whole(value: unknown, status?: number): Promise<void>
+  /** Ends the call, logs and counts it. Only the first call has an effect. */
+  end(outcome: Outcome): void
+}
+
+/** The end of what was said to its end. */
+export const COMPLETED: Outcome = { type: 'completed' }
+
+/** Why a caller who would still listen gets no answer; undefined where nobody listens. */
+export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
+  return reason instanceof ServiceError ? reason : undefined
+}
+
+/** @throws ServiceError When the caller has lost the key meanwhile */
+export function throwIfRefused({ left }: Reply): void {
+  const refusal = refusalOf(left)
+  if (refusal) throw refusal
+}

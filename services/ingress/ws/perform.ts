@@ -1,0 +1,100 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import type { CreateRequest, SubscribeJob } from '#schemas/ws.ts'
+import { answerCall } from '#services/ingress/answer/answer.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { requireEndpoint } from '#services/ingress/callers/auth.ts'
+import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { followEvents } from '#services/ingress/jobs/events.ts'
+import { isJobId, jobNotFound, requireJobs } from '#services/ingress/jobs/paths.ts'
+import { jobFieldsOf } from '#services/ingress/jobs/wishes.ts'
+import type { SocketReply } from '#services/ingress/reply/websocket.ts'
+import type { HeldBytes } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
+
+const ADVICE = {
+  durable: 'Give the frame an "idempotency_key", or its body "background": true.',
+  async: 'Give the body "background": true.',
+}
+
+/** Whose frame it is, and what came with the connection. */
+export interface Asking {
+  readonly key: Call['key']
+  /** Of the upgrade. */
+  readonly headers: IncomingHttpHeaders
+  readonly held: HeldBytes
+}
+
+/**
+ * Runs one `request.create`, as a call over HTTP: the same endpoints, rights, limits and checks, in the same order.
+ *
+ * @throws ServiceError When it is refused or fails, before or after events
+ */
+export async function runRequest(
+  context: IngressContext,
+  asking: Asking,
+  reply: SocketReply,
+  frame: CreateRequest,
+): Promise<void> {
+  const { key } = asking
+  const endpoint = findEndpoint(frame.endpoint)
+  requireEndpoint(key, endpoint.path)
+  if (context.jobs.isDraining) {
+    throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+  }
+  const end = context.limits.begin(key.id)
+  try {
+    await context.limits.count(key.id, endpoint.format, reply)
+    await answerCall(context, callOf(asking, reply, frame, endpoint), endpoint, takeBodyOf(frame, endpoint))
+  } finally {
+    end()
+  }
+}
+
+/**
+ * Runs one `job.subscribe`: what `GET /v1/jobs/{id}/events` says, with the same bound.
+ *
+ * @throws ServiceError As {@link followEvents} does
+ */
+export async function runSubscription(
+  context: IngressContext,
+  { key }: Asking,
+  reply: SocketReply,
+  frame: SubscribeJob,
+): Promise<void> {
+  const jobs = requireJobs(context)
+  if (!isJobId(frame.job_id)) throw jobNotFound(frame.job_id)
+  const job = await jobs.get(key.id, frame.job_id)
+  reply.log.facts.job_id = job.id
+  reply.log.facts.model = job.model
+  const position = { after: frame.starting_after ?? 0, param: 'starting_after' }
+  await followEvents(context, { reply, key, method: 'GET' }, jobs, job, position)
+}
+
+/** The version and the trace of the connection are those of each of its requests; what is about one call stands in its frame. */
+function callOf(
+  { key, headers, held }: Asking,
+  reply: SocketReply,
+  frame: CreateRequest,
+  { path, format }: JobEndpoint,
+): Call {
+  const own = Object.entries(headers).filter(([name]) => name !== 'prefer' && !name.startsWith('x-job-'))
+  const { requestId, facts } = reply.log
+  return {
+    ...{ method: 'POST', path, params: {}, query: {}, requestId, format, key, reply, facts, held },
+    headers: { ...Object.fromEntries(own), 'idempotency-key': frame.idempotency_key ?? undefined },
+    jobFields: { ...jobFieldsOf(frame) },
+    advice: ADVICE,
+    uploads: new Set(),
+  }
+}
+
+/**
+ * Takes the body out of its frame, which the session knows until the request has ended. Who opens a WebSocket wants streams:
+ * here they are the default, where the endpoint has them.
+ */
+function takeBodyOf(frame: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
+  const { body } = frame
+  frame.body = {}
+  return endpoint.canStream?.(body) ? { ...body, stream: body.stream ?? true } : body
+}
