@@ -13,7 +13,7 @@ const CHAR_BYTES = 2
 
 /**
  * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the caller asked
- * for durability in one of the ways of DESIGN section 1.
+ * for durability in one of the ways of docs/design.md, Arbiters.
  *
  * @throws ServiceError When it is refused or fails, before or after output
  */
@@ -45,7 +45,7 @@ async function answerAttached(
   if (reply.hasLeft) return
   const job = await submitJob(context, call, endpoint, prepared)
   facts.job_id = job.id
-  // A closed connection is the only way an SDK has to say stop (contract A.7).
+  // A closed connection is the only way an SDK has to say stop (docs/protocol.md, Leaving).
   const cancel = () => context.jobs.cancel(job, refusalOf(reply.left)?.toBody())
   reply.left.addEventListener('abort', cancel, { once: true })
   if (reply.left.aborted) cancel()

@@ -12,7 +12,7 @@ import type { Created } from '#shared/store/store.ts'
 const TOKENS_POLL_MS = 600_000
 
 /**
- * Accepts a job, or finds the one that an equal call made before with the same idempotency key (contract H.5). What the
+ * Accepts a job, or finds the one that an equal call made before with the same idempotency key (docs/protocol.md, Idempotency). What the
  * call holds of its body is given back then.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired` when that job was deleted, `overloaded`
@@ -43,7 +43,7 @@ export async function createJob(
   const created = await createWithUploads(call, prepared, async () => {
     const first = await jobs.create(spec, key)
     if (!key || isAsync || first.outcome !== 'exists' || !hasFreedKey(first.job)) return first
-    // A failure that trying again may mend has freed the key (contract H.5).
+    // A failure that trying again may mend has freed the key (docs/protocol.md, Idempotency).
     return await jobs.create(spec, { ...key, replaces: first.job.id })
   })
   takeBody(prepared)

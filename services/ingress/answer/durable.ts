@@ -92,7 +92,7 @@ export async function waitFor(
   return ended
 }
 
-/** Says 202 with the job (contract H.3). One that an equal call has made before may have completed: then its result is there. */
+/** Says 202 with the job (docs/protocol.md, Submitting). One that an equal call has made before may have completed: then its result is there. */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
   const details = job.state === 'completed' ? { result: await jobs.result(job.tenant, job.id) } : {}
   reply.setHeader('location', `/v1/jobs/${job.id}`)

@@ -132,8 +132,7 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
 /** A job with its result and what became of its webhook's messages. */
 export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Record<string, unknown>> {
   const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
-  const deliveries = job.webhook_url === null ? [] : await jobs.store.listDeliveries(job.id)
-  return jobObject(job, { result, deliveries })
+  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job) })
 }
 
 function statesOf(status: string) {

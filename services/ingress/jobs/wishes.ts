@@ -42,7 +42,7 @@ export interface DurableWishes {
   readonly webhook?: { url: string; events: string[] } | undefined
 }
 
-/** Pairs of metadata a job keeps (contract B.1): every list shows them. */
+/** Pairs of metadata a job keeps (docs/protocol.md, Chat requests): every list shows them. */
 const METADATA_PAIRS_MAX = 16
 
 /** Metadata that may be kept. @throws ServiceError `invalid_value` for too many pairs */

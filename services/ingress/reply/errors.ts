@@ -8,7 +8,7 @@ import {
   openaiStatus,
 } from '#shared/protocols/errors.ts'
 
-/** Which error shape and which headers a path speaks (contract A.2, A.3). */
+/** Which error shape and which headers a path speaks (docs/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
 /** The body of a failure in the format of its path. */

@@ -10,11 +10,11 @@ import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
 import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
 import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from './sse.ts'
 
-/** How long a stream's head waits for the first output, so that early failures are HTTP errors (contract 0.6). */
+/** How long a stream's head waits for the first output, so that early failures are HTTP errors (docs/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
-/** Silence after which a stream says that it lives (contract A.5). */
+/** Silence after which a stream says that it lives (docs/protocol.md, Event streams). */
 const KEEP_ALIVE_MS = 15_000
-/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (contract 0.17). */
+/** When a whole answer's head is sent early and kept alive with newlines: clients give up at 300 s (docs/protocol.md, Long answers). */
 const EARLY_HEAD_MS = 240_000
 /** Characters of a whole answer that are written at once. */
 const SMALL_BODY = 16 * 1024
@@ -203,7 +203,7 @@ export class HttpReply implements Reply {
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
-  /** JSON allows blanks before the value; a failure after that can only be told inside the body (contract G.2). */
+  /** JSON allows blanks before the value; a failure after that can only be told inside the body (docs/protocol.md, Long answers). */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
     this.#res.write('\n')
