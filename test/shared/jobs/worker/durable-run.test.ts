@@ -118,6 +118,7 @@ async function claim(through: Store = store, id?: string): Promise<{ run: Durabl
     model: 'm',
     created_at_ms: Date.now(),
     deadline_ms: Date.now() + 600_000,
+    encode: { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' },
     stream: true,
   }
   const dispatcher = new Dispatcher(broker, silentLog)
