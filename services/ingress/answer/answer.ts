@@ -1,10 +1,9 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
-import { refusalOf } from '#services/ingress/reply/reply.ts'
+import { refusalOf, sendStream } from '#services/ingress/reply/reply.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { answerDurable } from './durable.ts'
-import { sendStream } from './send-stream.ts'
 import { type CountedEvent, UsageCount } from './usage-count.ts'
 import { readWishes } from './wishes.ts'
 

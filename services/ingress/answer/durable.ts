@@ -4,13 +4,12 @@ import type { JobEndpoint, PreparedCall } from '#services/ingress/endpoints/endp
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { boundMetadata, type JobWishes } from '#services/ingress/jobs/wishes.ts'
-import { throwIfRefused } from '#services/ingress/reply/reply.ts'
+import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { createJob } from './create-job.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
-import { sendStream } from './send-stream.ts'
 import type { Wishes } from './wishes.ts'
 
 /** When callers who poll may come back, in seconds. */

@@ -1,11 +1,10 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { formatOf } from '#services/ingress/reply/errors.ts'
-import { refusalOf } from '#services/ingress/reply/reply.ts'
+import { type Output, refusalOf } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
-import type { Output } from './send-stream.ts'
 
 /**
  * The result of a job that has ended.

@@ -50,6 +50,8 @@ export class HttpReply implements Reply {
   readonly #res: Response
   readonly #context: IngressContext
   readonly #left = new AbortController()
+  readonly left = this.#left.signal
+  readonly #slowReaderMs: number
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
   /** Of a stream: what waits for the first output. */
@@ -63,15 +65,12 @@ export class HttpReply implements Reply {
     this.log = new CallLog(context)
     this.format = formatOfRequest(req)
     this.#context = context
+    this.#slowReaderMs = context.config.slowReaderMs
     this.#req = req
     this.#res = res
     res.setHeader('x-request-id', this.log.requestId)
     res.setHeader('request-id', this.log.requestId)
     res.once('close', () => this.#onClose())
-  }
-
-  get left(): AbortSignal {
-    return this.#left.signal
   }
 
   get leaving(): AbortSignal {
@@ -172,10 +171,6 @@ export class HttpReply implements Reply {
     // Who reads a history comes back with its position and is told then, unless it may not come back.
     if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
-  }
-
-  get #slowReaderMs(): number {
-    return this.#context.config.slowReaderMs
   }
 
   #endWith(text: string): void {

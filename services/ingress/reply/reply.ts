@@ -1,5 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Frame } from '#shared/kinds/answer.ts'
+import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { WireFormat } from './errors.ts'
 
 /** What an answer will be, once it is known: a whole one as JSON or as text, a stream, or the history of a job. */
@@ -71,4 +71,38 @@ export function refusalOf({ reason }: AbortSignal): ServiceError | undefined {
 export function throwIfRefused({ left }: Reply): void {
   const refusal = refusalOf(left)
   if (refusal) throw refusal
+}
+
+/** Where the output of a job comes from: an attached one, or what a durable one recorded. */
+export interface Output {
+  /** Set once there was output that a caller would notice. */
+  readonly firstOutputAtMs: number | undefined
+  /** Events, at least one; undefined after the last. @throws ServiceError When the job failed */
+  next(): Promise<unknown[] | undefined>
+}
+
+/**
+ * Says a job's output as it comes, until its end. The next is taken only when the last was said: so while the caller reads
+ * slowly the job's own buffer fills, and pauses its worker.
+ */
+export async function sendStream(
+  reply: Reply,
+  output: Output,
+  stream: AnswerStream,
+  onEvent: (event: unknown) => void = () => {},
+): Promise<void> {
+  reply.open('stream')
+  for (;;) {
+    const events = await output.next()
+    if (reply.hasLeft) return
+    if (!events) break
+    const frames: Frame[] = []
+    for (const event of events) {
+      onEvent(event)
+      for (const frame of stream.push(event)) frames.push(frame)
+    }
+    // What comes before output (the start of a message) waits for it: the attempt may still fail cleanly.
+    await reply.frames(frames, output.firstOutputAtMs !== undefined)
+  }
+  await reply.frames(stream.end())
 }

@@ -63,7 +63,8 @@ export class DurableRun implements AttemptSink {
   readonly #run: Omit<HeldAttempt, 'chunk'>
   readonly #tries: number
   readonly #options: RunOptions
-  readonly #kind: Kind
+  /** In the words of the endpoint that the job stands for. */
+  readonly #answer: Answer
   #stream: AnswerStream | undefined
   readonly #whole: DeltaBuffer
   readonly #bytesMax: number
@@ -83,7 +84,7 @@ export class DurableRun implements AttemptSink {
     this.#run = { id: job.id, attempt: job.attempt, boot }
     this.#tries = moved.job.tries
     this.#options = options
-    this.#kind = kind
+    this.#answer = kind.answer(job.endpoint)
     this.#whole = new DeltaBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new DeltaBuffer(kind.merge)
@@ -194,11 +195,6 @@ export class DurableRun implements AttemptSink {
       this.#progressAtMs = Date.now()
     }
     return output
-  }
-
-  /** The words its caller would get: those of the endpoint it stands for. */
-  get #answer(): Answer {
-    return this.#kind.answer(this.#job.endpoint)
   }
 
   /** @throws ServiceError `internal_error` for a job that nothing of ours has made */

@@ -1,10 +1,17 @@
 import type { ChatDelta } from '#schemas/chat.ts'
 import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
+import { encodeChat } from './whole.ts'
+
+/** Chat completions (docs/protocol.md, Chat requests). */
+export const chatAnswer: Answer<GenerateEvent> = {
+  whole: encodeChat,
+  open: (context) => new ChatStream(context),
+}
 
 /**
  * Encodes one stream of chat completion chunks (docs/protocol.md, Chat streams).
@@ -12,7 +19,7 @@ import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResult
  * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
  * All of a chunk but the text is made once for each choice, because `push` runs for every token of every stream.
  */
-export class ChatStream implements AnswerStream<GenerateEvent> {
+class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #choices = new Map<number, ChoiceStream>()
   readonly #tail: string

@@ -1,7 +1,7 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
-import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { BlockStream, frame } from './block-stream.ts'
 import {
@@ -15,6 +15,13 @@ import {
   textBlock,
   toolBlock,
 } from './encode.ts'
+import { encodeMessage } from './whole.ts'
+
+/** The messages format (docs/protocol.md, Messages requests). */
+export const messagesAnswer: Answer<GenerateEvent> = {
+  whole: encodeMessage,
+  open: (context) => new MessagesStream(context),
+}
 
 /**
  * Encodes one stream of the messages format (docs/protocol.md, Messages streams).
@@ -22,7 +29,7 @@ import {
  * `message_start` goes out at the first event, the end waits for the usage: `message_delta` carries both reason and
  * final counts, exactly once.
  */
-export class MessagesStream implements AnswerStream<GenerateEvent> {
+class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #blocks = new BlockStream()
   /** How each block of text begins. */

@@ -17,7 +17,7 @@ import { decodeChat } from '#services/ingress/endpoints/chat/decode.ts'
 import type { DecodeContext } from '#services/ingress/endpoints/decode.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
-import { chatAnswer } from '#shared/protocols/chat/chat.ts'
+import { chatAnswer } from '#shared/protocols/chat/stream.ts'
 import { doAll } from '../../../support/pieces.ts'
 import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 

@@ -17,7 +17,7 @@ import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
 import { SSE_KEEP_ALIVE } from '#services/ingress/reply/sse.ts'
 import { ServiceError } from '#shared/error.ts'
 import { messagesErrorBody } from '#shared/protocols/errors.ts'
-import { messagesAnswer } from '#shared/protocols/messages/messages.ts'
+import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
 import { doAll } from '../../../support/pieces.ts'
 import { sseFailure, sseOf, sseStream } from '../../../support/sse.ts'
 

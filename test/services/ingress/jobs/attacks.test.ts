@@ -148,7 +148,7 @@ it('a job without retry budget waits longer rather than fail', async () => {
   const broker = await openBroker()
   const budget = new RetryBudget(0.1, 0)
   const job = { id: 'job_1', attempt: 1, deadline_ms: Date.now() + 3_600_000, stream: false }
-  const kind = { merge: () => undefined }
+  const kind = { answer: () => ({}), merge: () => undefined }
   const { signal } = new AbortController()
   const options = { store, dispatcher: new Dispatcher(broker, silentLog), log: silentLog, budget, signal }
   const run = new DurableRun(job as never, kind as never, { job: { tries: 0 } } as never, 'wrk_1', options)
