@@ -17,7 +17,7 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
   await call.reply.whole(call.format === 'anthropic' ? pageOf(named, call) : list())
 }
 
-/** GET /v1/models/{model} (spec 4.8). The id may hold slashes, escaped or not (docs/protocol.md, Model lists); an alias gives its model. */
+/** GET /v1/models/{model}. The id may hold slashes, escaped or not (docs/protocol.md, Model lists); an alias gives its model. */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
   const id = decode(call.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
