@@ -26,6 +26,10 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
   ['services/cli/doctor/doctor.ts', '#services/services.ts', OTHER],
   ['services/ingress/ws/ws.ts', '#services/ingress/call.ts'],
+  ['services/scheduler/scheduler.ts', '#shared/jobs/arbiter.ts', 'Only shared/jobs moves a job.'],
+  ['shared/jobs/worker/service.ts', '#shared/jobs/arbiter.ts'],
+  ['services/ingress/answer/answer.ts', 'express', CLIENT],
+  ['services/ingress/reply/http.ts', 'express'],
   ['services/services.ts', './ingress/ingress.ts'],
   ['services/cli/cli.ts', '../../package.json'],
   ...[
