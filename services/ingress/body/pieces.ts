@@ -1,5 +1,7 @@
 import type { z } from 'zod'
-import { checkMessages, checkSound, type Wording, wellFormed } from './validate.ts'
+import type { Wording } from './problem.ts'
+import { checkMessages, checkSound } from './validate.ts'
+import { wellFormed } from './well-formed.ts'
 
 /** Work that can be interrupted: it yields between its pieces, each a few milliseconds long. */
 export type Pieces<T> = Generator<void, T>

@@ -1,24 +1,12 @@
 import { z } from 'zod'
-import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
+import { excerpt, problemError, type Wording } from './problem.ts'
+import { wellFormed } from './well-formed.ts'
 
-/**
- * From a parsed JSON body to a checked one, or to the first problem in the words of the protocol (docs/protocol.md,
- * Errors).
- *
- * Two things are done before any schema sees the body: nesting is bounded, so that no later walk (zod, JSON.stringify
- * into a queue record) can exhaust the stack, and lone surrogates become U+FFFD, because such a string has no UTF-8 form
- * and would change silently on its first hop.
- */
-
-/** Deepest nesting of a request body; JSON Schemas in tools stay far below. */
-export const DEPTH_MAX = 128
+/** From a parsed JSON body to a checked one, or to the first problem in the words of the format. */
 
 /** zod's own way to stop at the first problem, which its `validate` uses; its types do not show it to `safeParse`. */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
-
-/** The tone of messages: chat completions name the field inside the sentence, messages put its path in front. */
-export type Wording = 'openai' | 'messages'
 
 /**
  * Checks a body against a schema. Reports the first problem only, and ends there: a list of 100,000 wrong values costs as
@@ -35,7 +23,7 @@ export function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wordi
   if (schema instanceof z.ZodObject && isObject(sound)) checkMaps(schema, sound, wording)
   const result = schema.safeParse(sound, FIRST_PROBLEM)
   if (result.success) return result.data
-  throw toServiceError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
+  throw problemError(result.error.issues[0] as z.core.$ZodIssue, sound, wording)
 }
 
 /** Entries of a map that are checked at once. */
@@ -50,7 +38,7 @@ function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: 
     for (let at = 0; keys.length > PIECE_ENTRIES && at < keys.length; at += PIECE_ENTRIES) {
       const piece = Object.fromEntries(keys.slice(at, at + PIECE_ENTRIES).map((key) => [key, map[key]]))
       const issue = record.safeParse(piece).error?.issues[0]
-      if (issue) throw toServiceError({ ...issue, path: [field, ...issue.path] }, body, wording)
+      if (issue) throw problemError({ ...issue, path: [field, ...issue.path] }, body, wording)
     }
   }
 }
@@ -75,7 +63,7 @@ export function checkMessages<T extends z.ZodArray>(
   if (result.success) return result.data
   const issue = result.error.issues[0] as z.core.$ZodIssue
   const [index, ...path] = issue.path
-  throw toServiceError({ ...issue, path: ['messages', from + Number(index), ...path] }, body, wording)
+  throw problemError({ ...issue, path: ['messages', from + Number(index), ...path] }, body, wording)
 }
 
 /**
@@ -91,221 +79,6 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
   if (unknown === undefined) return
   const param = path + excerpt(unknown)
   throw new ServiceError('unsupported_parameter', `Unknown parameter: '${param}'.`, { param })
-}
-
-/**
- * A JSON value without lone surrogates: the same one where it has none.
- *
- * @param depth Levels around it; 0 for a body
- * @throws ServiceError `invalid_value` when it is nested too deep
- */
-export function wellFormed(value: unknown, depth: number): unknown {
-  if (typeof value === 'string') return value.toWellFormed()
-  if (typeof value !== 'object' || value === null) return value
-  if (depth === DEPTH_MAX) {
-    throw new ServiceError('invalid_value', `The request body is nested more than ${DEPTH_MAX} levels deep.`)
-  }
-  return Array.isArray(value) ? wellFormedArray(value, depth) : wellFormedObject(value, depth)
-}
-
-function wellFormedArray(array: unknown[], depth: number): unknown[] {
-  let copy: unknown[] | undefined
-  for (let i = 0; i < array.length; i++) {
-    const sound = wellFormed(array[i], depth + 1)
-    if (sound === array[i]) continue
-    copy ??= [...array]
-    copy[i] = sound
-  }
-  return copy ?? array
-}
-
-function wellFormedObject(object: object, depth: number): object {
-  let hasChanged = false
-  const entries = Object.entries(object)
-  for (const entry of entries) {
-    const sound = wellFormed(entry[1], depth + 1)
-    if (sound === entry[1] && entry[0].isWellFormed()) continue
-    hasChanged = true
-    entry[0] = entry[0].toWellFormed()
-    entry[1] = sound
-  }
-  return hasChanged ? Object.fromEntries(entries) : object
-}
-
-const EXCERPT_CHARS_MAX = 64
-const PARAM_CHARS_MAX = 256
-
-/** The path of a field as errors name it: `messages[2].content`. Null for the body itself. */
-function paramOf(path: readonly PropertyKey[]): string | null {
-  let param = ''
-  for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
-  return param === '' ? null : param.slice(0, PARAM_CHARS_MAX).toWellFormed()
-}
-
-interface Problem {
-  code: ErrorCode
-  /** After `Invalid 'field': ` or alone, as the wording has it. */
-  openai: string
-  messages: string
-}
-
-function toServiceError(issue: z.core.$ZodIssue, body: unknown, wording: Wording): ServiceError {
-  const cause = deepest(issue)
-  const param = paramOf(cause.path)
-  const value = issue.code === 'invalid_key' ? issue.path.at(-1) : valueAt(body, cause.path)
-  const found = describe(cause, value, param ?? 'body')
-  return new ServiceError(found.code, found[wording], { param })
-}
-
-type Issue = z.core.$ZodIssue
-
-/** Follows a union into the branch whose kind or discriminator matched, since only its problem helps the caller. */
-function deepest(issue: Issue): Issue {
-  if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
-  if (issue.code !== 'invalid_union') return issue
-  const branch = issue.errors.find(([first]) => first !== undefined && !isOtherKind(first))?.[0]
-  return branch === undefined ? issue : deepest({ ...branch, path: [...issue.path, ...branch.path] })
-}
-
-function isOtherKind(issue: Issue): boolean {
-  return issue.code === 'invalid_type' && issue.path.length === 0
-}
-
-function valueAt(body: unknown, path: readonly PropertyKey[]): unknown {
-  let value = body
-  for (const key of path) {
-    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key)) return undefined
-    value = (value as Record<PropertyKey, unknown>)[key]
-  }
-  return value
-}
-
-function describe(issue: Issue, value: unknown, field: string): Problem {
-  if (value === undefined) return missing(field)
-  switch (issue.code) {
-    case 'invalid_type':
-      return wrongType([issue.expected], value, field)
-    case 'not_multiple_of':
-      return wrongType(['int'], value, field)
-    case 'invalid_union':
-      return issue.errors.length === 0
-        ? wrongChoice((issue as { options?: unknown[] }).options ?? [], value)
-        : wrongType(issue.errors.map(expectedOf), value, field)
-    case 'invalid_value':
-      return wrongChoice(issue.values, value)
-    case 'too_big':
-      return outOfBounds(issue.origin, Number(issue.maximum), value, field, true, issue.message)
-    case 'too_small':
-      return outOfBounds(issue.origin, Number(issue.minimum), value, field, false, issue.message)
-    case 'invalid_format':
-      return wrongFormat(issue.pattern ?? issue.format, field)
-    default:
-      return { code: 'invalid_value', openai: `Invalid '${field}'.`, messages: 'Invalid value' }
-  }
-}
-
-function expectedOf(branch: Issue[]): string {
-  const [first] = branch
-  return first?.code === 'invalid_type' ? first.expected : 'value'
-}
-
-function missing(field: string): Problem {
-  return {
-    code: 'missing_required_parameter',
-    openai: `Missing required parameter: '${field}'.`,
-    messages: 'Field required',
-  }
-}
-
-const KINDS: Record<string, string> = {
-  int: 'an integer',
-  array: 'an array',
-  object: 'an object',
-  record: 'an object',
-  null: 'null',
-}
-
-function wrongType(expected: readonly string[], value: unknown, field: string): Problem {
-  const wanted = expected.map((kind) => KINDS[kind] ?? `a ${kind}`).join(' or ')
-  const got = kindOf(value, expected.includes('int'))
-  return {
-    code: 'invalid_type',
-    openai: `Invalid type for '${field}': expected ${wanted}, but got ${got} instead.`,
-    messages: `Input should be ${wanted}, not ${got}`,
-  }
-}
-
-function kindOf(value: unknown, integerWanted: boolean): string {
-  if (value === null) return 'null'
-  if (Array.isArray(value)) return 'an array'
-  if (typeof value === 'object') return 'an object'
-  if (typeof value !== 'number') return `a ${typeof value}`
-  if (Number.isInteger(value)) return 'an integer'
-  return integerWanted ? 'a decimal number' : 'a number'
-}
-
-function wrongChoice(options: readonly unknown[], value: unknown): Problem {
-  const quoted = options.map((option) => `'${String(option)}'`)
-  const got = typeof value === 'string' ? `'${excerpt(value)}'` : kindOf(value, false)
-  return {
-    code: 'invalid_value',
-    openai: `Invalid value: ${got}. Supported values are: ${quoted.join(', ')}.`,
-    messages: `Input should be ${quoted.join(' or ')}, not ${got}`,
-  }
-}
-
-/** Shortens what a caller sent, before it is shown back. */
-export function excerpt(value: string): string {
-  return value.length <= EXCERPT_CHARS_MAX ? value : `${value.slice(0, EXCERPT_CHARS_MAX).toWellFormed()}…`
-}
-
-function wrongFormat(pattern: string, field: string): Problem {
-  const shown = pattern.replace(/^\/(.*)\/\w*$/, '$1')
-  return {
-    code: 'invalid_value',
-    openai: `Invalid '${field}': string does not match pattern. Expected a string that matches the pattern '${shown}'.`,
-    messages: `String should match pattern '${shown}'`,
-  }
-}
-
-/** `note` is the message of the schema's bound: `decimal` marks a number that need not be whole. */
-function outOfBounds(
-  origin: string,
-  bound: number,
-  value: unknown,
-  field: string,
-  above: boolean,
-  note: string,
-): Problem {
-  if (origin === 'string' || origin === 'array') {
-    return wrongLength(origin, bound, (value as string | unknown[]).length, field, above)
-  }
-  const kind = note === 'decimal' ? 'decimal' : 'integer'
-  const [side, sign] = above ? (['above_max', '<='] as const) : (['below_min', '>='] as const)
-  const words = above ? 'above maximum value' : 'below minimum value'
-  return {
-    code: `${kind}_${side}_value`,
-    openai: `Invalid '${field}': ${kind} ${words}. Expected a value ${sign} ${bound}, but got ${String(value)} instead.`,
-    messages: `Input should be ${above ? 'less' : 'greater'} than or equal to ${bound}`,
-  }
-}
-
-function wrongLength(kind: 'string' | 'array', bound: number, length: number, field: string, above: boolean): Problem {
-  const extreme = above ? 'maximum' : 'minimum'
-  const fault = above ? `${kind} too long` : length === 0 ? `empty ${kind}` : `${kind} too short`
-  const got = length === 0 ? `an empty ${kind}` : `${KINDS[kind] ?? `a ${kind}`} with length ${length}`
-  const unit = kind === 'array' ? 'item' : 'character'
-  return {
-    code: lengthCode(kind, length, above),
-    openai: `Invalid '${field}': ${fault}. Expected ${kind === 'array' ? 'an' : 'a'} ${kind} with ${extreme} length ${bound}, but got ${got} instead.`,
-    messages: `${kind === 'array' ? 'List' : 'String'} should have at ${above ? 'most' : 'least'} ${bound} ${unit}${bound === 1 ? '' : 's'}, not ${length}`,
-  }
-}
-
-function lengthCode(kind: 'string' | 'array', length: number, above: boolean): ErrorCode {
-  if (above) return `${kind}_above_max_length`
-  if (kind === 'string') return 'empty_string'
-  return length === 0 ? 'empty_array' : 'array_below_min_length'
 }
 
 /**

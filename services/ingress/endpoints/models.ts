@@ -1,5 +1,6 @@
 import { ListModels, type Model, type ModelConfig } from '#schemas/models.ts'
-import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { isUsable, modelNotFound } from './model.ts'

@@ -1,6 +1,7 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
 import { refuseShape } from '#services/ingress/body/json-shape.ts'
-import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'

@@ -1,5 +1,6 @@
 import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
-import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'

@@ -1,6 +1,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { GenerateRequest } from '#schemas/generate.ts'
-import { excerpt } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /** The version of callers that name none (docs/protocol.md, Messages versions); also the oldest there is. */

@@ -6,7 +6,8 @@ import {
   VoiceActivity,
 } from '#schemas/transcription.ts'
 import { TranscriptionBody } from '#schemas/transcription-body.ts'
-import { excerpt, parseBody } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { findLanguage } from '#shared/protocols/transcript/languages.ts'
 import { audioOfJson } from './json.ts'

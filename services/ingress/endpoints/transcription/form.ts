@@ -1,5 +1,5 @@
 import type { FormField } from '#services/ingress/body/multipart.ts'
-import { excerpt } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**

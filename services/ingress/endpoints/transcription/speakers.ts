@@ -1,6 +1,6 @@
 import type { TranscribeRequest } from '#schemas/transcription.ts'
 import type { TranscriptionBody } from '#schemas/transcription-body.ts'
-import { excerpt } from '#services/ingress/body/validate.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { base64OfUrl } from './json.ts'

@@ -1,0 +1,183 @@
+import type { z } from 'zod'
+import type { ErrorCode } from '#schemas/error.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/** The tone of messages: chat completions name the field inside the sentence, messages put its path in front. */
+export type Wording = 'openai' | 'messages'
+
+const EXCERPT_CHARS_MAX = 64
+const PARAM_CHARS_MAX = 256
+
+/** The path of a field as errors name it: `messages[2].content`. Null for the body itself. */
+function paramOf(path: readonly PropertyKey[]): string | null {
+  let param = ''
+  for (const key of path) param += typeof key === 'number' ? `[${key}]` : `${param === '' ? '' : '.'}${String(key)}`
+  return param === '' ? null : param.slice(0, PARAM_CHARS_MAX).toWellFormed()
+}
+
+interface Problem {
+  code: ErrorCode
+  /** After `Invalid 'field': ` or alone, as the wording has it. */
+  openai: string
+  messages: string
+}
+
+/** The error of one finding of a schema (docs/protocol.md, Errors). @param body What was checked */
+export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wording): ServiceError {
+  const cause = deepest(issue)
+  const param = paramOf(cause.path)
+  const value = issue.code === 'invalid_key' ? issue.path.at(-1) : valueAt(body, cause.path)
+  const found = describe(cause, value, param ?? 'body')
+  return new ServiceError(found.code, found[wording], { param })
+}
+
+type Issue = z.core.$ZodIssue
+
+/** Follows a union into the branch whose kind or discriminator matched, since only its problem helps the caller. */
+function deepest(issue: Issue): Issue {
+  if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
+  if (issue.code !== 'invalid_union') return issue
+  const branch = issue.errors.find(([first]) => first !== undefined && !isOtherKind(first))?.[0]
+  return branch === undefined ? issue : deepest({ ...branch, path: [...issue.path, ...branch.path] })
+}
+
+function isOtherKind(issue: Issue): boolean {
+  return issue.code === 'invalid_type' && issue.path.length === 0
+}
+
+function valueAt(body: unknown, path: readonly PropertyKey[]): unknown {
+  let value = body
+  for (const key of path) {
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key)) return undefined
+    value = (value as Record<PropertyKey, unknown>)[key]
+  }
+  return value
+}
+
+function describe(issue: Issue, value: unknown, field: string): Problem {
+  if (value === undefined) return missing(field)
+  switch (issue.code) {
+    case 'invalid_type':
+      return wrongType([issue.expected], value, field)
+    case 'not_multiple_of':
+      return wrongType(['int'], value, field)
+    case 'invalid_union':
+      return issue.errors.length === 0
+        ? wrongChoice((issue as { options?: unknown[] }).options ?? [], value)
+        : wrongType(issue.errors.map(expectedOf), value, field)
+    case 'invalid_value':
+      return wrongChoice(issue.values, value)
+    case 'too_big':
+      return outOfBounds(issue.origin, Number(issue.maximum), value, field, true, issue.message)
+    case 'too_small':
+      return outOfBounds(issue.origin, Number(issue.minimum), value, field, false, issue.message)
+    case 'invalid_format':
+      return wrongFormat(issue.pattern ?? issue.format, field)
+    default:
+      return { code: 'invalid_value', openai: `Invalid '${field}'.`, messages: 'Invalid value' }
+  }
+}
+
+function expectedOf(branch: Issue[]): string {
+  const [first] = branch
+  return first?.code === 'invalid_type' ? first.expected : 'value'
+}
+
+function missing(field: string): Problem {
+  return {
+    code: 'missing_required_parameter',
+    openai: `Missing required parameter: '${field}'.`,
+    messages: 'Field required',
+  }
+}
+
+const KINDS: Record<string, string> = {
+  int: 'an integer',
+  array: 'an array',
+  object: 'an object',
+  record: 'an object',
+  null: 'null',
+}
+
+function wrongType(expected: readonly string[], value: unknown, field: string): Problem {
+  const wanted = expected.map((kind) => KINDS[kind] ?? `a ${kind}`).join(' or ')
+  const got = kindOf(value, expected.includes('int'))
+  return {
+    code: 'invalid_type',
+    openai: `Invalid type for '${field}': expected ${wanted}, but got ${got} instead.`,
+    messages: `Input should be ${wanted}, not ${got}`,
+  }
+}
+
+function kindOf(value: unknown, integerWanted: boolean): string {
+  if (value === null) return 'null'
+  if (Array.isArray(value)) return 'an array'
+  if (typeof value === 'object') return 'an object'
+  if (typeof value !== 'number') return `a ${typeof value}`
+  if (Number.isInteger(value)) return 'an integer'
+  return integerWanted ? 'a decimal number' : 'a number'
+}
+
+function wrongChoice(options: readonly unknown[], value: unknown): Problem {
+  const quoted = options.map((option) => `'${String(option)}'`)
+  const got = typeof value === 'string' ? `'${excerpt(value)}'` : kindOf(value, false)
+  return {
+    code: 'invalid_value',
+    openai: `Invalid value: ${got}. Supported values are: ${quoted.join(', ')}.`,
+    messages: `Input should be ${quoted.join(' or ')}, not ${got}`,
+  }
+}
+
+/** Shortens what a caller sent, before it is shown back. */
+export function excerpt(value: string): string {
+  return value.length <= EXCERPT_CHARS_MAX ? value : `${value.slice(0, EXCERPT_CHARS_MAX).toWellFormed()}…`
+}
+
+function wrongFormat(pattern: string, field: string): Problem {
+  const shown = pattern.replace(/^\/(.*)\/\w*$/, '$1')
+  return {
+    code: 'invalid_value',
+    openai: `Invalid '${field}': string does not match pattern. Expected a string that matches the pattern '${shown}'.`,
+    messages: `String should match pattern '${shown}'`,
+  }
+}
+
+/** `note` is the message of the schema's bound: `decimal` marks a number that need not be whole. */
+function outOfBounds(
+  origin: string,
+  bound: number,
+  value: unknown,
+  field: string,
+  above: boolean,
+  note: string,
+): Problem {
+  if (origin === 'string' || origin === 'array') {
+    return wrongLength(origin, bound, (value as string | unknown[]).length, field, above)
+  }
+  const kind = note === 'decimal' ? 'decimal' : 'integer'
+  const [side, sign] = above ? (['above_max', '<='] as const) : (['below_min', '>='] as const)
+  const words = above ? 'above maximum value' : 'below minimum value'
+  return {
+    code: `${kind}_${side}_value`,
+    openai: `Invalid '${field}': ${kind} ${words}. Expected a value ${sign} ${bound}, but got ${String(value)} instead.`,
+    messages: `Input should be ${above ? 'less' : 'greater'} than or equal to ${bound}`,
+  }
+}
+
+function wrongLength(kind: 'string' | 'array', bound: number, length: number, field: string, above: boolean): Problem {
+  const extreme = above ? 'maximum' : 'minimum'
+  const fault = above ? `${kind} too long` : length === 0 ? `empty ${kind}` : `${kind} too short`
+  const got = length === 0 ? `an empty ${kind}` : `${KINDS[kind] ?? `a ${kind}`} with length ${length}`
+  const unit = kind === 'array' ? 'item' : 'character'
+  return {
+    code: lengthCode(kind, length, above),
+    openai: `Invalid '${field}': ${fault}. Expected ${kind === 'array' ? 'an' : 'a'} ${kind} with ${extreme} length ${bound}, but got ${got} instead.`,
+    messages: `${kind === 'array' ? 'List' : 'String'} should have at ${above ? 'most' : 'least'} ${bound} ${unit}${bound === 1 ? '' : 's'}, not ${length}`,
+  }
+}
+
+function lengthCode(kind: 'string' | 'array', length: number, above: boolean): ErrorCode {
+  if (above) return `${kind}_above_max_length`
+  if (kind === 'string') return 'empty_string'
+  return length === 0 ? 'empty_array' : 'array_below_min_length'
+}
