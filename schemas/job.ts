@@ -14,6 +14,16 @@ export const POOLS = {
 export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
+/** Pools whose jobs need no model: code runs in a sandbox. */
+const WITHOUT_MODELS = ['code'] as const
+/** A pool whose work is that of models. */
+export type ModelPool = Exclude<PoolName, (typeof WITHOUT_MODELS)[number]>
+
+/** Whether a pool's jobs name a model of the catalogue. */
+export function hasModels(pool: PoolName): pool is ModelPool {
+  return !(WITHOUT_MODELS as readonly PoolName[]).includes(pool)
+}
+
 /** What it takes to say the output of a job in the words of its caller's endpoint. */
 export const EncodeContext = z.strictObject({
   request_id: z.string(),

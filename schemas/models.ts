@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { PoolName } from './job.ts'
+import { hasModels, type ModelPool, PoolName } from './job.ts'
 
 const Timeouts = z.strictObject({
   connect_ms: z.int().min(1).default(5_000).describe('Until the socket is open'),
@@ -55,11 +55,10 @@ export type EngineConfig = z.infer<typeof EngineConfig>
 export type UpstreamConfig = Extract<EngineConfig, { base_url: string }>
 
 /** The engines of each pool: by their type, the local ones by their model. */
-const RUNS: Readonly<Record<PoolName, readonly string[]>> = {
+const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
   transcription: ['openai', 'whisper-tiny.en'],
-  code: [],
 }
 
 /** One model of the catalogue. */
@@ -125,10 +124,13 @@ export const ModelConfig = z
       .default([])
       .describe('Models tried in this order when this one fails before any output'),
   })
-  .refine(({ pool, engine }) => RUNS[pool].includes(engine.type === 'local' ? engine.model : engine.type), {
-    error: 'This engine does not run models of this pool',
-    path: ['engine', 'type'],
-  })
+  .refine(
+    ({ pool, engine }) => hasModels(pool) && RUNS[pool].includes(engine.type === 'local' ? engine.model : engine.type),
+    {
+      error: 'This engine does not run models of this pool',
+      path: ['engine', 'type'],
+    },
+  )
 export type ModelConfig = z.infer<typeof ModelConfig>
 
 /** The file models.yaml. */

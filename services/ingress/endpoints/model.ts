@@ -1,12 +1,9 @@
-import { POOLS, type PoolName } from '#schemas/job.ts'
+import { type ModelPool, POOLS } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nearestOf } from '#shared/nearest.ts'
 import type { Caller } from './endpoint.ts'
-
-/** Pools whose work is that of models; code runs in a sandbox. */
-type ModelPool = Exclude<PoolName, 'code'>
 
 /**
  * Finds a model for a caller, for the work of one pool.

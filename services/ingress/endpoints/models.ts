@@ -1,3 +1,4 @@
+import { hasModels, type ModelPool } from '#schemas/job.ts'
 import { ListModels, type Model, type ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
@@ -66,16 +67,20 @@ function modelOf(model: ModelConfig, id: string): Model {
     permission: [],
     root: '',
     parent: '',
-    capabilities: capabilitiesOf(model),
+    capabilities: hasModels(model.pool) ? CAPABILITIES[model.pool](model) : [],
     ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
     ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
   }
 }
 
-function capabilitiesOf({ pool, capabilities, transcription }: ModelConfig): string[] {
-  if (pool === 'embeddings') return ['embeddings']
-  if (pool === 'transcription') return ['transcription', ...(transcription.diarize ? ['diarization'] : [])]
-  return ['chat', 'messages', ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : []))]
+const CAPABILITIES: Readonly<Record<ModelPool, (model: ModelConfig) => string[]>> = {
+  inference: ({ capabilities }) => [
+    'chat',
+    'messages',
+    ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
+  ],
+  embeddings: () => ['embeddings'],
+  transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
 }
 
 function decode(escaped: string): string | undefined {

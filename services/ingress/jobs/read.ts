@@ -1,4 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { hasModels } from '#schemas/job.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { acceptedOf } from '#services/ingress/answer/create-job.ts'
 import { RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
@@ -112,7 +113,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   const { id, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
-  if (pool !== 'code') getModel(context, call, model, pool)
+  if (hasModels(pool)) getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))

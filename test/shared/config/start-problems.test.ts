@@ -2,6 +2,7 @@ import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, onTestFinished, test } from 'vitest'
+import { PoolName } from '#schemas/job.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { loadModels } from '#shared/models.ts'
 import { describePython } from '#shared/prepare/python.ts'
@@ -48,7 +49,7 @@ describe('a models.yaml that cannot be used', () => {
     [
       'no known pool',
       `models: [{id: m, pool: inferense, ${OPENAI}}}]`,
-      "models[0].pool: expected one of inference, embeddings, transcription, code, got 'inferense'",
+      `models[0].pool: expected one of ${PoolName.options.join(', ')}, got 'inferense'`,
     ],
     [
       'a misspelt field of an engine',
