@@ -217,6 +217,7 @@ describe('the checker of chaos runs', () => {
         stored(5, 'job.completed', { attempt: 2 }),
       ],
     ],
+    ['a loss that no retry announced', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
     [
       'a lost worker where nothing happened to one',
       'I7 losses',
