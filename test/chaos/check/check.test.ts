@@ -110,6 +110,12 @@ describe('the checker of chaos runs', () => {
     expect(broken(...submitted(), KILLED, twice, ...TWICE, run(1), run(2))).toEqual([])
   })
 
+  it.each(['inference-1', 'database'])('finds nothing when a worker came back that %s explains', (target) => {
+    const fault: Entry = { type: 'fault', phase: 'begin', kind: target === 'database' ? 'kill' : 'freeze', target }
+    const twice = row({ attempt: 2, crashes: 0, last_seq: 7 })
+    expect(broken(...submitted(), fault, twice, ...TWICE, run(1), run(2))).toEqual([])
+  })
+
   it.each<[string, string, Entry[]]>([
     ['an accepted job without a row', 'I1 lost', submitted()],
     ['a job seen in a stream and without a row', 'I1 lost', [frame(1, 'job.queued')]],
@@ -218,6 +224,7 @@ describe('the checker of chaos runs', () => {
       ],
     ],
     ['a loss that no retry announced', 'I7 executions', [KILLED, row({ crashes: 1 }), ...EVENTS]],
+    ['a killed worker that is not counted', 'I7 losses', [KILLED, row({ attempt: 2, last_seq: 7 }), ...TWICE]],
     [
       'a lost worker where nothing happened to one',
       'I7 losses',

@@ -99,18 +99,24 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
   return [...doubled, ...shared]
 }
 
-/** I7: a worker is found lost only after something was done to a worker or to the database. One that ended by itself is no excuse. */
+/**
+ * I7: a worker is found lost only after something was done to a worker or to the database; one that ended by itself is no
+ * excuse. The row counts each loss, but for those of workers that came back, as killed ones never do.
+ */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
-  const windows = records.flatMap((entry) =>
-    entry.type === 'fault' && /^(inference|database)/.test(entry.target) ? [entry.at_ms] : [],
-  )
-  return jobs.flatMap(({ id, events }) =>
-    events
-      .filter(({ event, reason }) => event === 'job.retrying' && reason === 'worker_lost')
-      .filter(({ wall_ms }) => {
+  const faults = records.filter((entry) => entry.type === 'fault' && /^(inference|database)/.test(entry.target))
+  const outlived = (faults as Of<'fault'>[]).filter(({ kind, target }) => kind === 'freeze' || target === 'database')
+  return jobs.flatMap(({ id, events, row }) => {
+    const losses = events.filter(({ event, reason }) => event === 'job.retrying' && reason === 'worker_lost')
+    const explainedBy = (causes: readonly Recorded[]) =>
+      losses.filter(({ wall_ms }) => {
         const lostAt = wall_ms - beginWallMs
-        return !windows.some((at) => at <= lostAt && lostAt <= at + FAULT_ECHO_MS)
-      })
-      .map(() => ({ rule: 'I7 losses', job_id: id, problem: 'its worker was found lost, and no fault explains it' })),
-  )
+        return causes.some(({ at_ms }) => at_ms <= lostAt && lostAt <= at_ms + FAULT_ECHO_MS)
+      }).length
+    const problems: string[] = []
+    if (explainedBy(faults) < losses.length) problems.push('its worker was found lost, and no fault explains it')
+    if (row && losses.length - row.crashes > explainedBy(outlived))
+      problems.push(`${losses.length} workers were lost, its row counts ${row.crashes}`)
+    return problems.map((problem) => ({ rule: 'I7 losses', job_id: id, problem }))
+  })
 }

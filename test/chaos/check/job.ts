@@ -179,9 +179,9 @@ function hasSeenExecutions(job: JobHistory): string[] {
     if (same.length > 1) problems.push(`attempt ${attempt} ran ${same.length} times`)
     if (!started.some((event) => event.attempt === attempt)) problems.push(`attempt ${attempt} ran unseen`)
   }
-  // A worker that comes back was not lost after all, and is taken off the count; the loss that ends a job is no retry.
+  // The loss that ends a job is no retry.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
-  if (job.row && job.row.crashes > lost) problems.push(`${lost} workers were lost, its row counts ${job.row.crashes}`)
+  if (job.row && job.row.crashes > lost) problems.push(`its row counts ${job.row.crashes} lost workers, its events ${lost}`)
   return problems
 }
 
