@@ -144,12 +144,12 @@ function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue, isF
 }
 
 /** Which key a call needs, before the call to try. */
-function keyLines({ apiKey }: Config, createdKey: string | undefined): string[] {
+function keyLines({ sluiceApiKey }: Config, createdKey: string | undefined): string[] {
   if (createdKey !== undefined) {
     const example = [`  export SLUICE_API_KEY=${createdKey}`]
     return [`Your API key, shown only now: ${createdKey}`, '', 'Try it in another terminal:', ...example]
   }
   const whence =
-    apiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
+    sluiceApiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
   return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
 }

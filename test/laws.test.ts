@@ -105,7 +105,7 @@ describe('the laws of who may import whom', () => {
 
   beforeAll(async () => {
     directory = await mkdtemp(join(tmpdir(), 'sluice-laws-'))
-    await copyFile(join(ROOT, 'laws.grit'), join(directory, 'laws.grit'))
+    await copyFile(join(ROOT, 'test/laws.grit'), join(directory, 'laws.grit'))
     const config = { plugins: ['./laws.grit'], linter: { rules: { preset: 'none' } } }
     await writeFile(join(directory, 'biome.json'), JSON.stringify(config))
     for (const file of new Set(IMPORTS.map(([from]) => from))) {

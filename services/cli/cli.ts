@@ -65,7 +65,7 @@ async function run(command: Command, values: Values, args: readonly string[]): P
   }
   const url = values.text('url') ?? config.url
   if (!/^https?:$/.test(URL.parse(url)?.protocol ?? '')) throw usageError(`--url ${url}: give http://host:port.`)
-  const http = new HttpClient(url, values.text('key') ?? config.apiKey)
+  const http = new HttpClient(url, values.text('key') ?? config.sluiceApiKey)
   try {
     return await command.run({ values, args, config, out, api: new JobsApi(http) })
   } finally {

@@ -39,7 +39,7 @@ export interface Ingress extends Service {
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log, metrics } = ports
-  const keys = await ApiKeys.open(await ports.openKeys(), config.apiKey, log)
+  const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log)
   const jobs = await AttachedJobs.open({
     broker: ports.broker,
     blobs: ports.blobs,

@@ -53,7 +53,6 @@ export function parseConfig(env: Record<string, string | undefined>) {
     ...namedOf(s),
     env,
     dataDir,
-    apiKey: s.SLUICE_API_KEY,
     modelsFile: resolve(s.MODELS_FILE),
     weightsDir: resolve(dataDir, 'models'),
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
@@ -61,8 +60,6 @@ export function parseConfig(env: Record<string, string | undefined>) {
     kafka: kafkaOf(s),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
     sandboxDir: resolve(dataDir, 'sandbox'),
-    requestsPerMinute: s.RATE_LIMIT_REQUESTS,
-    tokensPerMinute: s.RATE_LIMIT_TOKENS,
   })
 }
 

@@ -57,7 +57,7 @@ async function create(store: KeyStore, args: readonly string[], { values, out, c
   const { key, secret } = newKey({ name: values.text('name'), endpoints, models })
   const isFirst = (await store.list()).length === 0
   await store.create(key)
-  if (isFirst && config.apiKey === undefined) {
+  if (isFirst && config.sluiceApiKey === undefined) {
     out.note('Now that there is a key, the service makes none of its own at its start.')
   }
   if (out.isForPeople) {
@@ -93,7 +93,7 @@ async function list(store: KeyStore, args: readonly string[], { out, config }: I
   const found = await store.list()
   if (out.isForPeople) await out.write(found.length > 0 ? keyTable(found, out.columns) : 'No keys.\n')
   else for (const key of found) await out.json(shown(key))
-  if (config.apiKey !== undefined) noteFixed(out)
+  if (config.sluiceApiKey !== undefined) noteFixed(out)
   return EXIT.ok
 }
 

@@ -53,7 +53,7 @@ async function checksOf(config: Config, values: Values, api: JobsApi): Promise<C
   const { kafkaCheck } = await import('./kafka.ts')
   const { sandboxCheck } = await import('./sandbox.ts')
   const isTold = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
-  const hasKey = values.text('key') !== undefined || config.apiKey !== undefined
+  const hasKey = values.text('key') !== undefined || config.sluiceApiKey !== undefined
   const service = serviceCheck(api, { isTold, hasKey })
   return [dataCheck, modelsCheck, weightsCheck, sandboxCheck, postgresCheck, kafkaCheck, service]
 }

@@ -50,7 +50,7 @@ export async function createJob(
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
-  if (!isReplay && context.config.tokensPerMinute > 0) void spendTokens(context, jobs, job)
+  if (!isReplay && context.config.rateLimitTokens > 0) void spendTokens(context, jobs, job)
   return { job, isReplay }
 }
 

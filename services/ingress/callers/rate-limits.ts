@@ -7,8 +7,8 @@ const MINUTE_SECONDS = 60
 
 /** What one key may use of one ingress. 0 means no limit. */
 export interface RateLimitConfig {
-  readonly requestsPerMinute: number
-  readonly tokensPerMinute: number
+  readonly rateLimitRequests: number
+  readonly rateLimitTokens: number
   /** Calls at once. */
   readonly runningMaxPerKey: number
   /** Waits for jobs and streams of their events that may be open at once. */
@@ -41,8 +41,8 @@ export class RateLimits {
 
   constructor(config: RateLimitConfig) {
     this.#limiters = {
-      ...(config.requestsPerMinute > 0 && { requests: limiter(config.requestsPerMinute) }),
-      ...(config.tokensPerMinute > 0 && { tokens: limiter(config.tokensPerMinute) }),
+      ...(config.rateLimitRequests > 0 && { requests: limiter(config.rateLimitRequests) }),
+      ...(config.rateLimitTokens > 0 && { tokens: limiter(config.rateLimitTokens) }),
     }
     this.#users = config.codeRunsPerUser > 0 ? limiter(config.codeRunsPerUser) : undefined
     this.#runningMax = config.runningMaxPerKey

@@ -40,6 +40,7 @@ export class SocketReply implements Reply {
   #hasLeft = false
   #askToCancel: (() => void) | undefined
   #sequence = 0
+  #hasEnded = false
   /** What `request.completed` says: null after a stream. */
   #body = { status: 200, text: 'null' }
 
@@ -109,6 +110,8 @@ export class SocketReply implements Reply {
   }
 
   end(outcome: Outcome): void {
+    if (this.#hasEnded) return
+    this.#hasEnded = true
     const { id, held, outbox, path, route, sessionId } = this.#options
     held.release()
     const error = outcome.type === 'failed' ? this.log.classify(outcome.thrown) : undefined

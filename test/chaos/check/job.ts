@@ -181,7 +181,8 @@ function hasSeenExecutions(job: JobHistory): string[] {
   }
   // The loss that ends a job is no retry.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
-  if (job.row && job.row.crashes > lost) problems.push(`its row counts ${job.row.crashes} lost workers, its events ${lost}`)
+  if (job.row && job.row.crashes > lost)
+    problems.push(`its row counts ${job.row.crashes} lost workers, its events ${lost}`)
   return problems
 }
 
