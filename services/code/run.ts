@@ -1,6 +1,6 @@
 import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
 import { ServiceError } from '#shared/error.ts'
-import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeCodeEvents } from '#shared/kinds/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
@@ -54,7 +54,7 @@ class CodeRun {
   /** How long it took; a slow reader hears of its end later. */
   #seconds = 0
   /** Bounded by what a sandbox lets out of a run (shared/sandbox/limits.ts): 2 MiB of text and 20 MiB of plots. */
-  readonly #pieces = new DeltaBuffer(mergeCodeEvents)
+  readonly #pieces = new EventBuffer(mergeCodeEvents)
   #isLineOpen = false
   #end: SandboxEnd | undefined
   #error: unknown

@@ -5,7 +5,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
-import { DeltaBuffer, type MergeDeltas } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 
 /** Buffered bytes of unread output at which the worker is told to pause, and at which it may go on. */
@@ -16,9 +16,9 @@ const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
 /** How the output of a kind of job is kept for its reader. */
 export interface OutputOptions {
-  readonly merge: MergeDeltas
-  /** Whether a delta is output a caller would see twice if the job ran again. */
-  readonly isOutput: (delta: unknown) => boolean
+  readonly merge: MergeEvents
+  /** Whether an event is output a caller would see twice if the job ran again. */
+  readonly isOutput: (event: unknown) => boolean
   /** Bytes of unread output at which the job ends; default: 8 MiB, those of a long text. */
   readonly answerBytesMax?: number | undefined
 }
@@ -79,8 +79,8 @@ export class AttachedJob {
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
   readonly #arbiter: Arbiter
-  readonly #isOutput: (delta: unknown) => boolean
-  readonly #buffer: DeltaBuffer
+  readonly #isOutput: (event: unknown) => boolean
+  readonly #buffer: EventBuffer
   readonly #bytesMax: number
   #lastSeq = 0
   #isPaused = false
@@ -91,7 +91,7 @@ export class AttachedJob {
     this.envelope = envelope
     this.#arbiter = arbiter
     this.#isOutput = output.isOutput
-    this.#buffer = new DeltaBuffer(output.merge)
+    this.#buffer = new EventBuffer(output.merge)
     this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
   }
 
@@ -105,10 +105,10 @@ export class AttachedJob {
   }
 
   /**
-   * Waits for output. Gives the deltas that came since the last call, merged, at least one; undefined after the last.
+   * Waits for output. Gives the events that came since the last call, merged, at least one; undefined after the last.
    * A job that does not stream gives all of them at once, when it is done.
    *
-   * @throws ServiceError When the job failed. Deltas that came before the failure are given first.
+   * @throws ServiceError When the job failed. Events that came before the failure are given first.
    */
   async next(): Promise<unknown[] | undefined> {
     while (this.state !== 'done' && (this.#buffer.isEmpty || !this.envelope.stream)) {
@@ -116,9 +116,9 @@ export class AttachedJob {
         this.#wake = resolve
       })
     }
-    const deltas = this.#buffer.takeAll()
+    const events = this.#buffer.takeAll()
     this.#pauseOrResume()
-    if (deltas.length > 0) return deltas
+    if (events.length > 0) return events
     if (this.#error) throw this.#error
     return undefined
   }
@@ -150,9 +150,9 @@ export class AttachedJob {
     this.#lastSeq = event.seq
     switch (event.type) {
       case 'delta':
-        return this.#onDeltas(event.deltas)
+        return this.#onOutput(event.deltas)
       case 'completed':
-        this.#onDeltas(event.deltas)
+        this.#onOutput(event.deltas)
         // Too much unread output has already ended the job otherwise.
         if (this.state === 'running') this.#arbiter.onOutcome(this, { type: 'completed' })
         return
@@ -177,10 +177,10 @@ export class AttachedJob {
     }
   }
 
-  #onDeltas(deltas: unknown[]): void {
-    for (const delta of deltas) {
-      if (this.firstOutputAtMs === undefined && this.#isOutput(delta)) this.firstOutputAtMs = Date.now()
-      this.#buffer.push(delta)
+  #onOutput(events: unknown[]): void {
+    for (const event of events) {
+      if (this.firstOutputAtMs === undefined && this.#isOutput(event)) this.firstOutputAtMs = Date.now()
+      this.#buffer.push(event)
     }
     if (this.#buffer.bytes > this.#bytesMax) {
       return this.#arbiter.onOverflow(this, TOO_MUCH_OUTPUT)

@@ -3,7 +3,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
-import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { BodyRoom, FetchedBody } from './body-room.ts'
@@ -96,10 +96,10 @@ export class Attempt {
 
   async #stream(body: unknown): Promise<void> {
     const { signal } = this.#abort
-    for await (const delta of this.#run(body)) {
+    for await (const event of this.#run(body)) {
       signal.throwIfAborted()
-      this.#hasOutput ||= this.#kind.isOutput(delta)
-      const room = this.#sink.delta(delta)
+      this.#hasOutput ||= this.#kind.isOutput(event)
+      const room = this.#sink.event(event)
       if (room) await room
       if (this.#pause) await this.#pause.promise
     }
@@ -110,15 +110,15 @@ export class Attempt {
   /** Nothing is sent before the end, so that the job can run again elsewhere until then. */
   async #whole(body: unknown): Promise<void> {
     const { signal } = this.#abort
-    const buffer = new DeltaBuffer(this.#kind.merge)
+    const buffer = new EventBuffer(this.#kind.merge)
     const { answerBytesMax = ANSWER_BYTES_MAX } = this.#kind
-    for await (const delta of this.#run(body)) {
+    for await (const event of this.#run(body)) {
       signal.throwIfAborted()
-      buffer.push(delta)
+      buffer.push(event)
       if (buffer.bytes > answerBytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
     }
     signal.throwIfAborted()
-    for (const delta of buffer.takeAll()) await this.#sink.delta(delta)
+    for (const event of buffer.takeAll()) await this.#sink.event(event)
   }
 
   /** A body in a form that this version does not know is for another worker, as long as the job has not met many of us. */

@@ -2,8 +2,8 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
-import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { RetryBudget } from '#shared/jobs/retry-budget.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
@@ -66,9 +66,9 @@ export class DurableRun implements AttemptSink {
   /** In the words of the endpoint that the job stands for. */
   readonly #answer: Answer
   #stream: AnswerStream | undefined
-  readonly #whole: DeltaBuffer
+  readonly #whole: EventBuffer
   readonly #bytesMax: number
-  readonly #pending: DeltaBuffer
+  readonly #pending: EventBuffer
   #chunk = 0
   readonly #lost = new AbortController()
   #progress: Progress | undefined
@@ -85,17 +85,17 @@ export class DurableRun implements AttemptSink {
     this.#tries = moved.job.tries
     this.#options = options
     this.#answer = kind.answer(job.endpoint)
-    this.#whole = new DeltaBuffer(kind.merge)
+    this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
-    this.#pending = new DeltaBuffer(kind.merge)
+    this.#pending = new EventBuffer(kind.merge)
   }
 
   /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
-  delta(delta: unknown): Promise<void> | undefined {
-    this.#whole.push(delta)
+  event(event: unknown): Promise<void> | undefined {
+    this.#whole.push(event)
     if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
     if (!this.#job.stream) return undefined
-    this.#pending.push(delta)
+    this.#pending.push(event)
     this.#flush ??= this.#flushSoon()
     return this.#pending.bytes > BACKLOG_BYTES ? this.#flush : undefined
   }
@@ -107,11 +107,11 @@ export class DurableRun implements AttemptSink {
 
   async completed(): Promise<void> {
     await this.#stopFlushing()
-    const deltas = this.#whole.takeAll()
-    const result = await this.#answer.whole(deltas, this.#encode)
+    const events = this.#whole.takeAll()
+    const result = await this.#answer.whole(events, this.#encode)
     const output = this.#takeOutput()
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
-    const usage = usageOf(result, deltas)
+    const usage = usageOf(result, events)
     await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
   }
 
@@ -187,7 +187,7 @@ export class DurableRun implements AttemptSink {
 
   #takeOutput(): NewEvent[] {
     const output: NewEvent[] = []
-    for (const delta of this.#pending.takeAll()) output.push(...(this.#open()?.push(delta) ?? []).map(outputOf))
+    for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
     if (this.#progress && Date.now() - this.#progressAtMs >= PROGRESS_MS) {
       const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
       output.push({ type: 'job.progress', data: { progress } })
@@ -241,11 +241,11 @@ export class DurableRun implements AttemptSink {
   }
 }
 
-/** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the deltas. */
-function usageOf(result: unknown, deltas: readonly unknown[]): unknown {
+/** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the events. */
+function usageOf(result: unknown, events: readonly unknown[]): unknown {
   const said = (result as { usage?: object } | null)?.usage
   if (said && ('input_tokens' in said || 'prompt_tokens' in said)) return said
-  const last = deltas.findLast((delta) => (delta as { type?: unknown }).type === 'usage') as
+  const last = events.findLast((event) => (event as { type?: unknown }).type === 'usage') as
     | { usage?: object }
     | undefined
   return last ? { ...last.usage, ...said } : said

@@ -3,17 +3,17 @@ import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { DeltaBuffer, type MergeDeltas, sizeOf } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer, type MergeEvents, sizeOf } from '#shared/jobs/event-buffer.ts'
 import { REPLIES } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttemptSink } from './sink.ts'
 
 /** Largest record, in bytes; Kafka refuses 1 MiB by default. Records are cut between events. */
 const RECORD_BYTES_MAX = 896 * 1024
-/** Size (delta-buffer.ts) at which an event takes no further delta: even as six times as many bytes of JSON it fits. */
+/** Size (event-buffer.ts) at which an event takes no further output: even as six times as many bytes of JSON it fits. */
 const EVENT_SIZE_MAX = 64 * 1024
-/** Largest delta, in bytes of JSON. A record that is too large would never be taken, and nothing behind it either. */
-const DELTA_BYTES_MAX = 512 * 1024
+/** Largest event of a kind, in bytes of JSON. A record that is too large would never be taken, and nothing behind it either. */
+const OUTPUT_BYTES_MAX = 512 * 1024
 /** Unsent bytes to one ingress at which emitters are made to wait. */
 const BACKLOG_BYTES = 1024 * 1024
 /** Wait before a record that could not be sent is sent again. */
@@ -25,7 +25,7 @@ type ReportedJob = Pick<AttachedEnvelope, 'id' | 'attempt' | 'reply'>
 /**
  * Sends the events of every job of this worker to their ingresses, batched across jobs.
  *
- * One record to an ingress is under way at a time; what comes meanwhile joins the next one, and deltas of one job merge.
+ * One record to an ingress is under way at a time; what comes meanwhile joins the next one, and events of one job merge.
  * So the first event of an idle worker goes out at once, and a busy one sends few, large records. While the broker is away a
  * record is sent again until it is taken: while the process lives nothing is lost, and emitters wait. What the broker will
  * never take costs the one attempt whose event it is.
@@ -43,7 +43,7 @@ export class Reporter {
   }
 
   /** Opens the events of one attempt. */
-  open(job: ReportedJob, merge: MergeDeltas): AttemptEvents {
+  open(job: ReportedJob, merge: MergeEvents): AttemptEvents {
     let outbox = this.#outboxes.get(job.reply.boot)
     if (!outbox) {
       outbox = new IngressOutbox((events) => this.#send(job.reply, events))
@@ -78,15 +78,15 @@ export class AttemptEvents implements AttemptSink {
   /** The caller would see its output twice. */
   readonly canRestart = false
   readonly #job: ReportedJob
-  readonly #merge: MergeDeltas
+  readonly #merge: MergeEvents
   readonly #outbox: IngressOutbox
   #seq = 0
   /** Why the broker would not take an event: the attempt has failed, and says no more. */
   #refusal: ServiceError | undefined
-  /** The delta event that still waits to be sent: more deltas join it. */
-  #waiting: DeltaBuffer | undefined
+  /** Output that still waits to be sent: more of it joins. */
+  #waiting: EventBuffer | undefined
 
-  constructor(job: ReportedJob, merge: MergeDeltas, outbox: IngressOutbox) {
+  constructor(job: ReportedJob, merge: MergeEvents, outbox: IngressOutbox) {
     this.#job = job
     this.#merge = merge
     this.#outbox = outbox
@@ -101,14 +101,14 @@ export class AttemptEvents implements AttemptSink {
   /**
    * Gives a promise of room for more when there is none; one for each token would cost more than sending it.
    *
-   * @throws ServiceError `internal_error` for a delta over 512 KiB of JSON, or when the broker has refused one for good
+   * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, or when the broker has refused one for good
    */
-  delta(delta: unknown): Promise<void> | undefined {
+  event(event: unknown): Promise<void> | undefined {
     if (this.#refusal) throw this.#refusal
-    const isLarge = sizeOf(delta) > EVENT_SIZE_MAX
-    if (isLarge && Buffer.byteLength(JSON.stringify(delta)) > DELTA_BYTES_MAX) throw tooLarge()
+    const isLarge = sizeOf(event) > EVENT_SIZE_MAX
+    if (isLarge && Buffer.byteLength(JSON.stringify(event)) > OUTPUT_BYTES_MAX) throw tooLarge()
     if (!this.#waiting || isLarge || this.#waiting.bytes > EVENT_SIZE_MAX) {
-      const buffer = new DeltaBuffer(this.#merge)
+      const buffer = new EventBuffer(this.#merge)
       this.#waiting = buffer
       this.#put(() => {
         if (this.#waiting === buffer) this.#waiting = undefined
@@ -116,7 +116,7 @@ export class AttemptEvents implements AttemptSink {
       })
     }
     const before = this.#waiting.bytes
-    this.#waiting.push(delta)
+    this.#waiting.push(event)
     this.#outbox.grow(this.#waiting.bytes - before)
     return this.#outbox.isFull ? this.#outbox.room() : undefined
   }
@@ -179,7 +179,7 @@ interface WrittenEvent {
   readonly source: WaitingEvent
 }
 
-/** What waits for one ingress. Events are made when they are sent, so that deltas may join them until then. */
+/** What waits for one ingress. Events are made when they are sent, so that output may join them until then. */
 class IngressOutbox {
   readonly #send: (events: readonly WrittenEvent[]) => Promise<void>
   #pending: WaitingEvent[] = []

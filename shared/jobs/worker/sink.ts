@@ -12,7 +12,7 @@ export interface AttemptSink {
   /** Whether the job can run again although output of this attempt was told. */
   readonly canRestart: boolean
   /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
-  delta(delta: unknown): Promise<void> | undefined
+  event(event: unknown): Promise<void> | undefined
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /** @throws ServiceError When the output is not that of a finished job; nothing is told then */
   completed(): Promise<void>

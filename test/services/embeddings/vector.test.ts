@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { EmbedEvent } from '#schemas/embeddings.ts'
-import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeEmbedEvents } from '#shared/kinds/embed.ts'
 import { encodeEmbeddings, writeEmbeddings } from '#shared/protocols/embeddings/embeddings.ts'
 import { shortNumbers, vectorFromBase64, vectorToBase64 } from '#shared/vector.ts'
@@ -33,7 +33,7 @@ it('an answer is the same however its events were cut and merged', () => {
       fc.array(Vector, { minLength: 1 }),
       fc.infiniteStream(fc.integer({ min: 1, max: 3 })),
       (vectors, cuts) => {
-        const buffer = new DeltaBuffer(mergeEmbedEvents)
+        const buffer = new EventBuffer(mergeEmbedEvents)
         for (let first = 0; first < vectors.length; ) {
           const piece = vectors.slice(first, first + cuts.next().value).map(vectorToBase64)
           buffer.push({ type: 'vectors', first, vectors: piece })

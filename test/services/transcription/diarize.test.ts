@@ -4,7 +4,7 @@ import { withSpeakers } from '#services/transcription/diarize.ts'
 import { tellProgress } from '#services/transcription/progress.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
-import { sizeOf } from '#shared/jobs/delta-buffer.ts'
+import { sizeOf } from '#shared/jobs/event-buffer.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 import { TRANSCRIPT_BYTES_MAX } from '#shared/kinds/transcribe.ts'
 

@@ -4,7 +4,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { TranscribeEvent, TranscriptForm, TranscriptFormat, TranscriptSegment } from '#schemas/transcription.ts'
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/sniff.ts'
 import { ServiceError } from '#shared/error.ts'
-import { DeltaBuffer } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeTranscribeEvents } from '#shared/kinds/transcribe.ts'
 import { findLanguage, languageName } from '#shared/protocols/transcript/languages.ts'
 import { TranscriptStream } from '#shared/protocols/transcript/stream.ts'
@@ -438,7 +438,7 @@ function eventsOfPieces(all: readonly (readonly string[])[]): TranscribeEvent[] 
 }
 
 function mergedOf(events: readonly TranscribeEvent[]): TranscribeEvent[] {
-  const buffer = new DeltaBuffer(mergeTranscribeEvents)
+  const buffer = new EventBuffer(mergeTranscribeEvents)
   for (const event of events) buffer.push(event)
   return buffer.takeAll()
 }

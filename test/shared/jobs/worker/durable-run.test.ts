@@ -155,7 +155,7 @@ describe('a durable run', () => {
         const sent: Sent[] = []
         const { run, id } = await claim(fateful(fates, sent))
         for (const { text, afterMs } of speech) {
-          void run.delta({ text })
+          void run.event({ text })
           await pass(afterMs)
         }
         await passing(run.completed())
@@ -171,10 +171,10 @@ describe('a durable run', () => {
   it('sends the first output at once, and more of it in chunks', async () => {
     const sent: Sent[] = []
     const { run } = await claim(fateful([], sent))
-    void run.delta({ text: 'a' })
+    void run.event({ text: 'a' })
     await pass(0)
     for (const text of 'bcdefghij') {
-      void run.delta({ text })
+      void run.event({ text })
       await pass(10)
     }
     await pass(50)
@@ -185,28 +185,28 @@ describe('a durable run', () => {
     const sent: Sent[] = []
     let writeMs = 30_000
     const { run } = await claim(fateful([], sent, () => writeMs))
-    void run.delta({ text: 'a' })
+    void run.event({ text: 'a' })
     await pass(30_000)
     writeMs = 0
-    void run.delta({ text: 'b' })
+    void run.event({ text: 'b' })
     await pass(2_000)
     expect(sent.map(({ text }) => text)).toEqual(['a', 'b'])
   })
 
   it('asks its engine to wait while too much is unwritten', async () => {
     const { run } = await claim(fateful(['refused', 'refused'], []))
-    expect(run.delta({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
-    const room = run.delta({ text: 'a'.repeat(200 * 1024) })
+    expect(run.event({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
+    const room = run.event({ text: 'a'.repeat(200 * 1024) })
     expect(room).toBeDefined()
     await passing(room ?? Promise.resolve())
-    expect(run.delta({ text: 'a' })).toBeUndefined()
+    expect(run.event({ text: 'a' })).toBeUndefined()
   })
 
   it('stops when the job is no longer its own, and writes nothing more', async () => {
     const sent: Sent[] = []
     const { run, id, lost } = await claim(fateful([], sent))
     await passing(store.handBack({ id, attempt: 1, boot: BOOT, chunk: 0 }))
-    void run.delta({ text: 'a' })
+    void run.event({ text: 'a' })
     await pass(0)
     expect(lost).toEqual(['lost'])
     await passing(run.completed())
@@ -217,7 +217,7 @@ describe('a durable run', () => {
   it('gives up a write that waits to be made again once it is told that the job is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
-    void run.delta({ text: 'a' })
+    void run.event({ text: 'a' })
     await pass(1_000)
     let isSettled = false
     const completed = run.completed().then(() => {
@@ -236,12 +236,12 @@ describe('a durable run', () => {
 
   it('starts its output over in the next attempt, and says so', async () => {
     const first = await claim()
-    void first.run.delta({ text: 'half' })
+    void first.run.event({ text: 'half' })
     await passing(first.run.failed(UPSTREAM))
     await pass(2_000)
     await passing(store.startDue(10))
     const second = await claim(store, first.id)
-    void second.run.delta({ text: 'whole' })
+    void second.run.event({ text: 'whole' })
     await passing(second.run.completed())
     const events = await eventsOf(first.id)
     const retrying = events.findIndex(({ type }) => type === 'job.retrying')

@@ -48,7 +48,7 @@ describe('the reporter', () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf({ attempt: 7 }), mergeSaid)
     await attempt.started()
-    for (const text of ['a', 'b', 'c']) await attempt.delta({ text, apart: true })
+    for (const text of ['a', 'b', 'c']) await attempt.event({ text, apart: true })
     await attempt.completed()
     expect(events().map((event) => event.seq)).toEqual(events().map((_, index) => index + 1))
     expect(events().map((event) => event.type)).toEqual(['started', 'delta', 'completed'])
@@ -60,7 +60,7 @@ describe('the reporter', () => {
     const { reporter, sent } = openReporter()
     const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const started = attempts.map((attempt) => attempt.started())
-    for (const attempt of attempts) for (const text of ['a', 'b']) void attempt.delta({ text })
+    for (const attempt of attempts) for (const text of ['a', 'b']) void attempt.event({ text })
     await Promise.all(started)
     expect(sent).toHaveLength(1)
     expect(sent[0]?.events).toHaveLength(6)
@@ -72,7 +72,7 @@ describe('the reporter', () => {
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     const started = attempt.started()
     await new Promise(setImmediate)
-    for (let i = 0; i < 100; i++) await attempt.delta({ text: 'x' })
+    for (let i = 0; i < 100; i++) await attempt.event({ text: 'x' })
     const completed = attempt.completed()
     gate.open()
     await Promise.all([started, completed])
@@ -103,7 +103,7 @@ describe('the reporter', () => {
         void attempt.started()
         for (const text of texts) {
           if (text === null) await new Promise(setImmediate)
-          else await attempt.delta({ text })
+          else await attempt.event({ text })
         }
         await attempt.completed()
         expect(events().map((event) => event.seq)).toEqual(events().map((_, index) => index + 1))
@@ -120,7 +120,7 @@ describe('the reporter', () => {
       const attempt = reporter.open(envelopeOf(), mergeSaid)
       const started = attempt.started()
       let chars = 0
-      for (; chars < 900 * KIB; chars += 4 * KIB) await attempt.delta({ text: character.repeat(4 * KIB) })
+      for (; chars < 900 * KIB; chars += 4 * KIB) await attempt.event({ text: character.repeat(4 * KIB) })
       const completed = attempt.completed()
       gate.open()
       await Promise.all([started, completed])
@@ -134,9 +134,9 @@ describe('the reporter', () => {
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
     for (const text of ['x'.repeat(513 * KIB), '\u0001'.repeat(100 * KIB)]) {
-      await expect((async () => attempt.delta({ text }))()).rejects.toMatchObject({ code: 'internal_error' })
+      await expect((async () => attempt.event({ text }))()).rejects.toMatchObject({ code: 'internal_error' })
     }
-    await attempt.delta({ text: 'y'.repeat(500 * KIB) })
+    await attempt.event({ text: 'y'.repeat(500 * KIB) })
     await attempt.failed({ code: 'internal_error', message: 'x', param: null })
     expect(events().map((event) => event.type)).toEqual(['started', 'delta', 'failed'])
     expect(events().map((event) => event.seq)).toEqual([1, 2, 3])
@@ -149,7 +149,7 @@ describe('the reporter', () => {
     })
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     const started = attempt.started()
-    await attempt.delta({ text: 'kept' })
+    await attempt.event({ text: 'kept' })
     await started
     await attempt.completed()
     expect(refusals).toBeGreaterThan(2)
@@ -167,7 +167,7 @@ describe('the reporter', () => {
     const attempts = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const [, large] = attempts
     await Promise.all(attempts.map((attempt) => attempt.started()))
-    for (const attempt of attempts) void attempt.delta({ text: attempt === large ? 'x'.repeat(4 * KIB) : 'small' })
+    for (const attempt of attempts) void attempt.event({ text: attempt === large ? 'x'.repeat(4 * KIB) : 'small' })
     await Promise.all(attempts.map((attempt) => attempt.completed()))
     const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
     expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])
@@ -177,7 +177,7 @@ describe('the reporter', () => {
     expect(sent.find(({ type }) => type === 'failed')).toMatchObject({
       error: { code: 'internal_error', message: expect.stringContaining('larger than Kafka is set up to take') },
     })
-    expect(() => large?.delta({ text: 'more' })).toThrow('larger than Kafka is set up to take')
+    expect(() => large?.event({ text: 'more' })).toThrow('larger than Kafka is set up to take')
   })
 
   it('makes emitters wait at a mebibyte of unsent output, and lets them go on when it is sent', async () => {
@@ -188,7 +188,7 @@ describe('the reporter', () => {
     await new Promise(setImmediate)
     let said = 0
     const speaking = (async () => {
-      for (; said < 3_000; said++) await attempt.delta({ text: 'x'.repeat(KIB) })
+      for (; said < 3_000; said++) await attempt.event({ text: 'x'.repeat(KIB) })
     })()
     await new Promise((resolve) => setTimeout(resolve, 50))
     expect(said).toBeGreaterThan(900)

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
-import { DeltaBuffer, sizeOf } from '#shared/jobs/delta-buffer.ts'
+import { EventBuffer, sizeOf } from '#shared/jobs/event-buffer.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import { mergeSaid, type Said, textOf } from '../../support/jobs/jobs.ts'
 
@@ -10,7 +10,7 @@ describe('a buffer of deltas', () => {
   it('joins to the same text, in order, however it is filled and emptied', () => {
     fc.assert(
       fc.property(fc.array(saids), (batches) => {
-        const buffer = new DeltaBuffer(mergeSaid)
+        const buffer = new EventBuffer(mergeSaid)
         const taken: unknown[] = []
         for (const batch of batches) {
           for (const said of batch) buffer.push(said)
@@ -22,7 +22,7 @@ describe('a buffer of deltas', () => {
   })
 
   it('merges all that may be merged, and keeps apart what must stay apart', () => {
-    const buffer = new DeltaBuffer(mergeSaid)
+    const buffer = new EventBuffer(mergeSaid)
     for (const text of ['a', 'b']) buffer.push({ text })
     buffer.push({ text: 'X', apart: true })
     for (const text of ['c', 'd']) buffer.push({ text })
@@ -30,7 +30,7 @@ describe('a buffer of deltas', () => {
   })
 
   it('grows with what is pushed and is empty after it was taken', () => {
-    const buffer = new DeltaBuffer(mergeSaid)
+    const buffer = new EventBuffer(mergeSaid)
     expect([buffer.isEmpty, buffer.bytes]).toEqual([true, 0])
     for (let i = 1; i <= 100; i++) {
       buffer.push({ text: 'x'.repeat(1_000) })
@@ -43,7 +43,7 @@ describe('a buffer of deltas', () => {
   })
 
   it('changes none of the deltas it was given', () => {
-    const buffer = new DeltaBuffer(mergeGenerateEvents)
+    const buffer = new EventBuffer(mergeGenerateEvents)
     const deltas = ['a', 'b', 'c'].map((text) => Object.freeze({ type: 'text', choice: 0, text }))
     for (const delta of deltas) buffer.push(delta)
     expect(buffer.takeAll()).toEqual([{ type: 'text', choice: 0, text: 'abc' }])

@@ -1,0 +1,48 @@
+/** Joins an event to the one before it; undefined when the two must stay apart. */
+export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined
+
+/** Events that wait for their reader, in order, merged where they can be, with their size in bytes (an estimate). */
+export class EventBuffer<Event = unknown> {
+  readonly #merge: MergeEvents<Event>
+  #events: Event[] = []
+  #bytes = 0
+
+  constructor(merge: MergeEvents<Event>) {
+    this.#merge = merge
+  }
+
+  get isEmpty(): boolean {
+    return this.#events.length === 0
+  }
+
+  get bytes(): number {
+    return this.#bytes
+  }
+
+  push(event: Event): void {
+    this.#bytes += sizeOf(event)
+    const last = this.#events.length - 1
+    const merged = last >= 0 ? this.#merge(this.#events[last] as Event, event) : undefined
+    if (merged === undefined) this.#events.push(event)
+    else this.#events[last] = merged
+  }
+
+  takeAll(): Event[] {
+    const events = this.#events
+    if (events.length > 0) this.#events = []
+    this.#bytes = 0
+    return events
+  }
+}
+
+/**
+ * Size of an event, near enough for bounds: the length of its strings and a little for all else. Its JSON has at most six
+ * times as many bytes (all control characters), mostly about as many.
+ */
+export function sizeOf(value: unknown): number {
+  if (typeof value === 'string') return value.length
+  let size = 8
+  if (typeof value !== 'object' || value === null) return size
+  for (const key in value) size += 8 + sizeOf((value as Record<string, unknown>)[key])
+  return size
+}
