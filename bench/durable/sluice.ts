@@ -2,7 +2,7 @@ import { z } from 'zod'
 import { parseConfig } from '#shared/config/config.ts'
 import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
-import { Pool } from '#shared/jobs/worker/pool.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
 import { type Handler, handle } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
@@ -39,7 +39,7 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     bodyRoomBytes: 1024 * 1024,
     onFatal,
   }
-  let pool: Pool | undefined
+  let pool: Worker | undefined
   const stopWork = async () => {
     await pool?.close()
     pool = undefined
@@ -55,7 +55,7 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
       if (job.state !== 'completed') throw new Error(`a job is ${job.state}`)
     },
     async startWork() {
-      pool ??= await Pool.open({ name: 'inference', slots: WORKERS, kinds: { nothing: NOTHING } }, options)
+      pool ??= await Worker.open({ name: 'inference', slots: WORKERS, kinds: { nothing: NOTHING } }, options)
     },
     drained: () => tally.settled(),
     stopWork,

@@ -1,4 +1,4 @@
-import { startPool } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -14,7 +14,7 @@ export async function startCode(ports: Ports): Promise<Service> {
   const definition = { name: 'code', slots: config.codeSlots, kinds } as const
   const preparing = prepareInBackground(ports, 'code')
   const stop = () => preparing.stop()
-  return await startPool(ports, definition, stop, () => sandbox.problems())
+  return await startWorker(ports, definition, stop, () => sandbox.problems())
 }
 
 function openWorkbench({ sandbox, metrics, log }: Ports): Workbench {

@@ -1,6 +1,6 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
-import { startPool } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -21,7 +21,7 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   const { models } = modelsOf(ports.models, 'embeddings', 'embed', slots)
   const definition = { name: 'embeddings', slots, kinds, models } as const
   const preparing = prepareInBackground(ports, 'embeddings')
-  return await startPool(ports, definition, async () => {
+  return await startWorker(ports, definition, async () => {
     await preparing.stop()
     await batchers.close()
   })

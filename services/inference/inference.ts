@@ -2,7 +2,7 @@ import { Served } from '#shared/engines/served.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
-import { startPool } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -39,7 +39,7 @@ export async function startInference(ports: Ports): Promise<Service> {
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
   const pool = { name: 'inference', slots, kinds, ...modelsOf(ports.models, 'inference', 'generate', slots) } as const
-  return await startPool(ports, pool, async () => {
+  return await startWorker(ports, pool, async () => {
     await preparing.stop()
     await engines.close()
   })

@@ -1,6 +1,6 @@
 import { Served } from '#shared/engines/served.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
-import { startPool } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
 import { handle } from '#shared/kinds/kind.ts'
 import { transcribe } from '#shared/kinds/transcribe.ts'
 import type { Ports } from '#shared/ports.ts'
@@ -16,7 +16,7 @@ export async function startTranscription(ports: Ports): Promise<Service> {
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
   const models = modelsOf(ports.models, 'transcription', 'transcribe', slots)
-  return await startPool(ports, { name: 'transcription', slots, kinds, ...models }, async () => {
+  return await startWorker(ports, { name: 'transcription', slots, kinds, ...models }, async () => {
     await preparing.stop()
     await bench.close()
   })

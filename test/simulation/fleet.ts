@@ -3,7 +3,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { Pool } from '#shared/jobs/worker/pool.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
@@ -32,7 +32,7 @@ export interface Member {
   /** Of an ingress, once it is open. */
   jobs?: DurableJobs
   /** Of a worker, once it is open. */
-  pool?: Pool
+  pool?: Worker
 }
 
 /** What a fleet is made of. */
@@ -141,7 +141,7 @@ export class Fleet {
     return await DurableJobs.open({ store, broker, presence: () => presence, ...more })
   }
 
-  async #openWorker(process: SimulatedProcess, broker: Broker, store: Store): Promise<Pool> {
+  async #openWorker(process: SimulatedProcess, broker: Broker, store: Store): Promise<Worker> {
     const { history, leaseMs, random, witness } = this.#options
     const definition = {
       name: 'inference',
@@ -162,7 +162,7 @@ export class Fleet {
       bodyRoomBytes: 1024 * 1024,
       onFatal,
     }
-    return await Pool.open(definition, { broker, store, ...more })
+    return await Worker.open(definition, { broker, store, ...more })
   }
 
   #portsOf(broker: Broker, store: Store): Ports {

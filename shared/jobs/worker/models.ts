@@ -2,7 +2,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
 import { IN_FLIGHT_MAX } from '#shared/engines/upstream/upstream.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
-import type { PoolDefinition } from './pool.ts'
+import type { WorkerDefinition } from './worker.ts'
 
 /**
  * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots.
@@ -14,7 +14,7 @@ export function modelsOf(
   pool: PoolName,
   kind: string,
   slots: number,
-): Required<Pick<PoolDefinition, 'models' | 'bounds'>> {
+): Required<Pick<WorkerDefinition, 'models' | 'bounds'>> {
   const own = models.filter((model) => model.pool === pool)
   const bounds = own.map(({ id, engine }) => ({ kind, model: id, capacity: callsAtOnce(engine) }))
   return {

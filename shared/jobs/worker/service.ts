@@ -3,7 +3,7 @@ import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
-import { Pool, type PoolDefinition } from './pool.ts'
+import { Worker, type WorkerDefinition } from './worker.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
 const IDLE_MS_MAX = 10_000
@@ -14,9 +14,9 @@ const IDLE_MS_MAX = 10_000
  * @param close Closes what the kinds work with; after the last attempt has ended.
  * @param problems Sentences that say why the kinds cannot work now.
  */
-export async function startPool(
+export async function startWorker(
   ports: Ports,
-  definition: PoolDefinition,
+  definition: WorkerDefinition,
   close: () => Promise<void> = async () => {},
   problems: () => string[] = () => [],
 ): Promise<Service> {
@@ -24,7 +24,7 @@ export async function startPool(
   const store = ports.store && arbiterOf(ports.store)
   const { name, slots } = definition
   warnOfKeys(ports, name)
-  const observer: Parameters<typeof Pool.open>[1]['observer'] = {
+  const observer: Parameters<typeof Worker.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
       metrics.attempts.inc({ pool: job.pool, end })
       metrics.attemptSeconds.observe({ pool: job.pool, model: job.model }, durationMs / 1_000)
@@ -32,23 +32,23 @@ export async function startPool(
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
   const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
-  const pool = await Pool.open(definition, options)
-  metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => pool.running)
+  const worker = await Worker.open(definition, options)
+  metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
     broker.lag(`jobs.${name}`),
   )
-  const starved = new Starvation(pool, slots, () => broker.lag(`jobs.${name}`))
+  const starved = new Starvation(worker, slots, () => broker.lag(`jobs.${name}`))
   return {
     name,
-    drain: (signal) => pool.drain(signal),
+    drain: (signal) => worker.drain(signal),
     problems: () => {
-      const isStuck = pool.idleMs > IDLE_MS_MAX
+      const isStuck = worker.idleMs > IDLE_MS_MAX
       return [...(isStuck ? [`The ${name} worker takes no jobs.`] : starved.problems(name)), ...problems()]
     },
     async close() {
       starved.close()
-      await pool.close()
+      await worker.close()
       await close()
     },
   }

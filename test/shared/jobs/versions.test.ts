@@ -18,7 +18,7 @@ import { Presence } from '#shared/jobs/presence.ts'
 import { readControl, readEvents, readJob, readReply, readStored } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { CONTROL, DEAD, EVENTS, eventPartition, jobsTopic, REPLIES, replyShard } from '#shared/jobs/topics.ts'
-import { Pool } from '#shared/jobs/worker/pool.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { newKey } from '#shared/keys/keys.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
@@ -55,7 +55,7 @@ function bufferOf(value: unknown): Buffer {
   return Buffer.from(JSON.stringify(value))
 }
 
-async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promise<Pool> {
+async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promise<Worker> {
   const kind: Handler = {
     ...sayKind,
     parse: (body) => {
@@ -68,7 +68,7 @@ async function openWorker(kinds: string[], passOnMs?: number, slots = 4): Promis
     },
     answer: () => answerAsIs((events) => events),
   }
-  const pool = await Pool.open(
+  const pool = await Worker.open(
     { name: 'inference', slots, kinds: Object.fromEntries(kinds.map((name) => [name, kind])) },
     {
       broker,

@@ -11,7 +11,7 @@ import { startIngress } from '#services/ingress/ingress.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { startPool } from '#shared/jobs/worker/service.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import { transcribe } from '#shared/kinds/transcribe.ts'
 import { openLog } from '#shared/log/log.ts'
@@ -96,7 +96,7 @@ export async function startTranscriptions(options: TranscriptionsOptions = {}): 
   const services = [
     portsService(ports),
     await startInference(ports),
-    await startPool(ports, { name: 'transcription', slots: 8, kinds: { transcribe: handler } }),
+    await startWorker(ports, { name: 'transcription', slots: 8, kinds: { transcribe: handler } }),
     await startScheduler(ports),
     ingress,
   ]

@@ -4,7 +4,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
-import { Pool } from '#shared/jobs/worker/pool.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
@@ -20,7 +20,7 @@ const common = { blobs, log: silentLog, version: 'test' }
 let broker: Broker
 let database: TestDatabase
 let store: Store
-let pools: Pool[]
+let pools: Worker[]
 beforeEach(async () => {
   broker = await openBroker()
   database = await openSqliteDatabase()
@@ -35,7 +35,7 @@ afterEach(async () => {
 })
 
 /** A worker that runs these models. As a real one it fails what its catalogue does not have. */
-async function openPool(...models: string[]): Promise<Pool> {
+async function openPool(...models: string[]): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
     parse: (body) => body,
@@ -56,7 +56,7 @@ async function openPool(...models: string[]): Promise<Pool> {
     bodyRoomBytes: 1024 * 1024,
     onFatal,
   }
-  const pool = await Pool.open({ name: 'inference', slots: 4, kinds: { say }, models }, more)
+  const pool = await Worker.open({ name: 'inference', slots: 4, kinds: { say }, models }, more)
   pools.push(pool)
   return pool
 }

@@ -4,7 +4,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { recordOf } from '#shared/jobs/body.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
-import { Pool, type PoolDefinition } from '#shared/jobs/worker/pool.ts'
+import { Worker, type WorkerDefinition } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
@@ -18,7 +18,7 @@ const blobs = memoryBlobs()
 let broker: Broker
 let database: TestDatabase
 let store: Store
-let pools: Pool[]
+let pools: Worker[]
 let work: Work
 beforeEach(async () => {
   broker = await openBroker()
@@ -77,7 +77,11 @@ class Work {
   }
 }
 
-async function openPool(worker: string, definition: Partial<PoolDefinition> = {}, of: Store = store): Promise<Pool> {
+async function openPool(
+  worker: string,
+  definition: Partial<WorkerDefinition> = {},
+  of: Store = store,
+): Promise<Worker> {
   const onFatal = (error: unknown) => {
     throw error
   }
@@ -91,7 +95,7 @@ async function openPool(worker: string, definition: Partial<PoolDefinition> = {}
     onFatal,
   }
   const kinds = { say: work.kind(worker) }
-  const pool = await Pool.open({ name: 'inference', slots: 64, kinds, ...definition }, { broker, store: of, ...more })
+  const pool = await Worker.open({ name: 'inference', slots: 64, kinds, ...definition }, { broker, store: of, ...more })
   pools.push(pool)
   return pool
 }

@@ -5,7 +5,7 @@ import type { Broker, Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { recordOf as packRecord } from '#shared/jobs/body.ts'
 import { CONTROL, DEAD, REPLIES } from '#shared/jobs/topics.ts'
-import { Pool } from '#shared/jobs/worker/pool.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import {
@@ -24,7 +24,7 @@ const QUEUE = 'jobs.inference'
 let broker: Broker
 let events: JobEvent[]
 let dead: Buffer[]
-let pools: Pool[]
+let pools: Worker[]
 let work: Work
 beforeEach(async () => {
   broker = await openBroker()
@@ -91,7 +91,7 @@ class Work {
 
 const noBlobs = memoryBlobs()
 
-async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: number } = {}): Promise<Pool> {
+async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: number } = {}): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
     parse: (body) => body,
@@ -99,7 +99,7 @@ async function openPool(options: { slots?: number; broker?: Broker; passOnMs?: n
     isOutput: (delta) => (delta as Said).text !== '',
     answer: () => answerAsIs((events) => events),
   }
-  const pool = await Pool.open(
+  const pool = await Worker.open(
     { name: 'inference', slots: options.slots ?? 4, kinds: { say } },
     {
       broker: options.broker ?? broker,

@@ -29,8 +29,8 @@ const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool; without a store there are no jobs of low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
 
-/** A pool of workers: its kinds of job, and how many jobs one worker runs at once. */
-export interface PoolDefinition {
+/** What a worker is: its pool, its kinds of job, and how many jobs it runs at once. */
+export interface WorkerDefinition {
   readonly name: PoolName
   readonly slots: number
   readonly kinds: Readonly<Record<string, Handler>>
@@ -40,8 +40,8 @@ export interface PoolDefinition {
   readonly bounds?: readonly ModelBound[]
 }
 
-/** What {@link Pool.open} needs. */
-export interface PoolOptions {
+/** What {@link Worker.open} needs. */
+export interface WorkerOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly log: Log
@@ -66,11 +66,11 @@ export interface PoolOptions {
  * `claims.ts`), acknowledges as soon as that is out, runs (`attempts.ts`), reports. So a record is held for milliseconds only,
  * and a long job holds nothing at the broker. Jobs of low priority wait in a lane of their own (`lanes.ts`).
  */
-export class Pool {
+export class Worker {
   readonly boot = newId('wrk_', 16)
   presence!: Presence
-  readonly #definition: PoolDefinition
-  readonly #options: PoolOptions
+  readonly #definition: WorkerDefinition
+  readonly #options: WorkerOptions
   readonly #reporter: Reporter
   readonly #rooms: ModelRooms
   readonly #taking: Taking
@@ -79,7 +79,7 @@ export class Pool {
   #durable: DurableRuns | undefined
   #claims: Claims | undefined
 
-  private constructor(definition: PoolDefinition, options: PoolOptions) {
+  private constructor(definition: WorkerDefinition, options: WorkerOptions) {
     const { blobs, broker, bodyRoomBytes, log, observer, passOnMs } = options
     const { name: pool, slots } = definition
     this.#definition = definition
@@ -101,17 +101,17 @@ export class Pool {
   }
 
   /** Joins the pool and starts to take jobs. */
-  static async open(definition: PoolDefinition, options: PoolOptions): Promise<Pool> {
-    const pool = new Pool(definition, options)
+  static async open(definition: WorkerDefinition, options: WorkerOptions): Promise<Worker> {
+    const worker = new Worker(definition, options)
     const { broker, onFatal, store } = options
-    await pool.#join()
-    if (store) await pool.#openClaims(store)
+    await worker.#join()
+    if (store) await worker.#openClaims(store)
     const lanes: Pick<Lane, 'priority' | 'consumer'>[] = []
     for (const priority of store ? LANES : LANES.slice(0, 1)) {
       lanes.push({ priority, consumer: await broker.openQueue(jobsTopic(definition.name, priority)) })
     }
-    pool.#taking.start(lanes, onFatal)
-    return pool
+    worker.#taking.start(lanes, onFatal)
+    return worker
   }
 
   /** Attempts that run now, claims, and jobs that are passed on to other workers: each takes a slot. */
