@@ -11,8 +11,8 @@ import { readWishes } from './wishes.ts'
 const CHAR_BYTES = 2
 
 /**
- * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the caller asked
- * for durability in one of the ways of docs/design.md, Arbiters.
+ * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the endpoint's
+ * jobs are durable or the caller asked for that in one of the ways of docs/design.md, Arbiters.
  *
  * @throws ServiceError When it is refused or fails, before or after output
  */
@@ -20,7 +20,8 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   const { key, facts, headers, advice } = call
   const wishes = readWishes(headers, body)
   const asked = JobWishes.of(headers, call.jobFields)
-  if (!wishes.isDurable) asked.refuse(advice.durable)
+  const isDurable = wishes.isDurable || endpoint.isDurable === true
+  if (!isDurable) asked.refuse(advice.durable)
   else if (!wishes.isAsync) asked.refuseWaiting(advice.async)
   // No async function: a suspended one would keep the body for as long as the answer takes.
   const preparing = Promise.resolve(endpoint.prepare(context, call, body))
@@ -28,7 +29,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.model = prepared.model
     facts.user_id = prepared.userId
     return context.limits.countUser(key.id, prepared.userId).then(() => {
-      if (wishes.isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
+      if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
       return answerAttached(context, call, endpoint, prepared)
     })
   })

@@ -48,11 +48,15 @@ async function answerCreated(
   call: Call,
   prepared: PreparedCall,
   { job, isReplay }: { job: DurableJob; isReplay: boolean },
-  { isAsync, waitMs }: Wishes,
+  { isDurable, isAsync, waitMs }: Wishes,
 ): Promise<void> {
   const jobs = requireJobs(context)
   const { reply } = call
-  reply.accepted(job.id, () => cancelJob(context, call, jobs, job))
+  const cancel = () => cancelJob(context, call, jobs, job)
+  reply.accepted(job.id, cancel)
+  // Durable by its endpoint alone: nobody was promised that it goes on without its caller.
+  if (!isDurable) reply.left.addEventListener('abort', cancel, { once: true })
+  if (!isDurable && reply.left.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
   if (isAsync) {
     const ended = waitMs === 0 ? job : await waitFor(call, jobs, job, waitMs)

@@ -73,8 +73,9 @@ export class RecordedOutput implements Output, AsyncDisposable {
     if (isLast(event)) this.#hasEnded = true
     if (attempt < this.#attempt) return
     if (type === 'job.output.delta') {
-      this.firstOutputAtMs ??= Date.now()
-      chunks.push((data as { chunk: unknown }).chunk)
+      const { chunk } = data as { chunk: unknown }
+      if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
+      chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
       // A plain stream cannot take back what it said; the job goes on, and its events tell all.
       throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
@@ -92,6 +93,12 @@ export function recordedStream(endpoint: string): AnswerStream {
     },
     end: () => [],
   }
+}
+
+/** Chat chunks without choices tell progress or usage: a caller may hear them twice. */
+function isOutput(chunk: unknown): boolean {
+  const { choices } = (chunk ?? {}) as { choices?: unknown[] }
+  return choices?.length !== 0
 }
 
 function leftBecause(signal: AbortSignal, { id }: DurableJob): ServiceError {

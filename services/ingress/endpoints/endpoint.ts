@@ -34,6 +34,8 @@ export interface JobEndpoint {
   readonly path: string
   readonly format: WireFormat
   readonly kind: Kind
+  /** Its jobs are durable however they are asked for; a plain one is cancelled when its caller leaves. */
+  readonly isDurable?: boolean
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
   canStream?(body: Record<string, unknown>): boolean
   /** Reads a body that is not JSON. @throws ServiceError */
