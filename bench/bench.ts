@@ -112,7 +112,7 @@ async function startTargets(options: Options, processes: Processes, kafka: Kafka
   const targets: Target[] = []
   for (const name of options.targets) {
     print(`starting ${name}, warming it up`)
-    const target = await startTarget(name, upstream, processes, kafka)
+    const target = await startTarget(name, upstream, processes, kafka, options.beside)
     targets.push(target)
     // Compilers first, the broker's above all: what is measured are processes that have worked for a while. A lone caller
     // makes the broker handle a request each, many callers share them.

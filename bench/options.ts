@@ -1,6 +1,6 @@
 import { parseArgs } from 'node:util'
 import type { Cell } from './calls/measure.ts'
-import { TARGET_NAMES, type TargetName } from './calls/targets.ts'
+import { BESIDE, TARGET_NAMES, type TargetName } from './calls/targets.ts'
 import { DURABLE_NAMES, type DurableName } from './durable/targets.ts'
 
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
@@ -19,6 +19,7 @@ Options:
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
                        embeddings, transcription, sandbox: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
+      --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams
       --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
@@ -30,6 +31,8 @@ Options:
 export interface Options {
   /** None: plain calls are not measured. */
   readonly targets: readonly TargetName[]
+  /** Directory of another version that is measured as well. */
+  readonly beside: string | undefined
   /** None: durable jobs are not measured. */
   readonly durable: readonly DurableName[]
   readonly embeddings: boolean
@@ -59,6 +62,7 @@ export function readOptions(): Options {
       quick: { type: 'boolean', default: false },
       only: { type: 'string' },
       cells: { type: 'string' },
+      beside: { type: 'string' },
       rounds: { type: 'string' },
       seconds: { type: 'string' },
       write: { type: 'boolean', default: false },
@@ -70,9 +74,14 @@ export function readOptions(): Options {
     process.stdout.write(HELP)
     process.exit(0)
   }
-  const { quick } = values
+  const { quick, beside } = values
+  if (beside !== undefined && values.write)
+    throw new Error('--beside: the document is about one version, leave out --write')
+  const { targets, ...others } = readTargets(values.only)
   return {
-    ...readTargets(values.only),
+    ...others,
+    targets: beside === undefined ? targets : targets.flatMap(withOther),
+    beside,
     code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 10, runs: 100, seconds: 8 },
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
@@ -83,7 +92,7 @@ export function readOptions(): Options {
     warmUpSeconds: (target, { shape, callers }) => {
       if (quick) return 1
       if (shape === 'streams') return 2
-      return target === 'kafka' && callers === 1 ? 12 : 4
+      return target.endsWith('kafka') && callers === 1 ? 12 : 4
     },
     write: values.write,
     profileDir: values.profile,
@@ -117,6 +126,10 @@ function readTargets(only: string | undefined): Measured {
     transcription: wanted.has('transcription'),
     sandbox: wanted.has('sandbox'),
   }
+}
+
+function withOther(name: TargetName): TargetName[] {
+  return name === 'embedded' || name === 'kafka' ? [name, BESIDE[name]] : [name]
 }
 
 function readCell(name: string): Cell {

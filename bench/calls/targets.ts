@@ -1,5 +1,5 @@
 import { writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Kafka } from '../machine/kafka.ts'
 import type { Processes, Running, Start } from '../machine/processes.ts'
@@ -7,7 +7,9 @@ import { type Address, Callers } from './load.ts'
 
 /** What is measured, in the order of each round. `direct` and `proxy` are what the others are compared with. */
 export const TARGET_NAMES = ['direct', 'proxy', 'embedded', 'kafka'] as const
-export type TargetName = (typeof TARGET_NAMES)[number]
+/** The same of another version of Sluice, each right after ours. */
+export const BESIDE = { embedded: 'beside-embedded', kafka: 'beside-kafka' } as const
+export type TargetName = (typeof TARGET_NAMES)[number] | (typeof BESIDE)[keyof typeof BESIDE]
 
 /** One way from the callers to the mock upstream. */
 export interface Target {
@@ -22,14 +24,20 @@ const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
 const READY_MS = 30_000
 const TRY_AGAIN_MS = 100
 
-/** Starts one target; resolves when a call through it has been answered. @throws Error when none is in time */
+/**
+ * Starts one target; resolves when a call through it has been answered.
+ *
+ * @param beside Directory of the other version.
+ * @throws Error when none is in time
+ */
 export async function startTarget(
   name: TargetName,
   upstream: URL,
   processes: Processes,
   kafka: Kafka | undefined,
+  beside?: string,
 ): Promise<Target> {
-  const target = await start(name, upstream, processes, kafka)
+  const target = await start(name, upstream, processes, kafka, beside)
   await untilAnswered(target)
   return target
 }
@@ -39,7 +47,13 @@ export async function startUpstream(processes: Processes): Promise<URL> {
   return urlOf(await processes.node({ name: 'upstream', script: './calls/mock.ts', args: [], addressOn: 'stdout' }))
 }
 
-async function start(name: TargetName, upstream: URL, processes: Processes, kafka: Kafka | undefined): Promise<Target> {
+async function start(
+  name: TargetName,
+  upstream: URL,
+  processes: Processes,
+  kafka: Kafka | undefined,
+  beside: string | undefined,
+): Promise<Target> {
   const targetOf = (url: URL, running: Target['processes'], brokerPid?: number): Target => {
     return { name, address: { url, key: KEY }, processes: running, brokerPid }
   }
@@ -49,14 +63,18 @@ async function start(name: TargetName, upstream: URL, processes: Processes, kafk
     const proxy = await processes.node({ name, script: './calls/proxy.ts', args, addressOn: 'stdout' })
     return targetOf(urlOf(proxy), [{ name: 'proxy', pid: proxy.pid }])
   }
-  const env = settings(processes.dir, name, upstream, kafka)
-  if (name === 'embedded') {
-    const whole = await processes.node(sluice(name, [], env))
+  const isOther = name === BESIDE.embedded || name === BESIDE.kafka
+  const script = isOther && beside ? { script: resolve(beside, 'services/main.ts') } : {}
+  const isWhole = name === 'embedded' || name === BESIDE.embedded
+  const env = settings(processes.dir, name, upstream, isWhole ? undefined : kafka)
+  if (isWhole) {
+    const whole = await processes.node({ ...sluice(name, [], env), ...script })
     return targetOf(urlOf(whole), [{ name: 'sluice', pid: whole.pid }])
   }
   // First whoever makes the topics, then whoever would make the same.
-  const ingress = await processes.node(sluice('kafka-ingress', ['ingress'], env))
-  const worker = await processes.node({ ...sluice('kafka-inference', ['inference'], env), addressOn: 'none' })
+  const ingress = await processes.node({ ...sluice(`${name}-ingress`, ['ingress'], env), ...script })
+  const inference = sluice(`${name}-inference`, ['inference'], env)
+  const worker = await processes.node({ ...inference, ...script, addressOn: 'none' })
   const running = [
     { name: 'ingress', pid: ingress.pid },
     { name: 'inference', pid: worker.pid },
@@ -79,7 +97,7 @@ function settings(dir: string, name: string, upstream: URL, kafka: Kafka | undef
     DATA_DIR: join(dir, name),
     MODELS_FILE: modelsFile,
     SLUICE_API_KEY: KEY,
-    ...(name === 'kafka' && kafka && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-${process.pid}.` }),
+    ...(kafka && { KAFKA_BROKERS: kafka.brokers, KAFKA_PREFIX: `bench-${process.pid}-${name}.` }),
   }
 }
 

@@ -10,6 +10,7 @@ import type { SandboxResults } from '../sandbox/figures.ts'
 import { renderSandbox, SANDBOX_INTRODUCTION, SANDBOX_TITLE } from '../sandbox/report.ts'
 import { renderTranscription, TRANSCRIPTION_INTRODUCTION, TRANSCRIPTION_TITLE } from '../transcription/report.ts'
 import type { TranscriptionResults } from '../transcription/transcription.ts'
+import { renderBeside } from './beside.ts'
 import { added, Figures, ratio } from './figures.ts'
 import { renderTable, show } from './markdown.ts'
 import { renderTargets } from './verdicts.ts'
@@ -51,7 +52,7 @@ export function renderResults({ calls, durable, embeddings, transcription, sandb
 
 function renderCalls({ samples, footprint }: CallResults): string[] {
   const figures = new Figures(samples)
-  const parts = ['## Beside the targets', renderTargets(figures, footprint)]
+  const parts = ['## Beside the targets', renderTargets(figures, footprint), ...renderBeside(figures)]
   const whole = figures.cells.filter(({ shape }) => shape === 'whole')
   if (whole.length > 0) parts.push('## Whole answers', renderWhole(figures, whole))
   const streams = figures.cells.filter(({ shape }) => shape === 'streams')
@@ -158,6 +159,8 @@ const TITLES: Record<TargetName, string> = {
   proxy: 'bare proxy',
   embedded: 'Sluice, one process',
   kafka: 'Sluice, Kafka',
+  'beside-embedded': 'the other version, one process',
+  'beside-kafka': 'the other version, Kafka',
 }
 
 function sumOf(values: readonly number[]): number {
@@ -236,6 +239,7 @@ npm run bench -- --only durable        # the durable jobs only
 npm run bench -- --only embeddings     # the embeddings only
 npm run bench -- --only transcription  # transcription by the built-in model only
 npm run bench -- --only sandbox        # Python in each sandbox only
+npm run bench -- --beside ../old      # beside another version, a checkout with its packages installed
 npm run bench -- --help
 \`\`\`
 

@@ -3,10 +3,9 @@
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 
 const READY_MS = 60_000
@@ -53,7 +52,7 @@ export class Processes implements AsyncDisposable {
     const startedAt = performance.now()
     const log = openSync(join(this.dir, `${start.name}.log`), 'a')
     const outputs = (name: 'stdout' | 'stderr') => (start.addressOn === name ? 'pipe' : log)
-    const script = fileURLToPath(new URL(`../${start.script}`, import.meta.url))
+    const script = resolve(import.meta.dirname, '..', start.script)
     const child = spawn(process.execPath, [...this.#nodeFlags(start), script, ...start.args], {
       cwd: this.dir,
       env: { PATH: process.env.PATH, HOME: process.env.HOME, SANDBOX: 'off', ...start.env },
