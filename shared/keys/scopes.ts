@@ -9,6 +9,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/embeddings',
   '/v1/audio/transcriptions',
   '/v1/tools/code',
+  '/v1/deep-research',
   '/v1/models',
   '/v1/jobs',
   '/v1/ws',

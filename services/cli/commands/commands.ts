@@ -6,11 +6,13 @@ import { get } from './get.ts'
 import { jobs } from './jobs.ts'
 import { keys } from './keys.ts'
 import { redrive } from './redrive.ts'
+import { research } from './research.ts'
 import { submit } from './submit.ts'
 
 /** Every command by its word, in the order of the help. */
 export const COMMANDS: Readonly<Record<string, Command>> = {
   submit,
+  research,
   follow: followCommand,
   get,
   cancel,

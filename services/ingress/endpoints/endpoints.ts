@@ -3,6 +3,7 @@ import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { chatCompletions, messages, messagesCount } from './generate.ts'
+import { research } from './research/research.ts'
 import { transcriptions } from './transcription/transcription.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
@@ -13,6 +14,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   embeddings,
   transcriptions,
   code,
+  research,
 ]
 
 /** The endpoint of a path that a caller names. @throws ServiceError `invalid_value` */

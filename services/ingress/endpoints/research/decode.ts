@@ -1,0 +1,89 @@
+import {
+  CONTEXT_CHARS_MAX,
+  CONTEXT_TURNS_MAX,
+  QUESTION_CHARS_MAX,
+  type ResearchEffort,
+  type ResearchRequest,
+} from '#schemas/research.ts'
+import type { ResearchBody, ResearchMessage } from '#schemas/research-body.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
+
+/**
+ * The internal form of a research: the last message is the question, those before it are its context.
+ *
+ * @param model Names the research, as the catalogue does.
+ * @throws ServiceError for what a report cannot have, and a conversation that does not end in a question
+ */
+export function decodeResearch(body: ResearchBody, model: string): ResearchRequest {
+  requireSupported(body)
+  const { allow, deny } = body.domains ?? {}
+  const report = body.max_completion_tokens ?? body.max_tokens
+  const { temperature } = body
+  return {
+    model,
+    question: questionOf(body.messages),
+    context: contextOf(body.messages),
+    effort: effortOf(body.reasoning_effort),
+    limits: limitsOf(body),
+    domains: { allow: allow ?? [], deny: deny ?? [] },
+    citations: 'strict',
+    ...(report != null && { report_tokens: report }),
+    ...(temperature != null && { temperature }),
+  }
+}
+
+function requireSupported({ n, tools, logprobs }: ResearchBody): void {
+  if (n != null && n > 1) refuse('unsupported_value', 'n', "A research gives one report: 'n' must be 1.")
+  if (tools != null && tools.length > 0) {
+    refuse('unsupported_parameter', 'tools', 'A research calls no tools of its caller. POST /v1/chat/completions does.')
+  }
+  if (logprobs === true) refuse('unsupported_parameter', 'logprobs', 'A report has no log probabilities.')
+}
+
+function questionOf(messages: readonly ResearchMessage[]): string {
+  const at = messages.length - 1
+  const last = messages[at] as ResearchMessage
+  if (last.role !== 'user') {
+    refuse('invalid_value', `messages[${at}].role`, "The last message must be the question, of role 'user'.")
+  }
+  const param = `messages[${at}].content`
+  const question = textOf(last).trim()
+  if (question === '') refuse('invalid_value', param, 'The question is empty: say what to find out.')
+  if (question.length <= QUESTION_CHARS_MAX) return question
+  const rule = `Expected a question with maximum length ${QUESTION_CHARS_MAX}, but got one with length ${question.length}.`
+  return refuse('string_above_max_length', param, `Invalid '${param}': string too long. ${rule}`)
+}
+
+/** The latest turns that say something, each as far as a planner reads. */
+function contextOf(messages: readonly ResearchMessage[]): ResearchRequest['context'] {
+  const turns = messages.slice(0, -1).map((message) => {
+    const role = message.role === 'developer' ? 'system' : message.role
+    return { role, text: textOf(message).trim().slice(0, CONTEXT_CHARS_MAX) }
+  })
+  return turns.filter(({ text }) => text !== '').slice(-CONTEXT_TURNS_MAX)
+}
+
+function textOf({ content }: ResearchMessage): string {
+  return typeof content === 'string' ? content : content.map(({ text }) => text).join('\n')
+}
+
+function limitsOf({ max_sources, max_duration_seconds, max_tool_calls }: ResearchBody): ResearchRequest['limits'] {
+  return {
+    ...(max_sources != null && { max_sources }),
+    ...(max_duration_seconds != null && { max_seconds: max_duration_seconds }),
+    ...(max_tool_calls != null && { max_searches: max_tool_calls }),
+  }
+}
+
+function effortOf(asked: ResearchBody['reasoning_effort']): ResearchEffort {
+  switch (asked) {
+    case 'medium':
+    case 'high':
+      return asked
+    case 'xhigh':
+    case 'max':
+      return 'high'
+    default:
+      return 'low'
+  }
+}
