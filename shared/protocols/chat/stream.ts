@@ -19,7 +19,7 @@ export const chatAnswer: Answer<GenerateEvent> = {
  * A choice's first chunk, with the role, waits for its first delta: its `content` is null when a tool call comes first.
  * All of a chunk but the text is made once for each choice, because `push` runs for every token of every stream.
  */
-class ChatStream implements AnswerStream<GenerateEvent> {
+export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
   readonly #choices = new Map<number, ChoiceStream>()
   readonly #tail: string
