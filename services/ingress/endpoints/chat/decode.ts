@@ -1,8 +1,7 @@
 import { ChatRequest, type ChatTool, type ChatToolChoice } from '#schemas/chat.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Pieces, parseInPieces } from '#services/ingress/body/pieces.ts'
-import { extraOf } from '#services/ingress/body/validate.ts'
+import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
