@@ -40,7 +40,8 @@ function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: Gener
     }
     if (contentFilter && event.type === 'text') texts[event.choice] = (texts[event.choice] ?? '') + event.text
     const needsResults = contentFilter && event.type === 'finish' && !event.filter
-    const told = needsResults ? withFindings(event, contentFilter.classify(texts[event.choice] ?? '')) : event
+    const found = needsResults ? contentFilter.classify(texts[event.choice] ?? '').detected : []
+    const told = found.length > 0 ? withFindings(event, found) : event
     const output = isTooLarge(told) ? [...splitLogprobs(told)] : [told]
     if (start) output.unshift(start)
     start = undefined
@@ -48,14 +49,10 @@ function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: Gener
   }
 }
 
-/** The end of a choice, which brought no results of its own, with what the filter found. */
-function withFindings(
-  finish: Extract<GenerateEvent, { type: 'finish' }>,
-  { detected }: ContentFindings,
-): GenerateEvent {
-  if (detected.length === 0) return finish
+/** The end of a choice with what the filter found in its text. */
+function withFindings(event: GenerateEvent, detected: ContentFindings['detected']): GenerateEvent {
   const results = detected.map((category) => [category, { filtered: false, detected: true }])
-  return { ...finish, filter: Object.fromEntries(results) }
+  return { ...event, filter: Object.fromEntries(results) } as GenerateEvent
 }
 
 /** True for models behind HTTP, whose servers fetch what a URL in the request names. */

@@ -8,6 +8,7 @@ import {
   SyntaxKind,
   toAsciiLowerCaseTransformer,
 } from 'obscenity'
+import { isHighSurrogate } from '#shared/whole-characters.ts'
 import type { ContentFilter } from './content-filter.ts'
 
 /** Longest text looked at, in UTF-16 units: about 3 ms of CPU. */
@@ -61,8 +62,7 @@ function writePlain(text: string, plain: Uint16Array, units: Uint16Array): numbe
   let repeats = 0
   for (let at = 0; at < text.length; at++) {
     const read = text.charCodeAt(at)
-    const isPair = read >= 0xd800 && read <= 0xdbff
-    const unit = isPair ? undisguise(text.codePointAt(at++) ?? 0) : (plain[read] ?? 0)
+    const unit = isHighSurrogate(read) ? undisguise(text.codePointAt(at++) ?? 0) : (plain[read] ?? 0)
     repeats = unit === last ? repeats + 1 : 0
     last = unit
     if (repeats === 0 || (repeats === 1 && PAIRS.has(unit))) units[written++] = unit

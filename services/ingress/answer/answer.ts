@@ -53,12 +53,11 @@ async function answerAttached(
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
-  const usage = new UsageCount(context, call)
-  const onEvent = (event: unknown) => usage.see(event as CountedEvent)
+  const usage = openUsage(context, call)
   try {
-    if (stream) return await sendStream(reply, job, stream, onEvent)
+    if (stream) return await sendStream(reply, job, stream, usage.see)
     reply.open(prepared.isText ? 'text' : 'json')
-    const events = await takeAll(job, onEvent)
+    const events = await takeAll(job, usage.see)
     if (reply.hasLeft) return
     await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
   } finally {
@@ -122,38 +121,29 @@ interface CountedEvent {
  * Counts what one call uses, for its key's limit, the metrics and the access log: what the engine says at the end, or an
  * estimate of what was made until then when the call ends before (docs/protocol.md, Leaving: usage so far is recorded).
  */
-class UsageCount {
-  readonly #context: IngressContext
-  readonly #call: Pick<Call, 'facts' | 'key'>
-  #input = 0
-  #chars = 0
-  #isCounted = false
-
-  constructor(context: IngressContext, call: Pick<Call, 'facts' | 'key'>) {
-    this.#context = context
-    this.#call = call
-  }
-
-  /** Takes the next event of the answer, whatever its kind. */
-  see(event: CountedEvent): void {
-    if (event.type === 'start') this.#input = event.input_tokens ?? 0
-    else if (event.usage) this.#count(event.usage.input_tokens, event.usage.output_tokens)
-    else if (event.text !== undefined) this.#chars += event.text.length
-  }
-
-  /** The call ended, well or not. */
-  end(): void {
-    if (!this.#isCounted && this.#chars > 0) this.#count(this.#input, Math.ceil(this.#chars / CHARS_PER_TOKEN))
-  }
-
-  #count(input: number, output: number): void {
-    const { facts, key } = this.#call
-    const { metrics, limits } = this.#context
-    this.#isCounted = true
+function openUsage({ metrics, limits }: IngressContext, { facts, key }: Call) {
+  let inputTokens = 0
+  let chars = 0
+  let isCounted = false
+  const count = (input: number, output: number) => {
+    isCounted = true
     facts.input_tokens = input
     facts.output_tokens = output
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
     limits.spendTokens(key.id, input + output)
+  }
+  return {
+    /** Takes the next event of the answer, of whatever kind. */
+    see(event: unknown): void {
+      const { type, input_tokens = 0, usage, text } = event as CountedEvent
+      if (type === 'start') inputTokens = input_tokens
+      else if (usage) count(usage.input_tokens, usage.output_tokens)
+      else if (text !== undefined) chars += text.length
+    },
+    /** The call ended, well or not. */
+    end(): void {
+      if (!isCounted && chars > 0) count(inputTokens, Math.ceil(chars / CHARS_PER_TOKEN))
+    },
   }
 }

@@ -138,9 +138,8 @@ export async function createJob(
     pool: endpoint.kind.pool,
     kind: endpoint.kind.name,
     encode: encodeOf(prepared, call.requestId),
-    metadata: prepared.metadata,
-    ...definedOf(more),
-    deadlineInMs: wishes.deadlineInMs,
+    ...more,
+    metadata: more.metadata ?? prepared.metadata,
     tenant: call.key.id,
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
@@ -212,8 +211,4 @@ async function spendTokens(context: IngressContext, jobs: DurableJobs, { id, ten
 function tokensOf(usage: unknown): number {
   const { prompt_tokens, completion_tokens, input_tokens, output_tokens } = (usage ?? {}) as Record<string, number>
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
-}
-
-function definedOf<T extends object>(fields: T): Partial<T> {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Partial<T>
 }

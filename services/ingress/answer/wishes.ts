@@ -30,11 +30,9 @@ const KEEP_MS = 24 * 3_600_000
  */
 export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes {
   const preferences = String(headers.prefer ?? '')
-    .split(/[,;]/)
-    .map((preference) => preference.trim().toLowerCase())
-  const wait = preferences.map((preference) => /^wait *= *"?(\d{1,9})"?$/.exec(preference)?.[1]).find(Boolean)
+  const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
   const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
-  const isAsync = preferences.includes('respond-async') || readFlag(body, 'background')
+  const isAsync = /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(preferences) || readFlag(body, 'background')
   return {
     isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
     isAsync,

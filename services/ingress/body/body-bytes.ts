@@ -136,8 +136,11 @@ export class ByteBlocks {
 
   push(piece: Buffer): void {
     // Most bodies are one piece.
-    if (this.bytes === 0) this.#add(piece, piece.length)
-    else this.#copy(piece)
+    if (this.bytes > 0) this.#copy(piece)
+    else {
+      this.#blocks = [piece]
+      this.#used = piece.length
+    }
     this.bytes += piece.length
   }
 
@@ -158,12 +161,8 @@ export class ByteBlocks {
     const rest = piece.subarray(copied)
     const size = Math.max(rest.length, Math.min(BLOCK_BYTES_MAX, Math.max(BLOCK_BYTES_MIN, this.bytes)))
     const block = Buffer.allocUnsafeSlow(size)
-    this.#add(block, rest.copy(block))
-  }
-
-  #add(block: Buffer, used: number): void {
     this.#blocks.push(block)
-    this.#used = used
+    this.#used = rest.copy(block)
   }
 }
 

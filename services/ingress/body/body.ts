@@ -63,7 +63,9 @@ const NO_BODY = 'The request has no body. Send a JSON object.'
 const CHARSETS: ReadonlySet<string> = new Set(['utf-8', 'utf8', 'us-ascii'])
 
 function refuseOtherTypes(req: IncomingMessage): void {
-  const [type, ...parameters] = (req.headers['content-type'] ?? '').split(';').map((part) => part.trim().toLowerCase())
+  const given = req.headers['content-type'] ?? ''
+  if (given === 'application/json') return
+  const [type, ...parameters] = given.split(';').map((part) => part.trim().toLowerCase())
   if (type !== 'application/json' && !(type?.startsWith('application/') && type.endsWith('+json'))) {
     const got = type ? `but got ${type.slice(0, 100)}` : 'but none was given'
     throw new ServiceError('unsupported_media_type', `Expected Content-Type application/json, ${got}.`)

@@ -44,7 +44,9 @@ export function makeText(count: number, seed: number): string {
 
 /** The texts of one turn, in order. */
 export function textOf(turn: Turn | undefined): string {
-  return (turn?.parts ?? []).map((part) => ('text' in part ? part.text : '')).join('')
+  let text = ''
+  for (const part of turn?.parts ?? []) if ('text' in part) text += part.text
+  return text
 }
 
 /**

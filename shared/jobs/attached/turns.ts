@@ -109,8 +109,9 @@ export class TenantTurns<Job extends TurnTaker> {
     if (!own || !same?.delete(job)) return false
     if (same.size === 0) own.delete(key)
     if (own.size === 0) this.#waiting.delete(tenant)
-    this.#modelOf(job.envelope).waiting--
-    this.#forget(job.envelope)
+    const model = this.#modelOf(job.envelope)
+    model.waiting--
+    if (model.waiting + model.held === 0) this.#models.delete(key)
     return false
   }
 
@@ -206,13 +207,8 @@ export class TenantTurns<Job extends TurnTaker> {
     const model = this.#modelOf(job.envelope)
     model.held--
     model.ends.add()
-    this.#forget(job.envelope)
+    if (model.waiting + model.held === 0) this.#models.delete(workKey(job.envelope))
     return true
-  }
-
-  #forget(work: Work): void {
-    const model = this.#modelOf(work)
-    if (model.waiting + model.held === 0) this.#models.delete(workKey(work))
   }
 
   #hasRoom(): boolean {
