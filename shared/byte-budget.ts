@@ -38,41 +38,40 @@ export class ByteBudget {
 
   /** Opens the account of one body, empty. Release it. */
   open(keyId: string): HeldBytes {
-    return new HeldBytes((before, after) => this.#move(keyId, before, after))
+    return new HeldBytes(this, keyId)
   }
 
-  /** @throws ServiceError `overloaded` when it would be too much; nothing has changed then */
-  #move(keyId: string, before: number, after: number): void {
+  /**
+   * What one body of a key holds changes. Who is alone may hold more: the largest body would be refused for ever otherwise.
+   *
+   * @throws ServiceError `overloaded` when it would be too much; nothing has changed then
+   */
+  move(keyId: string, before: number, after: number): void {
+    const { bytesMax, keyBytesMax } = this.#options
     const ofKey = (this.#heldByKey.get(keyId) ?? 0) - before
     const others = this.#held - before
-    if (after > before) this.#refuseTooMuch(ofKey, others, after)
+    if (after > before && others > 0 && others + after > bytesMax) throw refusal('')
+    if (after > before && ofKey > 0 && ofKey + after > keyBytesMax) throw refusal(' of this key')
     this.#held = others + after
     if (ofKey + after > 0) this.#heldByKey.set(keyId, ofKey + after)
     else this.#heldByKey.delete(keyId)
-  }
-
-  /** Who is alone may hold more: the largest body would be refused for ever otherwise. */
-  #refuseTooMuch(ofKey: number, others: number, bytes: number): void {
-    const { bytesMax, keyBytesMax } = this.#options
-    if (others > 0 && others + bytes > bytesMax) throw refusal('The server holds as many request bodies as it can.')
-    if (ofKey > 0 && ofKey + bytes > keyBytesMax) {
-      throw refusal('The server holds as many request bodies of this key as it can.')
-    }
   }
 }
 
 /** What one body holds of a {@link ByteBudget}. */
 export class HeldBytes {
-  readonly #move: (before: number, after: number) => void
+  readonly #budget: ByteBudget
+  readonly #keyId: string
   #bytes = 0
 
-  constructor(move: (before: number, after: number) => void) {
-    this.#move = move
+  constructor(budget: ByteBudget, keyId: string) {
+    this.#budget = budget
+    this.#keyId = keyId
   }
 
   /** Holds so many bytes from now on, instead of what was held. @throws ServiceError `overloaded` */
   hold(bytes: number): void {
-    this.#move(this.#bytes, bytes)
+    this.#budget.move(this.#keyId, this.#bytes, bytes)
     this.#bytes = bytes
   }
 
@@ -87,6 +86,7 @@ export class HeldBytes {
   }
 }
 
-function refusal(reason: string): ServiceError {
-  return new ServiceError('overloaded', `${reason} Try again shortly.`, { retryAfterMs: RETRY_AFTER_MS })
+function refusal(whose: string): ServiceError {
+  const message = `The server holds as many request bodies${whose} as it can. Try again shortly.`
+  return new ServiceError('overloaded', message, { retryAfterMs: RETRY_AFTER_MS })
 }

@@ -28,6 +28,12 @@ export class WholeCharacters {
   }
 }
 
-function isHighSurrogate(unit: number): boolean {
+/** Whether a UTF-16 unit is the first half of a pair. */
+export function isHighSurrogate(unit: number): boolean {
   return unit >= 0xd800 && unit <= 0xdbff
+}
+
+/** Whether it is the second half. */
+export function isLowSurrogate(unit: number): boolean {
+  return unit >= 0xdc00 && unit <= 0xdfff
 }

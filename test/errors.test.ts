@@ -2,8 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import type { Wording } from '#services/ingress/body/problem.ts'
-import { parseBody } from '#services/ingress/body/validate.ts'
-import { DEPTH_MAX } from '#services/ingress/body/well-formed.ts'
+import { DEPTH_MAX, parseBody } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 import {
   errorHeaders,

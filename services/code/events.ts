@@ -1,6 +1,7 @@
 import type { CodeEvent } from '#schemas/code.ts'
 import { TEXT_PIECE_CHARS } from '#shared/kinds/execute.ts'
 import type { SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
+import { isHighSurrogate } from '#shared/whole-characters.ts'
 
 /** Bytes of a plot in one piece: 256 KiB of base64, and a multiple of three, so that pieces join to one base64. */
 const PLOT_PIECE_BYTES = 192 * 1024
@@ -64,8 +65,4 @@ function messageOf(end: SandboxEnd, timeoutSeconds: number): string | undefined 
     case 'killed':
       return `Execution failed: ${end.message}`
   }
-}
-
-function isHighSurrogate(unit: number): boolean {
-  return unit >= 0xd800 && unit <= 0xdbff
 }

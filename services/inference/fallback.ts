@@ -1,11 +1,11 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
 import { isTooLarge, splitLogprobs } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
-import { filterWith } from './filter.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 /** Generates with the model that was asked for, and, when that fails before any output, with its fallbacks in their order. */
@@ -25,20 +25,34 @@ export function generateWithFallback(
   return withFallbacks(chain, ask, context, ports.log)
 }
 
-/** What callers get of an engine's events. The start names the model that answers, which is known only with its first output. */
+/**
+ * What callers get of an engine's events. The start names the model that answers, which is known only with its first output.
+ * A plain call for each of them and not one more generator, which would cost every token a microtask.
+ */
 function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
-  const filtered = contentFilter ? filterWith(contentFilter) : (event: GenerateEvent) => event
   let start: GenerateEvent | undefined
+  /** Of each choice, for the filter. */
+  const texts: string[] = []
   return (event) => {
     if (event.type === 'start') {
       start = event
       return []
     }
-    const output = isTooLarge(event) ? [...splitLogprobs(filtered(event))] : [filtered(event)]
+    if (contentFilter && event.type === 'text') texts[event.choice] = (texts[event.choice] ?? '') + event.text
+    const needsResults = contentFilter && event.type === 'finish' && !event.filter
+    const found = needsResults ? contentFilter.classify(texts[event.choice] ?? '').detected : []
+    const told = found.length > 0 ? withFindings(event, found) : event
+    const output = isTooLarge(told) ? [...splitLogprobs(told)] : [told]
     if (start) output.unshift(start)
     start = undefined
     return output
   }
+}
+
+/** The end of a choice with what the filter found in its text. */
+function withFindings(event: GenerateEvent, detected: ContentFindings['detected']): GenerateEvent {
+  const results = detected.map((category) => [category, { filtered: false, detected: true }])
+  return { ...event, filter: Object.fromEntries(results) } as GenerateEvent
 }
 
 /** True for models behind HTTP, whose servers fetch what a URL in the request names. */

@@ -1,17 +1,27 @@
+import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { Served } from '#shared/engines/served.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
-import { handle } from '#shared/kinds/kind.ts'
+import { handle, type Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { tolerant } from '#shared/tolerant.ts'
 import { generateWithFallback, isUpstream } from './fallback.ts'
-import { withProgress } from './progress.ts'
 import { requirePublicUrls } from './remote-urls.ts'
-import { readRequest } from './request.ts'
+
+/** Progress is told at most twice a second (docs/protocol.md, Job events). */
+const PROGRESS_MS = 500
+/** Characters of a token, while the engine has not counted. */
+const CHARS_PER_TOKEN = 4
+
+/** Turns that are checked before other work has its turn: a few milliseconds. */
+const PIECE_TURNS = 1_000
+
+const Request = tolerant(GenerateRequest)
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
@@ -43,4 +53,41 @@ export async function startInference(ports: Ports): Promise<Service> {
     await preparing.stop()
     await engines.close()
   })
+}
+
+/**
+ * Checks the body of a job, a long conversation in pieces. To be run by `inTurns`.
+ *
+ * @throws ZodError when it is not what an ingress sends
+ */
+function* readRequest(body: unknown): Generator<undefined, GenerateRequest> {
+  const turns = (body as { turns?: unknown } | null)?.turns
+  if (!Array.isArray(turns) || turns.length <= PIECE_TURNS) return Request.parse(body)
+  const request = Request.parse({ ...(body as object), turns: turns.slice(0, PIECE_TURNS) })
+  for (let at = PIECE_TURNS; at < turns.length; at += PIECE_TURNS) {
+    yield
+    for (const turn of Request.shape.turns.parse(turns.slice(at, at + PIECE_TURNS))) request.turns.push(turn)
+  }
+  return request
+}
+
+/** Tells how many tokens have been made while events pass through, and of how many at most. */
+async function* withProgress(
+  events: AsyncIterable<GenerateEvent>,
+  request: GenerateRequest,
+  onProgress: (progress: Progress) => void,
+): AsyncGenerator<GenerateEvent> {
+  let chars = 0
+  let toldAt = performance.now()
+  for await (const event of events) {
+    if ('text' in event) chars += event.text.length
+    if (chars > 0 && performance.now() - toldAt >= PROGRESS_MS) {
+      toldAt = performance.now()
+      const tokens = Math.ceil(chars / CHARS_PER_TOKEN)
+      const most = request.max_tokens === undefined ? undefined : request.max_tokens * request.n
+      const percent = most === undefined ? null : Math.min(99, Math.floor((100 * tokens) / most))
+      onProgress({ phase: 'generating', percent, message: `About ${tokens} tokens` })
+    }
+    yield event
+  }
 }

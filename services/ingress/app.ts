@@ -5,7 +5,7 @@ import { newId } from '#shared/id.ts'
 import { notFoundMessage } from './answer/not-found.ts'
 import { jsonReader, type ReadJson } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
-import { authenticate } from './callers/auth.ts'
+import { authenticate } from './callers/keys.ts'
 import { sendError } from './reply/errors.ts'
 import { HttpReply } from './reply/http.ts'
 import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
@@ -24,7 +24,15 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   app.enable('case sensitive routing')
   app.enable('strict routing')
   const readJson = jsonReader({ bytesMax: context.config.bodyBytesMax, stallMs: context.config.bodyStallMs })
-  app.use((req, res, next) => identify(context, req, res, next))
+  app.use((req, res, next) => {
+    const locals: Locals = { reply: new HttpReply(context, req, res) }
+    Object.assign(res.locals, locals)
+    if (context.jobs.isDraining) res.setHeader('connection', 'close')
+    // RFC 9112 §3.2; left to us by server.ts so that the refusal has a body.
+    const isHostless = req.httpVersion === '1.1' && !req.headers.host
+    if (isHostless) throw new ServiceError('invalid_request', 'The request has no Host header.')
+    next()
+  })
   for (const route of ROUTES) {
     const path = route.path.replace('/*', '/*rest')
     const method = route.method.toLowerCase() as 'get' | 'post' | 'delete'
@@ -68,17 +76,6 @@ const ADVICE = {
 /** What this file keeps on a response between its steps. */
 interface Locals {
   reply: HttpReply
-}
-
-function identify(context: IngressContext, req: Request, res: Response, next: NextFunction): void {
-  const locals: Locals = { reply: new HttpReply(context, req, res) }
-  Object.assign(res.locals, locals)
-  if (context.jobs.isDraining) res.setHeader('connection', 'close')
-  // RFC 9112 §3.2; left to us by server.ts so that the refusal has a body.
-  if (req.httpVersion === '1.1' && !req.headers.host) {
-    throw new ServiceError('invalid_request', 'The request has no Host header.')
-  }
-  next()
 }
 
 async function answer(

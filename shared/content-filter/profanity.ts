@@ -1,9 +1,22 @@
-import { englishDataset, englishRecommendedTransformers, RegExpMatcher } from 'obscenity'
+import {
+  englishDataset,
+  englishRecommendedTransformers,
+  type Node,
+  RegExpMatcher,
+  resolveConfusablesTransformer,
+  resolveLeetSpeakTransformer,
+  SyntaxKind,
+  toAsciiLowerCaseTransformer,
+} from 'obscenity'
+import { isHighSurrogate } from '#shared/whole-characters.ts'
 import type { ContentFilter } from './content-filter.ts'
-import { openScan } from './profanity-scan.ts'
 
 /** Longest text looked at, in UTF-16 units: about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
+/** How often obscenity lets a letter stand in a row before it drops the rest: ni_gg_er, fe_ll_atio. */
+const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
+const CODE_UNITS = 65_536
+const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
  * Finds English profanity by a word list that knows common disguises (obscenity). A heuristic: it knows no context, and
@@ -20,4 +33,52 @@ export function openProfanityFilter(): ContentFilter {
       return { detected: matcher.hasMatch(text.slice(0, TEXT_MAX)) ? ['profanity'] : [] }
     },
   }
+}
+
+/**
+ * Makes a test that is true of every text in which obscenity's English matcher finds a word, and of few others.
+ *
+ * The matcher walks the text twice and then searches it once for each of its 119 patterns: 46 µs for 256 characters, 280 for
+ * 2,000. This walks once, through a table, and searches once for all of them: 3 µs and 22.
+ *
+ * @param textMax Longest text, in UTF-16 units
+ */
+function openScan(textMax: number): (text: string) => boolean {
+  const plain = Uint16Array.from({ length: CODE_UNITS }, (_, unit) => undisguise(unit))
+  const patterns = englishDataset.build().blacklistedTerms.map(({ pattern }) => {
+    const [start, end] = [pattern.requireWordBoundaryAtStart, pattern.requireWordBoundaryAtEnd]
+    return `${start ? '\\b' : ''}${pattern.nodes.map(sourceOf).join('')}${end ? '\\b' : ''}`
+  })
+  const any = new RegExp(patterns.join('|'), 's')
+  const units = new Uint16Array(textMax)
+  const bytes = Buffer.from(units.buffer)
+  return (text) => any.test(bytes.toString('utf16le', 0, 2 * writePlain(text, plain, units)))
+}
+
+/** Writes the text without its disguises and repetitions. @returns Units written */
+function writePlain(text: string, plain: Uint16Array, units: Uint16Array): number {
+  let written = 0
+  let last = -1
+  let repeats = 0
+  for (let at = 0; at < text.length; at++) {
+    const read = text.charCodeAt(at)
+    const unit = isHighSurrogate(read) ? undisguise(text.codePointAt(at++) ?? 0) : (plain[read] ?? 0)
+    repeats = unit === last ? repeats + 1 : 0
+    last = unit
+    if (repeats === 0 || (repeats === 1 && PAIRS.has(unit))) units[written++] = unit
+  }
+  return written
+}
+
+function undisguise(point: number): number {
+  let plain: number | undefined = point
+  for (const { transform } of DISGUISES) plain = plain === undefined ? undefined : transform(plain)
+  // Words are ASCII: what is still beyond it is in none.
+  return plain === undefined || plain >= CODE_UNITS ? 0 : plain
+}
+
+function sourceOf(node: Node): string {
+  if (node.kind === SyntaxKind.Optional) return `(?:${sourceOf(node.childNode)})?`
+  if (node.kind !== SyntaxKind.Literal) return '.'
+  return node.chars.map((char) => `\\u${char.toString(16).padStart(4, '0')}`).join('')
 }

@@ -24,7 +24,7 @@ export class Served<Engine extends { close(): Promise<void> }> {
 
   /** @param name Id of a model or an alias. @throws ServiceError `model_not_found` */
   get(name: string): Engine {
-    return this.of(getModel(this.#models, name))
+    return this.of(this.#models.find(name) ?? throwUnknown(name))
   }
 
   /** The same for a model that was found. */
@@ -43,7 +43,7 @@ export class Served<Engine extends { close(): Promise<void> }> {
 
 /** A model and its fallbacks, in their order. @throws ServiceError `model_not_found` */
 export function chainOf(models: Models, name: string): ModelConfig[] {
-  const model = getModel(models, name)
+  const model = models.find(name) ?? throwUnknown(name)
   return [model, ...model.fallbacks.flatMap((id) => models.find(id) ?? [])]
 }
 
@@ -90,13 +90,9 @@ export async function* withFallbacks<Said, Event>(
   throw firstError
 }
 
-function getModel(models: Models, name: string): ModelConfig {
-  const model = models.find(name)
-  // The ingress knows the model and this worker does not: their catalogues differ.
-  if (!model) {
-    throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
-  }
-  return model
+/** The ingress knows the model and this worker does not: their catalogues differ. */
+function throwUnknown(name: string): never {
+  throw new ServiceError('model_not_found', `The model '${name}' does not exist or you do not have access to it.`)
 }
 
 function mayFallBack(error: unknown): boolean {

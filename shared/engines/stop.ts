@@ -1,4 +1,5 @@
 import type { Logprob } from '#schemas/generate.ts'
+import { isHighSurrogate } from '#shared/whole-characters.ts'
 
 /** What a {@link StopFilter} lets through. */
 export interface Released {
@@ -64,7 +65,7 @@ export class StopFilter {
 
   /** Length of the longest end of the held text that begins a stop string, or is half a character. */
   #claimableLength(): number {
-    let longest = endsInHalfCharacter(this.#held) ? 1 : 0
+    let longest = isHighSurrogate(this.#held.charCodeAt(this.#held.length - 1)) ? 1 : 0
     for (const matcher of this.#matchers) longest = Math.max(longest, matcher.length)
     return longest
   }
@@ -110,9 +111,4 @@ class StopMatcher {
     if (this.stop.charCodeAt(this.#length) === unit) this.#length++
     return this.#length === this.stop.length
   }
-}
-
-function endsInHalfCharacter(text: string): boolean {
-  const last = text.charCodeAt(text.length - 1)
-  return last >= 0xd800 && last < 0xdc00
 }

@@ -1,3 +1,5 @@
+import { isLowSurrogate } from '#shared/whole-characters.ts'
+
 /** Where a text may be cut so that its pieces have the tokens of the whole. */
 
 /**
@@ -23,8 +25,4 @@ function isSafeCut(text: string, at: number): boolean {
   const next = text[at] as string
   if (next === ' ') return /\S/.test(text[at - 1] as string)
   return '、。，！？'.includes(next) && /\p{L}/u.test(text[at - 1] as string)
-}
-
-function isLowSurrogate(unit: number): boolean {
-  return unit >= 0xdc00 && unit <= 0xdfff
 }

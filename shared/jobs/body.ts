@@ -1,10 +1,10 @@
-import type { JobEnvelope } from '#schemas/job.ts'
+import type { EncodeContext, JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import { isSmall, writeJson } from '#shared/json/write.ts'
-import { readJob } from './records.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 
 /** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
@@ -47,11 +47,6 @@ export function recordOf(envelope: Omit<JobEnvelope, 'body' | 'blob'>, stored: S
   return Buffer.from(`${head},${body}}`)
 }
 
-/** The envelope of a record, its body not fetched yet. Undefined when it cannot be understood. */
-export function unpackJob(value: Buffer): JobEnvelope | undefined {
-  return readJob(value)
-}
-
 /**
  * The body of a job, from the envelope or from its blob: others have their turn while a large one is read.
  *
@@ -64,4 +59,30 @@ export async function fetchBody(envelope: Pick<JobEnvelope, 'body' | 'blob'>, bl
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await inTurns(readJson(value))
+}
+
+/** What the store is to keep of a request. A large body goes into a blob under the job's id first. */
+export async function storeRequest(
+  id: string,
+  { body, attachments = [] }: { readonly body: unknown; readonly attachments?: readonly string[] | undefined },
+  encode: EncodeContext,
+  blobs: Blobs,
+): Promise<StoredRequest> {
+  const more = attachments.length > 0 ? { attachments: [...attachments] } : {}
+  const stored = await storeBody(id, body, blobs)
+  return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
+}
+
+/** The body of a request with copies of its attachments, whose names go to `copies` as they are made. */
+export async function copyBody(request: StoredRequest, blobs: Blobs, copies: string[]): Promise<unknown> {
+  const body = await fetchBody(request, blobs)
+  const { attachments = [] } = request
+  if (attachments.length === 0) return body
+  const id = newJobId()
+  const names = new Map(attachments.map((blob) => [blob, newAttachmentKey(id)]))
+  for (const [from, to] of names) {
+    copies.push(to)
+    await blobs.copy(from, to)
+  }
+  return JSON.parse(JSON.stringify(body), (_key, value) => names.get(value) ?? value)
 }

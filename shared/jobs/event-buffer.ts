@@ -4,8 +4,9 @@ export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Eve
 /** Events that wait for their reader, in order, merged where they can be, with their size in bytes (an estimate). */
 export class EventBuffer<Event = unknown> {
   readonly #merge: MergeEvents<Event>
+  /** Of all events that wait. Only the buffer itself changes it. */
+  bytes = 0
   #events: Event[] = []
-  #bytes = 0
 
   constructor(merge: MergeEvents<Event>) {
     this.#merge = merge
@@ -15,12 +16,8 @@ export class EventBuffer<Event = unknown> {
     return this.#events.length === 0
   }
 
-  get bytes(): number {
-    return this.#bytes
-  }
-
   push(event: Event): void {
-    this.#bytes += sizeOf(event)
+    this.bytes += sizeOf(event)
     const last = this.#events.length - 1
     const merged = last >= 0 ? this.#merge(this.#events[last] as Event, event) : undefined
     if (merged === undefined) this.#events.push(event)
@@ -30,7 +27,7 @@ export class EventBuffer<Event = unknown> {
   takeAll(): Event[] {
     const events = this.#events
     if (events.length > 0) this.#events = []
-    this.#bytes = 0
+    this.bytes = 0
     return events
   }
 }

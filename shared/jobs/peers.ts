@@ -1,6 +1,16 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
-import { type Work, workKey } from './work.ts'
+
+/** What takes the same places on a worker: jobs of one kind for one model. */
+export interface Work {
+  readonly kind: string
+  readonly model: string
+}
+
+/** The key of a {@link Work} in maps: its kind, a space, its model. No kind has a space in its name. */
+export function workKey({ kind, model }: Work): string {
+  return `${kind} ${model}`
+}
 
 /** What a process is: a worker of a pool, or one that takes no jobs. */
 export type Role = Extract<ControlRecord, { type: 'heartbeat' }>['role']

@@ -1,3 +1,5 @@
+import { isLowSurrogate } from '#shared/whole-characters.ts'
+
 /**
  * JSON.stringify for large values, in pieces of text. Joined they are exactly its text.
  *
@@ -50,7 +52,11 @@ function roomLeft(value: unknown, room: Room): boolean {
     return room.chars >= 0
   }
   if (typeof value !== 'object' || value === null) return true
-  if (Array.isArray(value)) return value.length <= room.values && value.every((item) => roomLeft(item, room))
+  if (Array.isArray(value)) {
+    if (value.length > room.values) return false
+    for (const item of value) if (!roomLeft(item, room)) return false
+    return true
+  }
   for (const key in value) {
     room.chars -= key.length
     if (!roomLeft((value as Record<string, unknown>)[key], room)) return false
@@ -108,8 +114,4 @@ function* objectParts(object: object, options: WriteOptions): Generator<string> 
     before = ','
   }
   yield before === '{' ? '{}' : '}'
-}
-
-function isLowSurrogate(unit: number): boolean {
-  return unit >= 0xdc00 && unit <= 0xdfff
 }

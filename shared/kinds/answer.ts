@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import type { JsonText } from '#shared/protocols/json-text.ts'
+import type { JsonText } from '#shared/protocols/encode.ts'
 
 /**
  * One message of a stream, not yet framed for any wire: over HTTP it is an event of SSE, over a WebSocket part of a frame, and

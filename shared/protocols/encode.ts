@@ -1,7 +1,7 @@
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 
-/** What both protocols' encoders share. */
+/** What encoders share. */
 
 /** OpenAI refuses call ids over 40 characters when a client sends them back. */
 const CALL_ID_CHARS_MAX = 24
@@ -23,4 +23,18 @@ export function findEvent<T extends GenerateEvent['type']>(
   type: T,
 ): Extract<GenerateEvent, { type: T }> | undefined {
   return events.find((event): event is Extract<GenerateEvent, { type: T }> => event.type === type)
+}
+
+/** A JSON value that is written already: what is large is written in pieces, so that others have their turn in between. */
+export class JsonText {
+  readonly text: string
+
+  constructor(text: string) {
+    this.text = text
+  }
+}
+
+/** The JSON text of a value. */
+export function jsonTextOf(value: unknown): string {
+  return value instanceof JsonText ? value.text : JSON.stringify(value)
 }

@@ -1,4 +1,4 @@
-import type { Pieces } from '#services/ingress/body/pieces.ts'
+import type { Pieces } from '#services/ingress/body/validate.ts'
 
 /** Does all pieces at once. */
 export function doAll<T>(work: Pieces<T>): T {

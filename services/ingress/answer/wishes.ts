@@ -1,5 +1,10 @@
+import { createHash, type Hash } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
+import type { Call } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { writeJson } from '#shared/json/write.ts'
+import type { IdempotencyKey } from '#shared/store/store.ts'
 
 /** How a caller wants a call to be answered, beside what it asks. */
 export interface Wishes {
@@ -14,6 +19,8 @@ export interface Wishes {
 
 /** Longest `wait` of RFC 7240 that is honoured, and of `?wait=`, in seconds. */
 export const WAIT_SECONDS_MAX = 60
+/** How long a key stands for its job. */
+const KEEP_MS = 24 * 3_600_000
 
 /**
  * Reads `Prefer: respond-async, wait=N` (RFC 7240), `Idempotency-Key`, and `background` and `store` of the body.
@@ -23,11 +30,9 @@ export const WAIT_SECONDS_MAX = 60
  */
 export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes {
   const preferences = String(headers.prefer ?? '')
-    .split(/[,;]/)
-    .map((preference) => preference.trim().toLowerCase())
-  const wait = preferences.map((preference) => /^wait *= *"?(\d{1,9})"?$/.exec(preference)?.[1]).find(Boolean)
+  const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
   const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
-  const isAsync = preferences.includes('respond-async') || readFlag(body, 'background')
+  const isAsync = /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(preferences) || readFlag(body, 'background')
   return {
     isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
     isAsync,
@@ -48,6 +53,32 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
   if (/^[\x21-\x7e]{1,255}$/.test(key)) return key
   const message = 'The Idempotency-Key must be 1 to 255 visible ASCII characters.'
   throw new ServiceError('invalid_request', message, { param: 'Idempotency-Key' })
+}
+
+/**
+ * The key of a call with what it stands for: method, path and body (docs/protocol.md, Idempotency).
+ *
+ * @param retentionMs How long an ended job is kept: its key must not outlive it.
+ */
+export async function idempotencyOf(
+  key: string | undefined,
+  { method, path }: Pick<Call, 'method' | 'path'>,
+  body: unknown,
+  retentionMs: number = KEEP_MS,
+): Promise<IdempotencyKey | undefined> {
+  if (key === undefined) return undefined
+  const hash = createHash('sha256').update(`${path}\n`)
+  await inTurns(hashCanonical(hash, body))
+  const fingerprint = hash.digest('hex')
+  return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(KEEP_MS, retentionMs) }
+}
+
+/** JSON with sorted keys: the same request written in another order is the same. Bodies are not nested deep. */
+function* hashCanonical(hash: Hash, body: unknown): Generator<undefined, void> {
+  for (const piece of writeJson(body, { sortsKeys: true })) {
+    hash.update(piece)
+    yield
+  }
 }
 
 function readFlag(body: unknown, field: 'background' | 'store'): boolean {

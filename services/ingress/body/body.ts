@@ -5,7 +5,18 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { type BodyBounds, readBytes } from './body-bytes.ts'
-import { refuseShape } from './json-shape.ts'
+import { DEPTH_MAX } from './validate.ts'
+
+/** Most values of a JSON body: room for the 100,000 messages that a conversation may have. */
+const VALUES_MAX = 400_000
+/** Most keys of one object: far more of them cost a microsecond each, to parse and to walk. */
+const KEYS_MAX = 50_000
+
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+
+/** Bytes that are looked at before others have their turn: about half a millisecond. */
+const PIECE_BYTES = 256 * 1024
 
 /** Reads the JSON bodies of requests. */
 export type ReadJson = (req: IncomingMessage, held: HeldBytes) => Promise<unknown>
@@ -19,11 +30,13 @@ export type ReadJson = (req: IncomingMessage, held: HeldBytes) => Promise<unknow
  */
 export function jsonReader(bounds: BodyBounds): ReadJson {
   return async (req, held) => {
-    if (isEmpty(req)) throw noBody()
+    const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
+    // A request without either header has no body (RFC 9112 §6.3).
+    if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
     refuseOtherTypes(req)
     const body = await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE))
-    if (body.length === 0) throw noBody()
-    if (!isUtf8(body)) throw new ServiceError('invalid_request', 'The body is not valid UTF-8.')
+    if (body.length === 0) throw invalid(NO_BODY)
+    if (!isUtf8(body)) throw invalid('The body is not valid UTF-8.')
     return await parseJson(body, held)
   }
 }
@@ -46,19 +59,13 @@ export async function parseJson(json: Buffer, held: HeldBytes): Promise<unknown>
   }
 }
 
-/** A request without either header has no body (RFC 9112 §6.3). */
-function isEmpty(req: IncomingMessage): boolean {
-  return req.headers['transfer-encoding'] === undefined && Number(req.headers['content-length'] ?? 0) === 0
-}
-
-function noBody(): ServiceError {
-  return new ServiceError('invalid_request', 'The request has no body. Send a JSON object.')
-}
-
+const NO_BODY = 'The request has no body. Send a JSON object.'
 const CHARSETS: ReadonlySet<string> = new Set(['utf-8', 'utf8', 'us-ascii'])
 
 function refuseOtherTypes(req: IncomingMessage): void {
-  const [type, ...parameters] = (req.headers['content-type'] ?? '').split(';').map((part) => part.trim().toLowerCase())
+  const given = req.headers['content-type'] ?? ''
+  if (given === 'application/json') return
+  const [type, ...parameters] = given.split(';').map((part) => part.trim().toLowerCase())
   if (type !== 'application/json' && !(type?.startsWith('application/') && type.endsWith('+json'))) {
     const got = type ? `but got ${type.slice(0, 100)}` : 'but none was given'
     throw new ServiceError('unsupported_media_type', `Expected Content-Type application/json, ${got}.`)
@@ -75,4 +82,66 @@ function placeOf({ message, offset }: JsonSyntaxError): string {
   const place = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (place) return `${message.slice(0, place.index)} at ${place[1]}.`
   return message === 'Unexpected end of JSON input' ? 'It ends too early.' : ''
+}
+
+/**
+ * Refuses JSON that would cost far more than its bytes promise, before it is parsed: 32 MiB of `1,` where messages belong
+ * are gigabytes of findings for the schema, 32 MiB of `[` as much for the parser, an object of 400,000 keys seconds. Says
+ * nothing about whether it is JSON. To be run by `inTurns`.
+ *
+ * @returns How many values there are, about.
+ * @throws ServiceError `invalid_request`
+ */
+export function* refuseShape(json: Buffer): Generator<undefined, number> {
+  let depth = 0
+  let values = 1
+  /** Of the objects that are open, by their depth. */
+  const members = new Uint32Array(DEPTH_MAX + 1)
+  let isInString = false
+  for (let i = 0; i < json.length; ) {
+    const most = Math.min(json.length, i + PIECE_BYTES)
+    while (i < most) {
+      if (isInString) {
+        i = endOfString(json, i, most)
+        isInString = i >= most
+        if (!isInString) i++
+        continue
+      }
+      switch (json[i++]) {
+        case QUOTE:
+          isInString = true
+          break
+        case 0x5b: // [
+        case 0x7b: // {
+          if (++depth > DEPTH_MAX) throw invalid(`The JSON is nested deeper than ${DEPTH_MAX} levels.`)
+          members[depth] = 0
+          values++
+          break
+        case 0x3a: // :
+          members[depth] = (members[depth] ?? 0) + 1
+          if ((members[depth] ?? 0) > KEYS_MAX) throw invalid(`An object of the JSON has more than ${KEYS_MAX} keys.`)
+          break
+        case 0x2c: // ,
+          values++
+          break
+        case 0x5d: // ]
+        case 0x7d: // }
+          depth--
+      }
+    }
+    yield
+  }
+  if (values > VALUES_MAX) throw invalid(`The JSON holds more than ${VALUES_MAX} values.`)
+  return values
+}
+
+/** The closing quote of a string that has begun before, or where the search ends. */
+function endOfString(json: Buffer, start: number, most: number): number {
+  let end = start
+  while (end < most && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
+  return end
+}
+
+function invalid(message: string): ServiceError {
+  return new ServiceError('invalid_request', message)
 }

@@ -1,9 +1,27 @@
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
 import { excerpt, problemError, type Wording } from './problem.ts'
-import { wellFormed } from './well-formed.ts'
 
-/** From a parsed JSON body to a checked one, or to the first problem in the words of the format. */
+/*
+ * From a parsed JSON body to a checked one, or to the first problem in the words of the format.
+ *
+ * Two things are done before any schema sees a body: nesting is bounded, so that no later walk (zod, JSON.stringify into a
+ * queue record) can exhaust the stack, and lone surrogates become U+FFFD, because such a string has no UTF-8 form and would
+ * change silently on its first hop.
+ */
+
+/** Deepest nesting of a request body; JSON Schemas in tools stay far below. */
+export const DEPTH_MAX = 128
+
+/** Work that can be interrupted: it yields between its pieces, each a few milliseconds long. */
+export type Pieces<T> = Generator<void, T>
+
+/** Longest list that any schema takes: it refuses a longer one before it looks inside. */
+const MESSAGES_MAX = 100_000
+/** Messages checked or decoded in one piece. */
+export const PIECE_MESSAGES = 1_000
+/** Levels around a message: the body and its list. */
+const MESSAGE_DEPTH = 2
 
 /** zod's own way to stop at the first problem, which its `validate` uses; its types do not show it to `safeParse`. */
 const FIRST_PROBLEM: z.core.ParseContextInternal<z.core.$ZodIssue> = { abortEarly: true }
@@ -19,7 +37,7 @@ export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording
 }
 
 /** Checks a body that is well formed already. @throws ServiceError as {@link parseBody} does */
-export function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
+function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
   if (schema instanceof z.ZodObject && isObject(sound)) checkMaps(schema, sound, wording)
   const result = schema.safeParse(sound, FIRST_PROBLEM)
   if (result.success) return result.data
@@ -52,8 +70,37 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
+/**
+ * Checks a body as `parseBody` does, a long list of messages in pieces. Of a long list the first messages and all the rest
+ * of the body come first, then the other messages in their order.
+ *
+ * @throws ServiceError a 400 with `param` set to the path of the first problem
+ */
+export function* parseInPieces<T extends z.ZodObject<{ messages: z.ZodArray }>>(
+  schema: T,
+  body: unknown,
+  wording: Wording,
+): Pieces<z.output<T>> {
+  if (!hasLongList(body)) {
+    const sound = wellFormed(body, 0)
+    yield
+    return checkSound(schema, sound, wording)
+  }
+  const sound = yield* soundInPieces(body)
+  const { messages } = sound
+  yield
+  const head = checkSound(schema, { ...sound, messages: messages.slice(0, PIECE_MESSAGES) }, wording)
+  const checked: unknown[] = [...(head.messages as unknown[])]
+  for (let at = PIECE_MESSAGES; at < messages.length; at += PIECE_MESSAGES) {
+    yield
+    for (const message of checkMessages(schema.shape.messages, sound, [at, at + PIECE_MESSAGES], wording))
+      checked.push(message)
+  }
+  return { ...head, messages: checked }
+}
+
 /** Checks the messages of a well-formed body from one index up to another. @throws ServiceError as {@link parseBody} does */
-export function checkMessages<T extends z.ZodArray>(
+function checkMessages<T extends z.ZodArray>(
   schema: T,
   body: { readonly messages: readonly unknown[] },
   [from, to]: readonly [number, number],
@@ -64,6 +111,61 @@ export function checkMessages<T extends z.ZodArray>(
   const issue = result.error.issues[0] as z.core.$ZodIssue
   const [index, ...path] = issue.path
   throw problemError({ ...issue, path: ['messages', from + Number(index), ...path] }, body, wording)
+}
+
+/** {@link wellFormed}, a long list of messages in pieces. */
+function* soundInPieces(body: { messages: unknown[] }): Pieces<{ messages: unknown[] }> {
+  const { messages, ...rest } = body
+  const sound: unknown[] = []
+  for (const [index, message] of messages.entries()) {
+    if (index % PIECE_MESSAGES === 0) yield
+    sound.push(wellFormed(message, MESSAGE_DEPTH))
+  }
+  return { ...(wellFormed(rest, 0) as object), messages: sound }
+}
+
+function hasLongList(body: unknown): body is { messages: unknown[] } {
+  const messages = (body as { messages?: unknown } | null)?.messages
+  return Array.isArray(messages) && messages.length > PIECE_MESSAGES && messages.length <= MESSAGES_MAX
+}
+
+/**
+ * A JSON value without lone surrogates: the same one where it has none.
+ *
+ * @param depth Levels around it; 0 for a body
+ * @throws ServiceError `invalid_value` when it is nested too deep
+ */
+function wellFormed(value: unknown, depth: number): unknown {
+  if (typeof value === 'string') return value.toWellFormed()
+  if (typeof value !== 'object' || value === null) return value
+  if (depth === DEPTH_MAX) {
+    throw new ServiceError('invalid_value', `The request body is nested more than ${DEPTH_MAX} levels deep.`)
+  }
+  return Array.isArray(value) ? wellFormedArray(value, depth) : wellFormedObject(value, depth)
+}
+
+function wellFormedArray(array: unknown[], depth: number): unknown[] {
+  let copy: unknown[] | undefined
+  for (let i = 0; i < array.length; i++) {
+    const sound = wellFormed(array[i], depth + 1)
+    if (sound === array[i]) continue
+    copy ??= [...array]
+    copy[i] = sound
+  }
+  return copy ?? array
+}
+
+function wellFormedObject(object: object, depth: number): object {
+  let hasChanged = false
+  const entries = Object.entries(object)
+  for (const entry of entries) {
+    const sound = wellFormed(entry[1], depth + 1)
+    if (sound === entry[1] && entry[0].isWellFormed()) continue
+    hasChanged = true
+    entry[0] = entry[0].toWellFormed()
+    entry[1] = sound
+  }
+  return hasChanged ? Object.fromEntries(entries) : object
 }
 
 /**
@@ -87,8 +189,11 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
  * @returns undefined when nothing is left
  */
 export function extraOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {
-  const left = Object.entries(object).filter(
-    ([key, value]) => value !== null && value !== undefined && !consumed.has(key) && key !== '__proto__',
-  )
-  return left.length === 0 ? undefined : Object.fromEntries(left)
+  let left: Record<string, unknown> | undefined
+  for (const [key, value] of Object.entries(object)) {
+    if (value === null || value === undefined || consumed.has(key) || key === '__proto__') continue
+    left ??= {}
+    left[key] = value
+  }
+  return left
 }

@@ -54,6 +54,7 @@ export function requireBoundedSchemas(
   format: GenerateRequest['response_format'],
   formatParam: string,
 ): void {
+  if (tools.length === 0 && format?.type !== 'json_schema') return
   const bounds = new SchemaBounds()
   for (const [index, { parameters }] of tools.entries()) bounds.check(parameters, paramAt(index))
   if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)

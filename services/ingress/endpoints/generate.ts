@@ -1,5 +1,5 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
-import type { Pieces } from '#services/ingress/body/pieces.ts'
+import type { Pieces } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { inTurns } from '#shared/in-turns.ts'

@@ -130,11 +130,11 @@ export class JobWishes {
 
   /** A header that nobody knows is a wish that would be granted in silence. @throws ServiceError `unsupported_parameter` */
   refuseUnknownHeaders(): void {
-    const isKnown = (name: string) => name === ANSWERED || HEADERS.some((header) => header.name === name)
-    const unknown = Object.keys(this.#headers).find((name) => name.startsWith(PREFIX) && !isKnown(name))
-    if (unknown === undefined) return
-    const param = excerpt(unknown)
-    throw new ServiceError('unsupported_parameter', `Unknown header: '${param}'.`, { param })
+    for (const name of Object.keys(this.#headers)) {
+      if (!name.startsWith(PREFIX) || name === ANSWERED || HEADERS.some((header) => header.name === name)) continue
+      const param = excerpt(name)
+      throw new ServiceError('unsupported_parameter', `Unknown header: '${param}'.`, { param })
+    }
   }
 
   /**

@@ -3,7 +3,7 @@ import type { IngressContext } from '#services/ingress/call.ts'
 import type { ApiKey } from '#services/ingress/callers/keys.ts'
 import type { ServiceError } from '#shared/error.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { jsonTextOf } from '#shared/protocols/json-text.ts'
+import { jsonTextOf } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from './errors.ts'
 import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
@@ -92,7 +92,7 @@ export class HttpReply implements Reply {
   /** The call was answered, as far as that is up to us: what is left is watched until it is sent. */
   release(): void {
     // Without a socket it is sent, or waits behind an earlier answer, and would never tell that it is closed.
-    if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
+    if (!this.#res.socket || this.#res.destroyed) this.#unwatch?.()
   }
 
   setHeader(name: string, value: string): void {
@@ -221,15 +221,10 @@ export class HttpReply implements Reply {
     this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
   }
 
-  #stopWatching(): void {
-    this.#unwatch?.()
-    this.#unwatch = undefined
-  }
-
   #onClose(): void {
     const res = this.#res
     const req = this.#req
-    this.#stopWatching()
+    this.#unwatch?.()
     if (!res.writableFinished) this.#left.abort(CLOSED)
     const retries = req.get('x-stainless-retry-count')
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}

@@ -1,5 +1,6 @@
 import type { ServerResponse } from 'node:http'
 import { ServiceError } from '#shared/error.ts'
+import { isHighSurrogate } from '#shared/whole-characters.ts'
 
 /** Characters or bytes written at once: what a client must take within the time for slow readers. */
 const PIECE = 64 * 1024
@@ -46,8 +47,7 @@ const FRAME_END = '\n\n'
 
 /** Half a character is none: it goes along with its other half. */
 function characterEnd(text: string, end: number): number {
-  const last = text.charCodeAt(end - 1)
-  return last >= 0xd800 && last <= 0xdbff ? end - 1 : end
+  return isHighSurrogate(text.charCodeAt(end - 1)) ? end - 1 : end
 }
 
 /** Bytes cut into pieces. */

@@ -3,7 +3,7 @@ import { completedText, failedFrame, frameText, jobEventText, requestEventText }
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
-import { jsonTextOf } from '#shared/protocols/json-text.ts'
+import { jsonTextOf } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import type { Outcome, Reply, ReplyForm } from './reply.ts'
 

@@ -1,5 +1,5 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
-import { refuseShape } from '#services/ingress/body/json-shape.ts'
+import { refuseShape } from '#services/ingress/body/body.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'

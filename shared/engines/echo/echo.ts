@@ -1,12 +1,16 @@
-import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { type Budget, getBudget } from '#shared/engines/budget.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { type Released, StopFilter } from '#shared/engines/stop.ts'
+import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import { EchoPace } from './pace.ts'
-import { type Step, stepsOf, writeScript } from './script.ts'
+import { type Directive, stepsOf, writeScript } from './script.ts'
 import { countPrompt, inventLogprob } from './text.ts'
+
+/** Tokens without a wait between them after which other work of the process gets its turn. */
+const TOKENS_AT_ONCE = 128
 
 /**
  * Opens the deterministic chat engine, for tests and load: the same request always gives the same answer.
@@ -14,7 +18,7 @@ import { countPrompt, inventLogprob } from './text.ts'
  * It repeats the last user turn (after a tool's result: that result), one token a delta when the caller streams, and
  * counts tokens exactly: a word or one other character, with the white space before it (text.ts). A response
  * format, and tools whose name occurs in the user's text, are served with values made from their JSON Schema
- * (fill.ts). A first line `!echo …` scripts pace, length, tools, reasoning, refusal, failures (directive.ts).
+ * (fill.ts). A first line `!echo …` scripts pace, length, tools, reasoning, refusal, failures (script.ts).
  */
 export function openEchoEngine(model: ModelConfig): ChatEngine {
   return {
@@ -49,7 +53,9 @@ async function* generate(
     for (let choice = 0; choice < request.n; choice++) {
       yield* request.stream ? perform(call, choice) : join(perform(call, choice))
     }
-    yield { type: 'usage', usage: usageOf(call, inputTokens) }
+    const { reasoningTokens: reasoning_tokens } = call
+    const counted = { input_tokens: inputTokens, output_tokens: pace.tokens }
+    yield { type: 'usage', usage: reasoning_tokens > 0 ? { ...counted, reasoning_tokens } : counted }
   } finally {
     pace.close()
   }
@@ -72,7 +78,8 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
       yield { ...step, choice }
       continue
     }
-    const release = stops.push(step.text, logprobOf(step, request))
+    const logprob = request.logprobs ? inventLogprob(step.text, request.top_logprobs ?? 0) : undefined
+    const release = stops.push(step.text, logprob)
     yield* released(release, choice)
     if (release.hit !== undefined) {
       yield { type: 'finish', choice, reason: 'stop', stop_sequence: release.hit }
@@ -87,18 +94,6 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
 
 function* released({ text, logprobs }: Released, choice: number): Generator<GenerateEvent> {
   if (text !== '') yield { type: 'text', choice, text, ...(logprobs.length > 0 ? { logprobs } : {}) }
-}
-
-function logprobOf(step: Step & { text: string }, request: GenerateRequest) {
-  return request.logprobs ? inventLogprob(step.text, request.top_logprobs ?? 0) : undefined
-}
-
-function usageOf({ pace, reasoningTokens }: Call, inputTokens: number): Usage {
-  return {
-    input_tokens: inputTokens,
-    output_tokens: pace.tokens,
-    ...(reasoningTokens > 0 ? { reasoning_tokens: reasoningTokens } : {}),
-  }
 }
 
 /** Joins neighbouring deltas of the same text into one. */
@@ -118,4 +113,60 @@ async function* join(events: AsyncIterable<GenerateEvent>): AsyncGenerator<Gener
 
 function callOf(event: GenerateEvent): number {
   return 'call' in event ? event.call : -1
+}
+
+/** The clock of one echo answer: waits before each token, counts tokens, fails when the script says so. Close it. */
+class EchoPace {
+  readonly #directive: Directive
+  readonly #signal: AbortSignal
+  readonly #attempt: number
+  #timer: NodeJS.Timeout | undefined
+  #interrupt: (() => void) | undefined
+  /** Given so far, of all choices. */
+  tokens = 0
+
+  constructor(directive: Directive, options: GenerateOptions) {
+    this.#directive = directive
+    this.#signal = options.signal
+    this.#attempt = Number(options.idempotencyKey.split(':').at(-1)) || 1
+    this.#signal.addEventListener('abort', this.#onAbort, { once: true })
+  }
+
+  /** Waits for the next token's time. @throws the abort reason, or the scripted ServiceError */
+  async next(): Promise<void> {
+    this.failAfter(this.tokens)
+    const waitMs = this.tokens === 0 ? this.#directive.first_ms : this.#directive.delay_ms
+    if (waitMs > 0) await this.#sleep(waitMs)
+    else if (this.tokens % TOKENS_AT_ONCE === 0) await nextTurn()
+    this.#signal.throwIfAborted()
+    this.tokens++
+  }
+
+  /** Throws the scripted failure when it is due after at most so many tokens and this attempt is to fail. */
+  failAfter(tokens: number): void {
+    const { fail, after = 0, failures, retry_after_ms: retryAfterMs } = this.#directive
+    if (fail === undefined || tokens < after || this.#attempt > failures) return
+    throw new ServiceError(fail, `The echo engine was told to fail with ${fail}.`, {
+      ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
+    })
+  }
+
+  close(): void {
+    clearTimeout(this.#timer)
+    this.#signal.removeEventListener('abort', this.#onAbort)
+  }
+
+  // One abort listener for the whole answer: one a token costs more than the token.
+  readonly #onAbort = () => {
+    clearTimeout(this.#timer)
+    this.#interrupt?.()
+  }
+
+  #sleep(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.#interrupt = resolve
+      if (this.#signal.aborted) resolve()
+      else this.#timer = setTimeout(resolve, ms)
+    })
+  }
 }

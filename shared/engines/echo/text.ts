@@ -44,7 +44,9 @@ export function makeText(count: number, seed: number): string {
 
 /** The texts of one turn, in order. */
 export function textOf(turn: Turn | undefined): string {
-  return (turn?.parts ?? []).map((part) => ('text' in part ? part.text : '')).join('')
+  let text = ''
+  for (const part of turn?.parts ?? []) if ('text' in part) text += part.text
+  return text
 }
 
 /**
@@ -53,9 +55,11 @@ export function textOf(turn: Turn | undefined): string {
  */
 export function* countPrompt(request: GenerateRequest): Generator<undefined, number> {
   let count = 0
-  for (const part of request.turns.flatMap((turn) => turn.parts)) {
-    if (part.type === 'tool_call') count += yield* countTokens(part.name + part.arguments)
-    else count += 'text' in part ? yield* countTokens(part.text) : 1
+  for (const { parts } of request.turns) {
+    for (const part of parts) {
+      if (part.type === 'tool_call') count += yield* countTokens(part.name + part.arguments)
+      else count += 'text' in part ? yield* countTokens(part.text) : 1
+    }
   }
   for (const tool of request.tools) {
     count += yield* countTokens(`${tool.name} ${tool.description ?? ''} ${JSON.stringify(tool.parameters)}`)

@@ -6,6 +6,7 @@ import { newId } from '#shared/id.ts'
 import type { StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 
 /** Buffered bytes of unread output at which the worker is told to pause, and at which it may go on. */
@@ -65,6 +66,9 @@ export interface Arbiter {
 export class AttachedJob {
   /** Without the body, which a large job must not keep in memory. */
   readonly envelope: AttachedEnvelope
+  readonly id: string
+  /** What it waits for: its deadline, a worker that starts the attempt, the next attempt. They are its arbiter's. */
+  readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
   /** Where the body is, once it is taken. */
   stored: StoredBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
@@ -89,14 +93,11 @@ export class AttachedJob {
 
   constructor(envelope: AttachedEnvelope, arbiter: Arbiter, output: OutputOptions) {
     this.envelope = envelope
+    this.id = envelope.id
     this.#arbiter = arbiter
     this.#isOutput = output.isOutput
     this.#buffer = new EventBuffer(output.merge)
     this.#bytesMax = output.answerBytesMax ?? BUFFER_BYTES_MAX
-  }
-
-  get id(): string {
-    return this.envelope.id
   }
 
   /** The caller may have seen output of this job, so another attempt would repeat it. A whole answer is seen at the end. */
@@ -202,4 +203,31 @@ const TOO_MUCH_OUTPUT: ErrorBody = {
   code: 'internal_error',
   message: 'The output is larger than the service can hold for its reader.',
   param: null,
+}
+
+/** The jobs that one ingress holds, by their ids. */
+export class HeldJobs extends Map<string, AttachedJob> {
+  /** Those of a pool that wait or run. */
+  count(pool: PoolName, state: 'queued' | 'running'): number {
+    let count = 0
+    for (const job of this.values()) if (job.envelope.pool === pool && job.state === state) count++
+    return count
+  }
+
+  /** Those that a worker runs. @param boot Its boot id */
+  runBy(boot: string): AttachedJob[] {
+    return [...this.values()].filter((job) => job.worker === boot)
+  }
+
+  /**
+   * Those of a silent worker that run a second time at no cost: they have seen no output, and lose less work than certainty
+   * takes. Once a job: workers that are often slow must not use up its attempts.
+   *
+   * @param workerLostMs Silence after which the worker is surely dead.
+   */
+  cheapToRepeat({ boot, lastSeenMs }: Peer, workerLostMs: number): AttachedJob[] {
+    const isCheap = ({ hasOutput, crashes, startedAtMs = 0 }: AttachedJob) =>
+      !hasOutput && crashes === 0 && startedAtMs > lastSeenMs - workerLostMs
+    return this.runBy(boot).filter(isCheap)
+  }
 }

@@ -5,20 +5,16 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { decide, type Outcome, type RetryPolicy } from '#shared/jobs/decide.ts'
+import { decide, type Outcome, RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import type { SkippedEvent } from '#shared/jobs/records.ts'
-import { RetryBudget } from '#shared/jobs/retry-budget.ts'
-import { replyShard } from '#shared/jobs/topics.ts'
+import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
+import { SkippedLog } from '#shared/jobs/skipped.ts'
+import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Admissions } from './admission.ts'
-import { type Arbiter, AttachedJob, envelopeOf, type NewAttachedJob } from './attached-job.ts'
-import { HeldJobs } from './held-jobs.ts'
-import { JobTimers } from './job-timers.ts'
-import { receiveReplies } from './replies.ts'
+import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
 import { Sender } from './sender.ts'
-import { unstartedError } from './unstarted.ts'
 
 /** What happened, for metrics. */
 export interface AttachedObserver {
@@ -45,8 +41,6 @@ export interface AttachedOptions {
 
 /** How long a job waits for a worker that could start it, where there is none. */
 const NO_WORKER_MS = 60_000
-/** Before that nobody should ask again whom a pool had no slot for. */
-const RETRY_MS_MIN = 5_000
 
 /** Retries of attached jobs: few and quick, since somebody waits. */
 const POLICY: RetryPolicy = {
@@ -70,8 +64,10 @@ export class AttachedJobs implements Arbiter {
   presence!: Presence
   isDraining = false
   readonly #options: AttachedOptions
+  /** Where workers send what they say to it. */
+  readonly #reply = { boot: this.boot, shard: replyShard(this.boot) }
+  readonly #skipped: SkippedLog
   readonly #jobs = new HeldJobs()
-  readonly #timers = new Map<string, JobTimers>()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
   #admissions!: Admissions
@@ -79,12 +75,16 @@ export class AttachedJobs implements Arbiter {
 
   private constructor(options: AttachedOptions) {
     this.#options = options
+    this.#skipped = new SkippedLog(options.log)
   }
 
   /** Starts to receive replies and heartbeats. */
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
-    jobs.#receiver = await receiveReplies(options, jobs.boot, (worker, event) => jobs.#onEvent(worker, event))
+    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#reply.shard, ({ key, value }) => {
+      // Another replica may share the shard: the key tells whose record it is without parsing it.
+      if (key === jobs.boot) jobs.#onReply(value)
+    })
     jobs.presence = await Presence.open({
       broker: options.broker,
       log: options.log,
@@ -104,9 +104,8 @@ export class AttachedJobs implements Arbiter {
       },
     })
     const { presence } = jobs
-    const sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
-    jobs.#sender = sender
-    jobs.#admissions = new Admissions({ presence, sender, startTimeoutMs: options.startTimeoutMs })
+    jobs.#sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
+    jobs.#admissions = new Admissions({ ...options, presence, sender: jobs.#sender })
     return jobs
   }
 
@@ -133,15 +132,14 @@ export class AttachedJobs implements Arbiter {
   async submit(spec: NewAttachedJob): Promise<AttachedJob> {
     if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
     if (this.#jobs.size >= this.#options.jobsMax) {
-      throw new ServiceError('overloaded', 'Too many requests are under way. Try again shortly.', {
-        retryAfterMs: 2_000,
-      })
+      const message = 'Too many requests are under way. Try again shortly.'
+      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
     }
     this.#admissions.require(spec)
-    const job = new AttachedJob(envelopeOf(spec, { boot: this.boot, shard: replyShard(this.boot) }), this, spec)
+    const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
-    this.#timers.set(job.id, new JobTimers(spec.timeoutMs, () => this.onOutcome(job, { type: 'timed_out' })))
+    job.timers.deadline = setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs)
     this.#awaitStart(job)
     try {
       const storing = this.#sender.store(job, spec.body)
@@ -157,11 +155,7 @@ export class AttachedJobs implements Arbiter {
     return job
   }
 
-  /**
-   * The caller left or does not want it any more: the work stops, wherever it is. A second call does nothing.
-   *
-   * @param error What its reader gets, where there is one still.
-   */
+  /** The caller does not want it any more: the work stops, wherever it is. @param error What its reader gets, if still there */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
   }
@@ -219,22 +213,28 @@ export class AttachedJobs implements Arbiter {
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
-    this.#options.log.info(
-      { job_id: job.id, attempt: job.attempt, reason, delay_ms: delayMs, worker: job.worker },
-      'job tried again',
-    )
+    const { id: job_id, attempt, worker } = job
+    this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job tried again')
     job.requeue()
     this.#sender.leave(job)
-    this.#timers.get(job.id)?.awaitRetry(delayMs, () => {
+    job.timers.retry = setTimeout(() => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
       this.#awaitStart(job)
       this.#sender.sendAgain(job)
-    })
+    }, delayMs)
   }
 
   #awaitStart(job: AttachedJob): void {
     const waitMs = Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
-    this.#timers.get(job.id)?.awaitStart(waitMs, () => this.#onUnstarted(job, waitMs))
+    clearTimeout(job.timers.start)
+    job.timers.start = setTimeout(() => this.#onUnstarted(job, waitMs), waitMs)
+  }
+
+  #onReply(value: Buffer): void {
+    const record = readReply(value)
+    if (!record) return this.#skipped.note('reply not understood')
+    for (const type of record.skipped) this.#skipped.note('event not understood', type)
+    for (const event of record.events) this.#onEvent(record.worker, event)
   }
 
   #onEvent(worker: string, event: JobEvent | SkippedEvent): void {
@@ -242,7 +242,7 @@ export class AttachedJobs implements Arbiter {
     if (job) {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
-        this.#timers.get(job.id)?.started()
+        clearTimeout(job.timers.start)
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
@@ -273,11 +273,10 @@ export class AttachedJobs implements Arbiter {
   /** It goes on waiting, to its deadline, as long as somebody can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
-    const error = unstartedError(this.presence, job, waitMs)
+    const error = this.#admissions.unstartedError(job, waitMs)
     if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
-    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#admissions.estimateMs(job.envelope))
-    this.#end(job, 'failed', { ...error, retry_after_ms })
+    this.#end(job, 'failed', error)
   }
 
   #stopWorker(job: AttachedJob): void {
@@ -287,11 +286,10 @@ export class AttachedJobs implements Arbiter {
 
   #end(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void {
     if (!this.#jobs.delete(job.id)) return
-    this.#timers.get(job.id)?.clear()
-    this.#timers.delete(job.id)
+    for (const timer of Object.values(job.timers)) clearTimeout(timer)
     this.#sender.dropBlob(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#admissions.completed(job.envelope)
+    if (end === 'completed') this.#admissions.of(job.envelope).completed(Date.now())
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

@@ -1,5 +1,4 @@
-import { RecentCount } from '#shared/jobs/recent-count.ts'
-import { type Work, workKey } from '#shared/jobs/work.ts'
+import { type Work, workKey } from '#shared/jobs/peers.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
@@ -110,8 +109,9 @@ export class TenantTurns<Job extends TurnTaker> {
     if (!own || !same?.delete(job)) return false
     if (same.size === 0) own.delete(key)
     if (own.size === 0) this.#waiting.delete(tenant)
-    this.#modelOf(job.envelope).waiting--
-    this.#forget(job.envelope)
+    const model = this.#modelOf(job.envelope)
+    model.waiting--
+    if (model.waiting + model.held === 0) this.#models.delete(key)
     return false
   }
 
@@ -133,9 +133,10 @@ export class TenantTurns<Job extends TurnTaker> {
    */
   ahead(tenant: string, work: Work): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
+    let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
+    if (this.#waiting.size === 0) return ahead
     const keys = isBounded ? new Set([workKey(work)]) : this.#unbounded()
     const own = countOf(this.#waiting.get(tenant), keys)
-    let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
     // Of each other tenant one for each of ours, and one more where it comes first in the round.
     for (const waiting of this.#waiting.values()) ahead += Math.min(countOf(waiting, keys), own + 1)
     return ahead
@@ -206,13 +207,8 @@ export class TenantTurns<Job extends TurnTaker> {
     const model = this.#modelOf(job.envelope)
     model.held--
     model.ends.add()
-    this.#forget(job.envelope)
+    if (model.waiting + model.held === 0) this.#models.delete(workKey(job.envelope))
     return true
-  }
-
-  #forget(work: Work): void {
-    const model = this.#modelOf(work)
-    if (model.waiting + model.held === 0) this.#models.delete(workKey(work))
   }
 
   #hasRoom(): boolean {
@@ -233,4 +229,37 @@ function countOf(waiting: ReadonlyMap<string, ReadonlySet<unknown>> | undefined,
   let count = 0
   for (const [key, jobs] of waiting ?? []) if (keys.has(key)) count += jobs.size
   return count
+}
+
+/** Counts how often something happened of late: in this span of time, or in the one before where that was busier. */
+class RecentCount {
+  readonly #spanMs: number
+  #fromMs = 0
+  #before = 0
+  #now = 0
+
+  /** @param spanMs Milliseconds of one span. */
+  constructor(spanMs: number) {
+    this.#spanMs = spanMs
+  }
+
+  /** It happened once more. */
+  add(): void {
+    this.#roll()
+    this.#now++
+  }
+
+  /** How often it happened in the busier one of the last two spans. */
+  get count(): number {
+    this.#roll()
+    return Math.max(this.#before, this.#now)
+  }
+
+  #roll(): void {
+    const sinceMs = Date.now() - this.#fromMs
+    if (sinceMs < this.#spanMs) return
+    this.#before = sinceMs < 2 * this.#spanMs ? this.#now : 0
+    this.#now = 0
+    this.#fromMs = Date.now()
+  }
 }

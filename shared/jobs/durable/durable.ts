@@ -4,6 +4,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { arbiterOf } from '#shared/jobs/arbiter.ts'
+import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -12,7 +13,6 @@ import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreVie
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
-import { copyBody, storeRequest } from './request.ts'
 import { JobsRoom } from './room.ts'
 
 /** A durable job as its caller asks for it. */

@@ -23,7 +23,12 @@ export class JobsRoom {
       const message = 'The job store cannot be reached now.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
-    if (Date.now() - this.#countedAtMs > COUNT_AGE_MS) await this.#recount()
+    if (Date.now() - this.#countedAtMs > COUNT_AGE_MS) {
+      // Others are admitted by the last count meanwhile.
+      this.#countedAtMs = Date.now()
+      const depth = await this.#store.depth()
+      this.#count = depth.reduce((sum, { count }) => sum + count, 0)
+    }
     if (this.#count < this.#jobsMax) return
     const message = 'Too many jobs are under way. Try again later.'
     throw new ServiceError('overloaded', message, { retryAfterMs: 10_000, isUndone: true })
@@ -32,12 +37,5 @@ export class JobsRoom {
   /** A job was accepted: it counts from now on. */
   taken(): void {
     this.#count++
-  }
-
-  /** Others are admitted by the last count meanwhile. */
-  async #recount(): Promise<void> {
-    this.#countedAtMs = Date.now()
-    const depth = await this.#store.depth()
-    this.#count = depth.reduce((sum, { count }) => sum + count, 0)
   }
 }

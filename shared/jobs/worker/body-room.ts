@@ -23,8 +23,9 @@ export class BodyRoom {
 
   /** The body of a job. @throws The signal's reason; ServiceError as {@link fetchBody} */
   async fetch(job: Pick<JobEnvelope, 'body' | 'blob'>, blobs: Blobs, signal: AbortSignal): Promise<FetchedBody> {
+    if (job.blob === undefined) return { body: job.body, release() {} }
     // Of what is gone fetchBody tells.
-    const bytes = job.blob === undefined ? 0 : (await blobs.size(job.blob).catch(() => 0)) * HELD_PER_BYTE
+    const bytes = (await blobs.size(job.blob).catch(() => 0)) * HELD_PER_BYTE
     if (bytes > 0) await this.#held.take(signal, bytes)
     const release = once(() => this.#held.release(bytes))
     try {

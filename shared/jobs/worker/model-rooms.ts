@@ -1,6 +1,6 @@
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Capacity } from '#shared/jobs/peers.ts'
-import { type Work, workKey } from '#shared/jobs/work.ts'
+import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { quarterOf } from './lanes.ts'
 
 /** How long after its last interactive job a model still counts as having such work. */

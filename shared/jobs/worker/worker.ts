@@ -3,9 +3,9 @@ import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
-import { unpackJob } from '#shared/jobs/body.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
+import { readJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -191,7 +191,7 @@ export class Worker {
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
-    const job = unpackJob(delivery.value)
+    const job = readJob(delivery.value)
     const kind = job && this.#kindOf(job)
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)

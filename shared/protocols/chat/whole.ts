@@ -1,7 +1,7 @@
 import type { ChatAnswer, ChatChoice, ChatCompletion, ChatToolCall } from '#schemas/chat.ts'
-import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
+import type { GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import { findEvent, makeCallId, unfinished } from '#shared/protocols/encode.ts'
+import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults, isOfChoice } from './encode.ts'
 
 /**
@@ -10,9 +10,12 @@ import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResult
  * @throws ServiceError `upstream_error` when a choice has no finish
  */
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
-  const start = findEvent(events, 'start')
+  let start: Extract<GenerateEvent, { type: 'start' }> | undefined
+  let usage: Usage | undefined
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
+    if (event.type === 'start') start ??= event
+    if (event.type === 'usage') usage ??= event.usage
     // Also what a newer worker says beyond this version's words.
     if (!isOfChoice(event)) continue
     const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
@@ -28,7 +31,7 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
     service_tier: 'default',
     system_fingerprint: start?.fingerprint ?? '',
     choices: [...choices.values()].sort((a, b) => a.index - b.index).map((choice) => choice.toChoice()),
-    usage: chatUsage(findEvent(events, 'usage')?.usage ?? { input_tokens: start?.input_tokens ?? 0, output_tokens: 0 }),
+    usage: chatUsage(usage ?? { input_tokens: start?.input_tokens ?? 0, output_tokens: 0 }),
   }
 }
 

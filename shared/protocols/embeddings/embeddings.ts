@@ -3,7 +3,7 @@ import type { EmbedEvent } from '#schemas/embeddings.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
-import { JsonText } from '#shared/protocols/json-text.ts'
+import { JsonText } from '#shared/protocols/encode.ts'
 import { shortNumbers, vectorFromBase64 } from '#shared/vector.ts'
 
 /** Vectors as `POST /v1/embeddings` says them. */

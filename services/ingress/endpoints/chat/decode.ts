@@ -1,8 +1,7 @@
 import { ChatRequest, type ChatTool, type ChatToolChoice } from '#schemas/chat.ts'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Pieces, parseInPieces } from '#services/ingress/body/pieces.ts'
-import { extraOf } from '#services/ingress/body/validate.ts'
+import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
@@ -26,7 +25,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
   const model = context.getModel(chat.model)
   requireSupported(chat)
   requireWithinModel(chat, model)
-  const tools = decodeTools(chat.tools ?? [], model)
+  const tools = (chat.tools ?? []).map(decodeTool)
+  requireTools(model, tools, (index) => `tools[${index}].function.name`)
   const format = responseFormat(chat, model)
   requireBoundedSchemas(tools, (index) => `tools[${index}].function.parameters`, format, FORMAT_SCHEMA)
   const turns = yield* decodeChatTurns(chat.messages, { model, remoteImages: context.remoteImages })
@@ -112,12 +112,6 @@ function exactSeed(seed: number): number {
   return Number.isSafeInteger(seed) ? seed : seed % Number.MAX_SAFE_INTEGER
 }
 
-function decodeTools(tools: readonly ChatTool[], model: ModelConfig): Tool[] {
-  const decoded = tools.map(decodeTool)
-  requireTools(model, decoded, (index) => `tools[${index}].function.name`)
-  return decoded
-}
-
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'function'])
 
 function decodeTool(tool: ChatTool, index: number): Tool {
@@ -139,7 +133,7 @@ function toolUse(
   chat: ChatRequest,
   tools: readonly Tool[],
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
-  const use = toolChoice(chat.tool_choice ?? undefined, tools)
+  const use = chat.tool_choice ? toolChoice(chat.tool_choice, tools) : {}
   requireToolChoice(use.tool_choice, tools)
   // Without tools there is nothing to choose, and upstreams refuse the mere words.
   if (tools.length === 0) return {}
@@ -147,10 +141,9 @@ function toolUse(
 }
 
 function toolChoice(
-  choice: ChatToolChoice | undefined,
+  choice: ChatToolChoice,
   tools: readonly Tool[],
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools'> {
-  if (choice === undefined) return {}
   if (typeof choice === 'string') return { tool_choice: { type: choice } }
   if (choice.type === 'custom') return refuseCustom('tool_choice.type')
   if (choice.type === 'function') return { tool_choice: { type: 'tool', name: choice.function.name } }

@@ -2,9 +2,8 @@ import type { ChatMessage, ChatUserPart } from '#schemas/chat.ts'
 import type { Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireBase64, requireDataUrl, requireImageUrl } from '#services/ingress/body/media.ts'
-import { PIECE_MESSAGES, type Pieces } from '#services/ingress/body/pieces.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf } from '#services/ingress/body/validate.ts'
+import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 
 /** What the parts of a conversation are checked against. */

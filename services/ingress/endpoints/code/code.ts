@@ -6,6 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { isHighSurrogate, isLowSurrogate } from '#shared/whole-characters.ts'
 import { isInstalled, LIBRARIES } from './libraries.ts'
 
 /** Names the caller's own end user, for attribution and their limit (docs/code.md, End users). */
@@ -63,10 +64,7 @@ function* codePoints(text: string): Generator<undefined, number> {
 }
 
 function isPair(text: string, at: number): boolean {
-  const low = text.charCodeAt(at)
-  if (low < 0xdc00 || low > 0xdfff) return false
-  const high = text.charCodeAt(at - 1)
-  return high >= 0xd800 && high <= 0xdbff
+  return isLowSurrogate(text.charCodeAt(at)) && isHighSurrogate(text.charCodeAt(at - 1))
 }
 
 function requireLibraries(names: readonly string[]): void {

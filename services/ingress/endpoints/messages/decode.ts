@@ -1,9 +1,8 @@
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesToolChoice } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Pieces, parseInPieces } from '#services/ingress/body/pieces.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf } from '#services/ingress/body/validate.ts'
+import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,

@@ -1,9 +1,8 @@
 import type { Part, Turn } from '#schemas/generate.ts'
 import type { AssistantBlock, InputMessage, MessagesRequest, ReadableBlock, UserBlock } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { PIECE_MESSAGES, type Pieces } from '#services/ingress/body/pieces.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { extraOf } from '#services/ingress/body/validate.ts'
+import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { decodeReadable } from './blocks.ts'
 

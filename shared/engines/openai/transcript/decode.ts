@@ -1,7 +1,7 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription.ts'
 import type { Decoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { isHighSurrogate, WholeCharacters } from '#shared/whole-characters.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'
 
 /** Characters of one text event; keeps records small. */
@@ -226,8 +226,7 @@ function* textEvents(text: string, logprobs: readonly TokenLogprob[]): Generator
 }
 
 function wholeCharacterBefore(text: string, at: number): number {
-  const unit = text.charCodeAt(at - 1)
-  return at < text.length && unit >= 0xd800 && unit <= 0xdbff ? at - 1 : Math.min(at, text.length)
+  return at < text.length && isHighSurrogate(text.charCodeAt(at - 1)) ? at - 1 : Math.min(at, text.length)
 }
 
 function stringOf(value: unknown): string {

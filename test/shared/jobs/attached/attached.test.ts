@@ -6,7 +6,7 @@ import type { Broker, QueueConsumer } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AttachedJobs, type AttachedOptions } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob, NewAttachedJob } from '#shared/jobs/attached/attached-job.ts'
-import { unpackJob } from '#shared/jobs/body.ts'
+import { readJob } from '#shared/jobs/records.ts'
 import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { mergeSaid, openBroker, type Said, silentLog, textOf } from '../../../support/jobs/jobs.ts'
@@ -79,7 +79,7 @@ async function take(): Promise<AttachedEnvelope> {
   await vi.advanceTimersByTimeAsync(1_000)
   const [delivery] = await taken
   delivery?.acknowledge()
-  return unpackJob(delivery?.value as Buffer) as AttachedEnvelope
+  return readJob(delivery?.value as Buffer) as AttachedEnvelope
 }
 
 type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
