@@ -1,0 +1,38 @@
+/** The thread that takes documents apart. It answers each message with one of its own, in order. */
+import { parentPort } from 'node:worker_threads'
+import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
+import { readMarkdown } from '#shared/search/text/markdown.ts'
+import { readPlain } from '#shared/search/text/plain.ts'
+import { decodeText, Unreadable } from './charset.ts'
+import type { DocumentInput, DocumentReply } from './message.ts'
+
+parentPort?.on('message', async (task: DocumentInput) => {
+  parentPort?.postMessage(await answer(task))
+})
+
+async function answer(task: DocumentInput): Promise<DocumentReply> {
+  try {
+    return { document: await read(task) }
+  } catch (error) {
+    return { problem: error instanceof Unreadable ? error.message : 'The document is broken.' }
+  }
+}
+
+/** Libraries are loaded with the first document that needs them. */
+async function read({ type, bytes, charset, charsMax }: DocumentInput): Promise<ReadDocument> {
+  const builder = new TextBuilder(charsMax)
+  switch (type) {
+    case 'markdown':
+      readMarkdown(decodeText(bytes, charset), builder)
+      return builder.build()
+    case 'text':
+      readPlain(decodeText(bytes, charset), builder)
+      return builder.build()
+    case 'html':
+      return (await import('./html.ts')).readHtml(decodeText(bytes, charset), builder)
+    case 'pdf':
+      return await (await import('./pdf.ts')).readPdf(bytes, builder)
+    case 'docx':
+      return await (await import('./docx.ts')).readDocx(bytes, builder)
+  }
+}

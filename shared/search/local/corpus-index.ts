@@ -1,0 +1,260 @@
+import { rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { DatabaseSync, type StatementSync } from 'node:sqlite'
+import { makeDirectory, makePrivateFile } from '#shared/directory.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Snapshot } from '#shared/search/search.ts'
+import { passagesOf } from '#shared/search/text/passages.ts'
+
+/** Passages of a corpus that are searched; documents beyond them are left out. */
+export const PASSAGES_MAX = 50_000
+/** Passages of which the best document of each is given. */
+const RANKED_MAX = 200
+/** How long texts stay that no file holds: longer than any job may take. */
+const KEEP_MS = 8 * 24 * 3_600_000
+/** Longer than it takes to add one file. */
+const ADDING_MS = 3_600_000
+const BUSY_MS = 5_000
+/** Of the tables below; an index of another one is made anew. */
+const VERSION = 1
+
+const TABLES = `
+  CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL, modified_ms INTEGER NOT NULL, problem TEXT) STRICT;
+  CREATE TABLE sources (
+    id INTEGER PRIMARY KEY, path TEXT NOT NULL, url TEXT NOT NULL, sha256 TEXT NOT NULL, title TEXT NOT NULL,
+    text TEXT NOT NULL, blocks TEXT NOT NULL, date TEXT NOT NULL, is_current INTEGER NOT NULL, left_ms INTEGER NOT NULL
+  ) STRICT;
+  CREATE INDEX sources_path ON sources (path, is_current);
+  CREATE INDEX sources_sha256 ON sources (sha256, url);
+  CREATE TABLE passage_places (id INTEGER PRIMARY KEY, source INTEGER NOT NULL) STRICT;
+  CREATE INDEX passage_places_source ON passage_places (source);
+  CREATE VIRTUAL TABLE passages USING fts5 (title, heading, body, tokenize = 'porter unicode61 remove_diacritics 2');
+  PRAGMA user_version = ${VERSION};`
+
+const SEARCH = `
+  SELECT s.id AS id, s.url AS url, s.title AS title, s.sha256 AS sha256, s.date AS date,
+    substr(passages.body, 1, 300) AS snippet
+  FROM passages JOIN passage_places p ON p.id = passages.rowid JOIN sources s ON s.id = p.source
+  WHERE passages MATCH ? AND s.is_current = 1
+  ORDER BY bm25(passages, 4.0, 2.0, 1.0), s.url, passages.rowid LIMIT ${RANKED_MAX}`
+
+/** Passages that no file holds any more, some at a time. */
+const LEFT = `
+  SELECT p.id AS id FROM sources s JOIN passage_places p ON p.source = s.id WHERE s.is_current = 0 LIMIT 50`
+
+/** What the index knows of a file. */
+export interface IndexedFile {
+  readonly path: string
+  readonly bytes: number
+  readonly modifiedMs: number
+}
+
+/** A document that a search has found, by its best passage. */
+export interface FoundSource {
+  readonly url: string
+  readonly title: string
+  readonly sha256: string
+  readonly date: string
+  readonly snippet: string
+}
+
+/**
+ * The full-text index of a corpus in SQLite (FTS5). Everything in it is made from the files, so a broken one is made anew. A
+ * text that a file no longer holds stays readable by its hash for days: what a run has found it can read to its end.
+ */
+export class CorpusIndex {
+  readonly #db: DatabaseSync
+  readonly #statements = new Map<string, StatementSync>()
+
+  /** @param directory Where `corpus.db` lies; made when it is not there. @throws Error When this SQLite has no FTS5 */
+  constructor(directory: string) {
+    makeDirectory(directory)
+    const path = join(directory, 'corpus.db')
+    this.#db = openCurrent(path) ?? openAnew(path)
+  }
+
+  get isOpen(): boolean {
+    return this.#db.isOpen
+  }
+
+  /** Passages that are searched. */
+  get size(): number {
+    return Number(this.#all('SELECT count(*) AS count FROM passage_places')[0]?.count ?? 0)
+  }
+
+  files(): IndexedFile[] {
+    const rows = this.#all('SELECT path, bytes, modified_ms FROM files')
+    return rows.map((row) => ({
+      path: String(row.path),
+      bytes: Number(row.bytes),
+      modifiedMs: Number(row.modified_ms),
+    }))
+  }
+
+  /** Files that could not be read, with the reason of each. */
+  problems(): string[] {
+    const rows = this.#all('SELECT path, problem FROM files WHERE problem IS NOT NULL ORDER BY path LIMIT 20')
+    return rows.map(({ path, problem }) => `${path}: ${problem}`)
+  }
+
+  /**
+   * Puts the sources of a file in the place of those that it had. Yields while it goes on; a search finds the old ones until
+   * all of the new ones are there.
+   */
+  *replace(file: IndexedFile, sources: readonly Snapshot[], problem: string | null): Generator<void> {
+    const { path, bytes, modifiedMs } = file
+    const added: number[] = []
+    for (const source of sources) {
+      const id = this.#addSource(path, source)
+      added.push(id)
+      yield* this.#addPassages(id, source)
+    }
+    this.#together(() => {
+      this.#all('UPDATE sources SET is_current = 0, left_ms = ? WHERE path = ? AND is_current = 1', Date.now(), path)
+      for (const id of added) this.#all('UPDATE sources SET is_current = 1 WHERE id = ?', id)
+      this.#all('INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)', path, bytes, modifiedMs, problem)
+    })
+    yield* this.sweep()
+  }
+
+  /** Forgets a file; its texts stay readable by their hashes for a while. */
+  *remove(path: string): Generator<void> {
+    this.#together(() => {
+      this.#all('UPDATE sources SET is_current = 0, left_ms = ? WHERE path = ? AND is_current = 1', Date.now(), path)
+      this.#all('DELETE FROM files WHERE path = ?', path)
+    })
+    yield* this.sweep()
+  }
+
+  /** Takes out passages that no file holds, and texts that nobody can ask for any more. */
+  *sweep(): Generator<void> {
+    // What a crash has left half added, and nobody can be adding any more.
+    this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - ADDING_MS)
+    for (;;) {
+      const rows = this.#all(LEFT)
+      if (rows.length === 0) break
+      this.#together(() => {
+        for (const { id } of rows) {
+          this.#all('DELETE FROM passages WHERE rowid = ?', Number(id))
+          this.#all('DELETE FROM passage_places WHERE id = ?', Number(id))
+        }
+      })
+      yield
+    }
+    this.#all('DELETE FROM sources WHERE is_current = 0 AND left_ms < ?', Date.now() - KEEP_MS)
+  }
+
+  /** The documents whose passages fit the words best, each once, best first. */
+  search(words: readonly string[], limit: number): FoundSource[] {
+    const best = new Map<number, FoundSource>()
+    for (const row of this.#match(SEARCH, words)) {
+      const { url, title, sha256, date, snippet } = row
+      const source = [url, title, sha256, date, snippet].map(String) as [string, string, string, string, string]
+      if (!best.has(Number(row.id))) best.set(Number(row.id), found(...source))
+      if (best.size >= limit) break
+    }
+    return [...best.values()]
+  }
+
+  /** Passages that hold a word, in any of its forms. */
+  count(word: string): number {
+    const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', [word])
+    return Number(row?.count ?? 0)
+  }
+
+  /** The text that has this hash; undefined when it is gone. */
+  find(url: string, sha256: string | undefined): Snapshot | undefined {
+    const [row] =
+      sha256 === undefined
+        ? this.#all('SELECT * FROM sources WHERE url = ? AND is_current = 1', url)
+        : this.#all('SELECT * FROM sources WHERE sha256 = ? AND url = ? LIMIT 1', sha256, url)
+    if (!row) return undefined
+    const blocks = JSON.parse(String(row.blocks)) as Snapshot['blocks']
+    const { title, text, date } = row
+    return { url, title: String(title), text: String(text), blocks, sha256: String(row.sha256), date: String(date) }
+  }
+
+  close(): void {
+    this.#statements.clear()
+    if (this.#db.isOpen) this.#db.close()
+  }
+
+  #addSource(path: string, { url, sha256, title, text, blocks, date }: Snapshot): number {
+    const insert = `INSERT INTO sources (path, url, sha256, title, text, blocks, date, is_current, left_ms)
+      VALUES (?, ?, ?, ?, ?, ?, ?, 2, ?) RETURNING id`
+    const [row] = this.#all(insert, path, url, sha256, title, text, JSON.stringify(blocks), date ?? '', Date.now())
+    return Number(row?.id)
+  }
+
+  *#addPassages(source: number, snapshot: Snapshot): Generator<void> {
+    for (const { heading, start, end } of passagesOf(snapshot)) {
+      this.#together(() => {
+        const [row] = this.#all('INSERT INTO passage_places (source) VALUES (?) RETURNING id', source)
+        const insert = 'INSERT INTO passages (rowid, title, heading, body) VALUES (?, ?, ?, ?)'
+        this.#all(insert, Number(row?.id), snapshot.title, heading, snapshot.text.slice(start, end))
+      })
+      yield
+    }
+  }
+
+  /** Words in quotes are looked for as they are: nothing in them is an operator of FTS5. */
+  #match(sql: string, words: readonly string[]): Record<string, unknown>[] {
+    const query = words.map((word) => `"${word.replaceAll('"', '')}"`).join(' OR ')
+    return query === '' ? [] : this.#all(sql, query)
+  }
+
+  #together(work: () => void): void {
+    this.#db.exec('BEGIN IMMEDIATE')
+    try {
+      work()
+      this.#db.exec('COMMIT')
+    } catch (error) {
+      this.#db.exec('ROLLBACK')
+      throw error
+    }
+  }
+
+  #all(sql: string, ...values: (string | number | null)[]): Record<string, unknown>[] {
+    if (!this.#db.isOpen) throw new ServiceError('overloaded', 'The corpus is closed.')
+    let statement = this.#statements.get(sql)
+    if (!statement) {
+      statement = this.#db.prepare(sql)
+      this.#statements.set(sql, statement)
+    }
+    return statement.all(...values)
+  }
+}
+
+function found(url: string, title: string, sha256: string, date: string, snippet: string): FoundSource {
+  return { url, title, sha256, date, snippet }
+}
+
+/** The index that is there; undefined when there is none, or one that this version cannot use. */
+function openCurrent(path: string): DatabaseSync | undefined {
+  makePrivateFile(path)
+  let db: DatabaseSync | undefined
+  try {
+    db = open(path)
+    const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
+    if (user_version === VERSION) return db
+  } catch {
+    // It is broken, and made anew.
+  }
+  db?.close()
+  return undefined
+}
+
+function openAnew(path: string): DatabaseSync {
+  for (const suffix of ['', '-wal', '-shm']) rmSync(path + suffix, { force: true })
+  makePrivateFile(path)
+  const db = open(path)
+  db.exec(TABLES)
+  return db
+}
+
+/** What is lost with a crash of the machine is made again from the files. */
+function open(path: string): DatabaseSync {
+  const db = new DatabaseSync(path, { timeout: BUSY_MS })
+  db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')
+  return db
+}

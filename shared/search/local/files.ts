@@ -1,0 +1,85 @@
+import { lstat, opendir } from 'node:fs/promises'
+import { extname, join, relative, sep } from 'node:path'
+import type { DocumentType } from '#shared/search/documents/message.ts'
+
+/** A folder whose documents are searched. */
+export interface Corpus {
+  /** The folder that the documents' URLs are relative to. */
+  readonly directory: string
+  /** Files and folders of it; `.` for all. */
+  readonly paths: readonly string[]
+}
+
+/** A file that may be a document. */
+export interface FoundFile {
+  /** Relative to the corpus, with slashes. */
+  readonly path: string
+  readonly absolute: string
+  readonly type: DocumentType
+  readonly bytes: number
+  readonly modifiedMs: number
+}
+
+/** Documents of a corpus; the first in the order of their paths count. */
+export const FILES_MAX = 5_000
+/** Bytes of one file. */
+export const FILE_BYTES_MAX = 20 * 1024 * 1024
+/** Levels of folders that are followed. */
+const DEPTH_MAX = 12
+/** Entries that are looked at. */
+const ENTRIES_MAX = 100_000
+
+const TYPES: Readonly<Record<string, DocumentType>> = {
+  '.md': 'markdown',
+  '.markdown': 'markdown',
+  '.txt': 'text',
+  '.html': 'html',
+  '.htm': 'html',
+  '.pdf': 'pdf',
+  '.docx': 'docx',
+}
+
+/**
+ * Lists the documents of a corpus in the order of their paths. Hidden files and `node_modules` are left out, and links too: one
+ * could lead to a file that nobody meant to publish.
+ *
+ * @throws Error of the file system, when a named path cannot be read
+ */
+export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile[]> {
+  const files = new Map<string, FoundFile>()
+  let entries = 0
+  const visit = async (absolute: string, depth: number): Promise<void> => {
+    if (++entries > ENTRIES_MAX || files.size >= FILES_MAX) return
+    const stat = await lstat(absolute)
+    const path = relative(directory, absolute).split(sep).join('/')
+    const type = TYPES[extname(absolute).toLowerCase()]
+    if (stat.isFile() && type !== undefined)
+      files.set(path, { path, absolute, type, bytes: stat.size, modifiedMs: Math.trunc(stat.mtimeMs) })
+    if (!stat.isDirectory() || depth > DEPTH_MAX) return
+    for (const name of await namesIn(absolute)) {
+      // A file may go while its folder is read.
+      await visit(join(absolute, name), depth + 1).catch(passOverMissing)
+    }
+  }
+  for (const path of paths) await visit(join(directory, path), 0)
+  return [...files.values()]
+}
+
+/** The URL of a document: its path, as it may stand in a link. */
+export function urlOf(path: string): string {
+  return path.split('/').map(encodeURIComponent).join('/')
+}
+
+async function namesIn(directory: string): Promise<string[]> {
+  const names: string[] = []
+  for await (const { name } of await opendir(directory)) {
+    if (!name.startsWith('.') && name !== 'node_modules') names.push(name)
+    if (names.length >= ENTRIES_MAX) break
+  }
+  return names.sort()
+}
+
+function passOverMissing(error: unknown): void {
+  const { code } = (error ?? {}) as { code?: unknown }
+  if (code !== 'ENOENT' && code !== 'EACCES' && code !== 'EPERM') throw error
+}

@@ -1,0 +1,191 @@
+import { readFile } from 'node:fs/promises'
+import { basename, extname } from 'node:path'
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { DocumentReader } from '#shared/search/documents/documents.ts'
+import {
+  type DomainRules,
+  type Hit,
+  isHostAllowed,
+  type SearchBackend,
+  type SearchOptions,
+  SNIPPET_CHARS_MAX,
+  type Snapshot,
+  type TermWeights,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
+import { termsOf } from '#shared/search/text/terms.ts'
+import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
+import { type Corpus, FILE_BYTES_MAX, type FoundFile, listFiles, urlOf } from './files.ts'
+import { partsOf } from './parts.ts'
+import { watchCorpus } from './watch.ts'
+
+/** The host that stands for the corpus in lists of domains. */
+export const LOCAL_HOST = 'local'
+/** UTF-16 units of one document that are read. */
+const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
+/** Words of a search that are looked for. */
+const WORDS_MAX = 16
+
+/** What {@link openLocalCorpus} needs. */
+export interface LocalCorpusOptions {
+  readonly corpus: Corpus
+  /** Where the index is kept; made when it is not there. */
+  readonly directory: string
+  /** Hears what could not be read, once for each look at the files. */
+  readonly onProblem?: (problem: string) => void
+  /** Between two looks at all files, for changes that nobody was told of. Default: 30 s. */
+  readonly lookMs?: number
+}
+
+/** A folder of documents that can be searched. */
+export interface LocalCorpus extends SearchBackend {
+  readonly name: 'local'
+  /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
+  refresh(): Promise<void>
+  weigh(words: readonly string[]): Promise<TermWeights>
+  /** What is wrong, for `/readyz` and people: files that could not be read. */
+  problems(): string[]
+}
+
+/**
+ * Opens a folder of Markdown, HTML, PDF, Word and text files as a search backend (docs/deep-research.md, The local corpus). It is
+ * indexed in the background, incrementally, and watched; a search waits until it was looked through once.
+ */
+export function openLocalCorpus(options: LocalCorpusOptions): LocalCorpus {
+  return new CorpusBackend(options)
+}
+
+class CorpusBackend implements LocalCorpus {
+  readonly name = 'local'
+  readonly searchUsd = 0
+  readonly #options: LocalCorpusOptions
+  readonly #index: CorpusIndex
+  readonly #reader = new DocumentReader()
+  readonly #closing = new AbortController()
+  readonly #unwatch: () => void
+  #looking: Promise<void>
+  #next: Promise<void> | undefined
+  #hasLooked = false
+
+  constructor(options: LocalCorpusOptions) {
+    this.#options = options
+    this.#index = new CorpusIndex(options.directory)
+    this.#looking = this.#look()
+    this.#looking.catch((error: unknown) => this.#tell(error))
+    this.#unwatch = watchCorpus(options.corpus, options.lookMs, () => {
+      this.refresh().catch((error: unknown) => this.#tell(error))
+    })
+  }
+
+  async search(text: string, { limit, domains, signal }: SearchOptions): Promise<Hit[]> {
+    if (!isHostAllowed(LOCAL_HOST, domains)) return []
+    await this.#ready(signal)
+    return this.#index.search(wordsOf(text), limit).map(({ snippet, date, ...source }) => ({
+      ...source,
+      snippet: snippet.slice(0, SNIPPET_CHARS_MAX).toWellFormed(),
+      ...(date === '' ? {} : { date }),
+    }))
+  }
+
+  async read({ url, sha256 }: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+    if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
+    await this.#ready(signal)
+    const snapshot = this.#index.find(url, sha256)
+    if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
+    return snapshot
+  }
+
+  async weigh(words: readonly string[]): Promise<TermWeights> {
+    await this.#ready(this.#closing.signal)
+    return { passages: this.#index.size, holding: words.slice(0, 4 * WORDS_MAX).map((word) => this.#index.count(word)) }
+  }
+
+  refresh(): Promise<void> {
+    // A look that is under way may have passed what has changed: whoever asks waits for the one after it.
+    this.#next ??= this.#looking
+      .catch(() => {})
+      .then(() => {
+        this.#next = undefined
+        this.#looking = this.#look()
+        return this.#looking
+      })
+    return this.#next
+  }
+
+  problems(): string[] {
+    return this.#index.isOpen ? this.#index.problems() : []
+  }
+
+  async close(): Promise<void> {
+    this.#unwatch()
+    this.#closing.abort(new ServiceError('overloaded', 'The corpus is closed.'))
+    await this.#looking.catch(() => {})
+    await this.#reader.close()
+    this.#index.close()
+  }
+
+  async #ready(signal: AbortSignal): Promise<void> {
+    if (!this.#hasLooked) await abortable(this.#looking, AbortSignal.any([signal, this.#closing.signal]))
+  }
+
+  /** @throws ServiceError `upstream_error` */
+  async #look(): Promise<void> {
+    try {
+      const found = await listFiles(this.#options.corpus)
+      const known = new Map(this.#index.files().map((file) => [file.path, file]))
+      for (const file of found) {
+        this.#closing.signal.throwIfAborted()
+        if (!isSame(file, known.get(file.path))) await this.#take(file)
+        known.delete(file.path)
+      }
+      for (const path of known.keys()) await inTurns(this.#index.remove(path), this.#closing.signal)
+      this.#hasLooked = true
+    } catch (error) {
+      if (this.#closing.signal.aborted) throw this.#closing.signal.reason
+      throw new ServiceError('upstream_error', 'The local corpus cannot be read.', { cause: error })
+    }
+  }
+
+  /** Reads a file into the index; one that cannot be read is kept with its problem until it changes. */
+  async #take(file: FoundFile): Promise<void> {
+    const { signal } = this.#closing
+    try {
+      await inTurns(this.#index.replace(file, await this.#sourcesOf(file), null), signal)
+    } catch (error) {
+      signal.throwIfAborted()
+      const { code, message } = ServiceError.from(error)
+      const problem = code === 'internal_error' ? 'It could not be read.' : message
+      await inTurns(this.#index.replace(file, [], problem), signal)
+      this.#options.onProblem?.(`${file.path}: ${problem}`)
+    }
+  }
+
+  async #sourcesOf({ path, absolute, type, bytes, modifiedMs }: FoundFile): Promise<Snapshot[]> {
+    if (bytes > FILE_BYTES_MAX) throw new ServiceError('request_too_large', `It has more than ${FILE_BYTES_MAX} bytes.`)
+    if (this.#index.size >= PASSAGES_MAX) throw new ServiceError('overloaded', 'The corpus is full.')
+    const content = await readFile(absolute, { signal: this.#closing.signal })
+    const document = await this.#reader.read(
+      { type, bytes: content, charsMax: DOCUMENT_CHARS_MAX },
+      this.#closing.signal,
+    )
+    const title = (document.title || basename(path, extname(path))).slice(0, TITLE_CHARS_MAX).toWellFormed()
+    return partsOf(document, urlOf(path), title, new Date(modifiedMs).toISOString().slice(0, 10))
+  }
+
+  #tell(error: unknown): void {
+    if (!this.#closing.signal.aborted) this.#options.onProblem?.(ServiceError.from(error).message)
+  }
+}
+
+function isSame(file: FoundFile, known: IndexedFile | undefined): boolean {
+  return known !== undefined && known.bytes === file.bytes && known.modifiedMs === file.modifiedMs
+}
+
+/** Words that say what a text is about, each once. */
+function wordsOf(text: string): string[] {
+  const words = new Map<string, string>()
+  for (const { word, term } of termsOf(text)) if (!words.has(term)) words.set(term, word)
+  return [...words.values()].slice(0, WORDS_MAX)
+}

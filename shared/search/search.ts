@@ -1,0 +1,109 @@
+/**
+ * The search port: where the sources of a report come from. The local corpus (`local/`) needs nothing but this machine; the
+ * others ask a service of the web.
+ *
+ * What every adapter promises: hits come best first and at most `limit` of them; a failure, a refusal and a throttled call are
+ * errors, never an empty list, so nobody takes an outage for "nothing found"; text is plain and bounded, and belongs to the
+ * page: it is quoted and searched, never obeyed.
+ */
+
+/** Which hosts may be asked and read. Documents of the local corpus have the host `local`. */
+export interface DomainRules {
+  /** Empty: all. A host stands for its subdomains too. */
+  readonly allow: readonly string[]
+  readonly deny: readonly string[]
+}
+
+/** How a search is made. */
+export interface SearchOptions {
+  /** Hits at most, 1 to {@link HITS_MAX}. */
+  readonly limit: number
+  readonly domains: DomainRules
+  /** BCP 47; a backend that cannot search by language does without. */
+  readonly language?: string | undefined
+  readonly signal: AbortSignal
+}
+
+/** A source that a search has found. */
+export interface Hit {
+  /** Absolute for pages of the web; for documents of the corpus the path within it, with slashes. */
+  readonly url: string
+  readonly title: string
+  readonly snippet: string
+  /** ISO 8601, where the backend knows one. */
+  readonly date?: string
+  /** The text that was found, where the backend keeps texts: {@link SearchBackend.read} gives this one and no later one. */
+  readonly sha256?: string
+}
+
+/** What a piece of a text is. Only sentences of `text`, `item` and `row` can be quoted: a heading says nothing by itself. */
+export type BlockType = 'heading' | 'text' | 'item' | 'row' | 'code'
+
+/** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */
+export interface Block {
+  readonly type: BlockType
+  readonly start: number
+  readonly end: number
+}
+
+/** The text of a source as it was read: it never changes, whatever becomes of the source. */
+export interface Snapshot {
+  readonly url: string
+  readonly title: string
+  /** Plain text, at most {@link SNAPSHOT_CHARS_MAX} UTF-16 units. */
+  readonly text: string
+  readonly blocks: readonly Block[]
+  /** Of the text in UTF-8, in hex. */
+  readonly sha256: string
+  readonly date?: string
+}
+
+/** How common terms are, for telling what a question is about. */
+export interface TermWeights {
+  /** Passages in the corpus. */
+  readonly passages: number
+  /** Passages that hold each term, in the order of the terms asked for. */
+  readonly holding: readonly number[]
+}
+
+/** One place to search. */
+export interface SearchBackend {
+  /** Such as `local` or `searxng`. */
+  readonly name: string
+  /** What one search costs, in US dollars. */
+  readonly searchUsd: number
+  /**
+   * Finds sources for a text in plain words.
+   *
+   * @throws ServiceError `upstream_error`, `upstream_timeout`, `rate_limit_exceeded`, `upstream_refused`; the signal's reason
+   */
+  search(text: string, options: SearchOptions): Promise<Hit[]>
+  /**
+   * Reads what was found.
+   *
+   * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`, `invalid_value` (an
+   *   address that must not be asked), `upstream_error`, `upstream_timeout`; the signal's reason
+   */
+  read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot>
+  /** How common terms are where the whole corpus is known; absent elsewhere. */
+  weigh?(terms: readonly string[]): Promise<TermWeights>
+  close(): Promise<void>
+}
+
+/** Hits of one search. */
+export const HITS_MAX = 20
+/** UTF-16 units of one snapshot; a longer document is several sources, a longer page is cut. */
+export const SNAPSHOT_CHARS_MAX = 48 * 1024
+/** UTF-16 units of a title and of a snippet. */
+export const TITLE_CHARS_MAX = 200
+export const SNIPPET_CHARS_MAX = 300
+
+/** Whether the rules let a host be asked: what is denied counts first. */
+export function isHostAllowed(host: string, { allow, deny }: DomainRules): boolean {
+  const name = host.toLowerCase().replace(/\.$/, '')
+  const isOf = (domain: string) => {
+    const suffix = domain.toLowerCase().replace(/^\*?\.|\.$/g, '')
+    return name === suffix || name.endsWith(`.${suffix}`)
+  }
+  return !deny.some(isOf) && (allow.length === 0 || allow.some(isOf))
+}

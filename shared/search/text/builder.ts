@@ -1,0 +1,83 @@
+import type { Block, BlockType } from '#shared/search/search.ts'
+
+/** A document as plain text with its pieces. */
+export interface ReadText {
+  readonly text: string
+  readonly blocks: readonly Block[]
+}
+
+/** What a reader has taken apart before it is a snapshot. */
+export interface ReadDocument extends ReadText {
+  /** Its own title: that of the file, or its first heading; empty where it has none. */
+  readonly title: string
+}
+
+const NAMED: Readonly<Record<string, string>> = {
+  amp: '&',
+  lt: '<',
+  gt: '>',
+  quot: '"',
+  apos: "'",
+  nbsp: ' ',
+  ndash: '–',
+  mdash: '—',
+  hellip: '…',
+}
+
+/** Characters that are not seen and change how others read: controls, and marks that turn the direction of text. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
+
+/** Joins blocks into one text, with an empty line between, and remembers where each stands. */
+export class TextBuilder {
+  readonly #parts: string[] = []
+  readonly #blocks: Block[] = []
+  readonly #charsMax: number
+  #length = 0
+  #title = ''
+
+  /** @param charsMax UTF-16 units; what comes after them is left out. */
+  constructor(charsMax: number) {
+    this.#charsMax = charsMax
+  }
+
+  get isFull(): boolean {
+    return this.#length >= this.#charsMax
+  }
+
+  /** Adds a piece; one without letters or digits says nothing and is left out. */
+  add(type: BlockType, raw: string): void {
+    if (this.isFull) return
+    const text = tidy(type, raw).slice(0, this.#charsMax - this.#length)
+    if (!/[\p{L}\p{N}]/u.test(text)) return
+    if (this.#parts.length > 0) this.#push('\n\n')
+    const start = this.#length
+    this.#push(text)
+    this.#blocks.push({ type, start, end: this.#length })
+    if (type === 'heading' && this.#title === '') this.#title = text
+  }
+
+  build(): ReadDocument {
+    return { title: this.#title, text: this.#parts.join(''), blocks: this.#blocks }
+  }
+
+  #push(text: string): void {
+    this.#parts.push(text)
+    this.#length += text.length
+  }
+}
+
+/** Whitespace reads as one space, but in code, where lines and columns mean something. */
+function tidy(type: BlockType, raw: string): string {
+  const seen = raw.normalize('NFC').replace(UNSEEN, '').toWellFormed()
+  return type === 'code' ? seen.trimEnd() : seen.replace(/\s+/g, ' ').trim()
+}
+
+/** Resolves the entities that texts hold most. */
+export function decodeEntities(text: string): string {
+  return text.replace(/&(#\d{1,7}|#[xX][\da-fA-F]{1,6}|[a-zA-Z]{2,8});/g, (whole, name: string) => {
+    if (!name.startsWith('#')) return NAMED[name] ?? whole
+    const code = /^#[xX]/.test(name) ? Number.parseInt(name.slice(2), 16) : Number(name.slice(1))
+    return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : whole
+  })
+}

@@ -1,0 +1,144 @@
+import type { BlockType } from '#shared/search/search.ts'
+import { decodeEntities, type TextBuilder } from './builder.ts'
+
+/** Rows of a table that say what its columns are, and the line below them. */
+const TABLE_RULE = /^\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?\s*$/
+const FENCE = /^\s{0,3}(`{3,}|~{3,})/
+const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/
+const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
+const ITEM = /^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$/
+const QUOTE = /^\s{0,3}>\s?/
+
+/**
+ * Reads Markdown as people see it: blocks of plain text, without markup, links and pictures. Line by line, so that what is no
+ * Markdown comes out as text and nothing takes long.
+ */
+export function readMarkdown(source: string, builder: TextBuilder): void {
+  new MarkdownReader(builder).read(withoutComments(source))
+}
+
+class MarkdownReader {
+  readonly #builder: TextBuilder
+  #open: { type: BlockType; lines: string[] } | undefined
+  #fence: string | undefined
+
+  constructor(builder: TextBuilder) {
+    this.#builder = builder
+  }
+
+  read(source: string): void {
+    const lines = source.split(/\r\n?|\n/)
+    const start = frontMatterEnd(lines)
+    for (let at = start; at < lines.length; at++) this.#line(lines[at] ?? '', lines[at + 1] ?? '')
+    this.#flush()
+  }
+
+  #line(raw: string, next: string): void {
+    if (this.#fence !== undefined) return this.#code(raw)
+    const line = raw.replace(QUOTE, '')
+    const fence = FENCE.exec(line)?.[1]
+    if (fence !== undefined) {
+      this.#flush()
+      this.#fence = fence
+      return
+    }
+    if (line.trim() === '') return this.#flush()
+    if (line.includes('|') && (TABLE_RULE.test(line) || TABLE_RULE.test(next))) return this.#tableHead(line)
+    if (/^\s*\|.*\|\s*$/.test(line)) return this.#whole('row', cells(line))
+    if (this.#heading(line)) return
+    const item = ITEM.exec(line)
+    if (item) {
+      this.#flush()
+      this.#open = { type: 'item', lines: [item[1] ?? ''] }
+      return
+    }
+    this.#open ??= { type: 'text', lines: [] }
+    this.#open.lines.push(line.trim())
+  }
+
+  #code(line: string): void {
+    if (line.trim().startsWith(this.#fence ?? '')) {
+      this.#fence = undefined
+      return this.#flush()
+    }
+    this.#open ??= { type: 'code', lines: [] }
+    this.#open.lines.push(line)
+  }
+
+  #heading(line: string): boolean {
+    const heading = HEADING.exec(line)
+    if (heading) {
+      this.#whole('heading', plain(heading[2] ?? ''))
+      return true
+    }
+    if (!UNDERLINE.test(line)) return false
+    // A line of dashes below text makes a heading of it; alone it is a rule.
+    const above = this.#open?.type === 'text' ? this.#open.lines : undefined
+    this.#open = undefined
+    if (above) this.#whole('heading', plain(above.join(' ')))
+    return true
+  }
+
+  /** What columns are called is no statement, so it reads as a heading; the rule below is nothing. */
+  #tableHead(line: string): void {
+    this.#flush()
+    if (!TABLE_RULE.test(line)) this.#builder.add('code', cells(line))
+  }
+
+  #whole(type: BlockType, text: string): void {
+    this.#flush()
+    this.#builder.add(type, text)
+  }
+
+  #flush(): void {
+    const open = this.#open
+    this.#open = undefined
+    if (!open) return
+    this.#builder.add(open.type, open.type === 'code' ? open.lines.join('\n') : plain(open.lines.join(' ')))
+  }
+}
+
+/** One that never ends is text. */
+function withoutComments(source: string): string {
+  const kept: string[] = []
+  let at = 0
+  for (;;) {
+    const start = source.indexOf('<!--', at)
+    const end = start < 0 ? -1 : source.indexOf('-->', start)
+    if (end < 0) return [...kept, source.slice(at)].join(' ')
+    kept.push(source.slice(at, start))
+    at = end + 3
+  }
+}
+
+/** The line after a YAML head, or 0. */
+function frontMatterEnd(lines: readonly string[]): number {
+  if (lines[0]?.trim() !== '---') return 0
+  const end = lines.slice(1, 100).findIndex((line) => line.trim() === '---')
+  return end < 0 ? 0 : end + 2
+}
+
+function cells(line: string): string {
+  const bare = line.trim().replace(/^\|/, '').replace(/\|$/, '')
+  return bare
+    .split(/(?<!\\)\|/)
+    .map((cell) => plain(cell.replaceAll('\\|', '|')).trim())
+    .filter((cell) => cell !== '')
+    .join(' | ')
+}
+
+/** Text of a line without its markup. Each pattern is bounded, so that no line takes long. */
+function plain(line: string): string {
+  const withoutLinks = line
+    .replace(/!\[([^\]\n]{0,300})\]\([^)\s]{0,2000}[^)]{0,300}\)/g, '$1')
+    .replace(/\[([^\]\n]{1,300})\]\([^)\s]{0,2000}[^)]{0,300}\)/g, '$1')
+    .replace(/\[([^\]\n]{1,300})\]\[[^\]\n]{0,300}\]/g, '$1')
+    .replace(/<(https?:\/\/[^>\s]{1,2000})>/g, '$1')
+    .replace(/<\/?[a-zA-Z][^>]{0,300}>/g, '')
+  const withoutMarks = withoutLinks
+    .replace(/`+/g, '')
+    .replace(/(\*{1,3}|~~)(?=\S)([^*~\n]{1,300}?\S?)\1/g, '$2')
+    .replace(/(?<![\w])_{1,3}(?=\S)([^_\n]{1,300}?)_{1,3}(?![\w])/g, '$1')
+    .replace(/\\([\\`*_{}[\]()#+\-.!|<>~])/g, '$1')
+  return decodeEntities(withoutMarks)
+}

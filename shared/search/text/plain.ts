@@ -1,0 +1,12 @@
+import type { TextBuilder } from './builder.ts'
+
+/** Reads plain text: paragraphs are what empty lines part, lines of a list stand by themselves. */
+export function readPlain(source: string, builder: TextBuilder): void {
+  for (const paragraph of source.replace(/\r\n?/g, '\n').split(/\n[ \t]*\n/)) {
+    if (builder.isFull) return
+    const lines = paragraph.trim().split('\n')
+    const isList = lines.length > 1 && lines.every((line) => /^\s*[-*•]\s/.test(line))
+    if (!isList) builder.add('text', paragraph)
+    else for (const line of lines) builder.add('item', line.replace(/^\s*[-*•]\s+/, ''))
+  }
+}

@@ -1,0 +1,59 @@
+import type { Block, Snapshot } from '#shared/search/search.ts'
+
+/** A sentence that can be quoted: `text.slice(start, end)` of its snapshot, character for character. */
+export interface Sentence {
+  readonly start: number
+  readonly end: number
+  readonly text: string
+}
+
+/** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
+export const QUOTE_CHARS_MAX = 480
+/** Sentences of one block that are told apart. */
+const SENTENCES_MAX = 400
+
+const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
+/** Words after which a full stop ends no sentence. */
+const ABBREVIATION =
+  /(?:^|[\s(“"'])(?:e\.g|i\.e|cf|vs|approx|incl|vol|pp?|fig|eds|al|dr|mr|mrs|ms|prof|jr|sr|inc|ltd|corp|dept|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|u\.s|u\.k)\.\s*$/i
+/** A letter with a full stop stands for a name. */
+const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
+
+/** Sentences of a block in order; a row of a table and an item without full stops are one each. */
+export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
+  if (type === 'heading' || type === 'code') return []
+  const block = text.slice(start, end)
+  const pieces = type === 'row' ? [block] : joined(block)
+  const sentences: Sentence[] = []
+  let at = start
+  for (const piece of pieces) {
+    const own = trimmed(text, at, at + piece.length)
+    at += piece.length
+    if (own) sentences.push(own)
+  }
+  return sentences
+}
+
+/** Pieces of the segmenter, those put together again that a full stop of an abbreviation has parted. */
+function joined(block: string): string[] {
+  const pieces: string[] = []
+  for (const { segment } of segmenter.segment(block)) {
+    const last = pieces.at(-1)
+    const goesOn =
+      last !== undefined &&
+      (ABBREVIATION.test(last.slice(-12)) || INITIAL.test(last.slice(-12)) || /^[\p{Ll}),;]/u.test(segment))
+    if (goesOn) pieces[pieces.length - 1] = last + segment
+    else if (pieces.length >= SENTENCES_MAX) break
+    else pieces.push(segment)
+  }
+  return pieces
+}
+
+function trimmed(text: string, from: number, to: number): Sentence | undefined {
+  let start = from
+  let end = to
+  while (start < end && /\s/.test(text[start] ?? '')) start++
+  while (end > start && /\s/.test(text[end - 1] ?? '')) end--
+  if (end === start) return undefined
+  return { start, end, text: text.slice(start, end) }
+}

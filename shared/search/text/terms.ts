@@ -1,0 +1,62 @@
+import { stemmer } from 'stemmer'
+
+/*
+ * What a text is about, in terms: words without endings, so that `retries` is found by `retry`. Words that every text has are
+ * left out.
+ */
+
+const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_]*(?:['’.-][\p{L}\p{N}]+)*/gu
+const CHARS_MAX = 64
+
+const STOP = new Set(
+  `a about above after again against all also although am among an and any are aren't as at be became because been before being
+  below between both but by can can't cannot could couldn't did didn't do does doesn't doing don't done down during each either
+  else ever every few for from further get gets give gives given go goes got had has hasn't have haven't having he her here hers
+  him his how however i if in instead into is isn't it it's its itself just know let like made make makes many may me might more
+  most much must my need needs neither no nor not of off often on once one only or other others our out over own per please
+  rather say says shall she should since so some such take takes tell than that that's the their them then there these they this
+  those though through to too under until up upon us use used uses using very via was wasn't way we were what what's when where
+  whether which while who whom whose why will with within without won't would yes yet you your explain describe detail details
+  happen happens mean means work works thing things`
+    .split(/\s+/)
+    .filter((word) => word !== ''),
+)
+
+/** A word of a text and the term it counts as. */
+export interface Term {
+  readonly word: string
+  readonly term: string
+}
+
+/** The words of a text that say what it is about, in order, with repetitions. */
+export function* termsOf(text: string): Generator<Term> {
+  for (const [found] of text.matchAll(WORD)) {
+    for (const word of partsOf(found)) {
+      const term = termOf(word)
+      if (term !== undefined) yield { word, term }
+    }
+  }
+}
+
+/** The term of a word; undefined when it says nothing. */
+export function termOf(word: string): string | undefined {
+  const lower = word.toLowerCase().replaceAll('’', "'")
+  if (STOP.has(lower)) return undefined
+  const bare = lower.replace(/'s$|'/g, '').slice(0, CHARS_MAX)
+  if (bare === '' || (bare.length === 1 && !/\p{N}|[^\x20-\x7e]/u.test(bare))) return undefined
+  return /^[a-z]+$/.test(bare) ? stemmer(bare) : bare
+}
+
+/** Terms of a text, each once. */
+export function termSet(text: string): Set<string> {
+  const terms = new Set<string>()
+  for (const { term } of termsOf(text)) terms.add(term)
+  return terms
+}
+
+/** A compound counts as its parts too, unless it is a number: `JOB_LEASE_MS` is found by lease, `1.5` is no 1 and no 5. */
+function partsOf(found: string): string[] {
+  if (/^[\p{N}.]+$/u.test(found)) return [found]
+  const parts = found.split(/[_.-]+/).filter((part) => part !== '')
+  return parts.length > 1 ? parts : [found]
+}

@@ -1,0 +1,125 @@
+import { crc32 } from 'node:zlib'
+import { afterAll, describe, expect, test } from 'vitest'
+import { DocumentReader } from '#shared/search/documents/documents.ts'
+import type { DocumentType } from '#shared/search/documents/message.ts'
+
+const reader = new DocumentReader()
+afterAll(() => reader.close())
+const { signal } = new AbortController()
+const read = (type: DocumentType, bytes: Uint8Array | string, by = reader) =>
+  by.read({ type, bytes: Buffer.from(bytes), charsMax: 10_000 }, signal)
+
+describe('the reader of documents', () => {
+  test('gives the article of a page, and all of a page that has none', async () => {
+    const article = `<p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p>`
+    const page = `<html><head><title>Harbour</title></head><body><nav>Home About</nav><main>${article}<table><tr><td>Depth</td>
+      <td>9 m</td></tr></table></main><footer>Imprint</footer></body></html>`
+    const { title, text } = await read('html', page)
+    expect(title).toBe('Harbour')
+    expect(text).toContain('Depth | 9 m')
+    expect(text).not.toContain('Home About')
+    expect((await read('html', '<p>Short.</p>')).text).toBe('Short.')
+  })
+
+  test('gives the text of a PDF', async () => {
+    const { text } = await read('pdf', pdfOf('The tide turns at noon.'))
+    expect(text).toBe('The tide turns at noon.')
+  })
+
+  test('gives the headings, lists and text of a Word file', async () => {
+    const { blocks, text, title } = await read('docx', docxOf(['Heading1', 'Tides'], [undefined, 'They turn at noon.']))
+    expect(title).toBe('Tides')
+    expect(blocks.map(({ type, start, end }) => [type, text.slice(start, end)])).toEqual([
+      ['heading', 'Tides'],
+      ['text', 'They turn at noon.'],
+    ])
+  })
+
+  test.each<[DocumentType, string]>([
+    ['pdf', 'no PDF'],
+    ['docx', 'no archive'],
+    ['text', 'a\0b'],
+  ])('refuses what is no %s', async (type, content) => {
+    await expect(read(type, content)).rejects.toMatchObject({ code: 'unsupported_media_type' })
+  })
+
+  test('gives up pages that nest without end or take too long, and reads the next one', async () => {
+    const hasty = new DocumentReader({ documentMs: 1_000 })
+    for (const page of ['<div>'.repeat(100_000), '<p><b>a</b></p>'.repeat(200_000)])
+      await expect(read('html', page, hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
+    await hasty.close()
+    expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
+  })
+
+  test('leaves a document when its caller does', async () => {
+    const leaving = AbortSignal.abort(new Error('left'))
+    const input = { type: 'text', bytes: Buffer.from('a'), charsMax: 10 } as const
+    await expect(reader.read(input, leaving)).rejects.toThrow('left')
+    expect((await read('text', 'b')).text).toBe('b')
+  })
+})
+
+function pdfOf(line: string): string {
+  const content = `BT /F1 12 Tf 72 720 Td (${line}) Tj ET`
+  const objects = [
+    '<< /Type /Catalog /Pages 2 0 R >>',
+    '<< /Type /Pages /Kids [3 0 R] /Count 1 >>',
+    '<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 612 792] >>',
+    `<< /Length ${content.length} >>\nstream\n${content}\nendstream`,
+    '<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>',
+  ]
+  let pdf = '%PDF-1.4\n'
+  const offsets = objects.map((object, at) => {
+    const offset = pdf.length
+    pdf += `${at + 1} 0 obj\n${object}\nendobj\n`
+    return offset
+  })
+  const table = offsets.map((offset) => `${String(offset).padStart(10, '0')} 00000 n \n`).join('')
+  const xref = `xref\n0 6\n0000000000 65535 f \n${table}`
+  return `${pdf}${xref}trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n${pdf.length}\n%%EOF`
+}
+
+/** The three files without which a Word document is none, in an archive that packs nothing. */
+function docxOf(...paragraphs: [style: string | undefined, text: string][]): Buffer {
+  const body = paragraphs.map(([style, text]) => {
+    const named = style ? `<w:pPr><w:pStyle w:val="${style}"/></w:pPr>` : ''
+    return `<w:p>${named}<w:r><w:t>${text}</w:t></w:r></w:p>`
+  })
+  const main = 'http://schemas.openxmlformats.org/wordprocessingml/2006/main'
+  const office = 'http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument'
+  const types = 'application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml'
+  return zipOf({
+    '[Content_Types].xml': `<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/word/document.xml" ContentType="${types}"/></Types>`,
+    '_rels/.rels': `<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="r" Type="${office}" Target="word/document.xml"/></Relationships>`,
+    'word/document.xml': `<w:document xmlns:w="${main}"><w:body>${body.join('')}</w:body></w:document>`,
+  })
+}
+
+function zipOf(files: Record<string, string>): Buffer {
+  const parts: Buffer[] = []
+  const directory: Buffer[] = []
+  let offset = 0
+  for (const [path, content] of Object.entries(files)) {
+    const name = Buffer.from(path)
+    const data = Buffer.from(content)
+    const sizes = Buffer.alloc(26)
+    sizes.writeUInt16LE(20, 0)
+    sizes.writeUInt32LE(crc32(data), 10)
+    sizes.writeUInt32LE(data.length, 14)
+    sizes.writeUInt32LE(data.length, 18)
+    sizes.writeUInt16LE(name.length, 22)
+    const place = Buffer.alloc(16)
+    place.writeUInt32LE(offset, 12)
+    directory.push(Buffer.from('PK\x01\x02\x14\0', 'latin1'), sizes, place.subarray(2), name)
+    parts.push(Buffer.from('PK\x03\x04', 'latin1'), sizes, name, data)
+    offset += 4 + sizes.length + name.length + data.length
+  }
+  const central = Buffer.concat(directory)
+  const end = Buffer.alloc(18)
+  const count = Object.keys(files).length
+  end.writeUInt16LE(count, 4)
+  end.writeUInt16LE(count, 6)
+  end.writeUInt32LE(central.length, 8)
+  end.writeUInt32LE(offset, 12)
+  return Buffer.concat([...parts, central, Buffer.from('PK\x05\x06', 'latin1'), end])
+}

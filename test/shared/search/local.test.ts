@@ -1,0 +1,166 @@
+import { mkdir, mkdtemp, rm, symlink, utimes, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts'
+import { SNAPSHOT_CHARS_MAX } from '#shared/search/search.ts'
+import { until } from '../../support/stack.ts'
+
+const ALL = { allow: [], deny: [] }
+const signal = new AbortController().signal
+const options = { limit: 5, domains: ALL, signal }
+
+let root: string
+let corpus: LocalCorpus
+const problems: string[] = []
+
+const put = async (path: string, content: string | Uint8Array) => {
+  await mkdir(join(root, 'docs', path, '..'), { recursive: true })
+  await writeFile(join(root, 'docs', path), content)
+}
+const open = (lookMs = 3_600_000) => {
+  corpus = openLocalCorpus({
+    corpus: { directory: join(root, 'docs'), paths: ['.'] },
+    directory: join(root, 'data'),
+    onProblem: (problem) => problems.push(problem),
+    lookMs,
+  })
+}
+const urls = async (text: string) => (await corpus.search(text, options)).map(({ url }) => url)
+
+beforeEach(async () => {
+  problems.length = 0
+  root = await mkdtemp(join(tmpdir(), 'sluice-corpus-'))
+  await put('leases.md', '# Leases\n\nA worker renews its lease three times. A lease that is over frees the job.')
+  await put('sub/two words.txt', 'Webhooks are signed with a secret.\n\nThey are tried again for a day.')
+  await put(
+    'page.html',
+    '<title>Pages</title><script>alert(1)</script><article><h1>Robots</h1><p>Robots are obeyed.</p></article>',
+  )
+})
+afterEach(async () => {
+  await corpus.close()
+  await rm(root, { recursive: true })
+})
+
+describe('the local corpus', () => {
+  test('finds documents by any form of a word, best first, under the name of their file', async () => {
+    open()
+    const [hit] = await corpus.search('renewing leases', options)
+    expect(hit).toMatchObject({
+      url: 'leases.md',
+      title: 'Leases',
+      snippet: expect.stringContaining('renews its lease'),
+    })
+    expect(await urls('how are webhooks signed?')).toEqual(['sub/two%20words.txt'])
+    expect(await urls('robot')).toEqual(['page.html'])
+    expect(await urls('nothing has this zyzzyva')).toEqual([])
+  })
+
+  test('reads what it has found, as text in blocks, without scripts', async () => {
+    open()
+    const [hit] = await corpus.search('robots obeyed', options)
+    const snapshot = await corpus.read(hit as never, ALL, signal)
+    expect(snapshot.text).toContain('Robots are obeyed.')
+    expect(snapshot.text).not.toContain('alert')
+    expect(snapshot.blocks.map(({ start, end }) => snapshot.text.slice(start, end)).join('\n\n')).toBe(snapshot.text)
+  })
+
+  test('takes operators and quotes of its full-text search for words', async () => {
+    open()
+    for (const text of ['"lease" OR NOT', 'lease*', 'NEAR(lease job)', 'title:lease', '- "', '(((', 'lease AND AND'])
+      expect(Array.isArray(await corpus.search(text, options))).toBe(true)
+  })
+
+  test('sees files that come, change and go, and keeps what was found readable', async () => {
+    open()
+    const [before] = await corpus.search('lease', options)
+    await put('leases.md', '# Leases\n\nTokens replaced them everywhere.')
+    await put('new.md', '# New\n\nThe aardvark arrives.')
+    await rm(join(root, 'docs/page.html'))
+    await corpus.refresh()
+    expect(await urls('lease worker')).toEqual(['leases.md'])
+    expect((await corpus.search('tokens', options))[0]?.sha256).not.toBe(before?.sha256)
+    expect(await urls('aardvark')).toEqual(['new.md'])
+    expect(await urls('robots')).toEqual([])
+    expect((await corpus.read(before as never, ALL, signal)).text).toContain('renews its lease three times')
+  })
+
+  test('is told of changes by the system, or looks for itself', async () => {
+    open(50)
+    expect(await urls('aardvark')).toEqual([])
+    await put('sub/new.md', 'The aardvark arrives.')
+    await until(async () => (await urls('aardvark')).length === 1, { withinMs: 20_000 })
+  })
+
+  test('takes its index up again, and makes a broken one anew', async () => {
+    open()
+    await corpus.refresh()
+    await corpus.close()
+    open()
+    expect(await urls('lease')).toEqual(['leases.md'])
+    await corpus.close()
+    await writeFile(join(root, 'data/corpus.db'), 'this is no database')
+    open()
+    expect(await urls('lease')).toEqual(['leases.md'])
+  })
+
+  test('leaves out what it cannot read, and says why', async () => {
+    await put('binary.txt', Uint8Array.from([1, 0, 2, 0]))
+    await put('broken.pdf', 'this is no PDF')
+    await put('broken.docx', 'this is no archive')
+    await put('program.exe', 'lease lease lease')
+    await put('.hidden.md', 'lease lease lease')
+    await writeFile(join(root, 'secret.md'), 'lease lease lease')
+    await symlink(join(root, 'secret.md'), join(root, 'docs/link.md'))
+    open()
+    expect(await urls('lease')).toEqual(['leases.md'])
+    expect(corpus.problems().map((problem) => problem.split(':')[0])).toEqual([
+      'binary.txt',
+      'broken.docx',
+      'broken.pdf',
+    ])
+    expect(problems).toHaveLength(3)
+    const sameTime = new Date(1_700_000_000_000)
+    await utimes(join(root, 'docs/binary.txt'), sameTime, sameTime)
+    await corpus.refresh()
+    expect(problems).toHaveLength(4)
+  })
+
+  test('parts a document that is longer than a source may be', async () => {
+    const paragraph = `${'The zebra walks on and on. '.repeat(100)}\n\n`
+    await put('long.md', `# Long\n\n${paragraph.repeat(40)}\n\nThe okapi ends it.`)
+    open()
+    const [hit] = await corpus.search('okapi', options)
+    expect(hit).toMatchObject({ url: 'long.md#part-3', title: 'Long (part 3)' })
+    expect((await corpus.read(hit as never, ALL, signal)).text.length).toBeLessThanOrEqual(SNAPSHOT_CHARS_MAX)
+  })
+
+  test('says that a folder cannot be read, and never that it holds nothing', async () => {
+    await rm(join(root, 'docs'), { recursive: true })
+    open()
+    await expect(corpus.search('lease', options)).rejects.toMatchObject({ code: 'upstream_error' })
+  })
+
+  test('is not asked where its host is not allowed', async () => {
+    open()
+    const domains = { allow: ['example.com'], deny: [] }
+    expect(await corpus.search('lease', { ...options, domains })).toEqual([])
+    await expect(corpus.read({ url: 'leases.md', title: '', snippet: '' }, domains, signal)).rejects.toMatchObject({
+      code: 'permission_denied',
+    })
+  })
+
+  test('gives no file outside of it, whatever is asked for', async () => {
+    open()
+    for (const url of ['../secret.md', '/etc/passwd', 'file:///etc/passwd', 'leases.md/../../secret.md'])
+      await expect(corpus.read({ url, title: '', snippet: '' }, ALL, signal)).rejects.toMatchObject({
+        code: 'not_found',
+      })
+  })
+
+  test('says how many passages hold a word', async () => {
+    open()
+    expect(await corpus.weigh(['leases', 'webhook', 'zyzzyva'])).toEqual({ passages: 3, holding: [1, 1, 0] })
+  })
+})

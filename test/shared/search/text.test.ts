@@ -1,0 +1,162 @@
+import { describe, expect, test } from 'vitest'
+import { decodeText } from '#shared/search/documents/charset.ts'
+import type { BlockType } from '#shared/search/search.ts'
+import { isHostAllowed } from '#shared/search/search.ts'
+import { TextBuilder } from '#shared/search/text/builder.ts'
+import { readMarkdown } from '#shared/search/text/markdown.ts'
+import { passagesOf } from '#shared/search/text/passages.ts'
+import { readPlain } from '#shared/search/text/plain.ts'
+import { sentencesOf } from '#shared/search/text/sentences.ts'
+import { termSet } from '#shared/search/text/terms.ts'
+
+describe('Markdown', () => {
+  test('reads as people see it, in blocks that say what they are', () => {
+    const source = `---
+title: x
+---
+# Jobs and *leases*
+
+A **202** is kept, see [jobs](jobs.md#kept) and ![a picture](x.png).
+It goes on.
+
+- first \`item\`
+- second_item &amp; more
+
+| setting | default |
+| --- | --- |
+| \`JOB_LEASE_MS\` | 9000 |
+
+Under
+-----
+
+\`\`\`sh
+npm start
+\`\`\`
+<!-- nobody sees this -->
+> quoted <b>text</b>
+`
+    expect(markdown(source)).toEqual([
+      ['heading', 'Jobs and leases'],
+      ['text', 'A 202 is kept, see jobs and a picture. It goes on.'],
+      ['item', 'first item'],
+      ['item', 'second_item & more'],
+      ['code', 'setting | default'],
+      ['row', 'JOB_LEASE_MS | 9000'],
+      ['heading', 'Under'],
+      ['code', 'npm start'],
+      ['text', 'quoted text'],
+    ])
+  })
+
+  test('takes no longer for markup that never ends', () => {
+    const hostile = [
+      '['.repeat(50_000),
+      '*'.repeat(50_000),
+      '<'.repeat(50_000),
+      '`'.repeat(50_000),
+      '<!--'.repeat(20_000),
+    ]
+    for (const source of hostile) expect(markdown(source).length).toBeLessThan(10)
+  })
+
+  test('loses marks that nobody sees and that turn text around', () => {
+    expect(markdown('safe\u202e text\u200b here')).toEqual([['text', 'safe text here']])
+  })
+
+  test('ends at its bound', () => {
+    const builder = new TextBuilder(100)
+    readMarkdown('word '.repeat(1_000), builder)
+    expect(builder.build().text).toHaveLength(100)
+  })
+})
+
+describe('sentences', () => {
+  test.each([
+    ['It is kept. It ends.', ['It is kept.', 'It ends.']],
+    ['Use a key, e.g. Bearer. Then call.', ['Use a key, e.g. Bearer.', 'Then call.']],
+    ['Dr. Smith met J. Doe. They spoke.', ['Dr. Smith met J. Doe.', 'They spoke.']],
+    ['It takes 1.5 s. Version 2.0 is out.', ['It takes 1.5 s.', 'Version 2.0 is out.']],
+    ['Edit models.yaml and go. Done!', ['Edit models.yaml and go.', 'Done!']],
+    ['Is it? Yes.', ['Is it?', 'Yes.']],
+  ])('parts %j', (text, expected) => {
+    const sentences = sentencesOf({ text }, { type: 'text', start: 0, end: text.length })
+    expect(sentences.map((sentence) => sentence.text)).toEqual(expected)
+    expect(sentences.every(({ start, end, text: own }) => text.slice(start, end) === own)).toBe(true)
+  })
+
+  test('are none in headings and code', () => {
+    for (const type of ['heading', 'code'] as const)
+      expect(sentencesOf({ text: 'It is.' }, { type, start: 0, end: 6 })).toEqual([])
+  })
+})
+
+test('passages end at headings and before they are long, and leave no sentence out', () => {
+  const builder = new TextBuilder(100_000)
+  readMarkdown(`# A\n\n${'One sentence here. '.repeat(100)}\n\n# B\n\nAnother one.`, builder)
+  const passages = [...passagesOf(builder.build())]
+  expect(passages.flatMap(({ sentences }) => sentences)).toHaveLength(101)
+  expect(passages.at(-1)).toMatchObject({ heading: 'B', sentences: [{ text: 'Another one.' }] })
+  expect(Math.max(...passages.map(({ start, end }) => end - start))).toBeLessThanOrEqual(700)
+})
+
+test('terms are words without endings, and parts of compounds', () => {
+  expect(termSet('How are retries retried?')).toEqual(new Set(['retri']))
+  expect(termSet("JOB_LEASE_MS at 1.5, the worker's")).toEqual(new Set(['job', 'leas', 'ms', '1.5', 'worker']))
+  expect(termSet('what is the')).toEqual(new Set())
+  expect(termSet('Größe 数据')).toEqual(new Set(['größe', '数据']))
+})
+
+test('plain text has paragraphs, and lists of lines', () => {
+  const builder = new TextBuilder(1_000)
+  readPlain('One\nparagraph.\n\n- a\n- b\n', builder)
+  const { text, blocks } = builder.build()
+  expect(blocks.map(({ type, start, end }) => [type, text.slice(start, end)])).toEqual([
+    ['text', 'One paragraph.'],
+    ['item', 'a'],
+    ['item', 'b'],
+  ])
+})
+
+describe('bytes', () => {
+  const bytes = (...all: number[]) => Uint8Array.from(all)
+
+  test.each([
+    ['UTF-8', bytes(0xc3, 0xa9), undefined, 'é'],
+    ['what is no UTF-8', bytes(0xe9, 0x20), undefined, 'é '],
+    ['what HTTP says', bytes(0x83, 0x65), 'shift_jis', 'テ'],
+    ['a byte order mark', bytes(0xff, 0xfe, 0x41, 0x00), 'utf-8', 'A'],
+    ['an encoding that nobody knows', bytes(0xc3, 0xa9), 'x-none', 'é'],
+  ])('are read by %s', (_, input, charset, text) => {
+    expect(decodeText(input, charset)).toBe(text)
+  })
+
+  test('are read as the page itself says', () => {
+    const page = Buffer.concat([Buffer.from('<meta charset="windows-1251">'), Buffer.from([0xcf])])
+    expect(decodeText(page)).toContain('П')
+  })
+
+  test('that are binary are refused', () => {
+    expect(() => decodeText(bytes(0x7f, 0x45, 0, 0))).toThrow('binary')
+  })
+})
+
+test('a host is allowed with its subdomains, unless it is denied', () => {
+  const rules = { allow: ['example.com', '*.org'], deny: ['bad.example.com'] }
+  const allowed = [
+    'example.com',
+    'docs.EXAMPLE.com.',
+    'x.org',
+    'bad.example.com',
+    'a.bad.example.com',
+    'notexample.com',
+  ]
+  expect(allowed.map((host) => isHostAllowed(host, rules))).toEqual([true, true, true, false, false, false])
+  expect(isHostAllowed('any', { allow: [], deny: [] })).toBe(true)
+})
+
+function markdown(source: string): [BlockType, string][] {
+  const builder = new TextBuilder(100_000)
+  readMarkdown(source, builder)
+  const { text, blocks } = builder.build()
+  return blocks.map(({ type, start, end }) => [type, text.slice(start, end)])
+}
