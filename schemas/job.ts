@@ -8,6 +8,7 @@ export const POOLS = {
   embeddings: 'make embeddings',
   transcription: 'transcribe audio',
   code: 'run Python in a sandbox',
+  research: 'research questions',
 } as const
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */

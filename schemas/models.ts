@@ -48,6 +48,13 @@ export const EngineConfig = z.discriminatedUnion('type', [
     model: z.enum(['all-minilm-l6-v2', 'whisper-tiny.en']),
     concurrency: z.int().min(1).default(2).describe('Most requests at once from one worker'),
   }),
+  z.strictObject({
+    type: z.literal('research').describe('The research loop (docs/deep-research.md)'),
+    writer: z
+      .string()
+      .optional()
+      .describe('Id of the model that plans and writes, as child jobs; absent: reports are sentences of the sources'),
+  }),
   z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
@@ -59,13 +66,14 @@ const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
   transcription: ['openai', 'whisper-tiny.en'],
+  research: ['research'],
 }
 
 /** One model of the catalogue. */
 export const ModelConfig = z
   .strictObject({
     id: z.string().min(1),
-    pool: PoolName.default('inference').describe('What it does: generate text, embed, or transcribe'),
+    pool: PoolName.default('inference').describe('What it does: generate text, embed, transcribe, or research'),
     engine: EngineConfig,
     owned_by: z.string().default('sluice'),
     created: z

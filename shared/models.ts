@@ -23,6 +23,10 @@ export class ModelCatalogue {
       for (const id of model.fallbacks) {
         if (!this.#byName.has(id)) problems.push(`models: ${model.id} falls back to ${id}, which does not exist`)
       }
+      const writer = model.engine.type === 'research' ? model.engine.writer : undefined
+      if (writer !== undefined && this.#byName.get(writer)?.pool !== 'inference') {
+        problems.push(`models: ${model.id} lets ${writer} write, which is no model that generates text`)
+      }
     }
     if (problems.length > 0) throw new ConfigError(problems)
   }

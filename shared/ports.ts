@@ -203,6 +203,7 @@ function openEngine(model: ModelConfig, config: Config): ChatEngine {
     case 'echo':
       return openEchoEngine(model)
     case 'local':
+    case 'research':
       throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`)
   }
 }

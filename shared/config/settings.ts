@@ -86,6 +86,11 @@ export const Settings = z.object({
     .default(RUN_SECONDS_MAX)
     .describe('Longest timeout a run of code may ask for'),
   CODE_RUNS_PER_USER: Count.default(0).describe('Runs of code per minute and x-service-userid of a key; 0: no limit'),
+  RESEARCH_SLOTS: whole(1, 1_000).default(16).describe('Questions one research worker works on at once'),
+  RESEARCH_CORPUS: z
+    .string()
+    .optional()
+    .describe('Folder of documents that research reads; default: the documents of this project'),
   SANDBOX: z
     .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
     .default('auto')

@@ -5,9 +5,10 @@ import type { Kind } from './kind.ts'
 /** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
 
-/** A question researched in sources, with a report that cites them. Its pool is named where its workers are. */
-export const research: Omit<Kind<ResearchRequest, ResearchEvent>, 'pool'> = {
+/** A question researched in sources, with a report that cites them. */
+export const research: Kind<ResearchRequest, ResearchEvent> = {
   name: 'research',
+  pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
   // Progress is said again with the same numbers, which a stream says once.

@@ -5,7 +5,7 @@ import { follow } from './follow.ts'
 
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
-/** What a request may ask for (docs/research.md, Ask). */
+/** What a request may ask for (docs/deep-research.md, Ask). */
 const SOURCES_MAX = 50
 
 /** `sluice research` */

@@ -80,6 +80,7 @@ const CAPABILITIES: Readonly<Record<ModelPool, (model: ModelConfig) => string[]>
     ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
   ],
   embeddings: () => ['embeddings'],
+  research: () => ['deep_research'],
   transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
 }
 

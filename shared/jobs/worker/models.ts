@@ -34,6 +34,7 @@ function callsAtOnce(engine: EngineConfig): number {
     case 'local':
       return engine.concurrency
     case 'echo':
+    case 'research':
       return Number.POSITIVE_INFINITY
   }
 }
