@@ -1,4 +1,4 @@
-import { relative } from 'node:path'
+import { join, relative } from 'node:path'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Blobs } from './blobs/blobs.ts'
@@ -38,6 +38,9 @@ import type { Service } from './process/lifecycle.ts'
 import { openWhenThere } from './process/when-there.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
+import { corpusOf } from './search/local/files.ts'
+import { openLocalCorpus } from './search/local/local.ts'
+import type { SearchBackend } from './search/search.ts'
 import type { StoreView } from './store/store.ts'
 
 /** Everything a service works with, adapters chosen. */
@@ -63,6 +66,8 @@ export interface Ports {
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
   /** Opens what decodes audio and tells speakers apart. The caller closes it. */
   openAudioTools(): AudioTools
+  /** Opens the places where research looks for sources, at least one. The caller closes them. */
+  openSearch(): SearchBackend[]
   /** The local model server of this process, which starts with its first call. */
   readonly localServer: LocalServer
   /** Where this process runs code. */
@@ -121,7 +126,9 @@ export async function openPorts(
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, config.weightsDir, localServer, sandbox)
-  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer, sandbox }
+  const corpus = { corpus: corpusOf(config.researchCorpus), directory: join(config.dataDir, 'corpus') }
+  const openSearch = () => [openLocalCorpus(corpus)]
+  const engines = { openSearch, openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer, sandbox }
   const adapters = { broker, blobs, store, openKeys, models, contentFilter, ...engines, prepareModels }
   return { config, log, metrics, version, ...adapters, onFatal }
 }
