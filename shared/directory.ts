@@ -3,7 +3,7 @@
  * which everybody who can open them can hold.
  */
 import { chmodSync, chownSync, closeSync, fsyncSync, mkdirSync, openSync, rmSync, statSync, writeSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { ConfigError } from './config/config.ts'
 import { newId } from './id.ts'
 
@@ -103,4 +103,22 @@ function writeProbe(path: string): void {
 function codeOf(error: unknown): string | undefined {
   const { code } = (error ?? {}) as { code?: unknown }
   return typeof code === 'string' ? code : undefined
+}
+
+/** Where a process keeps its data. */
+interface DataDirectories {
+  readonly dataDir: string
+  readonly blobDir: string
+}
+
+/**
+ * Refuses to start where data cannot be written. A role of its own without blobs in DATA_DIR may do without it; then who writes
+ * there finds out.
+ *
+ * @throws ConfigError
+ */
+export function requireDirectories({ dataDir, blobDir }: DataDirectories, isWhole: boolean): void {
+  const isInside = !relative(dataDir, blobDir).startsWith('..')
+  if (isWhole || isInside) requireWritable('DATA_DIR', dataDir)
+  if (!isInside) requireWritable('BLOB_DIR', blobDir)
 }

@@ -1,4 +1,4 @@
-import { join, relative } from 'node:path'
+import { join } from 'node:path'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Blobs } from './blobs/blobs.ts'
@@ -9,7 +9,7 @@ import { openMemoryBroker } from './broker/memory.ts'
 import { type Config, ConfigError } from './config/config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
-import { requireWritable } from './directory.ts'
+import { requireDirectories } from './directory.ts'
 import { openAnthropicEngine } from './engines/anthropic/anthropic.ts'
 import type { AudioTools } from './engines/audio-tools.ts'
 import type { ChatEngine } from './engines/chat.ts'
@@ -116,7 +116,8 @@ export async function openPorts(
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
-  const localServer = openLocalServer(config, log)
+  const { weightsDir, audioSecondsMax } = config
+  const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
   const openEmbeddingEngine = (model: ModelConfig) =>
     model.engine.type === 'local' ? openLocalEmbeddings(model, connect) : openOpenAiEmbeddings(model, config.env)
@@ -125,19 +126,12 @@ export async function openPorts(
   const openAudioTools = () => new LocalAudioTools(connect, config.transcriptionSlots)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
-  const prepareModels = openPreparation(models, config.weightsDir, localServer, sandbox)
+  const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const corpus = { corpus: corpusOf(config.researchCorpus), directory: join(config.dataDir, 'corpus') }
   const openSearch = () => [openLocalCorpus(corpus)]
-  const engines = { openSearch, openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer, sandbox }
-  const adapters = { broker, blobs, store, openKeys, models, contentFilter, ...engines, prepareModels }
-  return { config, log, metrics, version, ...adapters, onFatal }
-}
-
-/** A role of its own without blobs in DATA_DIR may do without it; then who writes there finds out. */
-function requireDirectories({ dataDir, blobDir }: Config, isWhole: boolean): void {
-  const isInside = !relative(dataDir, blobDir).startsWith('..')
-  if (isWhole || isInside) requireWritable('DATA_DIR', dataDir)
-  if (!isInside) requireWritable('BLOB_DIR', blobDir)
+  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
+  const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
+  return { config, log, metrics, version, ...opened, ...engines, onFatal }
 }
 
 /** The ports as what closes last of all services. */
@@ -193,10 +187,6 @@ async function prepareAll(
   // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
-}
-
-function openLocalServer({ weightsDir, audioSecondsMax }: Config, log: Log): LocalServer {
-  return new LocalServer({ directory: weightsDir, audioSecondsMax, log })
 }
 
 function openEngine(model: ModelConfig, config: Config): ChatEngine {
