@@ -7,102 +7,75 @@ type ReadValue = () => Promise<number | undefined> | number | undefined
 /** The metrics of one process, for Prometheus. Names end in their unit. */
 export class Metrics {
   readonly registry = new Registry()
+  readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
 
-  readonly requests = new Counter({
-    name: 'sluice_http_requests_total',
-    help: 'HTTP requests by route, status and model',
-    labelNames: ['route', 'status', 'model'] as const,
-    registers: [this.registry],
-  })
-  readonly requestSeconds = new Histogram({
-    name: 'sluice_http_request_duration_seconds',
-    help: 'From the request head to the last byte of the response',
-    labelNames: ['route', 'model'] as const,
-    buckets: SECONDS,
-    registers: [this.registry],
-  })
-  readonly queueSeconds = new Histogram({
-    name: 'sluice_job_queue_seconds',
-    help: 'From acceptance to the first started, per job',
-    labelNames: ['pool'] as const,
-    buckets: SECONDS,
-    registers: [this.registry],
-  })
-  readonly firstOutputSeconds = new Histogram({
-    name: 'sluice_job_first_output_seconds',
-    help: 'From acceptance to the first output (time to first token), per job',
-    labelNames: ['pool', 'model'] as const,
-    buckets: SECONDS,
-    registers: [this.registry],
-  })
-  readonly jobs = new Counter({
-    name: 'sluice_jobs_total',
-    help: 'Jobs by how they ended, as their arbiter decided',
-    labelNames: ['pool', 'end', 'code'] as const,
-    registers: [this.registry],
-  })
-  readonly retries = new Counter({
-    name: 'sluice_job_retries_total',
-    help: 'Further attempts, by why',
-    labelNames: ['pool', 'reason'] as const,
-    registers: [this.registry],
-  })
-  readonly attempts = new Counter({
-    name: 'sluice_attempts_total',
-    help: 'Attempts this worker ran, by how they ended',
-    labelNames: ['pool', 'end'] as const,
-    registers: [this.registry],
-  })
-  readonly attemptSeconds = new Histogram({
-    name: 'sluice_attempt_duration_seconds',
-    help: 'Run time of attempts on this worker',
-    labelNames: ['pool', 'model'] as const,
-    buckets: SECONDS,
-    registers: [this.registry],
-  })
-  readonly tokens = new Counter({
-    name: 'sluice_tokens_total',
-    help: 'Tokens by model and direction (input, output)',
-    labelNames: ['model', 'direction'] as const,
-    registers: [this.registry],
-  })
-  readonly sandboxRuns = new Counter({
-    name: 'sluice_sandbox_runs_total',
-    help: 'Runs of code by how they ended (ok, error, violations, timeout, killed, cancelled, failed)',
-    labelNames: ['sandbox', 'end'] as const,
-    registers: [this.registry],
-  })
-  readonly sandboxSeconds = new Histogram({
-    name: 'sluice_sandbox_run_duration_seconds',
-    help: 'Run time of code in the sandbox, without the queue',
-    labelNames: ['sandbox'] as const,
-    buckets: SECONDS,
-    registers: [this.registry],
-  })
-  readonly reaped = new Counter({
-    name: 'sluice_jobs_reaped_total',
-    help: 'Durable jobs taken from lost or silent workers, by what became of them',
-    labelNames: ['pool', 'end'] as const,
-    registers: [this.registry],
-  })
-  readonly republished = new Counter({
-    name: 'sluice_jobs_republished_total',
-    help: 'Queued jobs published again because the broker seemed to have lost them',
-    labelNames: ['pool'] as const,
-    registers: [this.registry],
-  })
-  readonly expired = new Counter({
-    name: 'sluice_jobs_expired_total',
-    help: 'Durable jobs that waited past their time',
-    labelNames: ['pool'] as const,
-    registers: [this.registry],
-  })
-  readonly webhooks = new Counter({
-    name: 'sluice_webhooks_total',
-    help: 'Tries to deliver webhook messages, by how they ended (delivered, retried, failed)',
-    labelNames: ['end'] as const,
-    registers: [this.registry],
-  })
+  readonly requests = this.#counter(
+    'sluice_http_requests_total',
+    ['route', 'status', 'model'],
+    'HTTP requests by route, status and model',
+  )
+  readonly requestSeconds = this.#histogram(
+    'sluice_http_request_duration_seconds',
+    ['route', 'model'],
+    'From the request head to the last byte of the response',
+  )
+  readonly queueSeconds = this.#histogram(
+    'sluice_job_queue_seconds',
+    ['pool'],
+    'From acceptance to the first started, per job',
+  )
+  readonly firstOutputSeconds = this.#histogram(
+    'sluice_job_first_output_seconds',
+    ['pool', 'model'],
+    'From acceptance to the first output (time to first token), per job',
+  )
+  readonly jobs = this.#counter(
+    'sluice_jobs_total',
+    ['pool', 'end', 'code'],
+    'Jobs by how they ended, as their arbiter decided',
+  )
+  readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Further attempts, by why')
+  readonly attempts = this.#counter(
+    'sluice_attempts_total',
+    ['pool', 'end'],
+    'Attempts this worker ran, by how they ended',
+  )
+  readonly attemptSeconds = this.#histogram(
+    'sluice_attempt_duration_seconds',
+    ['pool', 'model'],
+    'Run time of attempts on this worker',
+  )
+  readonly tokens = this.#counter(
+    'sluice_tokens_total',
+    ['model', 'direction'],
+    'Tokens by model and direction (input, output)',
+  )
+  readonly sandboxRuns = this.#counter(
+    'sluice_sandbox_runs_total',
+    ['sandbox', 'end'],
+    'Runs of code by how they ended (ok, error, violations, timeout, killed, cancelled, failed)',
+  )
+  readonly sandboxSeconds = this.#histogram(
+    'sluice_sandbox_run_duration_seconds',
+    ['sandbox'],
+    'Run time of code in the sandbox, without the queue',
+  )
+  readonly reaped = this.#counter(
+    'sluice_jobs_reaped_total',
+    ['pool', 'end'],
+    'Durable jobs taken from lost or silent workers, by what became of them',
+  )
+  readonly republished = this.#counter(
+    'sluice_jobs_republished_total',
+    ['pool'],
+    'Queued jobs published again because the broker seemed to have lost them',
+  )
+  readonly expired = this.#counter('sluice_jobs_expired_total', ['pool'], 'Durable jobs that waited past their time')
+  readonly webhooks = this.#counter(
+    'sluice_webhooks_total',
+    ['end'],
+    'Tries to deliver webhook messages, by how they ended (delivered, retried, failed)',
+  )
 
   constructor() {
     collectDefaultMetrics({ register: this.registry })
@@ -131,5 +104,11 @@ export class Metrics {
     })
   }
 
-  readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
+  #counter<Label extends string>(name: string, labelNames: readonly Label[], help: string): Counter<Label> {
+    return new Counter({ name, help, labelNames, registers: [this.registry] })
+  }
+
+  #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): Histogram<Label> {
+    return new Histogram({ name, help, labelNames, buckets: SECONDS, registers: [this.registry] })
+  }
 }

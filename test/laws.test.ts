@@ -41,7 +41,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'engines/anthropic/anthropic.ts',
     'engines/llama/llama.ts',
     'engines/echo/echo.ts',
-    'engines/local/embeddings.ts',
+    'engines/local/local.ts',
     'sandbox/docker/docker.ts',
     'sandbox/zygote/zygote.ts',
     'sandbox/wasm/wasm.ts',
@@ -52,7 +52,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'local-server/local-server.ts',
     'search/local/local.ts',
   ].flatMap((adapter): [string, string, string?][] => [
-    ['services/embeddings/batchers.ts', `#shared/${adapter}`, ADAPTER],
+    ['services/embeddings/embeddings.ts', `#shared/${adapter}`, ADAPTER],
     ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],
     ['bench/durable/sluice.ts', `#shared/${adapter}`, ADAPTER],
     ['shared/jobs/worker/worker.ts', `#shared/${adapter}`, ADAPTER],

@@ -1,4 +1,8 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { Batcher } from '#shared/engines/batching/batcher.ts'
+import { CALLS_MAX } from '#shared/engines/embedding.ts'
+import { Served } from '#shared/engines/served.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
@@ -6,14 +10,16 @@ import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { Batchers } from './batchers.ts'
 import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
 import { Vectors } from './vectors.ts'
 
+/** The models of one worker, each with the batcher before its engine. */
+type Batchers = Served<ReturnType<typeof openBatched>>
+
 /** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
-  const batchers = new Batchers(ports)
+  const batchers = new Served(ports.models, (model) => openBatched(ports, model))
   const room = new Room()
   const kinds = { embed: handle(embed, (request, context) => embedInRoom(room, batchers, request, context)) }
   const slots = ports.config.embeddingsSlots
@@ -25,6 +31,18 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
     await preparing.stop()
     await batchers.close()
   })
+}
+
+/** Closing it ends all calls of the model. */
+function openBatched(ports: Pick<Ports, 'openEmbeddingEngine'>, model: ModelConfig) {
+  const { embeddings, engine } = model
+  const batcher = new Batcher(ports.openEmbeddingEngine(model), {
+    inputsMax: embeddings.batch_inputs_max,
+    tokensMax: embeddings.batch_tokens_max,
+    waitMs: embeddings.batch_wait_ms,
+    callsMax: ('concurrency' in engine ? engine.concurrency : undefined) ?? CALLS_MAX,
+  })
+  return { model, batcher, close: () => batcher.close() }
 }
 
 /** Embeds when there is room for the vectors. */

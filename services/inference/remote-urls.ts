@@ -1,4 +1,5 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
+import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
 import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
 
@@ -26,7 +27,10 @@ export async function requirePublicUrls(
     // One after the other: names that do not resolve would take all of the process's threads for it.
     for (const host of hosts) await requirePublicHost(host, resolve)
   }
-  await within(check(), signal)
+  const tooLong = new AbortController()
+  const late = refuse('The hosts of the URLs could not be found in time.')
+  const timer = setTimeout(() => tooLong.abort(late), RESOLVE_MS_MAX)
+  await abortable(check(), AbortSignal.any([signal, tooLong.signal])).finally(() => clearTimeout(timer))
 }
 
 function hostsOf({ turns }: GenerateRequest): ReadonlySet<string> {
@@ -43,23 +47,6 @@ function hostsOf({ turns }: GenerateRequest): ReadonlySet<string> {
     }
   }
   return hosts
-}
-
-async function within(checked: Promise<void>, signal: AbortSignal): Promise<void> {
-  const { promise: stopped, reject } = Promise.withResolvers<never>()
-  const onAbort = () => reject(signal.reason)
-  const late = refuse('The hosts of the URLs could not be found in time.')
-  const timer = setTimeout(() => reject(late), RESOLVE_MS_MAX)
-  signal.addEventListener('abort', onAbort, { once: true })
-  try {
-    signal.throwIfAborted()
-    await Promise.race([checked, stopped])
-  } finally {
-    clearTimeout(timer)
-    signal.removeEventListener('abort', onAbort)
-    // Whoever stopped waiting does not want to hear of it.
-    checked.catch(() => {})
-  }
 }
 
 function refuse(message: string): ServiceError {

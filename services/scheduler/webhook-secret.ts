@@ -23,21 +23,18 @@ export async function webhookKey(config: Pick<Config, 'webhookSecret' | 'dataDir
 
 async function storedSecret(dataDir: string): Promise<string> {
   const path = join(dataDir, 'webhook-secret')
-  const found = await readIfThere(path)
-  if (found === undefined) await createSecret(dataDir, path)
-  const secret = found ?? (await readFile(path, 'utf8')).trim()
+  const secret = await readSecret(path).catch(async (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'ENOENT') throw error
+    await createSecret(dataDir, path)
+    return await readSecret(path)
+  })
   if (!SECRET.test(secret))
     throw new ConfigError([`WEBHOOK_SECRET: ${path} holds no secret; delete it to make a new one`])
   return secret
 }
 
-async function readIfThere(path: string): Promise<string | undefined> {
-  try {
-    return (await readFile(path, 'utf8')).trim()
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-    return undefined
-  }
+async function readSecret(path: string): Promise<string> {
+  return (await readFile(path, 'utf8')).trim()
 }
 
 /** Linked into place whole: of several processes that start together one wins, and all read the same. */

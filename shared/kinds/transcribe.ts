@@ -1,5 +1,5 @@
 import { type TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
-import { transcriptAnswer } from '#shared/protocols/transcript/transcript.ts'
+import { transcriptAnswer } from '#shared/protocols/transcript/stream.ts'
 import type { Kind } from './kind.ts'
 
 /** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */

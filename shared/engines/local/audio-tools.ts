@@ -5,7 +5,7 @@ import { openForm } from '#shared/engines/openai/transcript/form.ts'
 import type { AudioFile } from '#shared/engines/transcription.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
-import { localConfig } from './config.ts'
+import { localConfig } from './local.ts'
 
 /** Bytes of an answer: turns of some hours of people who interrupt each other. */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024

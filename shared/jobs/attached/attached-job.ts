@@ -184,7 +184,7 @@ export class AttachedJob {
       this.#buffer.push(event)
     }
     if (this.#buffer.bytes > this.#bytesMax) {
-      return this.#arbiter.onOverflow(this, TOO_MUCH_OUTPUT)
+      return this.#arbiter.onOverflow(this, { code: 'internal_error', message: TOO_MUCH, param: null })
     }
     this.#pauseOrResume()
     this.#wake?.()
@@ -199,11 +199,7 @@ export class AttachedJob {
   }
 }
 
-const TOO_MUCH_OUTPUT: ErrorBody = {
-  code: 'internal_error',
-  message: 'The output is larger than the service can hold for its reader.',
-  param: null,
-}
+const TOO_MUCH = 'The output is larger than the service can hold for its reader.'
 
 /** The jobs that one ingress holds, by their ids. */
 export class HeldJobs extends Map<string, AttachedJob> {

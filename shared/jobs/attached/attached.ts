@@ -12,7 +12,6 @@ import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import { Admissions } from './admission.ts'
 import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
 import { Sender } from './sender.ts'
 
@@ -70,7 +69,6 @@ export class AttachedJobs implements Arbiter {
   readonly #jobs = new HeldJobs()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
-  #admissions!: Admissions
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
@@ -105,7 +103,6 @@ export class AttachedJobs implements Arbiter {
     })
     const { presence } = jobs
     jobs.#sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
-    jobs.#admissions = new Admissions({ ...options, presence, sender: jobs.#sender })
     return jobs
   }
 
@@ -135,7 +132,7 @@ export class AttachedJobs implements Arbiter {
       const message = 'Too many requests are under way. Try again shortly.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
     }
-    this.#admissions.require(spec)
+    this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
     this.#budget.earn()
@@ -273,7 +270,7 @@ export class AttachedJobs implements Arbiter {
   /** It goes on waiting, to its deadline, as long as somebody can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
-    const error = this.#admissions.unstartedError(job, waitMs)
+    const error = this.#sender.unstartedError(job, waitMs)
     if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
     this.#end(job, 'failed', error)
@@ -289,7 +286,7 @@ export class AttachedJobs implements Arbiter {
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     this.#sender.dropBlob(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#admissions.of(job.envelope).completed(Date.now())
+    if (end === 'completed') this.#sender.completed(job)
     job.finish(error)
     this.#options.observer.onEnd(job, end, error)
   }

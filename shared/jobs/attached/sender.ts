@@ -1,11 +1,14 @@
+import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
 import { recordOf, storeBody } from '#shared/jobs/body.ts'
-import type { Work } from '#shared/jobs/peers.ts'
+import { type Work, workKey } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
+import { Admission } from './admission.ts'
 import type { AttachedJob } from './attached-job.ts'
 import { TenantTurns } from './turns.ts'
 
@@ -13,6 +16,8 @@ import { TenantTurns } from './turns.ts'
 const ROOM_MIN = 4
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
 const TURN_MS = 1_000
+/** Before that nobody should ask again whom a pool had no slot for. */
+const RETRY_MS_MIN = 5_000
 
 /** What a {@link Sender} needs. */
 export interface SenderOptions {
@@ -20,14 +25,24 @@ export interface SenderOptions {
   readonly blobs: Blobs
   readonly presence: Presence
   readonly log: Log
+  /** Longest wait that may be expected of a job when it is accepted. */
+  readonly startTimeoutMs: number
   /** Called when the broker, which can be reached, did not take an attempt in its turn. */
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/** Puts attached jobs on the queues of their pools, each in the turn of its tenant. Whoever made it closes it. */
+/** Whose turn it is that a job would wait for. */
+type Asked = Work & { readonly pool: PoolName; readonly tenant: string }
+
+/**
+ * Puts attached jobs on the queues of their pools, each in the turn of its tenant, and refuses those that would wait too long.
+ * Whoever made it closes it.
+ */
 export class Sender {
   readonly #options: SenderOptions
   readonly #turns = new Map<PoolName, TenantTurns<AttachedJob>>()
+  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
+  readonly #admissions = new Map<string, Admission>()
   readonly #withBlob = new Set<string>()
   readonly #timer: NodeJS.Timeout
 
@@ -36,6 +51,33 @@ export class Sender {
     this.#timer = setInterval(() => {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
     }, TURN_MS)
+  }
+
+  /**
+   * What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once).
+   *
+   * @throws ServiceError `overloaded`
+   */
+  admit(asked: Asked): void {
+    const { startTimeoutMs } = this.#options
+    const waitMs = this.#estimateMs(asked)
+    if (waitMs <= startTimeoutMs) return
+    const retryAfterMs = (waitMs - startTimeoutMs) * (0.8 + 0.4 * Math.random())
+    const seconds = Math.round(waitMs / 1_000)
+    throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
+  }
+
+  /** What the caller of a job hears that nobody will start; undefined while somebody may. @param waitMs How long it waited */
+  unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
+    const why = whyUnstarted(this.#options.presence, job, waitMs)
+    if (why === undefined) return undefined
+    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#estimateMs(job.envelope))
+    return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
+  }
+
+  /** A job ended well: others like it need not wait as long. */
+  completed(job: AttachedJob): void {
+    this.#admissionOf(job.envelope).completed(Date.now())
   }
 
   /**
@@ -88,11 +130,6 @@ export class Sender {
     if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
-  /** Jobs that would be run before a new one of a tenant. */
-  ahead(job: Work & { readonly pool: PoolName; readonly tenant: string }): number {
-    return this.#turnsOf(job.pool).ahead(job.tenant, job)
-  }
-
   /** Jobs of a model that wait for their turn. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#turnsOf(pool).waitingOf(model)
@@ -114,6 +151,22 @@ export class Sender {
   /** Gives no more turns. */
   close(): void {
     clearInterval(this.#timer)
+  }
+
+  /** How long a new job would wait, in milliseconds. */
+  #estimateMs(asked: Asked): number {
+    const ahead = this.#turnsOf(asked.pool).ahead(asked.tenant, asked)
+    return ahead === 0 ? 0 : this.#admissionOf(asked).estimateMs(ahead, Date.now())
+  }
+
+  #admissionOf(job: Work & { readonly pool: PoolName }): Admission {
+    const isBounded = this.#options.presence.capacityOf(job.pool, job) !== undefined
+    const key = isBounded ? `${job.pool} ${workKey(job)}` : job.pool
+    const known = this.#admissions.get(key)
+    if (known) return known
+    const admission = new Admission()
+    this.#admissions.set(key, admission)
+    return admission
   }
 
   #turnsOf(pool: PoolName): TenantTurns<AttachedJob> {
@@ -158,4 +211,13 @@ export class Sender {
     job.sentAtMs = Date.now()
     await this.#options.broker.submit(jobsTopic(envelope.pool), recordOf({ ...envelope, attempt }, stored))
   }
+}
+
+function whyUnstarted(presence: Presence, { envelope, sentAtMs }: AttachedJob, waitMs: number): string | undefined {
+  const { pool, model } = envelope
+  if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
+  if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
+  // The broker may lose what it has taken.
+  const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
+  return isLost ? 'No worker has taken the request.' : undefined
 }

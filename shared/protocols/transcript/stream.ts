@@ -1,10 +1,16 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
-import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
 import { soundSegment, type TranscriptUsage, usageOf } from './gather.ts'
-import { diarizedSegment, formOf, segmentId } from './whole.ts'
+import { diarizedSegment, encodeTranscript, formOf, segmentId } from './whole.ts'
+
+/** Transcripts (docs/protocol.md, Transcripts), in the form that the job asks for. */
+export const transcriptAnswer: Answer<TranscribeEvent> = {
+  whole: encodeTranscript,
+  open: (context) => new TranscriptStream(context),
+}
 
 type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
 

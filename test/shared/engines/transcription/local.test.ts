@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { aboutReference } from '#shared/engines/audio-tools.ts'
 import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
-import { openLocalTranscription } from '#shared/engines/local/transcription.ts'
+import { openLocalTranscription } from '#shared/engines/local/local.ts'
 import { ServiceError } from '#shared/error.ts'
 import {
   askTranscript,
