@@ -2,11 +2,17 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { afterEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/id.ts'
-import { alterTopic, startLocalKafka, topicSettings, whyNoLocalKafka } from '../../support/processes/kafka.ts'
+import {
+  alterTopic,
+  type LocalKafka,
+  startLocalKafka,
+  topicSettings,
+  whyNoLocalKafka,
+} from '../../support/processes/kafka.ts'
 import { until } from '../../support/stack.ts'
 
 const HOUR_MS = 3_600_000
@@ -201,6 +207,22 @@ describe.skipIf(!kafka)('the boot check', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
+  // One for all of them; one that a failed test leaves is not used again.
+  let started: LocalKafka | undefined
+  let local: LocalKafka
+  beforeEach(async () => {
+    started ??= await startLocalKafka()
+    local = started
+  })
+  const stop = async () => {
+    await started?.stop()
+    started = undefined
+  }
+  afterEach(async ({ task }) => {
+    if (task.result?.state === 'fail') await stop()
+  })
+  afterAll(stop)
+
   it.each([
     ['share', 'SIGTERM'],
     ['share', 'SIGKILL'],
@@ -209,7 +231,6 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
   ] as const)(
     '%s: loses nothing it took, goes on by itself, and refuses in between (%s)',
     async (client, signal) => {
-      await using local = await startLocalKafka()
       const broker = await open({ brokers: [local.address], client })
       const done = new Set<string>()
       const events: number[] = []
@@ -245,7 +266,6 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
   )
 
   it('bounds what it keeps for a broker that stays away', async () => {
-    await using local = await startLocalKafka()
     const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
     await broker.send('replies', 0, 'k', Buffer.from('works'))
     await local.down('SIGKILL')
