@@ -1,8 +1,11 @@
 import { configDefaults, defineConfig } from 'vitest/config'
+import { ENVIRONMENT } from './test/support/processes/environment.ts'
 import { Progress } from './test/support/progress.ts'
 import { ALL, LongestFirst, leftOut } from './test/support/tiers.ts'
 
 const results = process.env.SLUICE_TEST_RESULTS
+// Each test file is a process that loads the same libraries.
+process.env.NODE_COMPILE_CACHE ??= ENVIRONMENT.NODE_COMPILE_CACHE
 
 export default defineConfig(({ mode }) => ({
   test: {
@@ -13,8 +16,9 @@ export default defineConfig(({ mode }) => ({
     testTimeout: 60_000,
     hookTimeout: 120_000,
     slowTestThreshold: 5_000,
-    // Real brokers and models share two cores: more files at once only make them wait for each other.
-    maxWorkers: 2,
+    // For two cores: files wait a third of their time, for outages, leases and starts. Brokers and models share the cores, so
+    // more files at once only make them wait for each other.
+    maxWorkers: 3,
     sequence: { sequencer: LongestFirst },
     // Other work on a shared machine stops processes for seconds. What passed only the second time is printed as such.
     retry: process.env.CI === 'true' ? 1 : 0,

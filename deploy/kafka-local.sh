@@ -18,6 +18,7 @@
 #   KAFKA_NODES     default 1. Node 1 is also the controller: stopping it stops elections
 #   KAFKA_PORT      port of node 1 (the controller takes the next, node N takes port + N); default: a free one
 #   KAFKA_HEAP      default 256m
+#   KAFKA_JAVA      more options of the JVM; -XX:TieredStopAtLevel=1 spares a broker that lives for a minute
 #   KAFKA_EXTRA     more lines for server.properties
 set -euo pipefail
 
@@ -165,7 +166,7 @@ launch() {
   local dir=$run/$1 archive option; archive=$(class_archive)
   if [ -f "$archive" ]; then option=-XX:SharedArchiveFile=$archive; else option=-XX:ArchiveClassesAtExit=$dir/classes.jsa; fi
   : > "$dir/log"
-  nohup "$java" -Xms64m -Xmx"$heap" -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=off "$option" -cp "$libs/*" \
+  nohup "$java" -Xms64m -Xmx"$heap" -XX:+UseSerialGC -Xshare:auto ${KAFKA_JAVA:-} -Xlog:disable -Xlog:all=off "$option" -cp "$libs/*" \
     -Dlog4j2.configurationFile="$run/log4j2.properties" kafka.Kafka "$dir/server.properties" >> "$dir/log" 2>&1 < /dev/null &
   echo $! > "$dir/pid"
 }
@@ -249,5 +250,5 @@ case ${1:-} in
   check) check ;;
   fetch) fetch; echo "$libs" ;;
   clean) for node in $(each); do stop "$node" TERM; done; rm -rf "$run" ;;
-  *) sed -n '2,23p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,22p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -32,7 +32,8 @@ const LLAMA = {
 }
 
 function chat(model: string, text: string) {
-  return { model, max_tokens: 8, messages: [{ role: 'user', content: text }] }
+  // A burst is many calls, not long answers.
+  return { model, max_tokens: 2, messages: [{ role: 'user', content: text }] }
 }
 
 /** Submits durable jobs; gives their ids. */

@@ -4,6 +4,7 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { SHORT_LIVED } from '../support/processes/kafka.ts'
 import type { Actor } from './load/actor.ts'
 
 const run = promisify(execFile)
@@ -22,7 +23,7 @@ export interface BrokerActor extends Actor, AsyncDisposable {
 export async function startBroker(): Promise<BrokerActor> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-kafka-'))
   const script = async (command: string, env: Record<string, string> = {}) => {
-    const options = { env: { ...process.env, KAFKA_NODES: '1', KAFKA_RUN_DIR: runDir, ...env } }
+    const options = { env: { ...SHORT_LIVED, ...process.env, KAFKA_NODES: '1', KAFKA_RUN_DIR: runDir, ...env } }
     return (await run(SCRIPT, [command], { ...options, timeout: COMMAND_TIMEOUT_MS })).stdout.trim()
   }
   const address = await script('start')

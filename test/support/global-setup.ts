@@ -21,9 +21,14 @@ declare module 'vitest' {
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const texts = await testTexts(project)
   const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
-  const kafka = needs('kafka') ? found('Kafka', await findKafka()) : undefined
-  const postgres = needs('postgres') ? found('Postgres', await findPostgres()) : undefined
-  const docker = needs('docker') ? await findDocker() : undefined
+  // Side by side: each mostly waits for a process to start.
+  const [kafkaFound, postgresFound, docker] = await Promise.all([
+    needs('kafka') ? findKafka() : undefined,
+    needs('postgres') ? findPostgres() : undefined,
+    needs('docker') ? findDocker() : undefined,
+  ])
+  const kafka = found('Kafka', kafkaFound)
+  const postgres = found('Postgres', postgresFound)
   if (typeof docker === 'string') process.stderr.write(`Tests on Docker are skipped: ${docker}\n`)
   const dockerHere = typeof docker === 'string' ? undefined : docker
   project.provide('kafka', kafka?.address ?? null)
@@ -40,7 +45,7 @@ async function testTexts(project: TestProject): Promise<string[]> {
   return await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))
 }
 
-function found<T extends object>(name: string, service: T | string): T | undefined {
+function found<T extends object>(name: string, service: T | string | undefined): T | undefined {
   if (typeof service !== 'string') return service
   if (process.env.CI === 'true') throw new Error(`The tests on ${name} cannot run: ${service}`)
   process.stderr.write(`Tests on ${name} are skipped: ${service}\n`)

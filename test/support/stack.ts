@@ -89,16 +89,26 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   }
 }
 
-/** Waits until a condition holds. @throws After `withinMs`, with the last value. */
+/** Longest pause between two looks of {@link until}. */
+const LOOK_MS_MAX = 100
+
+/**
+ * Waits until a condition holds. The longer it waits, the seldomer it looks: a look may cost a request, or a connection
+ * to a database, of a machine that has other tests to run.
+ *
+ * @throws After `withinMs`, with the last value.
+ */
 export async function until<T>(
   condition: () => T | Promise<T>,
   options: { withinMs?: number } = {},
 ): Promise<NonNullable<T>> {
-  const deadline = Date.now() + (options.withinMs ?? 20_000)
+  const startedAt = Date.now()
+  const deadline = startedAt + (options.withinMs ?? 20_000)
   for (;;) {
     const value = await condition()
     if (value) return value
     if (Date.now() > deadline) throw new Error(`condition never held: ${condition}`)
-    await new Promise((resolve) => setTimeout(resolve, 10))
+    const lookMs = Math.min(LOOK_MS_MAX, Math.max(10, (Date.now() - startedAt) / 20))
+    await new Promise((resolve) => setTimeout(resolve, lookMs))
   }
 }

@@ -2,11 +2,17 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { afterEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/id.ts'
-import { alterTopic, startLocalKafka, topicSettings, whyNoLocalKafka } from '../../support/processes/kafka.ts'
+import {
+  alterTopic,
+  type LocalKafka,
+  startLocalKafka,
+  topicSettings,
+  whyNoLocalKafka,
+} from '../../support/processes/kafka.ts'
 import { until } from '../../support/stack.ts'
 
 const HOUR_MS = 3_600_000
@@ -201,51 +207,41 @@ describe.skipIf(!kafka)('the boot check', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
-  it.each([
-    ['share', 'SIGTERM'],
-    ['share', 'SIGKILL'],
-    ['classic', 'SIGTERM'],
-    ['classic', 'SIGKILL'],
-  ] as const)(
-    '%s: loses nothing it took, goes on by itself, and refuses in between (%s)',
-    async (client, signal) => {
-      await using local = await startLocalKafka()
-      const broker = await open({ brokers: [local.address], client })
-      const done = new Set<string>()
-      const events: number[] = []
-      const working = work(await broker.openQueue('jobs'), done)
-      await broker.receive('replies', 1, ({ value }) => events.push(Number(value)))
-      const traffic = submitSteadily(broker)
-      const sends: Promise<void>[] = []
-      const sending = sendSteadily(broker, sends)
-      await until(() => done.size > 20 && events.length > 20, WITHIN)
+  // One for all of them; one that a failed test leaves is not used again.
+  let started: LocalKafka | undefined
+  let local: LocalKafka
+  beforeEach(async () => {
+    started ??= await startLocalKafka()
+    local = started
+  })
+  const stop = async () => {
+    await started?.stop()
+    started = undefined
+  }
+  afterEach(async ({ task }) => {
+    if (task.result?.state === 'fail') await stop()
+  })
+  afterAll(stop)
 
+  it.each(['SIGTERM', 'SIGKILL'] as const)(
+    'loses nothing it took, goes on by itself, and refuses in between (%s), with either client',
+    async (signal) => {
+      const loads = await Promise.all(
+        (['share', 'classic'] as const).map((client) => openLoaded(client, local.address)),
+      )
+      await Promise.all(loads.map((load) => load.untilServed()))
       await local.down(signal)
-      await until(() => !broker.isReachable, WITHIN)
-      await expect(broker.submit('jobs', Buffer.from('x'))).rejects.toMatchObject({ code: 'overloaded' })
-      const [doneBefore, eventsBefore] = [done.size, events.length]
+      await Promise.all(loads.map((load) => load.untilRefused()))
       await local.resume()
-      await until(() => broker.isReachable, WITHIN)
-      await until(() => done.size > doneBefore + 20 && events.length > eventsBefore + 20, WITHIN)
-
-      traffic.stop()
-      sending.stop()
-      await Promise.all(sends)
-      const accepted = await traffic.accepted()
-      await until(() => accepted.every((text) => done.has(text)), WITHIN)
-      await until(() => events.at(-1) === sends.length - 1, WITHIN)
+      await Promise.all(loads.map((load) => load.untilServed()))
+      await Promise.all(loads.map((load) => load.untilDrained()))
       ended.abort()
-      await working
-      // A call whose answer was lost may be sent again; without the repeats the order must be whole.
-      const firsts = events.filter((value, index) => events.indexOf(value) === index)
-      expect(firsts).toEqual(sends.map((_, index) => index))
-      if (client === 'share') expect(events.length).toBe(sends.length)
+      for (const load of loads) await load.expectWhole()
     },
-    90_000,
+    120_000,
   )
 
   it('bounds what it keeps for a broker that stays away', async () => {
-    await using local = await startLocalKafka()
     const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
     await broker.send('replies', 0, 'k', Buffer.from('works'))
     await local.down('SIGKILL')
@@ -306,6 +302,44 @@ describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
     }
   }, 180_000)
 })
+
+/** A broker with a worker, a listener and steady traffic for both. */
+async function openLoaded(client: 'share' | 'classic', address: string) {
+  const broker = await open({ brokers: [address], client })
+  const done = new Set<string>()
+  const events: number[] = []
+  const working = work(await broker.openQueue('jobs'), done)
+  await broker.receive('replies', 1, ({ value }) => events.push(Number(value)))
+  const traffic = submitSteadily(broker)
+  const sends: Promise<void>[] = []
+  const sending = sendSteadily(broker, sends)
+  return {
+    async untilServed() {
+      await until(() => broker.isReachable, WITHIN)
+      const [doneBefore, eventsBefore] = [done.size, events.length]
+      await until(() => done.size > doneBefore + 20 && events.length > eventsBefore + 20, WITHIN)
+    },
+    async untilRefused() {
+      await until(() => !broker.isReachable, WITHIN)
+      await expect(broker.submit('jobs', Buffer.from('x'))).rejects.toMatchObject({ code: 'overloaded' })
+    },
+    async untilDrained() {
+      traffic.stop()
+      sending.stop()
+      await Promise.all(sends)
+      const accepted = await traffic.accepted()
+      await until(() => accepted.every((text) => done.has(text)), WITHIN)
+      await until(() => events.at(-1) === sends.length - 1, WITHIN)
+    },
+    async expectWhole() {
+      await working
+      // A call whose answer was lost may be sent again; without the repeats the order must be whole.
+      const firsts = events.filter((value, index) => events.indexOf(value) === index)
+      expect(firsts).toEqual(sends.map((_, index) => index))
+      if (client === 'share') expect(events.length).toBe(sends.length)
+    },
+  }
+}
 
 async function takeOne(member: QueueConsumer): Promise<void> {
   await until(async () => (await member.take(1, never)).length > 0, WITHIN)

@@ -19,6 +19,9 @@ const DOCKER_SOCKET = '/var/run/docker.sock'
 /** The first start fetches 44 MB and formats; later ones take seconds. */
 const COMMAND_TIMEOUT_MS = 120_000
 
+/** A broker that lives for a minute compiles for longer than it works, unless it is told to compile quickly. */
+export const SHORT_LIVED = { KAFKA_JAVA: '-XX:TieredStopAtLevel=1' }
+
 /** A broker that runs for the tests. */
 export interface TestKafka {
   /** `host:port`, more than one with commas between. */
@@ -58,7 +61,7 @@ export async function whyNoLocalKafka(): Promise<string | undefined> {
 /** Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller. */
 export async function startLocalKafka(nodes = 1): Promise<LocalKafka> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
-  const env = { ...process.env, KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes) }
+  const env = { ...SHORT_LIVED, ...process.env, KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes) }
   const script = async (command: string, node?: number) => {
     const args = node === undefined ? [command] : [command, String(node)]
     return (await run(SCRIPT, args, { env, timeout: COMMAND_TIMEOUT_MS })).stdout
