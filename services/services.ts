@@ -6,6 +6,7 @@ import { startCode } from './code/code.ts'
 import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'
 import { requirePort, startIngress } from './ingress/ingress.ts'
+import { startResearch } from './research/start.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { startTranscription } from './transcription/transcription.ts'
 
@@ -33,6 +34,7 @@ export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
   embeddings: { start: startEmbeddings, does: `worker: ${POOLS.embeddings}` },
   transcription: { start: startTranscription, does: `worker: ${POOLS.transcription}` },
   code: { start: startCode, does: `worker: ${POOLS.code}` },
+  research: { start: startResearch, does: `worker: ${POOLS.research}` },
   scheduler: { start: startScheduler, does: scheduler },
   ingress: { start: startIngress, does: ingress, check: requirePort },
 }

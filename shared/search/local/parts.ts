@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto'
 import { type Block, SNAPSHOT_CHARS_MAX, type Snapshot } from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 
 /** A document as the sources that it makes: one, or several where it is longer than a snapshot may be. */
@@ -18,11 +18,6 @@ export function partsOf(document: ReadDocument, url: string, title: string, date
       date,
     }
   })
-}
-
-/** The name of a text: its hash, in hex. */
-export function sha256Of(text: string): string {
-  return createHash('sha256').update(text, 'utf8').digest('hex')
 }
 
 /** Blocks that fit into one snapshot each. One that is longer than that is cut where it is full. */

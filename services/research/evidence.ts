@@ -1,0 +1,173 @@
+import type { Snapshot } from '#shared/search/search.ts'
+import { QUOTE_CHARS_MAX } from '#shared/search/text/sentences.ts'
+import { termSet } from '#shared/search/text/terms.ts'
+import { type CountedPassage, massOf } from './passages.ts'
+import type { Clause, Question, Weights } from './question.ts'
+import { textRank } from './text-rank.ts'
+
+/** A sentence of a source: `source.text.slice(start, end)`, character for character. */
+export interface Quote {
+  readonly source: Snapshot
+  readonly start: number
+  readonly end: number
+  readonly text: string
+}
+
+/** A quote that may answer, and how well. */
+export interface Candidate extends Quote {
+  readonly score: number
+  readonly terms: ReadonlySet<string>
+  readonly passage: CountedPassage
+}
+
+/** What of the sources bears on a question. */
+export interface Evidence {
+  /** Quotes that may answer, best first; empty where the sources do not answer. */
+  readonly candidates: readonly Candidate[]
+  /** Sources that must have a say: the best one of each clause. */
+  readonly wanted: readonly Snapshot[]
+  /** What of the question no source speaks of, in its own words. */
+  readonly gaps: readonly string[]
+}
+
+/** One passage must carry this share of what the question says, and of one that says little more: else nobody answers. */
+const MASS_MIN = 0.42
+const SHORT_MASS_MIN = 0.7
+const SHORT_TERMS = 3
+/** Passages whose sentences are looked at. */
+const PASSAGES_MAX = 16
+/** A source whose best passage carries less than this share of what the best one does is beside the point. */
+const SOURCE_SHARE_MIN = 0.55
+const SENTENCE_CHARS_MIN = 24
+/** Share of what the question says that a sentence with its heading must carry. */
+const SENTENCE_MASS_MIN = 0.18
+/** What a term is worth that stands only in the heading. */
+const HEADING_CREDIT = 0.35
+/** What the parts of a sentence's score are worth. */
+const WEIGHTS = { mass: 0.5, rank: 0.2, central: 0.1, source: 0.12, lead: 0.08 }
+/** Of a sentence that cannot be understood without the one before. */
+const PRONOUN_LOSS = 0.15
+const PRONOUN =
+  /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
+
+/** Finds what answers a question among passages that were ranked by it. Yields so that it can be done in turns. */
+export function* findEvidence(
+  question: Question,
+  ranked: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, Evidence> {
+  const terms = [...question.terms.keys()]
+  const best = bestOf(terms, ranked, weights)
+  const open = question.clauses.filter((clause) => !isCarried(clause.terms, ranked, weights))
+  const isPart = question.clauses.some((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause))
+  if (best === undefined || (best.mass < leastMass(terms.length) && !isPart)) {
+    return { candidates: [], wanted: [], gaps: gapsOf(question, ranked, open) }
+  }
+  const wanted = question.clauses.flatMap((clause) => sourceFor(clause, ranked, weights))
+  const passages = chosenPassages(terms, ranked, weights, wanted, best.mass)
+  const candidates = yield* scored(terms, passages, weights)
+  return { candidates, wanted, gaps: gapsOf(question, ranked, open) }
+}
+
+function leastMass(terms: number): number {
+  return terms <= SHORT_TERMS ? SHORT_MASS_MIN : MASS_MIN
+}
+
+function bestOf(
+  terms: readonly string[],
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): { passage: CountedPassage; mass: number } | undefined {
+  let best: { passage: CountedPassage; mass: number } | undefined
+  for (const passage of passages) {
+    const mass = massOf(terms, weights, (term) => passage.terms.has(term))
+    if (best === undefined || mass > best.mass) best = { passage, mass }
+  }
+  return best
+}
+
+function isCarried(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): boolean {
+  return (bestOf(terms, passages, weights)?.mass ?? 0) >= leastMass(terms.length)
+}
+
+function sourceFor({ terms }: Clause, passages: readonly CountedPassage[], weights: Weights): Snapshot[] {
+  const best = bestOf(terms, passages, weights)
+  return best && best.mass >= leastMass(terms.length) ? [best.passage.source] : []
+}
+
+/** The best passages, and the best ones of sources that are wanted, without those beside the point. */
+function chosenPassages(
+  terms: readonly string[],
+  ranked: readonly CountedPassage[],
+  weights: Weights,
+  wanted: readonly Snapshot[],
+  bestMass: number,
+): CountedPassage[] {
+  const massBySource = new Map<Snapshot, number>()
+  for (const { source, terms: own } of ranked) {
+    const mass = massOf(terms, weights, (term) => own.has(term))
+    massBySource.set(source, Math.max(mass, massBySource.get(source) ?? 0))
+  }
+  const isFit = ({ source }: CountedPassage) => {
+    return wanted.includes(source) || (massBySource.get(source) ?? 0) >= SOURCE_SHARE_MIN * bestMass
+  }
+  const first = ranked.filter(isFit).slice(0, PASSAGES_MAX)
+  const more = wanted.flatMap((source) => ranked.filter((passage) => passage.source === source).slice(0, 2))
+  return [...new Set([...first, ...more])]
+}
+
+function* scored(
+  terms: readonly string[],
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, Candidate[]> {
+  const drafts: Candidate[] = []
+  for (const [rank, passage] of passages.entries()) {
+    const heading = termSet(passage.heading)
+    const sourceMass = massOf(terms, weights, (term) => passage.terms.has(term))
+    for (const [at, sentence] of passage.sentences.entries()) {
+      const own = termSet(sentence.text)
+      const mass = massOf(terms, weights, (term) => own.has(term))
+      const credit = HEADING_CREDIT * massOf(terms, weights, (term) => heading.has(term) && !own.has(term))
+      if (!isQuotable(sentence.text) || mass === 0 || mass + credit < SENTENCE_MASS_MIN) continue
+      const lead = at === 0 ? WEIGHTS.lead : 0
+      const loss = PRONOUN.test(sentence.text) ? PRONOUN_LOSS : 0
+      const fit = WEIGHTS.mass * (mass + credit) + WEIGHTS.rank / (1 + rank) + WEIGHTS.source * sourceMass
+      drafts.push({ ...sentence, source: passage.source, passage, terms: own, score: fit + lead - loss })
+    }
+    yield
+  }
+  const distinct = withoutRepeats(drafts)
+  const central = yield* textRank(distinct.map(({ terms: own }) => own))
+  return distinct
+    .map((each, at) => ({ ...each, score: each.score + WEIGHTS.central * (central[at] ?? 0) }))
+    .sort(byScore)
+}
+
+/** A sentence that says something by itself. */
+function isQuotable(text: string): boolean {
+  return text.length >= SENTENCE_CHARS_MIN && text.length <= QUOTE_CHARS_MAX && !/[:?]$/.test(text)
+}
+
+/** What several sources say in the same words counts once. */
+function withoutRepeats(drafts: readonly Candidate[]): Candidate[] {
+  const seen = new Set<string>()
+  return drafts.filter(({ text }) => {
+    const key = text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, ' ')
+    if (seen.has(key)) return false
+    seen.add(key)
+    return true
+  })
+}
+
+function byScore(a: Candidate, b: Candidate): number {
+  if (a.score !== b.score) return b.score - a.score
+  if (a.source.url !== b.source.url) return a.source.url < b.source.url ? -1 : 1
+  return a.start - b.start
+}
+
+/** Clauses that nobody carries, and words of the question that nobody uses. */
+function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Clause[]): string[] {
+  const words = [...question.terms].filter(([term]) => !passages.some((passage) => passage.terms.has(term)))
+  return [...open.map(({ text }) => text), ...words.map(([, word]) => word)]
+}

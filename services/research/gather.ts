@@ -1,0 +1,178 @@
+import type { ResearchRequest, ResearchSource } from '#schemas/research.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Composition, Cost } from '#shared/kinds/composition.ts'
+import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import type { Budget } from './budget.ts'
+import { withRetry } from './retry.ts'
+
+/** Searches, and pages, that are under way at once. */
+const AT_ONCE = 4
+/** Of reciprocal rank fusion. */
+const RRF_K = 60
+/** Pages of one host that one round reads: one site is one voice. */
+const PER_HOST_MAX = 3
+
+/** What a search has found, and where it is read. */
+interface Found {
+  readonly hit: Hit
+  readonly backend: SearchBackend
+  score: number
+}
+
+/** What gathering works with. */
+export interface GatherOptions {
+  readonly backends: readonly SearchBackend[]
+  readonly request: ResearchRequest
+  readonly composition: Composition
+  readonly budget: Budget
+  readonly signal: AbortSignal
+}
+
+/**
+ * Searches and reads: each search and each page is a step, so that a run that is taken up again asks for none of them twice. A
+ * step that fails is not kept; how many did is counted, because "nothing was found" may only be said where nothing failed.
+ */
+export class Gathering {
+  readonly #options: GatherOptions
+  readonly #found = new Map<string, Found>()
+  readonly #tried = new Set<string>()
+  readonly snapshots: Snapshot[] = []
+  searches = 0
+  failedSearches = 0
+  unread = 0
+  #failure: ServiceError | undefined
+
+  constructor(options: GatherOptions) {
+    this.#options = options
+  }
+
+  get sourcesFound(): number {
+    return this.#found.size
+  }
+
+  /** Sources that were found, best first. */
+  get results(): ResearchSource[] {
+    return this.#ranked().map(({ hit: { title, url, snippet, date } }) => ({
+      title,
+      url,
+      snippet,
+      ...(date && { date }),
+    }))
+  }
+
+  /**
+   * Searches by texts at every backend, as far as the budget goes.
+   *
+   * @returns False when it goes no further
+   * @throws ServiceError When all searches of the run so far have failed
+   */
+  async search(queries: readonly string[]): Promise<boolean> {
+    const { backends, budget } = this.#options
+    const wanted = queries.flatMap((query) => backends.map((backend) => ({ query, backend })))
+    const paid = wanted.filter(({ backend }) => budget.reserve({ searches: 1, usd: backend.searchUsd }))
+    const lists = await inGroups(paid, (each) => this.#searchOne(each.backend, each.query))
+    for (const [at, hits] of lists.entries()) this.#add(hits, paid[at]?.backend)
+    if (this.#failure && this.failedSearches === this.searches) throw this.#failure
+    return paid.length === wanted.length
+  }
+
+  /** Reads the best sources that are not read yet, as far as the budget goes. @returns Those that are new */
+  async read(): Promise<Snapshot[]> {
+    const chosen = this.#choose()
+    const read = await inGroups(chosen, (found) => this.#readOne(found))
+    const known = new Set(this.snapshots.map(({ sha256 }) => sha256))
+    const fresh = read.filter((snapshot) => {
+      if (snapshot === undefined || known.has(snapshot.sha256)) return false
+      known.add(snapshot.sha256)
+      return true
+    }) as Snapshot[]
+    this.snapshots.push(...fresh)
+    return fresh
+  }
+
+  async #searchOne(backend: SearchBackend, query: string): Promise<readonly Hit[]> {
+    const { domains, language } = this.#options.request
+    const input = { backend: backend.name, query, limit: HITS_MAX, domains, language }
+    const cost = { searches: 1, usd: backend.searchUsd }
+    this.searches++
+    const run = (signal: AbortSignal) => backend.search(query, { limit: HITS_MAX, domains, language, signal })
+    const [hits, failure] = await this.#outside('search', input, cost, run)
+    if (hits) return hits
+    this.failedSearches++
+    this.#failure = failure
+    return []
+  }
+
+  async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
+    const { domains } = this.#options.request
+    const input = { backend: backend.name, url: hit.url, sha256: hit.sha256 }
+    const run = (signal: AbortSignal) => backend.read(hit, domains, signal)
+    const [snapshot] = await this.#outside('read', input, { pages: 1 }, run)
+    if (!snapshot) this.unread++
+    return snapshot
+  }
+
+  /** Asks a backend in a step. Its failure is one of the backend; what else goes wrong is no matter of ours. */
+  async #outside<T>(
+    kind: string,
+    input: unknown,
+    cost: Cost,
+    run: (signal: AbortSignal) => Promise<T>,
+  ): Promise<[T, undefined] | [undefined, ServiceError]> {
+    const { composition, signal } = this.#options
+    let failure: ServiceError | undefined
+    try {
+      const value = await composition.step(kind, input, async (stepSignal) => {
+        try {
+          return { value: await withRetry(run, AbortSignal.any([signal, stepSignal])), cost }
+        } catch (error) {
+          if (!stepSignal.aborted && !signal.aborted) failure = ServiceError.from(error)
+          throw error
+        }
+      })
+      return [value, undefined]
+    } catch (error) {
+      if (!failure) throw error
+      return [undefined, failure]
+    }
+  }
+
+  #add(hits: readonly Hit[], backend: SearchBackend | undefined): void {
+    if (!backend) return
+    for (const [rank, hit] of hits.slice(0, HITS_MAX).entries()) {
+      const key = `${hit.url} ${hit.sha256 ?? ''}`
+      const known = this.#found.get(key)
+      if (known) known.score += 1 / (RRF_K + rank + 1)
+      else this.#found.set(key, { hit, backend, score: 1 / (RRF_K + rank + 1) })
+    }
+  }
+
+  #choose(): Found[] {
+    const perHost = new Map<string, number>()
+    const chosen: Found[] = []
+    for (const found of this.#ranked()) {
+      const key = `${found.hit.url} ${found.hit.sha256 ?? ''}`
+      const host = URL.parse(found.hit.url)?.host
+      const ofHost = host === undefined ? 0 : (perHost.get(host) ?? 0)
+      if (this.#tried.has(key) || ofHost >= PER_HOST_MAX) continue
+      if (!this.#options.budget.reserve({ pages: 1 })) break
+      if (host !== undefined) perHost.set(host, ofHost + 1)
+      this.#tried.add(key)
+      chosen.push(found)
+    }
+    return chosen
+  }
+
+  #ranked(): Found[] {
+    return [...this.#found.values()].sort((a, b) => b.score - a.score || (a.hit.url < b.hit.url ? -1 : 1))
+  }
+}
+
+/** Some at once, and their results in the order they were asked for. */
+async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>): Promise<R[]> {
+  const results: R[] = []
+  for (let at = 0; at < items.length; at += AT_ONCE) {
+    results.push(...(await Promise.all(items.slice(at, at + AT_ONCE).map(work))))
+  }
+  return results
+}

@@ -1,0 +1,117 @@
+import type { Snapshot } from '#shared/search/search.ts'
+import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
+import { termsOf } from '#shared/search/text/terms.ts'
+import { type Question, type Weights, weightsOf } from './question.ts'
+
+/** How a term counts where it stands: titles and headings say what a passage is about. */
+const TITLE_WEIGHT = 4
+const HEADING_WEIGHT = 2
+/** Of BM25. */
+const K1 = 1.2
+const B = 0.75
+/** As if there were so many passages at least: among a few no word is rare. */
+const PASSAGES_LEAST = 20
+/** Passages of each ranking that count for the joint one, and the constant of reciprocal rank fusion. */
+const LIST_MAX = 50
+const RRF_K = 60
+
+/** A passage of a source, with what it says counted. */
+export interface CountedPassage extends Passage {
+  readonly source: Snapshot
+  /** Terms of its sentences and its heading: those it can be an answer by. */
+  readonly terms: ReadonlySet<string>
+  /** How often each term counts, by where it stands. */
+  readonly counts: ReadonlyMap<string, number>
+  readonly length: number
+}
+
+/** Takes a source apart. Yields so that it can be done in turns. */
+export function* countPassages(source: Snapshot): Generator<void, CountedPassage[]> {
+  const passages: CountedPassage[] = []
+  const title = [...termsOf(source.title)].map(({ term }) => term)
+  for (const passage of passagesOf(source)) {
+    const counts = new Map<string, number>()
+    const add = (term: string, weight: number) => counts.set(term, (counts.get(term) ?? 0) + weight)
+    const terms = new Set<string>()
+    let length = 0
+    for (const { term } of termsOf(source.text.slice(passage.start, passage.end))) {
+      add(term, 1)
+      terms.add(term)
+      length++
+    }
+    for (const { term } of termsOf(passage.heading)) {
+      add(term, HEADING_WEIGHT)
+      terms.add(term)
+    }
+    for (const term of title) add(term, TITLE_WEIGHT)
+    passages.push({ ...passage, source, terms, counts, length })
+    yield
+  }
+  return passages
+}
+
+/** Weights of terms by the passages at hand, for where nobody knows the whole corpus. */
+export function weightsAmong(terms: readonly string[], passages: readonly CountedPassage[]): Weights {
+  const holding = terms.map((term) => passages.filter((passage) => passage.terms.has(term)).length)
+  return weightsOf(terms, { passages: Math.max(PASSAGES_LEAST, passages.length), holding })
+}
+
+/** Passages by how well they fit the question, its clauses and pairs of its terms together, best first. */
+export function* rankPassages(
+  question: Question,
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, CountedPassage[]> {
+  const average = passages.reduce((sum, { length }) => sum + length, 0) / Math.max(1, passages.length)
+  const scores = new Map<CountedPassage, number>()
+  for (const terms of listsOf(question, weights)) {
+    const scored: [CountedPassage, number][] = []
+    for (const [at, passage] of passages.entries()) {
+      const score = bm25(terms, passage, weights, average)
+      if (score > 0) scored.push([passage, score])
+      if (at % 100 === 0) yield
+    }
+    scored.sort(byScore)
+    for (const [rank, [passage]] of scored.slice(0, LIST_MAX).entries())
+      scores.set(passage, (scores.get(passage) ?? 0) + 1 / (RRF_K + rank + 1))
+    yield
+  }
+  return [...scores].sort(byScore).map(([passage]) => passage)
+}
+
+/** The share of what terms say that a passage holds, 0 to 1. */
+export function massOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => boolean): number {
+  let all = 0
+  let held = 0
+  for (const term of terms) {
+    const weight = weights.get(term) ?? 0
+    all += weight
+    if (holds(term)) held += weight
+  }
+  return all === 0 ? 0 : held / all
+}
+
+function listsOf(question: Question, weights: Weights): string[][] {
+  const terms = [...question.terms.keys()]
+  const rare = terms.toSorted((a, b) => (weights.get(b) ?? 0) - (weights.get(a) ?? 0) || (a < b ? -1 : 1)).slice(0, 3)
+  const pairs = rare.flatMap((a, at) => rare.slice(at + 1).map((b) => [a, b]))
+  return [terms, ...question.clauses.map((clause) => [...clause.terms]), ...pairs]
+}
+
+function bm25(terms: readonly string[], { counts, length }: CountedPassage, weights: Weights, average: number): number {
+  let score = 0
+  for (const term of terms) {
+    const count = counts.get(term)
+    if (count === undefined) continue
+    score +=
+      ((weights.get(term) ?? 1) * count * (K1 + 1)) / (count + K1 * (1 - B + (B * length) / Math.max(1, average)))
+  }
+  return score
+}
+
+/** Equal ones in the order of their sources, so that the same question has the same answer. */
+function byScore([a, scoreA]: [CountedPassage, number], [b, scoreB]: [CountedPassage, number]): number {
+  if (scoreA !== scoreB) return scoreB - scoreA
+  if (a.source.url !== b.source.url) return a.source.url < b.source.url ? -1 : 1
+  return a.start - b.start
+}

@@ -1,0 +1,94 @@
+import type { ResearchRequest } from '#schemas/research.ts'
+import type { TermWeights } from '#shared/search/search.ts'
+import { termsOf } from '#shared/search/text/terms.ts'
+
+/** Clauses of a question that are followed by themselves. */
+const CLAUSES_MAX = 6
+/** Terms of a question that count. */
+const TERMS_MAX = 40
+/** Terms below which a question leans on the turn before it. */
+const LEANING_TERMS = 3
+/** Rare terms of which pairs are made. */
+const RARE_MAX = 3
+
+const CLAUSE_END = /[?!;:,()\n]|\.\s|\b(?:and|or|but|versus|vs|as well as)\b/i
+
+/** What a question asks for, in terms. */
+export interface Question {
+  readonly text: string
+  /** Each term once, with the first word that it was. */
+  readonly terms: ReadonlyMap<string, string>
+  /** Parts of a question that asks for several things; empty where it asks for one. */
+  readonly clauses: readonly Clause[]
+  /** The text to search by where the question itself says too little. */
+  readonly leaning: string | undefined
+}
+
+/** A part of a question that can be answered by itself. */
+export interface Clause {
+  readonly text: string
+  readonly terms: readonly string[]
+}
+
+/** Takes a question apart. */
+export function questionOf({ question, context }: Pick<ResearchRequest, 'question' | 'context'>): Question {
+  const terms = new Map<string, string>()
+  for (const { term, word } of termsOf(question)) if (!terms.has(term) && terms.size < TERMS_MAX) terms.set(term, word)
+  const clauses = clausesOf(question)
+  const before = context.findLast(({ role }) => role === 'user')?.text
+  const leans = terms.size < LEANING_TERMS && before !== undefined
+  return {
+    text: question,
+    terms,
+    clauses: clauses.length > 1 ? clauses : [],
+    leaning: leans ? `${before} ${question}` : undefined,
+  }
+}
+
+function clausesOf(question: string): Clause[] {
+  return question
+    .split(CLAUSE_END)
+    .map((text) => ({ text: text.trim(), terms: [...new Set([...termsOf(text)].map(({ term }) => term))] }))
+    .filter(({ terms }) => terms.length > 1)
+    .slice(0, CLAUSES_MAX)
+}
+
+/** How much each term of a question says: a rare one more than a common one. */
+export type Weights = ReadonlyMap<string, number>
+
+/** Weights of terms by how many passages hold them (the idf of BM25). */
+export function weightsOf(terms: readonly string[], { passages, holding }: TermWeights): Weights {
+  return new Map(terms.map((term, at) => [term, idf(passages, holding[at] ?? 0)]))
+}
+
+/** The idf of BM25 in the form that is never negative. */
+export function idf(passages: number, holding: number): number {
+  return Math.log(1 + (passages - holding + 0.5) / (holding + 0.5))
+}
+
+/** Texts to search by where no model has thought of any: the question, its clauses, pairs of its rarest terms. */
+export function queriesOf(question: Question, weights: Weights, isHeld: (term: string) => boolean): string[] {
+  const rare = [...question.terms]
+    .filter(([term]) => isHeld(term))
+    .toSorted(([a], [b]) => (weights.get(b) ?? 0) - (weights.get(a) ?? 0) || (a < b ? -1 : 1))
+    .slice(0, RARE_MAX)
+    .map(([, word]) => word)
+  const pairs = rare.flatMap((a, at) => rare.slice(at + 1).map((b) => `${a} ${b}`))
+  const leaning = question.leaning === undefined ? [] : [question.leaning]
+  return distinct([question.text, ...leaning, ...question.clauses.map(({ text }) => text), ...pairs])
+}
+
+/** Texts that search for something else than those before them. */
+export function distinct(queries: readonly string[], known: readonly string[] = []): string[] {
+  const seen = new Set(known.map(keyOf))
+  return queries.filter((query) => {
+    const key = keyOf(query)
+    if (key === '' || seen.has(key)) return false
+    seen.add(key)
+    return true
+  })
+}
+
+function keyOf(query: string): string {
+  return [...new Set([...termsOf(query)].map(({ term }) => term))].toSorted().join(' ')
+}

@@ -1,0 +1,155 @@
+import type { ResearchAnnotation } from '#schemas/research.ts'
+import type { Snapshot } from '#shared/search/search.ts'
+import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
+import type { Quote } from './evidence.ts'
+import { escapeMarkdown, linkTo } from './markdown.ts'
+
+/** Citations of a report: all of them travel in one event, which may have 512 KiB. */
+const CITATIONS_MAX = 150
+/** UTF-16 units that a token stands for, where a length is given in tokens. */
+const CHARS_PER_TOKEN = 4
+const GAPS_MAX = 12
+
+/** A report as it is sent. */
+export interface Report {
+  readonly content: string
+  /** Sorted by where they stand. */
+  readonly annotations: readonly ResearchAnnotation[]
+  /** Sources in the order of their numbers. */
+  readonly sources: readonly Snapshot[]
+  readonly claims: number
+  /** It did not fit into the length that was asked for. */
+  readonly isCut: boolean
+}
+
+/** What is said beside the claims. */
+export interface ReportNotes {
+  /** Sentences on how the run went that a reader must know of: searches that failed, a bound that ended it. */
+  readonly remarks: readonly string[]
+}
+
+/** Puts a draft into Markdown, with numbers, annotations and sources, within a length. */
+export function assemble(draft: Draft, { remarks }: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
+  let fitting = draft
+  while (claimsOf(fitting).flatMap(({ quotes }) => quotes).length > CITATIONS_MAX) fitting = withoutLast(fitting)
+  for (;;) {
+    const report = write(fitting, remarks, fitting !== draft)
+    if (report.content.length <= tokensMax * CHARS_PER_TOKEN) return report
+    if (report.claims === 0) return cut(report, tokensMax * CHARS_PER_TOKEN)
+    fitting = withoutLast(fitting)
+  }
+}
+
+function write(draft: Draft, remarks: readonly string[], isCut: boolean): Report {
+  const text = new ReportText()
+  if (claimsOf(draft).length === 0) writeNothingFound(text, isCut)
+  else {
+    text.heading('In short')
+    for (const claim of draft.summary) text.claim(claim)
+    for (const { title, claims } of draft.sections) {
+      text.heading(title)
+      for (const claim of claims) text.claim(claim)
+    }
+  }
+  writeGaps(text, draft, remarks)
+  text.sources()
+  return { ...text.build(), claims: claimsOf(draft).length, isCut }
+}
+
+function writeNothingFound(text: ReportText, isCut: boolean): void {
+  text.line(
+    isCut
+      ? 'The sources answer the question, but no sentence of them fits into the length that was asked for.'
+      : 'The sources that were searched do not answer this question.',
+  )
+}
+
+function writeGaps(text: ReportText, { gaps }: Draft, remarks: readonly string[]): void {
+  if (gaps.length === 0 && remarks.length === 0) return
+  text.heading('What the sources do not say')
+  if (gaps.length > 0) {
+    const named = gaps.slice(0, GAPS_MAX).map((gap) => `“${escapeMarkdown(gap)}”`)
+    text.item(`Nothing that was read speaks of ${named.join(', ')}.`)
+  }
+  for (const remark of remarks) text.item(remark)
+}
+
+/** Where not even the plain words fit, they are cut; there is nothing in them to cite. */
+function cut(report: Report, charsMax: number): Report {
+  return {
+    ...report,
+    content: report.content.slice(0, charsMax).toWellFormed(),
+    annotations: [],
+    sources: [],
+    isCut: true,
+  }
+}
+
+/** Writes Markdown, and remembers which of its code points are citations. */
+class ReportText {
+  readonly #parts: string[] = []
+  readonly #annotations: ResearchAnnotation[] = []
+  readonly #sources: Snapshot[] = []
+  #points = 0
+
+  heading(title: string): void {
+    this.#push(`${this.#points === 0 ? '' : '\n'}## ${escapeMarkdown(title)}\n\n`)
+  }
+
+  line(text: string): void {
+    this.#push(`${text}\n`)
+  }
+
+  item(text: string): void {
+    this.#push(`- ${text}\n`)
+  }
+
+  claim({ text, quotes }: Claim): void {
+    this.#push(`- ${escapeMarkdown(text)}`)
+    for (const quote of quotes) this.#cite(quote)
+    this.#push('\n')
+  }
+
+  sources(): void {
+    if (this.#sources.length === 0) return
+    this.heading('Sources')
+    for (const [at, { title, url }] of this.#sources.entries()) this.line(`${at + 1}. ${linkTo(title, url)}`)
+  }
+
+  build(): Pick<Report, 'content' | 'annotations' | 'sources'> {
+    return { content: this.#parts.join(''), annotations: this.#annotations, sources: this.#sources }
+  }
+
+  #cite({ source, start, end, text }: Quote): void {
+    this.#push(' ')
+    const start_index = this.#points
+    this.#push(`[${this.#numberOf(source)}]`)
+    const { title, url, sha256 } = source
+    const place = { source_start: pointsOf(source.text, start), source_end: pointsOf(source.text, end) }
+    const span = { start_index, end_index: this.#points, title, url }
+    this.#annotations.push({
+      type: 'url_citation',
+      url_citation: { ...span, quote: text, source_sha256: sha256, ...place },
+    })
+  }
+
+  #numberOf(source: Snapshot): number {
+    const at = this.#sources.findIndex(({ url, sha256 }) => url === source.url && sha256 === source.sha256)
+    return at < 0 ? this.#sources.push(source) : at + 1
+  }
+
+  #push(text: string): void {
+    this.#parts.push(text)
+    this.#points += pointsOf(text, text.length)
+  }
+}
+
+/** Code points of a text before an offset in UTF-16 units. */
+export function pointsOf(text: string, end: number): number {
+  let points = 0
+  for (let at = 0; at < end; at++) {
+    // The second half of a pair counts with the first.
+    if ((text.charCodeAt(at) & 0xfc00) !== 0xdc00) points++
+  }
+  return points
+}

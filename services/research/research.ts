@@ -1,0 +1,189 @@
+import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
+import { Budget, boundsOf } from './budget.ts'
+import { Clock } from './clock.ts'
+import type { Draft } from './draft.ts'
+import { type Evidence, findEvidence } from './evidence.ts'
+import { writeExtractive } from './extractive.ts'
+import { requireFounded } from './founded.ts'
+import { Gathering } from './gather.ts'
+import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
+import { distinct, type Question, queriesOf, questionOf, type Weights, weightsOf } from './question.ts'
+import { assemble, type Report } from './report.ts'
+
+/** What researches work with. */
+export interface ResearchSetup {
+  /** Where sources are looked for, at least one. */
+  readonly backends: readonly SearchBackend[]
+}
+
+/** UTF-16 units of one piece of the report. */
+const PIECE_CHARS = 4_000
+/** Passages whose terms show what else to search for, and how many of these. */
+const FEEDBACK_PASSAGES = 5
+const FEEDBACK_TERMS = 6
+
+/**
+ * Researches a question and yields what it does, then the report with all that belongs to it, then its end.
+ *
+ * Everything outside goes through `composition`, so that a run that is taken up again asks for nothing twice and says the same. With
+ * the same sources the same question has the same report, byte for byte, unless a model writes it.
+ *
+ * @param signal Ends it at once. A cancel that asks for what there is comes by `composition`.
+ * @throws ServiceError When no search could be made; the signal's reason
+ */
+export async function* runResearch(
+  setup: ResearchSetup,
+  request: ResearchRequest,
+  composition: Composition,
+  signal: AbortSignal,
+): AsyncGenerator<ResearchEvent> {
+  yield* new Run(setup, request, composition, signal).events()
+}
+
+class Run {
+  readonly #setup: ResearchSetup
+  readonly #request: ResearchRequest
+  readonly #signal: AbortSignal
+  readonly #question: Question
+  readonly #budget: Budget
+  readonly #clock: Clock
+  readonly #gathering: Gathering
+  readonly #passages: CountedPassage[] = []
+  readonly #asked: string[] = []
+  #weights: Weights = new Map()
+  /** Whether the weights are those of the whole corpus. */
+  #isWeighed = false
+  #sequence = 0
+
+  constructor(setup: ResearchSetup, request: ResearchRequest, composition: Composition, signal: AbortSignal) {
+    this.#setup = setup
+    this.#request = request
+    this.#signal = signal
+    this.#question = questionOf(request)
+    this.#budget = new Budget(boundsOf(request.effort, request.limits))
+    this.#clock = new Clock(composition, this.#budget.bounds.seconds)
+    this.#gathering = new Gathering({ backends: setup.backends, request, composition, budget: this.#budget, signal })
+  }
+
+  async *events(): AsyncGenerator<ResearchEvent> {
+    await this.#clock.start()
+    yield this.#progress('planning', 2, 'Taking the question apart')
+    const queries = await this.#plan()
+    const stop = yield* this.#gather(queries)
+    yield this.#progress('analyzing', 70, 'Looking for sentences that answer')
+    const evidence = await this.#evidence()
+    yield this.#progress('writing', 80, 'Writing the report')
+    const draft = writeExtractive(evidence, this.#budget.bounds.claims)
+    yield this.#progress('finalizing', 95, 'Checking every citation')
+    yield* this.#finish(draft, stop ?? (evidence.candidates.length > 0 ? 'answered' : 'no_evidence'))
+  }
+
+  /** Texts to search by, and how much each term of the question says where that is known. */
+  async #plan(): Promise<string[]> {
+    const [terms, words] = [[...this.#question.terms.keys()], [...this.#question.terms.values()]]
+    const [backend] = this.#setup.backends
+    const weigh = this.#setup.backends.length === 1 ? backend?.weigh?.bind(backend) : undefined
+    if (!backend || !weigh) return queriesOf(this.#question, new Map(), () => true)
+    const step = { backend: backend.name, words }
+    const weighed = await this.#clock.composition.step('weigh', step, async () => ({ value: await weigh(words) }))
+    this.#isWeighed = true
+    this.#weights = weightsOf(terms, weighed)
+    const held = new Set(terms.filter((_, at) => (weighed.holding[at] ?? 0) > 0))
+    return queriesOf(this.#question, this.#weights, (term) => held.has(term))
+  }
+
+  /** Searches and reads in rounds, until a round shows nothing new. @returns Why it ended before */
+  async *#gather(planned: readonly string[]): AsyncGenerator<ResearchEvent, ResearchStop | undefined> {
+    const { rounds, queries: perRound } = this.#budget.bounds
+    let waiting = [...planned]
+    for (let round = 1; round <= rounds; round++) {
+      const stop = await this.#clock.stop(round)
+      if (stop) return stop
+      const queries = distinct(waiting, this.#asked).slice(0, perRound)
+      if (queries.length === 0) return undefined
+      waiting = distinct(waiting, [...this.#asked, ...queries])
+      this.#asked.push(...queries)
+      const share = (at: number) => Math.round(5 + (60 * (round - 1 + at)) / rounds)
+      yield this.#progress('searching', share(0), `Searching by ${queries.length} queries`)
+      const isPaid = await this.#gathering.search(queries)
+      yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
+      const isNew = await this.#read()
+      yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
+      if (!isPaid) return 'budget'
+      if (!isNew) return undefined
+      waiting.push(...(await this.#feedback()))
+    }
+    return undefined
+  }
+
+  async #read(): Promise<boolean> {
+    const fresh = await this.#gathering.read()
+    for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot), this.#signal)))
+    if (!this.#isWeighed) this.#weights = weightsAmong([...this.#question.terms.keys()], this.#passages)
+    return fresh.length > 0
+  }
+
+  /** What the best passages speak of beside the question: a text to search by in the next round. */
+  async #feedback(): Promise<string[]> {
+    const ranked = await this.#rank()
+    const counts = new Map<string, number>()
+    for (const { terms } of ranked.slice(0, FEEDBACK_PASSAGES))
+      for (const term of terms) if (!this.#question.terms.has(term)) counts.set(term, (counts.get(term) ?? 0) + 1)
+    const often = [...counts].filter(([, count]) => count > 1).sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1))
+    const more = often.slice(0, FEEDBACK_TERMS).map(([term]) => term)
+    return more.length === 0 ? [] : [`${[...this.#question.terms.values()].join(' ')} ${more.join(' ')}`]
+  }
+
+  async #evidence(): Promise<Evidence> {
+    const ranked = await this.#rank()
+    return await inTurns(findEvidence(this.#question, ranked, this.#weights), this.#signal)
+  }
+
+  async #rank(): Promise<CountedPassage[]> {
+    return await inTurns(rankPassages(this.#question, this.#passages, this.#weights), this.#signal)
+  }
+
+  *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
+    const report = assemble(draft, { remarks: this.#remarks(stop) }, this.#request.report_tokens)
+    requireFounded(report)
+    for (let at = 0; at < report.content.length; at += PIECE_CHARS)
+      yield { type: 'text', text: report.content.slice(at, at + PIECE_CHARS) }
+    yield { type: 'annotations', annotations: [...report.annotations] }
+    yield { type: 'search_results', results: this.#gathering.results }
+    yield { type: 'usage', usage: this.#usage() }
+    yield this.#end(draft, report, stop)
+  }
+
+  #usage() {
+    const { searches, pages, usd } = this.#budget.used
+    return { input_tokens: 0, output_tokens: 0, searches, pages, cost_usd: usd }
+  }
+
+  #end({ writer, quoted, dropped, gaps }: Draft, report: Report, stop: ResearchStop): ResearchEvent {
+    const { unread, failedSearches } = this.#gathering
+    const isWhole = !report.isCut && (stop === 'answered' || stop === 'no_evidence')
+    const counts = { supported: report.claims, quoted, dropped, unread, failed_searches: failedSearches }
+    const quality = { writer, ...counts, gaps: [...gaps] }
+    return { type: 'end', stop_reason: stop, finish_reason: isWhole ? 'stop' : 'length', quality }
+  }
+
+  /** What a reader must know of how the run went. */
+  #remarks(stop: ResearchStop): string[] {
+    const { failedSearches, searches, unread } = this.#gathering
+    const remarks: string[] = []
+    if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
+    if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
+    const why = { deadline: 'its time was over', cancelled: 'it was cancelled', budget: 'its budget was used up' }
+    if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)
+    return remarks
+  }
+
+  #progress(phase: ResearchPhase, percent: number, message: string): ResearchEvent {
+    const { sourcesFound, snapshots } = this.#gathering
+    const counts = { queries: this.#asked.length, sources_found: sourcesFound, sources_read: snapshots.length }
+    return { type: 'progress', sequence: ++this.#sequence, phase, percent, message, ...counts }
+  }
+}

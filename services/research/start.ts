@@ -1,0 +1,40 @@
+import type { ResearchEvent, ResearchRequest } from '#schemas/research.ts'
+import { ServiceError } from '#shared/error.ts'
+import { modelsOf } from '#shared/jobs/worker/models.ts'
+import { startWorker } from '#shared/jobs/worker/service.ts'
+import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
+import { research } from '#shared/kinds/research.ts'
+import type { Ports } from '#shared/ports.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
+import { runResearch } from './research.ts'
+
+/** Starts one worker of the research pool: questions, and reports that cite what was read. */
+export async function startResearch(ports: Ports): Promise<Service> {
+  // Where all roles share a process most never ask: nothing is indexed before the first question.
+  let backends: SearchBackend[] | undefined
+  const search = () => (backends ??= ports.openSearch())
+  const kinds = { research: handle(research, (request, context) => researchIn(search(), request, context)) }
+  const slots = ports.config.researchSlots
+  const definition = {
+    name: 'research',
+    slots,
+    kinds,
+    ...modelsOf(ports.models, 'research', 'research', slots),
+  } as const
+  return await startWorker(ports, definition, async () => {
+    await Promise.all((backends ?? []).map((backend) => backend.close()))
+  })
+}
+
+async function* researchIn(
+  backends: readonly SearchBackend[],
+  request: ResearchRequest,
+  { composition, onProgress, signal }: AttemptContext,
+): AsyncGenerator<ResearchEvent> {
+  if (!composition) throw new ServiceError('internal_error', 'A research needs a durable job.')
+  for await (const event of runResearch({ backends }, request, composition, signal)) {
+    if (event.type === 'progress') onProgress?.(event)
+    yield event
+  }
+}

@@ -1,0 +1,78 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts'
+import { researched, spansOf } from '../../support/research/run.ts'
+
+/*
+ * Questions over the corpus that every installation has: the project's own pages. Each answerable one names the page that must be
+ * cited; none of the others may be answered. A floor, not a benchmark: its thresholds were found on such questions.
+ */
+
+const ROOT = join(import.meta.dirname, '../../..')
+
+const ANSWERABLE: readonly [question: string, page: string][] = [
+  ['How long is a finished job kept, and what happens when its result is over?', 'docs/jobs.md'],
+  ['How are webhooks signed, and how often are they tried again?', 'docs/webhooks.md'],
+  ['What does a worker do when it could not renew its lease?', 'docs/design.md'],
+  ['Which sandboxes can run Python code and how is one chosen?', 'docs/code.md'],
+  ['What is the largest audio file that can be transcribed?', 'docs/transcription.md'],
+  ['What does an Idempotency-Key do?', 'docs/jobs.md'],
+  ['How are texts of many jobs batched for embeddings?', 'docs/embeddings.md'],
+  ['What happens to requests of a WebSocket when its connection closes?', 'docs/websocket.md'],
+  ['Which errors are repeated, and at most how many tries does a job have?', 'docs/design.md'],
+  ['What does the scripted echo model answer?', 'docs/echo.md'],
+]
+
+const UNANSWERABLE: readonly string[] = [
+  'What is the capital of France?',
+  'How do I bake sourdough bread at high altitude?',
+  'Who won the football world cup in 1998?',
+  'How does photosynthesis convert sunlight into sugar?',
+  'What is the monthly price of a subscription?',
+  'Which GPU does the company recommend for gaming?',
+  'When was the Treaty of Westphalia signed?',
+  'How do I configure OAuth login with Google?',
+]
+
+let directory: string
+let corpus: LocalCorpus
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'sluice-evaluation-'))
+  corpus = openLocalCorpus({ corpus: { directory: ROOT, paths: ['README.md', 'docs'] }, directory })
+  await corpus.refresh()
+})
+afterAll(async () => {
+  await corpus.close()
+  await rm(directory, { recursive: true })
+})
+
+describe('the project’s own pages', () => {
+  test.each(ANSWERABLE)('answer "%s" from %s, each citation in its place', async (question, page) => {
+    const run = await researched({ backends: [corpus] }, { question })
+    expect(run.annotations.map(({ url_citation }) => url_citation.url)).toContain(page)
+    expect(run.end.stop_reason).toBe('answered')
+    for (const { url_citation: cited } of run.annotations) {
+      const hit = { url: cited.url, title: '', snippet: '', sha256: cited.source_sha256 }
+      const { text } = await corpus.read(hit, { allow: [], deny: [] }, new AbortController().signal)
+      expect(Array.from(text).slice(cited.source_start, cited.source_end).join('')).toBe(cited.quote)
+    }
+    expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
+  })
+
+  test.each(UNANSWERABLE)('say nothing to "%s"', async (question) => {
+    const run = await researched({ backends: [corpus] }, { question })
+    expect(run.annotations).toEqual([])
+    expect(run.end.stop_reason).toBe('no_evidence')
+  })
+
+  test('give the same report twice', async () => {
+    const [question] = ANSWERABLE[0] ?? ['']
+    const [a, b] = [
+      await researched({ backends: [corpus] }, { question }),
+      await researched({ backends: [corpus] }, { question }),
+    ]
+    expect(a.events).toEqual(b.events)
+  })
+})

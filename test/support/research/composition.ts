@@ -1,0 +1,111 @@
+import { createHash } from 'node:crypto'
+import { appendFileSync, existsSync, readFileSync } from 'node:fs'
+import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
+
+/** Thrown where a run is to die. */
+export class Killed extends Error {}
+
+/** How a composition behaves in a test. */
+export interface CompositionOptions {
+  /** Where steps are kept, as JSON lines; read first where it is there. Default: in memory alone. */
+  readonly cassette?: string
+  /** Dies after this step is committed, counted from 1 over what this one runs itself. */
+  readonly killAfter?: number
+  /** Does what a child asks for. Default: every child fails. */
+  readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
+  readonly wrapUpAtMs?: number
+}
+
+interface Kept {
+  readonly key: string
+  readonly kind: string
+  readonly value: unknown
+  readonly cost: Cost
+}
+
+/**
+ * A composition in memory: steps are remembered by kind and input, children by their keys, as the real one does. What it keeps
+ * can be handed to the next one, as to a second attempt.
+ */
+export class MemoryComposition implements Composition {
+  readonly wrapUpAtMs: number
+  isWrapUpAsked = false
+  readonly #options: CompositionOptions
+  readonly #kept: Map<string, Kept>
+  readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()
+  readonly #spent: Record<string, number> = {}
+  /** Kinds of the steps that were run here, and not remembered. */
+  readonly ran: string[] = []
+  /** Requests of children, in order. */
+  readonly children: ChildJob[] = []
+
+  constructor(options: CompositionOptions = {}, before?: MemoryComposition) {
+    this.#options = options
+    this.wrapUpAtMs = options.wrapUpAtMs ?? Number.POSITIVE_INFINITY
+    this.#kept = before ? new Map(before.#kept) : new Map()
+    for (const kept of linesOf(options.cassette)) this.#kept.set(kept.key, kept)
+  }
+
+  get spent(): Cost {
+    return this.#spent
+  }
+
+  async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
+    const key = createHash('sha256')
+      .update(`${kind} ${canonical(input)}`)
+      .digest('hex')
+    const known = this.#kept.get(key)
+    if (known) {
+      this.#spend(known.cost)
+      return known.value as T
+    }
+    const { value, cost = {} } = await run(new AbortController().signal)
+    // What is kept is JSON: a value that does not survive it would differ in the next attempt.
+    const kept: Kept = JSON.parse(JSON.stringify({ key, kind, value, cost }))
+    this.#kept.set(key, kept)
+    this.ran.push(kind)
+    this.#spend(cost)
+    if (this.#options.cassette) appendFileSync(this.#options.cassette, `${JSON.stringify(kept)}\n`)
+    if (this.ran.length === this.#options.killAfter) throw new Killed()
+    return kept.value as T
+  }
+
+  async submit(child: ChildJob): Promise<string> {
+    if (!this.#children.has(child.key)) {
+      this.children.push(child)
+      const run = this.#options.runChild ?? (async () => failed(child.key))
+      this.#children.set(child.key, { child, end: run(JSON.parse(JSON.stringify(child))) })
+    }
+    return child.key
+  }
+
+  async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
+    const ends = ids.map((id) => this.#children.get(id)?.end)
+    if (Date.now() < this.wrapUpAtMs) return await Promise.all(ends)
+    return ids.map(() => undefined)
+  }
+
+  #spend(cost: Cost): void {
+    for (const [unit, amount] of Object.entries(cost)) this.#spent[unit] = (this.#spent[unit] ?? 0) + amount
+  }
+}
+
+function failed(id: string): ChildEnd {
+  return { id, state: 'failed', error: { code: 'upstream_error', message: 'No model.', param: null } }
+}
+
+function linesOf(path: string | undefined): Kept[] {
+  if (path === undefined || !existsSync(path)) return []
+  return readFileSync(path, 'utf8')
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => JSON.parse(line) as Kept)
+}
+
+/** JSON with sorted keys: the same input has the same text. */
+function canonical(value: unknown): string {
+  return JSON.stringify(value, (_, each: unknown) => {
+    if (each === null || typeof each !== 'object' || Array.isArray(each)) return each
+    return Object.fromEntries(Object.entries(each).toSorted(([a], [b]) => (a < b ? -1 : 1)))
+  })
+}

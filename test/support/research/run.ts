@@ -1,0 +1,86 @@
+import { type ResearchAnnotation, type ResearchEvent, ResearchRequest, type ResearchSource } from '#schemas/research.ts'
+import { type ResearchSetup, runResearch } from '#services/research/research.ts'
+import type { SearchBackend, Snapshot } from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import { TextBuilder } from '#shared/search/text/builder.ts'
+import { readMarkdown } from '#shared/search/text/markdown.ts'
+import { MemoryComposition } from './composition.ts'
+
+type EndEvent = Extract<ResearchEvent, { type: 'end' }>
+
+/** What a run has said, put together. */
+export interface RunResult {
+  readonly report: string
+  readonly annotations: readonly ResearchAnnotation[]
+  readonly results: readonly ResearchSource[]
+  readonly end: EndEvent
+  readonly usage: Extract<ResearchEvent, { type: 'usage' }>['usage'] | undefined
+  readonly events: readonly ResearchEvent[]
+}
+
+/** Runs a research to its end. @throws What it throws */
+export async function researched(
+  setup: ResearchSetup,
+  request: Partial<ResearchRequest> & { question: string },
+  composition = new MemoryComposition(),
+  signal = new AbortController().signal,
+): Promise<RunResult> {
+  const events: ResearchEvent[] = []
+  const parsed = ResearchRequest.parse({ model: 'dr', ...request })
+  for await (const event of runResearch(setup, parsed, composition, signal)) events.push(event)
+  const end = events.at(-1)
+  if (end?.type !== 'end') throw new Error('The run said no end.')
+  return {
+    report: events.map((event) => (event.type === 'text' ? event.text : '')).join(''),
+    annotations: events.flatMap((event) => (event.type === 'annotations' ? event.annotations : [])),
+    results: events.flatMap((event) => (event.type === 'search_results' ? event.results : [])),
+    usage: events.flatMap((event) => (event.type === 'usage' ? [event.usage] : []))[0],
+    end,
+    events,
+  }
+}
+
+/** A backend over pages of a test, in Markdown by URL. It finds every page that shares a word of the query. */
+export class PagesBackend implements SearchBackend {
+  readonly name = 'pages'
+  readonly searchUsd: number
+  readonly queries: string[] = []
+  readonly #pages: Readonly<Record<string, string>>
+
+  constructor(pages: Readonly<Record<string, string>>, searchUsd = 0) {
+    this.#pages = pages
+    this.searchUsd = searchUsd
+  }
+
+  async search(query: string) {
+    this.queries.push(query)
+    const words = query.toLowerCase().match(/\w{3,}/g) ?? []
+    const found = Object.entries(this.#pages).filter(([, page]) =>
+      words.some((word) => page.toLowerCase().includes(word)),
+    )
+    return found.map(([url]) => ({ url, title: url, snippet: '' }))
+  }
+
+  async read({ url }: { url: string }): Promise<Snapshot> {
+    return snapshotOf(url, this.#pages[url] ?? '')
+  }
+
+  async close(): Promise<void> {}
+}
+
+/** Markdown as it is read. */
+export function snapshotOf(url: string, markdown: string): Snapshot {
+  const builder = new TextBuilder(48 * 1024)
+  readMarkdown(markdown, builder)
+  const { title, text, blocks } = builder.build()
+  return { url, title: title || url, text, blocks, sha256: sha256Of(text) }
+}
+
+/** What a citation covers, and what its source says there: both must be what the annotation says. */
+export function spansOf({ report, annotations }: RunResult): { marker: string; quote: string }[] {
+  const points = Array.from(report)
+  return annotations.map(({ url_citation: { start_index, end_index, quote } }) => ({
+    marker: points.slice(start_index, end_index).join(''),
+    quote,
+  }))
+}
