@@ -16,6 +16,7 @@ import { type Kafka, openKafka } from './machine/kafka.ts'
 import { Processes } from './machine/processes.ts'
 import { machineCpuMs } from './machine/usage.ts'
 import { type Options, readOptions } from './options.ts'
+import { measureResearch } from './research/research.ts'
 import { measureSandbox } from './sandbox/sandbox.ts'
 import { measureTranscription } from './transcription/transcription.ts'
 
@@ -61,7 +62,8 @@ async function runAll(options: Options): Promise<Results> {
     const embeddings = kafka && options.embeddings ? await timed(() => runEmbeddings(options, dir, kafka)) : undefined
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
     const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
-    return { calls, durable, embeddings, transcription, sandbox, kafkaVersion: kafka?.version }
+    const research = options.research ? await timed(() => runResearch(options, dir)) : undefined
+    return { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -100,6 +102,10 @@ async function runTranscription(options: Options, dir: string, kafka: Kafka | un
 
 async function runSandbox(options: Options) {
   return await measureSandbox({ ...options.code, print, signal: interrupted.signal })
+}
+
+async function runResearch({ questions }: Options, dir: string) {
+  return await measureResearch({ questions, print, signal: interrupted.signal }, dir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

@@ -7,8 +7,8 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
-completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the built-in model, and Python in each sandbox. Everything
-runs on this machine, on 127.0.0.1:
+completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
+built-in model, Python in each sandbox, and deep research over a fixed corpus. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
 local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
 only.
@@ -17,7 +17,7 @@ Options:
       --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
-                       embeddings, transcription, sandbox: those only
+                       embeddings, transcription, sandbox, research: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
@@ -38,6 +38,9 @@ export interface Options {
   readonly embeddings: boolean
   readonly transcription: boolean
   readonly sandbox: boolean
+  readonly research: boolean
+  /** Questions of the evaluation of research that are asked. */
+  readonly questions: number
   /** How often each sandbox is opened, how many programs it runs, and for how long it runs as many as it can. */
   readonly code: { readonly opens: number; readonly runs: number; readonly seconds: number }
   /** Conversations of two, three and four people each, and files that arrive at once. */
@@ -83,6 +86,7 @@ export function readOptions(): Options {
     targets: beside === undefined ? targets : targets.flatMap(withOther),
     beside,
     code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 10, runs: 100, seconds: 8 },
+    questions: quick ? 20 : Number.POSITIVE_INFINITY,
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
     durableWarmUpSeconds: quick ? 0.5 : 2,
@@ -100,11 +104,18 @@ export function readOptions(): Options {
 }
 
 /** What is measured. */
-type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox'>
+type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research'>
 
 function readTargets(only: string | undefined): Measured {
   if (only === undefined) {
-    return { targets: TARGET_NAMES, durable: DURABLE_NAMES, embeddings: true, transcription: true, sandbox: true }
+    return {
+      targets: TARGET_NAMES,
+      durable: DURABLE_NAMES,
+      embeddings: true,
+      transcription: true,
+      sandbox: true,
+      research: true,
+    }
   }
   const wanted = new Set(only.split(','))
   const durable = DURABLE_NAMES.filter((name) => wanted.has('durable') || wanted.has(`durable-${name}`))
@@ -114,6 +125,7 @@ function readTargets(only: string | undefined): Measured {
     'embeddings',
     'transcription',
     'sandbox',
+    'research',
     'durable',
     ...DURABLE_NAMES.map((name) => `durable-${name}`),
   ]
@@ -125,6 +137,7 @@ function readTargets(only: string | undefined): Measured {
     embeddings: wanted.has('embeddings'),
     transcription: wanted.has('transcription'),
     sandbox: wanted.has('sandbox'),
+    research: wanted.has('research'),
   }
 }
 

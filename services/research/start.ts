@@ -34,7 +34,11 @@ async function* researchIn(
 ): AsyncGenerator<ResearchEvent> {
   if (!composition) throw new ServiceError('internal_error', 'A research needs a durable job.')
   for await (const event of runResearch({ backends }, request, composition, signal)) {
-    if (event.type === 'progress') onProgress?.(event)
+    if (event.type === 'progress') onProgress?.(progressOf(event))
     yield event
   }
+}
+
+function progressOf({ type: _, ...progress }: Extract<ResearchEvent, { type: 'progress' }>) {
+  return progress
 }

@@ -1,0 +1,35 @@
+import { renderTable, show } from '../figures/markdown.ts'
+import { median } from '../figures/stats.ts'
+import type { ResearchResults } from './research.ts'
+
+/** The heading that the section of deep research begins with. */
+export const RESEARCH_TITLE = '## Deep research'
+
+/** What the section says before its figures. */
+export const RESEARCH_INTRODUCTION = `Questions about documents that are not of this project (chapters of the Debian handbook, guides of Git, Python's what's new, howtos and
+FAQ, the Jargon File: \`bench/research/manifest.json\`), answered by the extractive writer through HTTP. **Gold** is the share of answerable
+questions whose report cites a document that holds the answer (of each group where several are needed); it is a lower bound, for another
+document may answer too. **Facts** is the mean share of expected facts that the report says. **Precision** is the share of citations whose
+quote stands, character for character but for white space, in the document that it names. **Silent** is the share of unanswerable questions
+whose report cites nothing. The **held-out** questions were never looked at while the thresholds were set.`
+
+const HEAD = ['questions', 'how many', 'gold', 'all facts', 'facts', 'precision', 'abstained', 'silent']
+
+/** The section's tables, in Markdown. */
+export function renderResearch({ documents, scores, times }: ResearchResults): string[] {
+  const percent = (value: number | undefined) => (value === undefined ? '–' : `${show(value * 100, 1)} %`)
+  const rows = scores.map((each) => [
+    each.group,
+    String(each.questions),
+    ...[each.goldCited, each.allFactsSaid, each.factsSaid, each.citationPrecision, each.abstained, each.silent].map(
+      percent,
+    ),
+  ])
+  const sorted = times.toSorted((a, b) => a - b)
+  const p95 = sorted[Math.floor(sorted.length * 0.95)] ?? Number.NaN
+  return [
+    RESEARCH_TITLE,
+    renderTable(HEAD, rows),
+    `${documents} documents; a report took ${show(median(times), 0)} ms (median), ${show(p95, 0)} ms (p95), two at once.`,
+  ]
+}

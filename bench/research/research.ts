@@ -1,0 +1,124 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { z } from 'zod'
+import { sluice, urlOf } from '../calls/targets.ts'
+import { Processes } from '../machine/processes.ts'
+import { openCorpus } from './corpus.ts'
+import { type Question, readQuestions } from './questions.ts'
+import { type Report, type Scores, scoreQuestions, summarize } from './score.ts'
+
+/** What a run found out about research. */
+export interface ResearchResults {
+  readonly documents: number
+  readonly scores: readonly Scores[]
+  /** Milliseconds from a question to its report, for each. */
+  readonly times: readonly number[]
+}
+
+/** What is asked, and who hears of it. */
+export interface ResearchOptions {
+  /** Questions at most. */
+  readonly questions: number
+  readonly print: (text: string) => void
+  readonly signal: AbortSignal
+}
+
+const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
+const MODEL = 'deep-research-extractive'
+/** Questions at once: as many as the cores of a small machine. */
+const CALLERS = 2
+const QUESTION_MS = 120_000
+/** Documents are indexed before the first question is answered. */
+const READY_MS = 600_000
+const PROGRESS_EACH = 25
+
+const Completion = z.object({
+  choices: z.tuple([
+    z.object({
+      message: z.object({
+        content: z.string(),
+        annotations: z.array(
+          z.object({
+            url_citation: z.object({
+              start_index: z.int(),
+              end_index: z.int(),
+              url: z.string(),
+              title: z.string(),
+              quote: z.string(),
+            }),
+          }),
+        ),
+      }),
+    }),
+  ]),
+})
+
+/** Asks the questions of questions.json of Sluice over the fixed corpus, and judges the reports. @throws Error when a call fails */
+export async function measureResearch(options: ResearchOptions, dir: string): Promise<ResearchResults> {
+  const { print, signal } = options
+  print('opening the corpus of the research questions')
+  const corpus = await openCorpus({ anyVersion: false })
+  const questions = readQuestions().slice(0, options.questions)
+  await using processes = new Processes(dir, undefined)
+  const url = await start(processes, corpus.directory)
+  print(`indexing ${corpus.texts.size} documents`)
+  await ask(url, 'What is this about?', READY_MS, signal)
+  const reports = new Map<string, Report>()
+  const times: number[] = []
+  const waiting = [...questions]
+  const work = async () => {
+    for (let next = waiting.shift(); next; next = waiting.shift()) {
+      const startedAt = performance.now()
+      reports.set(next.id, await ask(url, next.question, QUESTION_MS, signal))
+      times.push(performance.now() - startedAt)
+      if (times.length % PROGRESS_EACH === 0) print(`${times.length} of ${questions.length} questions`)
+    }
+  }
+  await Promise.all(Array.from({ length: CALLERS }, work))
+  const scores = scoreQuestions(questions, reports, corpus.texts)
+  for (const score of scores) if (isShown(score.question)) print(missOf(score))
+  return { documents: corpus.texts.size, scores: summarize(scores), times }
+}
+
+async function start(processes: Processes, corpus: string): Promise<URL> {
+  const modelsFile = join(processes.dir, 'research-models.yaml')
+  writeFileSync(modelsFile, `models:\n  - { id: ${MODEL}, pool: research, engine: { type: research } }\n`)
+  const dataDir = join(processes.dir, 'research')
+  const env = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: KEY, RESEARCH_CORPUS: corpus }
+  return urlOf(await processes.node(sluice('research', [], env)))
+}
+
+async function ask(url: URL, question: string, withinMs: number, signal: AbortSignal): Promise<Report> {
+  const body = { model: MODEL, messages: [{ role: 'user', content: question }] }
+  for (;;) {
+    const response = await fetch(new URL('/v1/deep-research', url), {
+      method: 'POST',
+      headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+      signal: AbortSignal.any([signal, AbortSignal.timeout(withinMs)]),
+    })
+    const text = await response.text()
+    if (response.ok) return reportOf(text)
+    const retryAfter = Number(response.headers.get('retry-after'))
+    if (response.status !== 503 || !(retryAfter > 0)) throw new Error(`${question}: ${response.status} ${text}`)
+    await sleep(retryAfter * 1_000, undefined, { signal })
+  }
+}
+
+function reportOf(text: string): Report {
+  const { content, annotations } = Completion.parse(JSON.parse(text)).choices[0].message
+  const cited = annotations.map(({ url_citation }) => url_citation)
+  return { content, annotations: cited, abstained: cited.length === 0 }
+}
+
+/** Held-out questions are never looked at. */
+function isShown({ set }: Question): boolean {
+  return set === 'open'
+}
+
+function missOf({ question, goldCited, facts, citations }: ReturnType<typeof scoreQuestions>[number]): string {
+  if (question.kind === 'unanswerable')
+    return `${question.id}: ${citations === 0 ? 'silent' : `${citations} citations`}`
+  return `${question.id}: ${goldCited ? 'right document' : 'other documents'}, ${Math.round(facts * 100)} % of the facts, ${citations} citations`
+}
