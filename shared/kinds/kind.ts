@@ -2,6 +2,7 @@ import type { z } from 'zod'
 import type { PoolName } from '#schemas/job.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import type { Answer } from './answer.ts'
+import type { Composition } from './composition.ts'
 
 /**
  * A kind of job, described once for both sides of the queue: the ingress that makes such jobs and reads what comes of them, and
@@ -43,6 +44,8 @@ export interface AttemptContext {
   readonly traceparent: string | undefined
   /** Hears how far the work is; undefined where the caller watches the output itself. */
   readonly onProgress: ((progress: Progress) => void) | undefined
+  /** What it remembers, and the jobs it has others do; undefined for a job that its caller holds. */
+  readonly composition?: Composition | undefined
 }
 
 /** A kind as a worker runs it. */

@@ -1,0 +1,65 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { PoolName } from '#schemas/job.ts'
+
+/** What a composed job is made of: steps that are remembered, and children that other pools run (docs/design.md, Families). */
+
+/** What one step of a composed job gave, and what it cost. */
+export interface StepResult<T> {
+  /** JSON. */
+  readonly value: T
+  /** What was used outside, by unit, such as `{ searches: 1 }`. Counted again when the step is replayed. */
+  readonly cost?: Cost
+}
+
+/** Amounts by unit, such as searches, pages, tokens, usd. Only sums are ever made of them. */
+export type Cost = Readonly<Record<string, number>>
+
+/** A job that a composed job has done by another pool. */
+export interface ChildJob {
+  /** Unique within its parent: the same key is the same child, whoever submits it and how often. */
+  readonly key: string
+  /** Path of the call it stands for, such as `/v1/chat/completions`: its result reads like that call's answer. */
+  readonly endpoint: string
+  readonly kind: string
+  readonly pool: PoolName
+  readonly model: string
+  /** The request in the internal form of its kind. */
+  readonly body: unknown
+  /** Milliseconds from now; never more than its parent has left. */
+  readonly deadlineInMs?: number
+}
+
+/** How a child ended. */
+export type ChildEnd =
+  | { readonly id: string; readonly state: 'completed'; readonly result: unknown; readonly usage: unknown }
+  | { readonly id: string; readonly state: 'failed' | 'cancelled' | 'expired'; readonly error: ErrorBody }
+
+/**
+ * What the handler of a composed job does beside computing: it remembers steps, and has other jobs do work.
+ *
+ * The handler runs from its beginning in every attempt. Whatever it does outside goes through {@link step} or
+ * {@link submit}, so that a second run gives what the first one got, and costs nothing outside.
+ */
+export interface Composition {
+  /**
+   * Gives the result of a step: from the store when an attempt before has committed it, else by `run`, committed before this
+   * resolves. The step is known by a hash of `kind` and `input` (canonical JSON).
+   *
+   * @throws What `run` throws; nothing is kept then.
+   */
+  step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
+  /** Hands a child to its pool and gives its id; a second time it is the same child. @throws ServiceError `invalid_request` beyond the bounds of a family */
+  submit(child: ChildJob): Promise<string>
+  /**
+   * Gives how children ended, in the order of `ids`. While one has not, the parent leaves its slot and is parked in the store: this
+   * never resolves then, and the handler runs again when they have, or at {@link wrapUpAtMs}: from then on a child that still runs is
+   * given as `undefined`.
+   */
+  waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
+  /** Costs of all steps and usage of all children so far, by unit. */
+  readonly spent: Cost
+  /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. */
+  readonly wrapUpAtMs: number
+  /** A cancel that asks for what there is: the handler should end soon with a partial result. */
+  readonly isWrapUpAsked: boolean
+}
