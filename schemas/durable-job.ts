@@ -2,11 +2,12 @@ import { z } from 'zod'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
-/** Where a durable job is (docs/design.md, States). On the wire `scheduled` shows as queued. */
+/** Where a durable job is (docs/design.md, States). On the wire `scheduled` shows as queued, `waiting` as in_progress. */
 export const DurableState = z.enum([
   'queued',
   'scheduled',
   'in_progress',
+  'waiting',
   'completed',
   'failed',
   'cancelled',
@@ -60,6 +61,9 @@ export const DurableJob = z.strictObject({
   webhook_events: z.array(z.string()).describe('Types of events the webhook wants'),
   request_id: z.string().nullable(),
   traceparent: z.string().nullable(),
+  depth: z.int().min(0).describe('Above 0: a child of `parent_id`, that many levels below a job of a caller'),
+  children: z.int().min(0).describe('Jobs it has submitted'),
+  steps: z.int().min(0).describe('Steps it has done'),
 })
 export type DurableJob = z.infer<typeof DurableJob>
 
@@ -68,6 +72,7 @@ export const DurableEventType = z.enum([
   'job.queued',
   'job.started',
   'job.retrying',
+  'job.waiting',
   'job.progress',
   'job.output.delta',
   'job.cancelling',

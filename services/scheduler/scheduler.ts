@@ -71,6 +71,7 @@ function openLoops({ broker, config, log }: Ports, store: StoreView, sweeps: Swe
     new Loop({ name: 'due', intervalMs: START_DUE_MS, log, canRun: canPublish, run: () => sweeps.startDue() }),
     new Loop({ name: 'expire', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.expire() }),
     new Loop({ name: 'reap', intervalMs: reapMs, log, canRun, run: () => sweeps.reap(leaseMs) }),
+    new Loop({ name: 'families', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.families() }),
     new Loop({ name: 'backlog', intervalMs: BACKLOG_MS, log, canRun, run: () => sweeps.readBacklog() }),
     new Loop({ name: 'republish', intervalMs: SECOND_MS, log, canRun: canPublish, run: () => sweeps.republish() }),
     new Loop({ name: 'purge', intervalMs: PURGE_MS, log, canRun, run: (stopped) => sweeps.purge(stopped) }),

@@ -28,8 +28,9 @@ export function signedHeaders(id: string, body: string, key: Buffer, nowMs: numb
   }
 }
 
-/** The state as the API shows it: a job that waits for its next attempt is queued. */
+/** The state as the API shows it: a job that waits for its next attempt is queued, one that waits for children in progress. */
 function statusOf(job: DurableJob): string {
   if (job.state === 'scheduled') return 'queued'
+  if (job.state === 'waiting') return 'in_progress'
   return job.state === 'in_progress' && job.cancel_requested_at_ms !== null ? 'cancelling' : job.state
 }

@@ -1,9 +1,7 @@
-/**
- * What a composed job stands on: steps whose results are remembered, and other jobs that do work for it. Its handler knows only
- * this interface; how a run is stopped, parked and taken up again elsewhere is none of its business.
- */
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+
+/** What a composed job is made of: steps that are remembered, and children that other pools run (docs/design.md, Families). */
 
 /** What one step of a composed job gave, and what it cost. */
 export interface StepResult<T> {

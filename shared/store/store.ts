@@ -1,6 +1,8 @@
 import type { DurableEvent, DurableJob, DurableState, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { DoneStep, NewChild, NewStep, StepOutput } from './family.ts'
+import type { Leases } from './leases.ts'
 
 /**
  * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
@@ -18,7 +20,7 @@ import type { PoolName } from '#schemas/job.ts'
  *
  * Only `shared/jobs/` moves jobs: everybody else holds a {@link StoreView}.
  */
-export interface Store extends StoreView, JobMoves, Sweeps, Leases {
+export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases {
   /**
    * Deletes some of what is kept no longer, and prepares the days to come. Run it every minute, and again at once while it
    * says that there is more: one call is bounded, so that it holds up nothing else.
@@ -62,12 +64,31 @@ export interface JobMoves {
   handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */
   honourCancel(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
-  /** queued, scheduled → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
+  /** queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
   cancel(scope: Scope, id: string): Promise<Moved | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
   /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
+}
+
+/** What holds a composed job together with its steps and its children (docs/design.md, Families). */
+export interface FamilyMoves {
+  /** Records a step of a run, with output and progress that wait: one write, numbered like any. */
+  addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined>
+  /** Creates a child, to be published, in one write of its parent's owner. Gives the parent. */
+  submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined>
+  /**
+   * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline; → queued, to be published,
+   * when they have; → cancelled when a cancel was asked for. No try is used up.
+   */
+  park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }): Promise<Moved | undefined>
+  /** waiting → queued, to be published, when the children it waits for have ended. */
+  wake(id: string): Promise<Dispatch | undefined>
+  /** Cancels children of a job that have not ended, as {@link JobMoves.cancel} does, at most `limit`. */
+  cancelChildren(id: string, limit: number): Promise<Moved[]>
+  /** Says that the family of an ended job knows of its end. Not while it has children that nobody has cancelled. */
+  settle(id: string): Promise<void>
 }
 
 /** What the scheduler does. Any number may run at once; each gives the jobs it moved, at most `limit`. */
@@ -78,12 +99,16 @@ export interface Sweeps {
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
   /** queued, scheduled → expired, whose time to wait is over. */
   expire(limit: number): Promise<Moved[]>
+  /** waiting → queued, to be published, whose time to wait for children is over. */
+  wakeDue(limit: number): Promise<Dispatch[]>
+  /** waiting → failed, `timeout`, past the deadline. */
+  timeOutWaiting(limit: number): Promise<Moved[]>
   /**
    * Ends or requeues jobs in progress: owner's lease expired → queued, or failed at `crashesMax`; cancel asked for
    * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. What it queued is to be
    * published.
    *
-   * Does nothing until `boot` has held {@link REAPER_LEASE} for one whole lease of the job's owner: after an outage of
+   * Does nothing until `boot` has held the lease `reaper` for one whole lease of the job's owner: after an outage of
    * the store every lease looks expired.
    */
   reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
@@ -104,22 +129,16 @@ export interface JobReads {
   listEvents(scope: Scope, id: string, after: number, limit: number): Promise<DurableEvent[]>
   /** How many jobs wait and run, and since when the oldest. Reads those only, however many are kept. */
   depth(): Promise<Depth[]>
+  /** What a step of a job gave, by its key. */
+  findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
+  /** The steps of a job, in the order they were done. */
+  listSteps(scope: Scope, id: string): Promise<DoneStep[]>
+  /** The children of a job, in the order of their ids; erased ones are left out. */
+  listChildren(scope: Scope, id: string): Promise<DurableJob[]>
+  /** Jobs that have ended and whose family may not know it, those first that ended first. */
+  listUnsettled(limit: number): Promise<DurableJob[]>
   /** How many jobs are queued, by what runs them. */
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
-}
-
-/** Who is alive, and who does what alone. */
-export interface Leases {
-  /**
-   * Says that a process lives for `leaseMs` more. Gives the jobs it owns: what it runs but is not here was taken away. That is
-   * no crash of those jobs, since the process did not die of them.
-   */
-  renew(process: ProcessLease): Promise<OwnedJob[]>
-  /** Says that a process is gone: what it still owns may be reaped at once. */
-  goodbye(boot: string): Promise<void>
-  /** Takes or renews a named lease, unless another holds it. */
-  holdLease(name: string, boot: string, leaseMs: number): Promise<boolean>
-  releaseLease(name: string, boot: string): Promise<void>
 }
 
 /** State of webhook messages; terminal moves write them (`pending`). */
@@ -130,12 +149,6 @@ export interface Webhooks {
   recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
-
-/** The lease of whoever purges: two at once would wait for each other's rows. */
-export const PURGE_LEASE = 'purge'
-
-/** The lease {@link Sweeps.reap} asks for. Hold it for less than a process lease less its renewal interval. */
-export const REAPER_LEASE = 'reaper'
 
 /** Operators and the service itself see every tenant's jobs. */
 export const EVERY_TENANT = Symbol('every tenant')
@@ -253,7 +266,7 @@ export interface Depth {
   readonly pool: PoolName
   readonly model: string
   readonly priority: Priority
-  readonly state: 'queued' | 'scheduled' | 'in_progress'
+  readonly state: 'queued' | 'scheduled' | 'in_progress' | 'waiting'
   readonly count: number
   readonly oldest_at_ms: number
 }
@@ -264,25 +277,6 @@ export interface QueuedOf {
   readonly kind: string
   readonly model: string
   readonly priority: Priority
-}
-
-/** What a process tells of itself when it renews its lease. */
-export interface ProcessLease {
-  /** Boot id: unique for each start. */
-  readonly boot: string
-  readonly role: string
-  readonly slots: number
-  readonly version: string
-  readonly draining: boolean
-  /** Milliseconds from now after which the process counts as dead, unless it renews. */
-  readonly leaseMs: number
-}
-
-/** A job that the store gives to the process which renews its lease. */
-export interface OwnedJob {
-  readonly id: string
-  readonly attempt: number
-  readonly isCancelRequested: boolean
 }
 
 /** How one try of a webhook message ended: the receiver has it, it is tried again in `retryInMs`, or it is given up. */

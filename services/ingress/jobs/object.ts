@@ -3,17 +3,21 @@ import { ERRORS } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
+import type { DoneStep } from '#shared/store/family.ts'
 
 /** What the wire form of a job shows that does not stand in its row. */
 export interface JobDetails {
   /** The stored answer of a completed job; the field is left out where it was not looked up. */
   readonly result?: unknown
   readonly deliveries?: readonly WebhookDelivery[]
+  readonly children?: readonly DurableJob[]
+  readonly steps?: readonly DoneStep[]
 }
 
-/** The status of a job on the wire: `scheduled` shows as queued, a cancel that was asked for as cancelling. */
+/** The status of a job on the wire: `scheduled` shows as queued, `waiting` as in progress, a cancel that was asked for as cancelling. */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (state === 'scheduled') return 'queued'
+  if (state === 'waiting') return 'in_progress'
   return state === 'in_progress' && cancel_requested_at_ms !== null ? 'cancelling' : state
 }
 
@@ -42,6 +46,8 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     queue: { pool: job.pool, position: null },
     priority: job.priority,
     parent_id: job.parent_id,
+    ...(details.children && { children: details.children.map(childObject) }),
+    ...(details.steps && { steps: details.steps.map(stepObject) }),
     progress: progressOf(job),
     ...(isResultKnown && { result: details.result ?? null }),
     error: job.error === null ? null : errorOf(job),
@@ -53,6 +59,15 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     webhook: webhookOf(job, details.deliveries),
     urls: { get: url, result: `${url}/result`, events: `${url}/events`, cancel: `${url}/cancel` },
   }
+}
+
+function childObject(child: DurableJob): object {
+  const { id, endpoint, model, usage } = child
+  return { id, endpoint, model, status: statusOf(child), usage }
+}
+
+function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
+  return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
 /** When the job is forgotten with its result. Before its end what is sure: it cannot end before it starts. */

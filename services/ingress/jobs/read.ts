@@ -19,7 +19,7 @@ import { refuseJobHeaders } from './wishes.ts'
 /** Statuses of the wire by the states they stand for. */
 const STATES = {
   queued: ['queued', 'scheduled'],
-  in_progress: ['in_progress'],
+  in_progress: ['in_progress', 'waiting'],
   cancelling: ['in_progress'],
   completed: ['completed'],
   failed: ['failed'],
@@ -128,10 +128,11 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 
-/** A job with its result and what became of its webhook's messages. */
+/** A job with its result, its family and what became of its webhook's messages. */
 export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Record<string, unknown>> {
   const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
-  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job) })
+  const [children, steps] = [await jobs.childrenOf(job), await jobs.stepsOf(job)]
+  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job), children, steps })
 }
 
 function statesOf(status: string) {

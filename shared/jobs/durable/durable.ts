@@ -8,10 +8,12 @@ import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { DoneStep } from '#shared/store/family.ts'
 import { newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
+import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import { JobsRoom } from './room.ts'
 
@@ -45,6 +47,7 @@ export class DurableJobs {
   readonly #store: Store
   readonly #options: DurableJobsOptions
   readonly #dispatcher: Dispatcher
+  readonly #family: Family
   readonly #live: LiveEvents
   readonly #room: JobsRoom
 
@@ -54,6 +57,9 @@ export class DurableJobs {
     this.#live = live
     this.#room = new JobsRoom(options.store, options.jobsMax)
     this.#dispatcher = new Dispatcher(options.broker, options.log)
+    const { log, presence } = options
+    const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
+    this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, tellOwner })
   }
 
   /** Starts to hear of events. */
@@ -130,22 +136,40 @@ export class DurableJobs {
       throw new ServiceError('job_already_finished', `The job has already ${pastOf(job.state)}.`)
     }
     this.#dispatcher.publishEvents(moved.events)
-    if (moved.job.state === 'in_progress' && moved.job.owner !== null) {
-      // The flag in the store is the truth, and its owner reads it with every renewal; this is quicker.
-      const { attempt, owner: worker } = moved.job
-      this.#options.presence().send({ type: 'cancel', job_id: id, attempt, worker })
-    }
+    // The flag in the store is the truth, and its owner reads it with every renewal; this is quicker.
+    if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
+    await this.#family.onMoved(moved.job)
     return moved.job
   }
 
-  /** Forgets a finished job. @throws ServiceError `job_not_found`, `job_not_finished` */
+  /** The children of a job, in the order of their ids. */
+  async childrenOf({ id, tenant, children }: DurableJob): Promise<DurableJob[]> {
+    return children === 0 ? [] : await this.#store.listChildren(tenant, id)
+  }
+
+  /** The steps that a job has done. */
+  async stepsOf({ id, tenant, steps }: DurableJob): Promise<DoneStep[]> {
+    return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
+  }
+
+  /**
+   * Forgets a finished job with its children and its steps.
+   *
+   * @throws ServiceError `job_not_found`; `job_not_finished`, also while a child of it still runs, or its parent does
+   */
   async erase(scope: Scope, id: string): Promise<void> {
     const job = await this.get(scope, id)
+    const parent = job.depth > 0 && job.parent_id !== null ? await this.#store.find(scope, job.parent_id) : undefined
+    if (parent && !TERMINAL.has(parent.state)) {
+      throw new ServiceError('job_not_finished', 'The job belongs to one that has not ended. Cancel that first.')
+    }
+    if (TERMINAL.has(job.state)) for (const child of await this.childrenOf(job)) await this.erase(scope, child.id)
     const content = await this.#store.findContent(scope, id)
+    const blobs = (await this.stepsOf(job)).flatMap(({ blob }) => blob ?? [])
     if (!(await this.#store.erase(scope, id))) {
       throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
     }
-    await dropBlobs(this.#options, blobsOf(content?.request))
+    await dropBlobs(this.#options, [...blobsOf(content?.request), ...blobs])
   }
 
   /**

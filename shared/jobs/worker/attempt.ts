@@ -14,8 +14,8 @@ const UNREAD_ATTEMPTS_MAX = 10
 /** How long such a body is kept, or a fleet without such a worker would run in circles. */
 const UNREAD_MS = 100
 
-/** How an attempt ended, for metrics. `lost`: the job was given to somebody else. */
-export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost'
+/** How an attempt ended, for metrics. `lost`: the job was given to somebody else. `parked`: it waits for children. */
+export type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
 /** Why an attempt was aborted. */
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
@@ -32,6 +32,7 @@ export class Attempt {
   readonly #sink: AttemptSink
   readonly #log: Log
   readonly #abort = new AbortController()
+  readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
   #hasOutput = false
 
@@ -51,7 +52,9 @@ export class Attempt {
     try {
       fetched = await room.fetch(this.job, blobs, this.#abort.signal)
       const body = await this.#read(fetched.body)
-      await (this.job.stream ? this.#stream(body) : this.#whole(body))
+      const work = this.job.stream ? this.#stream(body) : this.#whole(body)
+      // A handler that waits for children goes no further: it runs again when they have ended.
+      if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
       await this.#sink.completed()
       return 'completed'
     } catch (error) {
@@ -141,7 +144,14 @@ export class Attempt {
     signal.throwIfAborted()
     const idempotencyKey = `${this.job.id}:${this.job.attempt}`
     const { tenant, traceparent } = this.job
-    return this.#kind.run(body, { signal, idempotencyKey, tenant, traceparent, onProgress: this.#sink.onProgress })
+    const { onProgress } = this.#sink
+    const composition = this.#sink.compose?.(signal, () => this.#parked.resolve('parked'))
+    return this.#kind.run(body, { signal, idempotencyKey, tenant, traceparent, onProgress, composition })
+  }
+
+  async #park(): Promise<AttemptEnd> {
+    await this.#sink.parked?.()
+    return 'parked'
   }
 
   async #onError(error: unknown): Promise<AttemptEnd> {

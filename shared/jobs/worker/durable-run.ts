@@ -1,14 +1,20 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { RetryBudget } from '#shared/jobs/decide.ts'
 import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import type { Family } from '#shared/jobs/durable/family.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { HeldAttempt, Moved, NewEvent, Store } from '#shared/store/store.ts'
+import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
+import { Composing, wrapUpMsOf } from './compose/compose.ts'
+import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
 /** Output is committed in chunks of this time (docs/design.md, Commit before you speak). */
@@ -21,8 +27,6 @@ const PAUSE_MS_MAX = 2_000
 const BACKLOG_BYTES = 256 * 1024
 /** Progress is told at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
-/** Wait before a write that the store could not take is made again. */
-const REWRITE_MS = { min: 100, max: 2_000 }
 
 /** Retries of durable jobs: nobody holds a connection, so they may take their time. */
 export const DURABLE_POLICY: RetryPolicy = {
@@ -39,7 +43,9 @@ const PATIENT_POLICY: RetryPolicy = { ...DURABLE_POLICY, backoff: { baseMs: 60_0
 /** What a run works with. */
 export interface RunOptions {
   readonly store: Store
+  readonly blobs: Blobs
   readonly dispatcher: Dispatcher
+  readonly family: Family
   readonly log: Log
   readonly budget: RetryBudget
   /** Aborts when the process gives up on what it still has to write. */
@@ -47,10 +53,8 @@ export interface RunOptions {
 }
 
 /**
- * What one attempt of a durable job writes to the store, in order, each write numbered.
- *
- * Commit before you speak: events are published once the store has them. While the store cannot be reached the same write
- * is made again until it can, and the engine waits. When a guard refuses, the job is no longer ours: `onStop`.
+ * What one attempt of a durable job writes to the store, in order (see {@link OwnerWrites}). While the store cannot be reached
+ * the engine waits. When a guard refuses, the job is no longer ours: `onStop`.
  */
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
@@ -60,8 +64,8 @@ export class DurableRun implements AttemptSink {
    */
   onStop: (reason: 'cancelled' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
-  readonly #run: Omit<HeldAttempt, 'chunk'>
-  readonly #tries: number
+  readonly #claimed: DurableJob
+  readonly #writes: OwnerWrites
   readonly #options: RunOptions
   /** In the words of the endpoint that the job stands for. */
   readonly #answer: Answer
@@ -69,11 +73,9 @@ export class DurableRun implements AttemptSink {
   readonly #whole: EventBuffer
   readonly #bytesMax: number
   readonly #pending: EventBuffer
-  #chunk = 0
-  readonly #lost = new AbortController()
+  #parkedOn: readonly string[] = []
   #progress: Progress | undefined
   #progressAtMs = 0
-  #writeMs = 0
   #flush: Promise<void> | undefined
   /** Aborts when the run is about to end: what waits to be written goes along with the end. */
   readonly #ending = new AbortController()
@@ -81,8 +83,8 @@ export class DurableRun implements AttemptSink {
   /** @param moved The claim. */
   constructor(job: JobEnvelope, kind: Kind, moved: Moved, boot: string, options: RunOptions) {
     this.#job = job
-    this.#run = { id: job.id, attempt: job.attempt, boot }
-    this.#tries = moved.job.tries
+    this.#claimed = moved.job
+    this.#writes = new OwnerWrites({ id: job.id, attempt: job.attempt, boot }, options, () => this.onStop('lost'))
     this.#options = options
     this.#answer = kind.answer(job.endpoint)
     this.#whole = new EventBuffer(kind.merge)
@@ -112,14 +114,14 @@ export class DurableRun implements AttemptSink {
     const output = this.#takeOutput()
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
-    await this.#write((run) => this.#options.store.complete(run, { result, usage, output }))
+    await this.#writes.write(() => (run) => this.#options.store.complete(run, { result, usage, output }))
   }
 
   async failed(error: ErrorBody): Promise<void> {
     await this.#stopFlushing()
     const { store, budget } = this.#options
     const remainingMs = this.#job.deadline_ms - Date.now()
-    const tries = this.#tries + (isTry(error) ? 1 : 0)
+    const tries = this.#claimed.tries + (isTry(error) ? 1 : 0)
     const history = { tries, crashes: 0, handBacks: 0, hasOutput: false, remainingMs }
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
@@ -128,31 +130,60 @@ export class DurableRun implements AttemptSink {
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTry(error)) budget.spend()
-      await this.#write((run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
+      await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
     } else {
-      await this.#write((run) => store.fail(run, { error, output }))
+      await this.#writes.write(() => (run) => store.fail(run, { error, output }))
     }
   }
 
   async handedBack(): Promise<void> {
     await this.#stopFlushing()
-    const { store, dispatcher } = this.#options
-    const moved = await this.#write((run) => store.handBack(run))
-    if (moved?.job.state !== 'queued') return
-    const content = await store.findContent(moved.job.tenant, moved.job.id)
-    if (content) await dispatcher.publishJob(moved.job, content.request)
+    await this.#queued(await this.#writes.write(() => (run) => this.#options.store.handBack(run)))
+  }
+
+  compose(signal: AbortSignal, onPark: () => void): Composition {
+    return new Composing({
+      ...this.#options,
+      job: this.#claimed,
+      writes: this.#writes,
+      takeOutput: () => this.#takeOutput(),
+      signal,
+      wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
+      onPark: (ids) => {
+        this.#parkedOn = ids
+        onPark()
+      },
+    })
+  }
+
+  async parked(): Promise<void> {
+    await this.#stopFlushing()
+    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput() }
+    await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
 
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
-    await this.#write((run) => this.#options.store.honourCancel(run))
+    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run))
   }
 
   /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
   lose(): void {
-    if (this.#lost.signal.aborted) return
-    this.#lost.abort()
-    this.onStop('lost')
+    this.#writes.lose()
+  }
+
+  /** Publishes the job where it waits for a worker again. */
+  async #queued(moved: Moved | undefined): Promise<void> {
+    if (moved?.job.state !== 'queued') return
+    const { store, dispatcher } = this.#options
+    const content = await store.findContent(moved.job.tenant, moved.job.id)
+    if (content) await dispatcher.publishJob(moved.job, content.request)
+  }
+
+  /** Of all its time, which begins with the first start, so that each attempt says the same. */
+  get #wrapUpMs(): number {
+    const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
+    return wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
   }
 
   async #stopFlushing(): Promise<void> {
@@ -164,11 +195,13 @@ export class DurableRun implements AttemptSink {
   /** One flush at a time; it goes on while there is more. Never rejects. */
   async #flushSoon(): Promise<void> {
     try {
-      while (!this.#lost.signal.aborted && (!this.#pending.isEmpty || this.#progress)) {
+      while (!this.#writes.isLost && (!this.#pending.isEmpty || this.#progress)) {
         await delay(this.#pauseMs(), this.#ending.signal)
         if (this.#ending.signal.aborted) return
-        const output = this.#takeOutput()
-        if (output.length > 0) await this.#write((run) => this.#options.store.append(run, output))
+        await this.#writes.write(() => {
+          const output = this.#takeOutput()
+          return output.length > 0 ? (run) => this.#options.store.append(run, output) : undefined
+        })
       }
     } catch (error) {
       this.#options.log.error({ err: error, job_id: this.#job.id }, 'output not written')
@@ -179,8 +212,8 @@ export class DurableRun implements AttemptSink {
 
   /** The first output goes out at once. */
   #pauseMs(): number {
-    if (!this.#pending.isEmpty && this.#chunk === 0) return 0
-    const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writeMs / BUSY_SHARE), PAUSE_MS_MAX)
+    if (!this.#pending.isEmpty && this.#writes.count === 0) return 0
+    const pauseMs = Math.min(Math.max(FLUSH_MS, this.#writes.writeMs / BUSY_SHARE), PAUSE_MS_MAX)
     if (!this.#pending.isEmpty) return pauseMs
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
@@ -207,38 +240,6 @@ export class DurableRun implements AttemptSink {
     this.#stream ??= this.#answer.open?.(this.#encode)
     return this.#stream
   }
-
-  async #write(move: (run: HeldAttempt) => Promise<Moved | undefined>): Promise<Moved | undefined> {
-    if (this.#lost.signal.aborted) return undefined
-    const moved = await this.#persist(move)
-    if (moved) {
-      this.#chunk++
-      this.#options.dispatcher.publishEvents(moved.events)
-      return moved
-    }
-    if (this.#lost.signal.aborted) return undefined
-    this.#options.log.info({ job_id: this.#job.id, attempt: this.#job.attempt }, 'job is no longer ours')
-    this.lose()
-    return undefined
-  }
-
-  /** Makes one write until the store has taken or refused it. @throws What is not an outage, or when the process ends */
-  async #persist(move: (run: HeldAttempt) => Promise<Moved | undefined>): Promise<Moved | undefined> {
-    const { signal } = this.#options
-    const run = { ...this.#run, chunk: this.#chunk }
-    for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {
-      const startedAt = performance.now()
-      try {
-        const moved = await move(run)
-        this.#writeMs = performance.now() - startedAt
-        return moved
-      } catch (error) {
-        if (ServiceError.from(error).code !== 'overloaded' || signal.aborted) throw error
-      }
-      await delay(waitMs, AbortSignal.any([signal, this.#lost.signal]))
-      if (this.#lost.signal.aborted) return undefined
-    }
-  }
 }
 
 /** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the events. */
@@ -254,18 +255,4 @@ function usageOf(result: unknown, events: readonly unknown[]): unknown {
 /** What is kept is the message, whichever wire it will be read on. */
 function outputOf({ data }: Frame): NewEvent {
   return { type: 'job.output.delta', data: { chunk: JSON.parse(data) } }
-}
-
-/** Resolves after a time, or when `signal` aborts. */
-function delay(ms: number, signal: AbortSignal): Promise<void> {
-  if (ms <= 0 || signal.aborted) return Promise.resolve()
-  return new Promise((resolve) => {
-    const done = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done, { once: true })
-  })
 }

@@ -1,11 +1,14 @@
 import { type JobEnvelope, type PoolName, StoredRequest } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Dispatcher, envelopeOf } from '#shared/jobs/durable/dispatch.ts'
+import { Family, type FamilyOptions } from '#shared/jobs/durable/family.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Dispatch, Moved, OwnedJob, QueuedOf, Store } from '#shared/store/store.ts'
+import type { OwnedJob } from '#shared/store/leases.ts'
+import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
 
 /** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
@@ -19,6 +22,9 @@ const STOP_SHARE = 1 / 6
 export interface DurableRunsOptions {
   readonly store: Store
   readonly broker: Broker
+  readonly blobs: Blobs
+  /** Says to the workers of children that these are to stop. */
+  readonly tellOwner: FamilyOptions['tellOwner']
   readonly log: Log
   readonly boot: string
   readonly role: PoolName
@@ -51,6 +57,7 @@ interface Held {
  */
 export class DurableRuns {
   readonly dispatcher: Dispatcher
+  readonly #family: Family
   readonly #options: DurableRunsOptions
   readonly #held = new Map<string, Held>()
   readonly #claiming = new Set<string>()
@@ -68,6 +75,7 @@ export class DurableRuns {
   private constructor(options: DurableRunsOptions) {
     this.#options = options
     this.dispatcher = new Dispatcher(options.broker, options.log)
+    this.#family = new Family({ ...options, dispatcher: this.dispatcher })
   }
 
   /** Takes out the lease, without which nothing can be claimed. A store that is down is waited for while jobs come. */
@@ -151,14 +159,15 @@ export class DurableRuns {
   }
 
   #hold(moved: Moved, envelope: JobEnvelope, kind: Kind): ClaimedJob {
-    const { store, boot, log } = this.#options
+    const { store, blobs, boot, log } = this.#options
     this.#budget.earn()
     this.dispatcher.publishEvents(moved.events)
     const { attempt, deadline_ms } = moved.job
     // The store's clock may differ from ours: only durations are compared.
     const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
     const job = { ...envelope, attempt, deadline_ms: Date.now() + remainingMs }
-    const options = { store, dispatcher: this.dispatcher, log, budget: this.#budget, signal: this.#gone.signal }
+    const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
+    const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
     // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
     this.#held.get(job.id)?.sink.lose()
@@ -252,6 +261,7 @@ export class DurableRuns {
     if (!moved) return
     this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
     this.dispatcher.publishEvents(moved.events)
+    void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)
     if (moved.job.state === 'queued' && content) await this.dispatcher.publishJob(moved.job, content.request)
   }

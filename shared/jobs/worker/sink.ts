@@ -1,4 +1,5 @@
 import type { ErrorBody } from '#schemas/error.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
 import type { Progress } from '#shared/kinds/kind.ts'
 
 /** Bytes of a whole answer at which it is refused, unless its kind says otherwise. */
@@ -19,4 +20,11 @@ export interface AttemptSink {
   failed(error: ErrorBody): Promise<void>
   handedBack(): Promise<void>
   cancelled(): Promise<void>
+  /**
+   * What its handler composes with; undefined where the job has nothing that remembers.
+   *
+   * @param onPark The attempt is to end here with {@link parked}: its handler goes no further.
+   */
+  compose?(signal: AbortSignal, onPark: () => void): Composition
+  parked?(): Promise<void>
 }

@@ -3,6 +3,7 @@ import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
+import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readJob } from '#shared/jobs/records.ts'
@@ -180,12 +181,12 @@ export class Worker {
   }
 
   async #openClaims(store: Store): Promise<void> {
-    const { broker, log, version, leaseMs } = this.#options
+    const { blobs, broker, log, version, leaseMs } = this.#options
     const { name: pool, slots, kinds } = this.#definition
     const isDraining = () => this.#taking.stopped.aborted
     const lease = { boot: this.boot, role: pool, version, slots, leaseMs, isDraining }
-    const runs = await DurableRuns.open({ store, broker, log, ...lease })
     const [rooms, taking, attempts, presence] = [this.#rooms, this.#taking, this.#attempts, this.presence]
+    const runs = await DurableRuns.open({ store, blobs, broker, log, ...lease, tellOwner: cancelsIn(presence) })
     this.#durable = runs
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts })
   }

@@ -6,6 +6,7 @@ import {
   ERASE_DELIVERIES,
   ERASE_EVENTS,
   ERASE_JOB,
+  ERASE_STEPS,
   FIND,
   find,
   JOB_COLUMNS,
@@ -56,6 +57,8 @@ const TYPES: Record<string, string> = {
   start_in_ms: 'bigint',
   deadline_in_ms: 'bigint',
   retention_ms: 'bigint',
+  wrap_up_ms: 'bigint',
+  child_deadline_in_ms: 'bigint',
 }
 
 /** The statement of a sweep, with its parameters. */
@@ -68,8 +71,14 @@ export function sweepStatement(move: Move): Statement {
 
 /** The statement of a move of many jobs. Parameters: arrays of those of the move; for the owner's writes `:output_…`. */
 export function moveStatement(move: Move): Statement {
-  const moved = `moved AS (${updateOf(move, '', 'given')} ${returning(move)})`
-  return { name: move.name, sql: join(...forMany(moved), ...(move.isOwners ? [OUTPUT] : []), ...eventsOf(move)) }
+  const { reads, also = [] } = move
+  const parts = [
+    ...(reads ? [`${reads.name} AS MATERIALIZED (${reads.sql('given, jobs')} FOR SHARE OF ${reads.lock})`] : []),
+    `moved AS (${updateOf(move, '', 'given')} ${returning(move)})`,
+    ...also.map((insert, nth) => `also_${nth} AS (${insert('moved JOIN given ON in_id = moved.id')})`),
+  ]
+  const output = move.isOwners ? [OUTPUT] : []
+  return { name: move.name, sql: join(...forMany(parts.join(',')), ...output, ...eventsOf(move)) }
 }
 
 /** The statement of an insert of many jobs. Parameters: arrays of those of the insert. */
@@ -107,10 +116,11 @@ function forMany(part: string): [given: string, part: string] {
   return [`given AS MATERIALIZED (SELECT * FROM unnest(${arrays.join(', ')}) AS given(${columns.join(', ')}))`, sql]
 }
 
-/** Job, events and addresses of messages, at once. */
+/** Job, events, steps and addresses of messages, at once. */
 export const ERASE: Statement = {
   name: 'erase',
   sql: `WITH erased AS (${ERASE_JOB}), events AS (${ERASE_EVENTS} AND EXISTS (SELECT 1 FROM erased)),
+          steps AS (${ERASE_STEPS} AND EXISTS (SELECT 1 FROM erased)),
           messages AS (${ERASE_DELIVERIES} AND EXISTS (SELECT 1 FROM erased))
         SELECT id FROM erased`,
 }

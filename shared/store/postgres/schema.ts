@@ -11,19 +11,26 @@ export const SCHEMA_LOCK = 0x51_01_ce
 /** A change that waits for a lock makes everybody behind it wait: rather try again later. */
 const LOCK_TIMEOUT_MS = 2_000
 
+/** What is kept by day. A day that an older version made may lack some of them. */
+const TABLES = ['jobs', 'job_events', 'job_steps'] as const
+
+interface Partition {
+  readonly table: (typeof TABLES)[number]
+  readonly day: number
+}
+
 /** Makes the partitions of the days around a moment, in unix milliseconds; default: the database's now. */
 export async function addPartitions(connection: PostgresConnection, aroundMs?: number): Promise<void> {
   await connection.transaction(async (client) => {
     const { rows } = await client.query('SELECT now_ms() AS now')
     const today = dayOf(aroundMs ?? rows[0].now)
     const days = Array.from({ length: DAYS_BEHIND + 1 + DAYS_AHEAD }, (_, i) => today + (i - DAYS_BEHIND) * DAY_MS)
-    const missing = await missingDays(client, days)
+    const all = days.flatMap((day) => TABLES.map((table): Partition => ({ table, day })))
+    const missing = await missingOf(client, all)
     if (missing.length === 0) return
     await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
     await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
-    for (const day of await missingDays(client, missing)) {
-      for (const table of ['jobs', 'job_events']) await addPartition(client, table, day)
-    }
+    for (const { table, day } of await missingOf(client, missing)) await addPartition(client, table, day)
   })
 }
 
@@ -34,12 +41,12 @@ export async function dropPartitions(connection: PostgresConnection): Promise<vo
   }
 }
 
-async function missingDays(client: PoolClient, days: readonly number[]): Promise<number[]> {
+async function missingOf(client: PoolClient, partitions: readonly Partition[]): Promise<Partition[]> {
   const { rows } = await client.query(
     'SELECT to_regclass(name) IS NULL AS is_missing FROM unnest($1::text[]) AS name',
-    [days.map((day) => `job_events_${suffixOf(day)}`)],
+    [partitions.map(({ table, day }) => `${table}_${suffixOf(day)}`)],
   )
-  return days.filter((_, i) => rows[i].is_missing)
+  return partitions.filter((_, i) => rows[i].is_missing)
 }
 
 /** Attached rather than made in place: that would lock out every reader and writer of the whole table. */
@@ -69,12 +76,16 @@ async function pastDays(connection: PostgresConnection): Promise<string[]> {
 async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   if (await isDayKept(client, suffix)) return
   await client.query(`SET LOCAL lock_timeout = ${LOCK_TIMEOUT_MS}`)
-  await client.query(
-    `LOCK TABLE ONLY jobs, ONLY job_events, jobs_${suffix}, job_events_${suffix} IN ACCESS EXCLUSIVE MODE`,
+  const { rows } = await client.query(
+    'SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL',
+    [TABLES.map((table) => `${table}_${suffix}`)],
   )
+  const days = rows.map(({ name }) => String(name)).join(', ')
+  const wholes = TABLES.map((table) => `ONLY ${table}`).join(', ')
+  await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)
   // Looked at again where nobody else can add to it: the child of a job that ran a moment ago.
   if (await isDayKept(client, suffix)) return
-  await client.query(`DROP TABLE jobs_${suffix}, job_events_${suffix}`)
+  await client.query(`DROP TABLE ${days}`)
 }
 
 /** Whether any job of the day has not ended, or is still to be kept. Both are found by an index. */

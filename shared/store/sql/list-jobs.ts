@@ -4,7 +4,7 @@ import type { Params } from './sql.ts'
 import { JOB_COLUMNS, type Statement } from './statements.ts'
 
 /** States of jobs that have not ended: those whose time to be kept has not begun. */
-const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress'])
+const UNENDED: ReadonlySet<DurableState> = new Set(['queued', 'scheduled', 'in_progress', 'waiting'])
 
 /** A condition of a list, and its parameter. */
 interface Filter {

@@ -24,20 +24,31 @@ export interface Move {
   readonly isOwners?: boolean
   /** Gives the request as well, for publishing. */
   readonly givesRequest?: boolean
+  /** What `set` goes by in other rows, under a name; they do not change before the move is committed. */
+  readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
+  /** What it inserts elsewhere. @param moved Gives the row that was moved, as `moved` */
+  readonly also?: readonly ((moved: string) => string)[]
 }
 
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
-const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
+/** No worker has it, be it that it waits for one or for its children. */
+const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
+/** Ends a job. */
+export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
 /** For a move that ends the job in some cases only. */
-const endWhen = (condition: string) =>
+export const endWhen = (condition: string) =>
   `finished_at_ms = CASE WHEN ${condition} THEN now_ms() END,
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
-const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
+/** Somebody asked for its cancel. */
+export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
 /**
  * The state of a job that is found by its id, written so that no index of jobs in a state fits. Postgres would read such an
  * index whole for each job when it planned the statement while that index was empty.
  */
-const STATE = `jobs.state || ''`
+export const STATE = `jobs.state || ''`
+
+/** Whether readers are to drop the output they have: the next attempt begins from the start. */
+export const outputReset = `CASE WHEN has_output THEN 'true' ELSE 'false' END`
 
 const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
   expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`
@@ -69,9 +80,10 @@ export const CLAIM_NEXT: Move = {
 }
 
 /** What every write of an owner asks for: the job still runs, in the same attempt, and no write was lost or doubled. */
-const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
+export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
-const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
+/** What every write of an owner changes. */
+export const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
 
 /** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */
 export const APPEND: Move = {
@@ -112,7 +124,7 @@ export const RETRY: Move = {
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"' || CAST(:reason AS text)
          || '","delay_ms":' || CAST(:delay_ms AS bigint)
-         || ',"output_reset":' || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+         || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
 /** A worker that drains gives a job back: the attempt is never lowered, and no try is used up. */
@@ -124,7 +136,7 @@ export const HAND_BACK: Move = {
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"handed_back","delay_ms":0,"output_reset":'
-         || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+         || ${outputReset} || '}' END`,
 }
 
 /** The owner ends a job whose cancel was asked for. */
@@ -139,10 +151,10 @@ export const HONOUR_CANCEL: Move = {
 /** A caller ends a job that waits, or asks the owner of one that runs, once. */
 export const CANCEL: Move = {
   name: 'cancel',
-  set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${WAITING} THEN 'cancelled' ELSE state END,
-        ${endWhen(WAITING)}`,
+  set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${IDLE} THEN 'cancelled' ELSE state END,
+        ${endWhen(IDLE)}`,
   where: `id = :id AND tenant = coalesce(:tenant, tenant)
-          AND (${STATE} IN ('queued', 'scheduled') OR (${STATE} = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
+          AND (${STATE} IN ('queued', 'scheduled', 'waiting') OR (${STATE} = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
 }
 
@@ -219,5 +231,5 @@ export const REAP: Move = {
         ${endWhen(`NOT (${REQUEUED})`)}`,
   event: `CASE state WHEN 'queued' THEN 'job.retrying' ELSE 'job.' || state END`,
   data: `CASE state WHEN 'queued' THEN '{"reason":"worker_lost","delay_ms":0,"output_reset":'
-         || CASE WHEN has_output THEN 'true' ELSE 'false' END || '}' END`,
+         || ${outputReset} || '}' END`,
 }

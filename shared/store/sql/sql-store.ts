@@ -1,6 +1,8 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { DoneStep, NewChild, NewStep } from '#shared/store/family.ts'
+import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
   type Created,
   type DeliveryOutcome,
@@ -13,8 +15,6 @@ import {
   type Moved,
   type NewJob,
   type Output,
-  type OwnedJob,
-  type ProcessLease,
   type Purged,
   type QueuedOf,
   type ReapPolicy,
@@ -22,24 +22,24 @@ import {
   type Store,
 } from '#shared/store/store.ts'
 import { recordDelivery, takeDeliveries } from './deliveries.ts'
+import * as family from './family.ts'
+import * as familyMoves from './family-moves.ts'
 import { CREATE, REDRIVE } from './inserts.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { keyParams, newJobParams } from './new-job-params.ts'
+import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
-import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
+import type { Params, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
+import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
 
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
-/**
- * Rows that one statement writes at most: SQLite holds the event loop meanwhile. A job has an entry in ten indexes; events
- * have one, and lie side by side.
- */
-const JOBS_MAX = 50
-const ROWS_MAX = 250
+/** Events deleted in one statement at most: SQLite holds the event loop meanwhile. */
 const EVENTS_MAX = 2_000
+
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly #db: SqlDatabase
@@ -61,7 +61,7 @@ export class SqlStore implements Store {
   async create(job: NewJob, key?: IdempotencyKey): Promise<Created> {
     const params = { ...newJobParams(job), ...keyParams(key) }
     const [row] = await this.#db.insert(CREATE, params, key !== undefined)
-    if (row) return { outcome: 'created', ...movedOf(row, [], false) }
+    if (row) return { outcome: 'created', ...movedOf(row) }
     return await this.#findCreated(job, params, key)
   }
 
@@ -76,7 +76,7 @@ export class SqlStore implements Store {
   }
 
   async claim(id: string, boot: string): Promise<Moved | undefined> {
-    return await this.#moveOne(moves.CLAIM, { id, owner: boot })
+    return await moveOne(this.#db, moves.CLAIM, { id, owner: boot })
   }
 
   async claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]> {
@@ -88,33 +88,33 @@ export class SqlStore implements Store {
 
   async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {
     const progress = output.findLast(({ type }) => type === 'job.progress')?.data
-    return await this.#write(moves.APPEND, run, { progress: jsonText(progress) }, output)
+    return await writeAsOwner(this.#db, moves.APPEND, run, { progress: jsonText(progress) }, output)
   }
 
   async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }) {
     const params = { result: jsonText(end.result), usage: jsonText(end.usage) }
-    return await this.#write(moves.COMPLETE, run, params, end.output)
+    return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output)
   }
 
   async fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }) {
-    return await this.#write(moves.FAIL, run, { error: jsonText(end.error) }, end.output)
+    return await writeAsOwner(this.#db, moves.FAIL, run, { error: jsonText(end.error) }, end.output)
   }
 
   async retry(run: HeldAttempt, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output }) {
     const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
-    return await this.#write(moves.RETRY, run, params, end.output)
+    return await writeAsOwner(this.#db, moves.RETRY, run, params, end.output)
   }
 
   async handBack(run: HeldAttempt, output?: Output) {
-    return await this.#write(moves.HAND_BACK, run, {}, output)
+    return await writeAsOwner(this.#db, moves.HAND_BACK, run, {}, output)
   }
 
   async honourCancel(run: HeldAttempt, output?: Output) {
-    return await this.#write(moves.HONOUR_CANCEL, run, {}, output)
+    return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, {}, output)
   }
 
   async cancel(scope: Scope, id: string): Promise<Moved | undefined> {
-    return await this.#moveOne(moves.CANCEL, { id, tenant: tenantOf(scope) })
+    return await moveOne(this.#db, moves.CANCEL, { id, tenant: tenantOf(scope) })
   }
 
   async erase(scope: Scope, id: string): Promise<boolean> {
@@ -132,15 +132,15 @@ export class SqlStore implements Store {
   }
 
   async startDue(limit: number): Promise<Dispatch[]> {
-    return (await this.#sweep(moves.START_DUE, {}, limit)).map(dispatchOf)
+    return (await sweep(this.#db, moves.START_DUE, {}, limit)).map(dispatchOf)
   }
 
   async takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]> {
-    return (await this.#sweep(moves.TAKE_UNPUBLISHED, { pool, older_ms: olderThanMs }, limit)).map(dispatchOf)
+    return (await sweep(this.#db, moves.TAKE_UNPUBLISHED, { pool, older_ms: olderThanMs }, limit)).map(dispatchOf)
   }
 
   async expire(limit: number): Promise<Moved[]> {
-    return (await this.#sweep(moves.EXPIRE, {}, limit)).map((row) => movedOf(row, [], false))
+    return (await sweep(this.#db, moves.EXPIRE, {}, limit)).map((row) => movedOf(row))
   }
 
   async reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]> {
@@ -152,7 +152,58 @@ export class SqlStore implements Store {
       timeout_error: jsonText(TIMED_OUT),
       lost_error: jsonText(LOST),
     }
-    return (await this.#sweep(moves.REAP, params, limit)).map(dispatchOf)
+    return (await sweep(this.#db, moves.REAP, params, limit)).map(dispatchOf)
+  }
+
+  async addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<Moved | undefined> {
+    return await family.addStep(this.#db, run, step, output)
+  }
+
+  async submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
+    return await family.submitChild(this.#db, run, child)
+  }
+
+  async park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }) {
+    const params = { awaits: on.ids.join(' '), wrap_up_ms: Math.ceil(on.wrapUpMs) }
+    return await writeAsOwner(this.#db, familyMoves.PARK, run, params, on.output)
+  }
+
+  async wake(id: string): Promise<Dispatch | undefined> {
+    const [row] = await this.#db.move(familyMoves.WAKE, { id }, [])
+    return row && dispatchOf(row)
+  }
+
+  async cancelChildren(id: string, limit: number): Promise<Moved[]> {
+    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id }, limit)).map(dispatchOf)
+  }
+
+  async settle(id: string): Promise<void> {
+    await this.#db.run(familyMoves.SETTLE, { id })
+  }
+
+  async wakeDue(limit: number): Promise<Dispatch[]> {
+    return (await sweep(this.#db, familyMoves.WAKE_DUE, {}, limit)).map(dispatchOf)
+  }
+
+  async timeOutWaiting(limit: number): Promise<Moved[]> {
+    return (await sweep(this.#db, familyMoves.TIME_OUT, { timeout_error: jsonText(TIMED_OUT) }, limit)).map(dispatchOf)
+  }
+
+  async findStep(id: string, key: string) {
+    const [row] = await this.#db.run(statements.FIND_STEP, { id, key })
+    return row && family.keptStepOf(row)
+  }
+
+  async listSteps(scope: Scope, id: string): Promise<DoneStep[]> {
+    return (await this.#db.run(statements.LIST_STEPS, { id, tenant: tenantOf(scope) })).map(family.stepOf)
+  }
+
+  async listChildren(scope: Scope, id: string): Promise<DurableJob[]> {
+    return (await this.#db.run(statements.LIST_CHILDREN, { id, tenant: tenantOf(scope) })).map(jobOf)
+  }
+
+  async listUnsettled(limit: number): Promise<DurableJob[]> {
+    return (await this.#db.run(statements.LIST_UNSETTLED, { limit })).map(jobOf)
   }
 
   async find(scope: Scope, id: string): Promise<DurableJob | undefined> {
@@ -225,74 +276,16 @@ export class SqlStore implements Store {
 
   async purge(): Promise<Purged> {
     if (!this.#isPurging) await this.#db.keepDays()
-    const events = await this.#db.run(statements.PURGE_EVENTS, { jobs: JOBS_MAX, limit: EVENTS_MAX })
-    const hasMoreEvents = events.length === EVENTS_MAX
-    const jobs = hasMoreEvents ? [] : await this.#db.run(statements.PURGE_JOBS, { jobs: JOBS_MAX })
-    let hasMore = hasMoreEvents || jobs.length === JOBS_MAX
-    for (const statement of statements.PURGES) {
-      const rows = await this.#db.run(statement, { limit: ROWS_MAX })
-      hasMore ||= rows.length === ROWS_MAX
-    }
-    this.#isPurging = hasMore
-    return { requests: jobs.flatMap(({ request }) => jsonOf(request) ?? []), hasMore }
+    const purged = await purgeSome(this.#db, JOBS_MAX)
+    this.#isPurging = purged.hasMore
+    return purged
   }
 
   async close(): Promise<void> {
     await this.#db.close()
   }
-
-  /** Moves up to `limit` jobs, a few at a time. What a failure cuts short gives those that were moved before it. */
-  async #sweep(move: moves.Move, params: Params, limit: number): Promise<MovedRow[]> {
-    const rows: MovedRow[] = []
-    for (let isMore = true; isMore && rows.length < limit; ) {
-      const most = Math.min(JOBS_MAX, limit - rows.length)
-      const moved = await this.#db.move(move, { ...params, limit: most }, []).catch((error: unknown) => {
-        if (rows.length === 0) throw error
-        return []
-      })
-      rows.push(...moved)
-      isMore = moved.length === most
-    }
-    return rows
-  }
-
-  async #moveOne(move: moves.Move, params: Params): Promise<Moved | undefined> {
-    const [row] = await this.#db.move(move, params, [])
-    return row && movedOf(row, [], false)
-  }
-
-  /** A write of the owner, that may be made again when its answer was lost. */
-  async #write(move: moves.Move, run: HeldAttempt, more: Params, output: Output = []): Promise<Moved | undefined> {
-    const { id, attempt, boot: owner, chunk } = run
-    const has_output = output.some(({ type }) => type === 'job.output.delta')
-    const params = { id, attempt, owner, chunk, has_output, count: output.length, ...more }
-    const [row] = await this.#db.move(move, params, output)
-    if (row) return movedOf(row, output, true)
-    return await this.#findWritten(move, run, output)
-  }
-
-  async #findWritten(move: moves.Move, run: HeldAttempt, output: Output): Promise<Moved | undefined> {
-    const { id, attempt, boot: owner, chunk } = run
-    const events = (await this.#db.run(statements.FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
-    const own = events.slice(output.length)
-    const isSame =
-      output.every(({ type }, i) => events[i]?.type === type) &&
-      own.length === (move.event ? 1 : 0) &&
-      own.every(({ type }) => type !== 'job.output.delta' && type !== 'job.progress')
-    if (events.length === 0 || !isSame) return undefined
-    const job = await this.find(EVERY_TENANT, id)
-    return job && { job, events }
-  }
 }
 
 function tenantOf(scope: Scope): string | null {
   return scope === EVERY_TENANT ? null : scope
-}
-
-function movedOf(row: MovedRow, output: Output, isOwners: boolean): Moved {
-  return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
-}
-
-function dispatchOf(row: MovedRow): Dispatch {
-  return { ...movedOf(row, [], false), request: jsonOf(row.request) }
 }

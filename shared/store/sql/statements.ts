@@ -14,7 +14,7 @@ export interface Statement {
 export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, tries,
   crashes, owner, chunk, has_output, last_seq, cancel_requested_at_ms, run_at_ms, expires_at_ms, deadline_ms,
   published_at_ms, created_at_ms, started_at_ms, finished_at_ms, retention_ms, purge_at_ms, erased_at_ms, progress, error,
-  usage, metadata, webhook_url, webhook_events, request_id, traceparent`
+  usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps`
 
 /** Another tenant's job does not exist, nor does one whose time to be kept is over. */
 const KEPT = '(purge_at_ms IS NULL OR purge_at_ms > now_ms())'
@@ -64,6 +64,35 @@ export const FIND_CHUNK: Statement = {
           AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND (attempt <> :attempt OR owner = :owner)) ORDER BY seq`,
 }
 
+/** One step of a job. */
+export const FIND_STEP: Statement = {
+  name: 'find_step',
+  sql: 'SELECT key, kind, output, cost, attempt, chunk, at_ms FROM job_steps WHERE job_id = :id AND key = :key',
+}
+
+/** The steps of a job, with the blob that has the output of a large one. */
+export const LIST_STEPS: Statement = {
+  name: 'list_steps',
+  sql: `SELECT key, kind, cost, attempt, at_ms, CASE WHEN output LIKE '{"blob":%' THEN output END AS output FROM job_steps
+        WHERE job_id = :id AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND ${VISIBLE})
+        ORDER BY at_ms, attempt, chunk`,
+}
+
+/** The children of a job. */
+export const LIST_CHILDREN: Statement = {
+  name: 'list_children',
+  sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}
+        ORDER BY id`,
+}
+
+/** Jobs that have ended whose family may not know it. */
+export const LIST_UNSETTLED: Statement = {
+  name: 'list_unsettled',
+  sql: `SELECT ${JOB_COLUMNS} FROM jobs
+        WHERE is_settled = FALSE AND purge_at_ms IS NOT NULL AND (depth > 0 OR children > 0)
+        ORDER BY finished_at_ms LIMIT :limit`,
+}
+
 /** Counts the jobs that have not ended. */
 export const DEPTH: Statement = {
   name: 'depth',
@@ -89,6 +118,8 @@ export const ERASE_JOB = `
   RETURNING id`
 /** Deletes the events of an erased job. */
 export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
+/** Deletes the steps of an erased job. */
+export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
 /** Forgets where its webhook messages go, since an address may hold a secret. What was not sent yet is not sent. */
 export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL WHERE job_id = :id`
 
@@ -218,45 +249,3 @@ export const LIST_DELIVERIES: Statement = {
   name: 'list_deliveries',
   sql: `SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE job_id = :id ORDER BY seq`,
 }
-
-/** Jobs whose time is over, those first whose time was over first, always the same ones. Nobody sees them any more. */
-const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
-
-/** Deletes some of the events of jobs whose time is over: one job may have very many. */
-export const PURGE_EVENTS: Statement = {
-  name: 'purge_events',
-  sql: `DELETE FROM job_events WHERE (job_id, seq) IN (
-          SELECT job_id, seq FROM (${PAST}) AS past JOIN job_events ON job_id = past.id LIMIT :limit)
-        RETURNING seq`,
-}
-
-/** Deletes those jobs once they have no events. Gives the few requests among them that may name blobs. */
-export const PURGE_JOBS: Statement = {
-  name: 'purge_jobs',
-  sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
-        RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request`,
-}
-
-/** Clears the small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
-export const PURGES: readonly Statement[] = [
-  {
-    name: 'purge_keys',
-    sql: `DELETE FROM idempotency_keys WHERE (tenant, scope, key) IN (
-            SELECT tenant, scope, key FROM idempotency_keys WHERE expires_at_ms <= now_ms()
-            ORDER BY expires_at_ms LIMIT :limit)
-          RETURNING job_id`,
-  },
-  {
-    name: 'purge_deliveries',
-    sql: `DELETE FROM deliveries WHERE id IN (
-            SELECT id FROM deliveries WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms LIMIT :limit)
-          RETURNING id`,
-  },
-  {
-    name: 'purge_processes',
-    sql: `DELETE FROM processes WHERE boot IN (
-            SELECT boot FROM processes WHERE lease_until_ms <= now_ms() - 3600000 AND NOT EXISTS (
-              SELECT 1 FROM jobs WHERE state = 'in_progress' AND owner = processes.boot) LIMIT :limit)
-          RETURNING boot`,
-  },
-]

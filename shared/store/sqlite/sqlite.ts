@@ -17,7 +17,14 @@ import {
   updateOf,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
-import { ERASE_DELIVERIES, ERASE_EVENTS, ERASE_JOB, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
+import {
+  ERASE_DELIVERIES,
+  ERASE_EVENTS,
+  ERASE_JOB,
+  ERASE_STEPS,
+  JOB_COLUMNS,
+  type Statement,
+} from '#shared/store/sql/statements.ts'
 import type { Output, Store } from '#shared/store/store.ts'
 import { GroupCommit, translated } from './commit.ts'
 import { openExclusively } from './lock.ts'
@@ -80,6 +87,9 @@ const INSERT_DELIVERY = `
     now_ms(), now_ms() + retention_ms
   FROM jobs WHERE id = :id AND webhook_url IS NOT NULL AND webhook_events LIKE '%"' || :type || '"%'`
 
+/** The row of a move of one job, for what the move inserts elsewhere. */
+const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
+
 /** Runs writes in order, in groups; reads at once. Both see what is committed. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
@@ -110,10 +120,13 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
-    const sql = updateOf(move, pickOf(move) ?? '') + returning(move)
+    const { reads, also = [] } = move
+    const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
+    const sql = read + updateOf(move, pickOf(move) ?? '') + returning(move)
     return await this.#write(() => {
       const rows = this.#all(sql, params) as MovedRow[]
       for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
+      if (rows.length > 0) for (const insert of also) this.#all(insert(MOVED), params)
       return rows
     })
   }
@@ -131,7 +144,7 @@ class SqliteDatabase implements SqlDatabase {
   async erase(params: Params): Promise<boolean> {
     return await this.#write(() => {
       const isErased = this.#all(ERASE_JOB, params).length > 0
-      if (isErased) for (const sql of [ERASE_EVENTS, ERASE_DELIVERIES]) this.#all(sql, params)
+      if (isErased) for (const sql of [ERASE_EVENTS, ERASE_STEPS, ERASE_DELIVERIES]) this.#all(sql, params)
       return isErased
     })
   }

@@ -9,8 +9,10 @@ import { Client, escapeLiteral } from 'pg'
 import { afterEach, describe, expect, inject, it, vi } from 'vitest'
 import { firstJobId } from '#shared/store/job-id.ts'
 import { PLAN } from '#shared/store/postgres/connection.ts'
+import * as familyMoves from '#shared/store/sql/family-moves.ts'
 import * as inserts from '#shared/store/sql/inserts.ts'
 import * as moves from '#shared/store/sql/moves.ts'
+import * as purges from '#shared/store/sql/purge.ts'
 import * as statements from '#shared/store/sql/statements.ts'
 import { fillStatements, type Layout } from '../../support/jobs/many-jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../support/jobs/stores.ts'
@@ -35,10 +37,10 @@ function namesInCode(): string[] {
   const named = (value: unknown): string[] => {
     if (Array.isArray(value)) return value.flatMap(named)
     // What makes a statement is given what every one of them takes: a lock, or what to read from.
-    if (typeof value === 'function') return named(value('jobs'))
+    if (typeof value === 'function') return value.length === 1 ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
-  return [...Object.values(moves), ...Object.values(statements), ...Object.values(inserts)].flatMap(named)
+  return [moves, familyMoves, statements, purges, inserts].flatMap((module) => Object.values(module)).flatMap(named)
 }
 
 describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
@@ -130,7 +132,7 @@ function element(value: unknown): string {
 }
 
 type PlanNode = Record<string, unknown> & { Plans?: PlanNode[] }
-const LARGE = /^(jobs|job_events)_\d{8}$|^(deliveries|idempotency_keys)$/
+const LARGE = /^(jobs|job_events|job_steps)_\d{8}$|^(deliveries|idempotency_keys)$/
 
 function touched(node: PlanNode): Touched {
   const below = (node.Plans ?? []).map(touched)
@@ -203,8 +205,8 @@ describe('among some hundred thousand jobs in SQLite', () => {
 /** Whether a step of a plan reads all of a large table, or of an index that holds all of it. */
 function isWhole(step: string): boolean {
   return (
-    /^SCAN (jobs|job_events|deliveries|idempotency_keys|earlier)\b/.test(step) &&
-    !/jobs_(unended|running|queued_models)\b/.test(step)
+    /^SCAN (jobs|children|job_events|job_steps|deliveries|idempotency_keys|earlier)\b/.test(step) &&
+    !/jobs_(unended|running|queued_models|unsettled)\b/.test(step)
   )
 }
 

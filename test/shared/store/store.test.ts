@@ -8,14 +8,8 @@ import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { childJobId, newJobId } from '#shared/store/job-id.ts'
-import {
-  EVERY_TENANT,
-  type HeldAttempt,
-  type IdempotencyKey,
-  type NewJob,
-  REAPER_LEASE,
-  type Store,
-} from '#shared/store/store.ts'
+import { REAPER_LEASE } from '#shared/store/leases.ts'
+import { EVERY_TENANT, type HeldAttempt, type IdempotencyKey, type NewJob, type Store } from '#shared/store/store.ts'
 import {
   alive,
   claimed,

@@ -37,23 +37,30 @@ export function fillStatements(
 ): string[] {
   const { jobs, blocked, keys, nowMs } = layout
   const id = (n: string) => `'${layout.prefix}000000000000' || CAST(1000000000 + ${n} AS text)`
-  const waiting = jobs - 3 * WAITING
-  const state = `CASE WHEN i <= ${RARE} THEN 'failed' WHEN i > ${waiting + 2 * WAITING} THEN 'queued'
+  const waiting = jobs - 4 * WAITING
+  const state = `CASE WHEN i <= ${RARE} THEN 'failed' WHEN i > ${waiting + 3 * WAITING} THEN 'waiting'
+    WHEN i > ${waiting + 2 * WAITING} THEN 'queued'
     WHEN i > ${waiting + WAITING} THEN 'scheduled' WHEN i > ${waiting} THEN 'in_progress' ELSE 'completed' END`
   const ended = (value: string) => `CASE WHEN i <= ${waiting} THEN ${value} END`
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
   // A fifth of all, the newest that have ended, is erased; a fifth before them belongs to one parent.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}' END`
+  // Before them lie children that have ended, a hundred of each parent that is past; of a few the parent does not know.
+  const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
+  const isChild = `i BETWEEN ${eldest} AND ${youngest}`
+  const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}'
+    WHEN ${isChild} THEN ${id(`(${RARE} + 1 + (i - ${eldest}) / 100)`)} END`
+  const family = `CASE WHEN ${isChild} THEN 1 ELSE 0 END, CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + 300} THEN 100 ELSE 0 END,
+    CASE WHEN i > ${waiting + 3 * WAITING} THEN ${nowMs + HOUR_MS} END, CAST(i <= ${youngest - RARE} AS boolean)`
   return [
     `INSERT INTO ${tables.jobs} (id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, owner,
        last_seq, run_at_ms, expires_at_ms, deadline_ms, published_at_ms, created_at_ms, finished_at_ms, retention_ms,
-       purge_at_ms, erased_at_ms, metadata, webhook_events, request)
+       purge_at_ms, erased_at_ms, metadata, webhook_events, depth, children, wake_at_ms, is_settled, request)
      SELECT ${id('i')}, CASE WHEN i % 1000 = 0 THEN 'key_b' ELSE '${MANY_TENANT}' END, ${parent}, 'inference', 'generate',
        CASE WHEN i <= ${RARE} THEN '/v1/embeddings' ELSE '/v1/chat/completions' END, 'echo-1', 'normal', CAST(0 = 1 AS boolean),
        ${state}, 1, CASE WHEN i > ${waiting} AND i <= ${waiting + WAITING} THEN 'boot_' || CAST(i % 10 AS text) END, 1,
        ${nowMs} + i - ${jobs}, ${nowMs + HOUR_MS}, ${nowMs + HOUR_MS}, ${nowMs}, ${nowMs} + i - ${jobs}, ${ended(String(nowMs))},
-       ${24 * HOUR_MS}, ${ended(purgeAt)}, ${ended(erased)}, '{}', '[]', '{"body":{"text":"hello"}}'
+       ${24 * HOUR_MS}, ${ended(purgeAt)}, ${ended(erased)}, '{}', '[]', ${family}, '{"body":{"text":"hello"}}'
      FROM ${numbers(jobs)}`,
     `INSERT INTO ${tables.events} (job_id, seq, attempt, type, at_ms)
      SELECT ${id('i')}, 1, 0, 'job.queued', ${nowMs} FROM ${numbers(jobs)} WHERE i <= ${RARE + PAST} OR i > ${Math.floor(jobs / 2)}`,
@@ -62,6 +69,8 @@ export function fillStatements(
      SELECT 'evt_' || CAST(i AS text), ${id('(i / 2)')}, i % 2, '${MANY_TENANT}', 'https://example.com', 'job.started', 'pending',
        CASE WHEN i % 2 = 0 THEN ${nowMs + HOUR_MS} ELSE ${nowMs - HOUR_MS} END, ${nowMs},
        CASE WHEN i <= 500 THEN ${nowMs} ELSE ${nowMs + 24 * HOUR_MS} END FROM ${numbers(2 * blocked)}`,
+    `INSERT INTO job_steps (job_id, key, kind, output, cost, attempt, chunk, at_ms)
+     SELECT ${id('(i / 10)')}, CAST(i AS text), 'search', '{"value":1}', '{}', 1, i % 10, ${nowMs} FROM ${numbers(keys)}`,
     `INSERT INTO idempotency_keys (tenant, scope, key, fingerprint, job_id, expires_at_ms)
      SELECT '${MANY_TENANT}', 'POST /v1/jobs', CAST(i AS text), 'f', ${id('i')},
        CASE WHEN i <= 3000 THEN ${nowMs} ELSE ${nowMs + 24 * HOUR_MS} END FROM ${numbers(keys)}`,

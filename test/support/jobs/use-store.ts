@@ -1,5 +1,7 @@
 import { newId } from '#shared/id.ts'
-import { EVERY_TENANT, type HeldAttempt, type ListQuery, REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import { childJobId } from '#shared/store/job-id.ts'
+import { REAPER_LEASE } from '#shared/store/leases.ts'
+import { EVERY_TENANT, type HeldAttempt, type ListQuery, type Store } from '#shared/store/store.ts'
 import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
@@ -8,11 +10,12 @@ const OUTPUT = [{ type: 'job.output.delta' as const, data: { text: 'hello' } }]
 const MANY_EVENTS = 2_100
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 const WEBHOOK = { url: 'https://example.com', events: ['job.started', 'job.completed'] }
-const STATES = ['queued', 'scheduled', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
+const STATES = ['queued', 'scheduled', 'in_progress', 'waiting', 'completed', 'failed', 'cancelled', 'expired'] as const
 
 /** Calls everything the store can do, in the middle of the many jobs of `fillStatements`. */
 export async function useStore(store: Store, layout: Layout): Promise<void> {
   await moveJobs(store)
+  await moveFamilies(store)
   await sweep(store)
   await read(store, layout)
   await deliver(store)
@@ -53,11 +56,40 @@ async function moveJobs(store: Store): Promise<void> {
   await store.goodbye(owner)
 }
 
+async function moveFamilies(store: Store): Promise<void> {
+  const owner = await alive(store, newId('boot_'))
+  const job = newJob()
+  await store.create(job)
+  const run = await claimed(store, job.id, owner)
+  const step = { key: 'a', kind: 'search', output: { value: 1 }, cost: {} }
+  await store.addStep(run, step, OUTPUT)
+  await store.addStep(run, step, OUTPUT)
+  const ids = ['a', 'b'].map((key) => childJobId(job.id, key))
+  for (const [nth, id] of ids.entries()) {
+    const child = { id, pool: 'inference', kind: 'generate', endpoint: '/v1', model: 'echo-1', request: null } as const
+    await store.submitChild({ ...run, chunk: 1 + nth }, child)
+    await store.submitChild({ ...run, chunk: 1 + nth }, child)
+  }
+  await store.findStep(job.id, 'a')
+  await store.listSteps(MANY_TENANT, job.id)
+  await store.listChildren(MANY_TENANT, job.id)
+  await store.park({ ...run, chunk: 3 }, { ids, wrapUpMs: 1_000 })
+  await store.wake(job.id)
+  await store.cancel(MANY_TENANT, job.id)
+  await store.settle(job.id)
+  await store.cancelChildren(job.id, 100)
+  await store.settle(job.id)
+  await store.goodbye(owner)
+}
+
 async function sweep(store: Store): Promise<void> {
   await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
   await store.startDue(500)
   await store.takeUnpublished('inference', 30_000, 500)
   await store.expire(500)
+  await store.wakeDue(500)
+  await store.timeOutWaiting(500)
+  await store.listUnsettled(500)
   await store.reap('scheduler', POLICY, 500)
   await store.releaseLease(REAPER_LEASE, 'scheduler')
 }

@@ -8,7 +8,7 @@ import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
 /** Age at which a reading says nothing any more: a few turns of its loop. */
 const STALE_MS = 20_000
-const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress']).options
+const STATES = DurableState.extract(['queued', 'scheduled', 'in_progress', 'waiting']).options
 
 /** What waits and runs, by the store, and how that compares with what the broker holds. */
 export class Backlog {

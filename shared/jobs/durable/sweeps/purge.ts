@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { blobsOf, dropBlobs } from '#shared/jobs/durable/blobs.ts'
-import { PURGE_LEASE } from '#shared/store/store.ts'
+import { PURGE_LEASE } from '#shared/store/leases.ts'
 import type { SweepContext } from './publish.ts'
 
 /** How long others keep away should this process die in the middle: longer than one step takes. */

@@ -4,11 +4,13 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { cancelsIn, Family } from '#shared/jobs/durable/family.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
-import { type Moved, PURGE_LEASE, REAPER_LEASE, type StoreView } from '#shared/store/store.ts'
+import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/leases.ts'
+import type { Moved, StoreView } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.ts'
 import { purge } from './purge.ts'
@@ -42,6 +44,7 @@ export interface SweepsOptions {
 export class Sweeps {
   readonly #options: SweepsOptions
   readonly #context: SweepContext
+  readonly #family: Family
   readonly #backlog: Backlog
   readonly #republisher: Republisher
 
@@ -49,7 +52,9 @@ export class Sweeps {
     const { broker, log, metrics, presence } = options
     const store = arbiterOf(options.store)
     this.#options = options
-    this.#context = { store, broker, log, metrics, dispatcher: new Dispatcher(broker, log) }
+    const dispatcher = new Dispatcher(broker, log)
+    this.#context = { store, broker, log, metrics, dispatcher }
+    this.#family = new Family({ store, dispatcher, log, tellOwner: cancelsIn(presence) })
     this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
     this.#backlog.showIn(metrics, options.models.models)
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
@@ -94,6 +99,21 @@ export class Sweeps {
     }
     await publish(this.#context, moved)
     return moved.length === BATCH_MAX
+  }
+
+  /** Wakes jobs whose time to wait for children is over, and tells of ends that their families do not know of. */
+  async families(): Promise<boolean> {
+    const { store, dispatcher, log } = this.#context
+    const late = await store.timeOutWaiting(BATCH_MAX)
+    for (const { job } of late) this.#countEnd(job)
+    publishEvents(dispatcher, late)
+    const woken = await store.wakeDue(BATCH_MAX)
+    await publish(this.#context, woken)
+    const unsettled = await store.listUnsettled(BATCH_MAX)
+    for (const job of unsettled) await this.#family.settle(job)
+    const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
+    if (late.length + woken.length + unsettled.length > 0) log.info(counts, 'families of jobs looked after')
+    return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
   /** Counts what waits and runs; see {@link Backlog.read}. */

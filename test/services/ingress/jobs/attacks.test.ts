@@ -12,6 +12,7 @@ import { Loop } from '#services/scheduler/loop.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { Family } from '#shared/jobs/durable/family.ts'
 import { follow, LiveEvents } from '#shared/jobs/durable/follow.ts'
 import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
 import type { Store } from '#shared/store/store.ts'
@@ -28,6 +29,7 @@ import {
   switchedStore,
   type WireEvent,
 } from '../../../support/jobs/api.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
@@ -150,7 +152,9 @@ it('a job without retry budget waits longer rather than fail', async () => {
   const job = { id: 'job_1', attempt: 1, deadline_ms: Date.now() + 3_600_000, stream: false }
   const kind = { answer: () => ({}), merge: () => undefined }
   const { signal } = new AbortController()
-  const options = { store, dispatcher: new Dispatcher(broker, silentLog), log: silentLog, budget, signal }
+  const dispatcher = new Dispatcher(broker, silentLog)
+  const family = new Family({ store, dispatcher, log: silentLog, tellOwner: () => {} })
+  const options = { store, blobs: memoryBlobs(), dispatcher, family, log: silentLog, budget, signal }
   const run = new DurableRun(job as never, kind as never, { job: { tries: 0 } } as never, 'wrk_1', options)
   await run.failed({ code: 'overloaded', message: 'Not now.', param: null })
   expect(delays).toHaveLength(1)

@@ -6,6 +6,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { Family } from '#shared/jobs/durable/family.ts'
 import { DurableRun } from '#shared/jobs/worker/durable-run.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { newJobId } from '#shared/store/job-id.ts'
@@ -13,6 +14,7 @@ import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { HeldAttempt, NewEvent, Store } from '#shared/store/store.ts'
 import { VirtualClock } from '../../../simulation/clock.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, type Said, sayKind, silentLog, textOf } from '../../../support/jobs/jobs.ts'
 
 const BOOT = 'wrk_1'
@@ -124,7 +126,9 @@ async function claim(through: Store = store, id?: string): Promise<{ run: Durabl
   const dispatcher = new Dispatcher(broker, silentLog)
   const budget = new RetryBudget(0.1, 100)
   const { signal } = new AbortController()
-  const run = new DurableRun(job, say, moved, BOOT, { store: through, dispatcher, log: silentLog, budget, signal })
+  const family = new Family({ store: through, dispatcher, log: silentLog, tellOwner: () => {} })
+  const more = { store: through, blobs: memoryBlobs(), dispatcher, family, log: silentLog, budget, signal }
+  const run = new DurableRun(job, say, moved, BOOT, more)
   const lost: string[] = []
   run.onStop = (reason) => lost.push(reason)
   return { run, id: jobId, lost }

@@ -5,10 +5,12 @@ import { ServiceError } from '#shared/error.ts'
 import { DurableRuns } from '#shared/jobs/worker/durable-runs.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import { newJobId } from '#shared/store/job-id.ts'
+import { REAPER_LEASE } from '#shared/store/leases.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import { REAPER_LEASE, type Store } from '#shared/store/store.ts'
+import type { Store } from '#shared/store/store.ts'
 import { VirtualClock } from '../../../simulation/clock.ts'
 import { openScratch } from '../../../simulation/scratch.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 
 const BOOT = 'wrk_1'
@@ -68,7 +70,8 @@ function storeWith(other: Partial<Store>): Store {
 
 async function open(through: Store = store, boot = BOOT): Promise<DurableRuns> {
   const self = { boot, role: 'inference', version: 'test', slots: 4, isDraining: () => false } as const
-  return await passing(DurableRuns.open({ store: through, broker, log: silentLog, leaseMs: LEASE_MS, ...self }))
+  const more = { blobs: memoryBlobs(), tellOwner: () => {}, leaseMs: LEASE_MS }
+  return await passing(DurableRuns.open({ store: through, broker, log: silentLog, ...more, ...self }))
 }
 
 async function submit(): Promise<JobEnvelope> {

@@ -1,0 +1,125 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import { storeRequest } from '#shared/jobs/body.ts'
+import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
+import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
+import { childJobId } from '#shared/store/job-id.ts'
+import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { lost, tooMuch } from './steps.ts'
+
+/** Levels below the job of a caller. */
+const DEPTH_MAX = 3
+/** Children of one job, in all and at once. */
+const CHILDREN_MAX = 500
+const UNENDED_MAX = 50
+
+/** What {@link Children} need. */
+export interface ChildrenOptions {
+  /** The parent, as it was claimed. */
+  readonly job: DurableJob
+  readonly store: Store
+  readonly blobs: Blobs
+  readonly dispatcher: Dispatcher
+  readonly writes: OwnerWrites
+  readonly signal: AbortSignal
+}
+
+/** The children of one attempt's job. */
+export class Children {
+  readonly #options: ChildrenOptions
+  readonly #asked = new Map<string, Promise<string>>()
+  #last: Promise<unknown> = Promise.resolve()
+  #count: number
+
+  constructor(options: ChildrenOptions) {
+    this.#options = options
+    this.#count = options.job.children
+  }
+
+  /** Submits a child and gives its id; one that is there is that one. @throws ServiceError `invalid_request` beyond the bounds */
+  submit(child: ChildJob): Promise<string> {
+    const id = childJobId(this.#options.job.id, child.key)
+    let submitted = this.#asked.get(id)
+    if (!submitted) {
+      // One after the other, so that all are counted.
+      submitted = this.#last.then(() => this.#once(id, child))
+      this.#asked.set(id, submitted)
+      this.#last = submitted.catch(() => this.#asked.delete(id))
+    }
+    return submitted
+  }
+
+  /** The children of these ids, as they are. @throws ServiceError `invalid_request` for what is no child of this job */
+  async find(ids: readonly string[]): Promise<DurableJob[]> {
+    return await Promise.all(ids.map((id) => this.#find(id)))
+  }
+
+  /** How a child ended; undefined while it has not. */
+  async endOf(child: DurableJob): Promise<ChildEnd | undefined> {
+    const { id, state, usage } = child
+    if (state === 'completed') {
+      const content = await this.#read((store) => store.findContent(EVERY_TENANT, id))
+      return { id, state, result: content?.result ?? null, usage }
+    }
+    if (state !== 'failed' && state !== 'cancelled' && state !== 'expired') return undefined
+    return { id, state, error: child.error ?? ERRORS_OF[state] }
+  }
+
+  async #once(id: string, child: ChildJob): Promise<string> {
+    const { job, dispatcher, signal, store, writes } = this.#options
+    if (job.children > 0 && (await this.#read((reads) => reads.find(EVERY_TENANT, id)))) return id
+    await this.#requireRoom()
+    signal.throwIfAborted()
+    const { pool, kind, endpoint, model, deadlineInMs } = child
+    const request = await storeRequest(id, child, encodeOf(id, job, model), this.#options.blobs)
+    const made = { id, pool, kind, endpoint, model, deadlineInMs, request }
+    const moved = await writes.write(() => (held) => store.submitChild(held, made))
+    if (!moved) throw lost(signal)
+    this.#count++
+    const row = await this.#read((reads) => reads.find(EVERY_TENANT, id))
+    if (row?.state === 'queued') void dispatcher.publishJob(row, request)
+    return id
+  }
+
+  async #requireRoom(): Promise<void> {
+    const { job } = this.#options
+    if (job.depth >= DEPTH_MAX) throw tooMuch(`children more than ${DEPTH_MAX} levels below the job of a caller`)
+    if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
+    if (this.#count < UNENDED_MAX) return
+    const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, job.id))) ?? []
+    const unended = children.filter(({ state }) => !TERMINAL.has(state)).length
+    if (unended >= UNENDED_MAX) throw tooMuch(`more than ${UNENDED_MAX} children at once`)
+  }
+
+  async #find(id: string): Promise<DurableJob> {
+    const child = await this.#read((store) => store.find(EVERY_TENANT, id))
+    if (child && child.depth > 0 && child.parent_id === this.#options.job.id) return child
+    throw new ServiceError('invalid_request', `There is no child with the id '${id}'.`)
+  }
+
+  /** @throws The reason of the abort where the job is no longer ours */
+  async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
+    const { signal, store, writes } = this.#options
+    const answer = await writes.read(() => ask(store))
+    if (writes.isLost) throw lost(signal)
+    return answer as T
+  }
+}
+
+const ERRORS_OF: Readonly<Record<'failed' | 'cancelled' | 'expired', ErrorBody>> = {
+  failed: { code: 'internal_error', message: 'The job failed.', param: null },
+  cancelled: { code: 'job_cancelled', message: 'The job was cancelled.', param: null },
+  expired: { code: 'job_expired', message: 'The job waited for too long.', param: null },
+}
+
+/** Its result reads like the answer of the call it stands for. */
+function encodeOf(id: string, { request_id }: DurableJob, model: string): EncodeContext {
+  const call_id = id.slice('job_'.length)
+  const created_at = Math.floor(Date.now() / 1_000)
+  return { request_id: request_id ?? '', call_id, created_at, model, include_usage: false, version: '' }
+}

@@ -1,0 +1,132 @@
+import { createHash } from 'node:crypto'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
+import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
+import { readJson } from '#shared/json/read.ts'
+import { writeJson } from '#shared/json/write.ts'
+import type { Cost, StepResult } from '#shared/kinds/composition.ts'
+import type { StepOutput } from '#shared/store/family.ts'
+import { newAttachmentKey } from '#shared/store/job-id.ts'
+import type { NewEvent, Store } from '#shared/store/store.ts'
+
+/** Steps of one job. */
+const STEPS_MAX = 1_000
+/** JSON of what one step gives. */
+const STEP_BYTES_MAX = 1024 * 1024
+
+/** What {@link Steps} need. */
+export interface StepsOptions {
+  /** As it was claimed. */
+  readonly job: Pick<DurableJob, 'id' | 'steps'>
+  readonly store: Store
+  readonly blobs: Blobs
+  readonly writes: OwnerWrites
+  /** Output and progress that wait to be written: they go along with a step. */
+  readonly takeOutput: () => NewEvent[]
+  readonly signal: AbortSignal
+}
+
+/** What one step gave, and its cost. */
+interface Done {
+  readonly value: unknown
+  readonly cost: Cost
+}
+
+/** The steps of one attempt: those that an attempt before has committed are not done again. */
+export class Steps {
+  readonly #options: StepsOptions
+  readonly #asked = new Map<string, Promise<Done>>()
+  #count: number
+
+  constructor(options: StepsOptions) {
+    this.#options = options
+    this.#count = options.job.steps
+  }
+
+  /**
+   * Does a step, or gives what it gave. The same step asked for twice is done once.
+   *
+   * @param onCost Hears its cost, once.
+   * @throws ServiceError `invalid_request` beyond the bounds of a job
+   */
+  async do(kind: string, input: unknown, run: Run, onCost: (cost: Cost) => void): Promise<unknown> {
+    const key = await inTurns(keyOf(kind, input))
+    let done = this.#asked.get(key)
+    if (!done) {
+      done = this.#once(kind, key, run)
+      this.#asked.set(key, done)
+      done.then(
+        ({ cost }) => onCost(cost),
+        () => this.#asked.delete(key),
+      )
+    }
+    return (await done).value
+  }
+
+  async #once(kind: string, key: string, run: Run): Promise<Done> {
+    const { job, blobs, signal, store, writes } = this.#options
+    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, key)) : undefined
+    if (kept) return { cost: kept.cost, value: await this.#valueOf(kept.output) }
+    signal.throwIfAborted()
+    if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
+    this.#count++
+    const { value, cost = {} } = await run(signal)
+    const output = await outputOf(job.id, value, blobs)
+    const moved = await writes.write(() => {
+      const waiting = this.#options.takeOutput()
+      return (held) => store.addStep(held, { key, kind, output, cost }, waiting)
+    })
+    if (!moved) throw lost(signal)
+    return { value, cost }
+  }
+
+  async #valueOf(output: StepOutput): Promise<unknown> {
+    if (!('blob' in output)) return output.value
+    return await inTurns(readJson(await this.#options.blobs.get(output.blob)))
+  }
+}
+
+type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
+
+/** Why a composed job goes no further here: whoever has lost it, or is aborted, says nothing more. */
+export function lost(signal: AbortSignal): unknown {
+  return signal.aborted ? signal.reason : new ServiceError('internal_error', 'The job is no longer run here.')
+}
+
+/** The failure of a job that asks for more than a job may. */
+export function tooMuch(what: string): ServiceError {
+  return new ServiceError('invalid_request', `A job may not have ${what}.`)
+}
+
+/** A large output goes into a blob that is named by its job. */
+async function outputOf(jobId: string, value: unknown, blobs: Blobs): Promise<StepOutput> {
+  const pieces: Buffer[] = []
+  let bytes = 0
+  await inTurns(
+    (function* () {
+      for (const piece of writeJson(value ?? null)) {
+        pieces.push(Buffer.from(piece))
+        bytes += pieces.at(-1)?.length ?? 0
+        if (bytes > STEP_BYTES_MAX) throw tooMuch(`a step that gives more than ${STEP_BYTES_MAX} bytes`)
+        yield
+      }
+    })(),
+  )
+  if (bytes <= BODY_BYTES_MAX) return { value: value ?? null }
+  const blob = newAttachmentKey(jobId)
+  await blobs.put(blob, Buffer.concat(pieces))
+  return { blob }
+}
+
+/** What makes two steps the same one: their kind, and their input however its keys are sorted. */
+function* keyOf(kind: string, input: unknown): Generator<undefined, string> {
+  const hash = createHash('sha256').update(`${kind}\n`)
+  for (const piece of writeJson(input ?? null, { sortsKeys: true })) {
+    hash.update(piece)
+    yield
+  }
+  return hash.digest('hex')
+}

@@ -1,0 +1,38 @@
+import type { PoolName } from '#schemas/job.ts'
+
+/** What the store keeps of composed jobs: their steps, and what makes a child (docs/design.md, Families). */
+
+/** A step to remember. */
+export interface NewStep {
+  /** Hash of what was asked for. */
+  readonly key: string
+  readonly kind: string
+  /** Its value, or the blob in which it lies. */
+  readonly output: StepOutput
+  readonly cost: Readonly<Record<string, number>>
+}
+
+/** The value of a step, or the key of the blob that has it. */
+export type StepOutput = { readonly value: unknown } | { readonly blob: string }
+
+/** A step that was done: what it was, when, in which attempt, and what it cost. */
+export interface DoneStep extends Omit<NewStep, 'output'> {
+  readonly attempt: number
+  readonly at_ms: number
+  /** The blob in which its value lies, if in any. */
+  readonly blob: string | null
+}
+
+/** A job to submit for another one, whose tenant, lane and trace it shares. */
+export interface NewChild {
+  /** A {@link childJobId} of its parent. */
+  readonly id: string
+  readonly pool: PoolName
+  readonly kind: string
+  readonly endpoint: string
+  readonly model: string
+  /** What a worker needs to run it: the body or where it lies. */
+  readonly request: unknown
+  /** From now; never more than its parent has left, which is the default. */
+  readonly deadlineInMs?: number | undefined
+}

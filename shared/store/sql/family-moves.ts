@@ -1,0 +1,131 @@
+import { CANCEL, CANCEL_REQUESTED, END, endWhen, type Move, OWNED, outputReset, STATE, WRITTEN } from './moves.ts'
+
+/**
+ * The moves of composed jobs (docs/design.md, Families): as in `moves.ts`, a child is a job with a `depth`, and its parent is
+ * named by `parent_id`.
+ */
+
+/** Longest that a child can outlive the deadline of its parent: the reaper's grace, and its turns. */
+const GRACE_MS = 60_000
+
+/** The owner remembers what a step gave, with the output and progress that wait. */
+export const STEP: Move = {
+  name: 'step',
+  isOwners: true,
+  set: `${WRITTEN}, steps = steps + 1, progress = coalesce(:progress, progress)`,
+  where: OWNED,
+  also: [
+    (moved) => `
+      INSERT INTO job_steps (job_id, key, kind, output, cost, attempt, chunk, at_ms)
+      SELECT moved.id, :step_key, :step_kind, :step_output, :step_cost, moved.attempt, moved.chunk - 1, now_ms()
+      FROM ${moved}`,
+  ],
+}
+
+const CHILD_MS = 'now_ms() + CAST(:child_deadline_in_ms AS bigint)'
+const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} ELSE moved.deadline_ms END`
+
+/**
+ * The owner submits a child: a write of the parent's row, so that none is submitted for a job that has ended or is another's.
+ * It is kept for longer than its parent can be, and goes with it.
+ */
+export const SUBMIT: Move = {
+  name: 'submit',
+  isOwners: true,
+  set: `${WRITTEN}, children = children + 1`,
+  where: OWNED,
+  also: [
+    (moved) => `
+      INSERT INTO jobs (id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
+        expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_events, request_id,
+        traceparent, request, depth)
+      SELECT :child_id, moved.tenant, moved.id, :child_pool, :child_kind, :child_endpoint, :child_model, moved.priority,
+        CAST(0 = 1 AS boolean), 'queued', 1, now_ms(), ${CHILD_UNTIL}, ${CHILD_UNTIL}, now_ms(), now_ms(),
+        moved.deadline_ms + ${GRACE_MS} - now_ms() + moved.retention_ms, '{}', '[]', moved.request_id, moved.traceparent,
+        :child_request, moved.depth + 1
+      FROM ${moved}`,
+    (moved) => `
+      INSERT INTO job_events (job_id, seq, attempt, type, at_ms) SELECT :child_id, 1, 0, 'job.queued', now_ms() FROM ${moved}`,
+  ],
+}
+
+/** Children that have not ended, among those that a text names. */
+const unended = (parent: string, awaits: string) => `
+  children.parent_id = ${parent} AND children.depth > 0 AND children.purge_at_ms IS NULL
+  AND ${awaits} LIKE '%' || children.id || '%'`
+
+/**
+ * The owner leaves the job until children have ended. Those that have not are locked, where writers run side by side: then
+ * one of them ends after this is committed, and whoever ends it finds the parent waiting.
+ */
+export const PARK: Move = {
+  name: 'park',
+  isOwners: true,
+  reads: {
+    name: 'unended',
+    sql: (from) =>
+      `SELECT children.id, children.parent_id FROM ${from} AS children WHERE ${unended(':id', 'CAST(:awaits AS text)')}`,
+    lock: 'children',
+  },
+  set: `${WRITTEN}, awaits = :awaits, wake_at_ms = deadline_ms - CAST(:wrap_up_ms AS bigint), published_at_ms = now_ms(),
+        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled'
+                     WHEN EXISTS (SELECT 1 FROM unended WHERE unended.parent_id = jobs.id) THEN 'waiting'
+                     ELSE 'queued' END, ${endWhen(CANCEL_REQUESTED)}`,
+  where: OWNED,
+  event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.waiting' END`,
+  data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"output_reset":' || ${outputReset} || '}' END`,
+}
+
+/** Whoever ends a child wakes its parent, unless that waits for more. */
+export const WAKE: Move = {
+  name: 'wake',
+  givesRequest: true,
+  set: `state = 'queued', published_at_ms = now_ms()`,
+  where: `id = :id AND ${STATE} = 'waiting'
+          AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${unended('jobs.id', 'jobs.awaits')})`,
+}
+
+/** The scheduler wakes who is to wait no longer, so that it makes something of what is there. */
+export const WAKE_DUE: Move = {
+  name: 'wake_due',
+  givesRequest: true,
+  set: `state = 'queued', published_at_ms = now_ms()`,
+  pick: {
+    from: 'jobs',
+    where: `state = 'waiting' AND wake_at_ms <= now_ms() AND deadline_ms > now_ms()`,
+    order: 'wake_at_ms',
+    lock: 'jobs',
+  },
+}
+
+/** The scheduler ends jobs that nobody woke before their deadline. */
+export const TIME_OUT: Move = {
+  name: 'time_out',
+  set: `state = 'failed', error = CAST(:timeout_error AS text), ${END}`,
+  pick: {
+    from: 'jobs',
+    where: `state = 'waiting' AND wake_at_ms <= now_ms() AND deadline_ms <= now_ms()`,
+    order: 'wake_at_ms',
+    lock: 'jobs',
+  },
+  event: `'job.failed'`,
+}
+
+/** Children of a job that nobody has cancelled and that have not ended. */
+const UNCANCELLED = `parent_id = :id AND depth > 0 AND purge_at_ms IS NULL
+  AND NOT (${STATE} = 'in_progress' AND ${CANCEL_REQUESTED})`
+
+/** Whoever ends or cancels a job cancels its children. */
+export const CANCEL_CHILDREN: Move = {
+  name: 'cancel_children',
+  set: CANCEL.set,
+  pick: { from: 'jobs', where: UNCANCELLED, order: 'jobs.id', lock: 'jobs' },
+  event: CANCEL.event as string,
+}
+
+/** The family of an ended job knows of its end. It is looked for no longer; nothing that is told of it changes. */
+export const SETTLE = {
+  name: 'settle',
+  sql: `UPDATE jobs SET is_settled = TRUE WHERE id = :id AND purge_at_ms IS NOT NULL
+          AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${UNCANCELLED.replaceAll('jobs.', 'children.')})`,
+}

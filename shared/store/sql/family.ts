@@ -1,0 +1,66 @@
+import type { DoneStep, NewChild, NewStep, StepOutput } from '#shared/store/family.ts'
+import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
+import { STEP, SUBMIT } from './family-moves.ts'
+import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
+import type { Params, Row, SqlDatabase } from './sql.ts'
+import { FIND, FIND_CHUNK, FIND_STEP } from './statements.ts'
+import { writeAsOwner } from './writes.ts'
+
+/** See {@link FamilyMoves.addStep}. A step that was written under this number, by this attempt, is this write again. */
+export async function addStep(
+  db: SqlDatabase,
+  run: HeldAttempt,
+  step: NewStep,
+  output: Output,
+): Promise<Moved | undefined> {
+  const { id, attempt, boot: owner, chunk } = run
+  const progress = output.findLast(({ type }) => type === 'job.progress')?.data
+  const params: Params = {
+    progress: jsonText(progress),
+    step_key: step.key,
+    step_kind: step.kind,
+    step_output: JSON.stringify(step.output),
+    step_cost: JSON.stringify(step.cost),
+  }
+  const moved = await writeAsOwner(db, STEP, run, params, output)
+  if (moved) return moved
+  const [kept] = await db.run(FIND_STEP, { id, key: step.key })
+  if (kept?.attempt !== attempt || kept.chunk !== chunk) return undefined
+  const events = (await db.run(FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
+  return await parentOf(db, run, events)
+}
+
+/** See {@link FamilyMoves.submitChild}. A child that is there was made by this write. */
+export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewChild): Promise<Moved | undefined> {
+  const params: Params = {
+    child_id: child.id,
+    child_pool: child.pool,
+    child_kind: child.kind,
+    child_endpoint: child.endpoint,
+    child_model: child.model,
+    child_request: JSON.stringify(child.request ?? null),
+    child_deadline_in_ms: child.deadlineInMs === undefined ? null : Math.ceil(child.deadlineInMs),
+  }
+  const moved = await writeAsOwner(db, SUBMIT, run, params)
+  if (moved) return moved
+  const [there] = await db.run(FIND, { id: child.id, tenant: null })
+  return there?.parent_id === run.id ? await parentOf(db, run, []) : undefined
+}
+
+/** The job of a run whose write was made, unless it is another's by now. */
+async function parentOf(db: SqlDatabase, run: HeldAttempt, events: Moved['events']): Promise<Moved | undefined> {
+  const [row] = await db.run(FIND, { id: run.id, tenant: null })
+  const isOwn = row?.attempt === run.attempt && row.owner === run.boot && Number(row.chunk) > run.chunk
+  return row && isOwn ? { job: jobOf(row), events } : undefined
+}
+
+/** A row of `job_steps` without what the step gave. */
+export function stepOf({ key, kind, cost, attempt, at_ms, output }: Row): DoneStep {
+  const { blob = null } = (jsonOf(output) ?? {}) as { blob?: string }
+  return { key, kind, cost: jsonOf(cost), attempt, at_ms, blob } as DoneStep
+}
+
+/** A row of `job_steps` with what it gave. */
+export function keptStepOf(row: Row): DoneStep & { readonly output: StepOutput } {
+  return { ...stepOf(row), output: jsonOf(row.output) as StepOutput }
+}

@@ -1,0 +1,109 @@
+import type { Purged } from '#shared/store/store.ts'
+import { jsonOf } from './rows.ts'
+import type { Row, SqlDatabase } from './sql.ts'
+import type { Statement } from './statements.ts'
+
+/** What deletes the jobs that are kept no longer, in small steps, in the SQL that Postgres and SQLite share. */
+
+/** Rows that one statement writes at most: SQLite holds the event loop meanwhile. Events lie side by side. */
+const ROWS_MAX = 250
+const EVENTS_MAX = 2_000
+
+/** Deletes some of what is past, of `jobsMax` jobs at most. */
+export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purged> {
+  const past = { jobs: jobsMax, limit: ROWS_MAX }
+  const events = await db.run(PURGE_EVENTS, { ...past, limit: EVENTS_MAX })
+  const steps = await db.run(PURGE_STEPS, past)
+  const children = await purgeChildren(db, jobsMax)
+  const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
+  const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax }) : []
+  // A parent can go once its children are gone.
+  let hasMore = !isFirst || jobs.length > 0
+  for (const statement of PURGES)
+    hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
+  return { requests: [...valuesOf(jobs, 'request'), ...valuesOf(steps, 'output')], hasMore }
+}
+
+/** Lets go of the children of a few parents that are past. Gives how many. */
+async function purgeChildren(db: SqlDatabase, jobs: number): Promise<number> {
+  let count = 0
+  for (const { id } of await db.run(PAST_PARENTS, { jobs })) {
+    if (count >= ROWS_MAX) break
+    count += (await db.run(PURGE_CHILDREN, { id: String(id), limit: ROWS_MAX })).length
+  }
+  return count
+}
+
+function valuesOf(rows: readonly Row[], column: string): unknown[] {
+  return rows.flatMap((row) => jsonOf(row[column]) ?? [])
+}
+
+/** Jobs whose time is over, those first whose time was over first, always the same ones. Nobody sees them any more. */
+const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
+
+/** Deletes some of the events of jobs whose time is over: one job may have very many. */
+export const PURGE_EVENTS: Statement = {
+  name: 'purge_events',
+  sql: `DELETE FROM job_events WHERE (job_id, seq) IN (
+          SELECT job_id, seq FROM (${PAST}) AS past JOIN job_events ON job_id = past.id LIMIT :limit)
+        RETURNING seq`,
+}
+
+/** The same of their steps. Gives those among them that name blobs. */
+export const PURGE_STEPS: Statement = {
+  name: 'purge_steps',
+  sql: `DELETE FROM job_steps WHERE (job_id, key) IN (
+          SELECT job_id, key FROM (${PAST}) AS past JOIN job_steps ON job_id = past.id LIMIT :limit)
+        RETURNING CASE WHEN output LIKE '{"blob":%' THEN output END AS output`,
+}
+
+/** Those jobs that have had children. */
+export const PAST_PARENTS: Statement = {
+  name: 'past_parents',
+  sql: `SELECT id FROM (SELECT id, children FROM jobs WHERE purge_at_ms <= now_ms()
+          ORDER BY purge_at_ms, id LIMIT :jobs) AS past WHERE children > 0`,
+}
+
+/**
+ * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go.
+ * Written so that no index of what is to be purged fits, which leads through all of it.
+ */
+export const PURGE_CHILDREN: Statement = {
+  name: 'purge_children',
+  sql: `UPDATE jobs SET purge_at_ms = 0 WHERE id IN (
+          SELECT id FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(purge_at_ms, 0) > now_ms() LIMIT :limit)
+        RETURNING id`,
+}
+
+/** Deletes those jobs once they have no events, steps and children. Gives the few requests among them that may name blobs. */
+export const PURGE_JOBS: Statement = {
+  name: 'purge_jobs',
+  sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
+          AND NOT EXISTS (SELECT 1 FROM job_steps WHERE job_id = jobs.id)
+          AND (children = 0 OR (SELECT count(*) FROM jobs AS child WHERE child.parent_id = jobs.id AND child.depth > 0) = 0)
+        RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request`,
+}
+
+/** Clears the small tables. A process is forgotten when nothing it owned is left and it cannot come back. */
+export const PURGES: readonly Statement[] = [
+  {
+    name: 'purge_keys',
+    sql: `DELETE FROM idempotency_keys WHERE (tenant, scope, key) IN (
+            SELECT tenant, scope, key FROM idempotency_keys WHERE expires_at_ms <= now_ms()
+            ORDER BY expires_at_ms LIMIT :limit)
+          RETURNING job_id`,
+  },
+  {
+    name: 'purge_deliveries',
+    sql: `DELETE FROM deliveries WHERE id IN (
+            SELECT id FROM deliveries WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms LIMIT :limit)
+          RETURNING id`,
+  },
+  {
+    name: 'purge_processes',
+    sql: `DELETE FROM processes WHERE boot IN (
+            SELECT boot FROM processes WHERE lease_until_ms <= now_ms() - 3600000 AND NOT EXISTS (
+              SELECT 1 FROM jobs WHERE state = 'in_progress' AND owner = processes.boot) LIMIT :limit)
+          RETURNING boot`,
+  },
+]

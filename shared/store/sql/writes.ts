@@ -1,0 +1,73 @@
+import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
+import type { Move } from './moves.ts'
+import { eventOf, jobOf, jsonOf } from './rows.ts'
+import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
+import { FIND, FIND_CHUNK } from './statements.ts'
+
+/** How moves are made of one job, of many, and by an owner who may have to make one again. */
+
+/** Jobs that one statement writes at most: SQLite holds the event loop meanwhile, and a job has an entry in ten indexes. */
+export const JOBS_MAX = 50
+
+/** Moves one job. Undefined: its guard refused. */
+export async function moveOne(db: SqlDatabase, move: Move, params: Params): Promise<Moved | undefined> {
+  const [row] = await db.move(move, params, [])
+  return row && movedOf(row)
+}
+
+/** Moves up to `limit` jobs, a few at a time. What a failure cuts short gives those that were moved before it. */
+export async function sweep(db: SqlDatabase, move: Move, params: Params, limit: number): Promise<MovedRow[]> {
+  const rows: MovedRow[] = []
+  for (let isMore = true; isMore && rows.length < limit; ) {
+    const most = Math.min(JOBS_MAX, limit - rows.length)
+    const moved = await db.move(move, { ...params, limit: most }, []).catch((error: unknown) => {
+      if (rows.length === 0) throw error
+      return []
+    })
+    rows.push(...moved)
+    isMore = moved.length === most
+  }
+  return rows
+}
+
+/** A write of the owner, that may be made again when its answer was lost. */
+export async function writeAsOwner(
+  db: SqlDatabase,
+  move: Move,
+  run: HeldAttempt,
+  more: Params,
+  output: Output = [],
+): Promise<Moved | undefined> {
+  const { id, attempt, boot: owner, chunk } = run
+  const has_output = output.some(({ type }) => type === 'job.output.delta')
+  const params = { id, attempt, owner, chunk, has_output, count: output.length, ...more }
+  const [row] = await db.move(move, params, output)
+  return row ? movedOf(row, output, true) : await findWritten(db, move, run, output)
+}
+
+async function findWritten(
+  db: SqlDatabase,
+  move: Move,
+  { id, attempt, boot: owner, chunk }: HeldAttempt,
+  output: Output,
+): Promise<Moved | undefined> {
+  const events = (await db.run(FIND_CHUNK, { id, attempt, owner, chunk })).map(eventOf)
+  const own = events.slice(output.length)
+  const isSame =
+    output.every(({ type }, i) => events[i]?.type === type) &&
+    own.length === (move.event ? 1 : 0) &&
+    own.every(({ type }) => type !== 'job.output.delta' && type !== 'job.progress')
+  if (events.length === 0 || !isSame) return undefined
+  const [row] = await db.run(FIND, { id, tenant: null })
+  return row && { job: jobOf(row), events }
+}
+
+/** A moved row as its job and the events it wrote. @param output What was written with it */
+export function movedOf(row: MovedRow, output: Output = [], isOwners = false): Moved {
+  return { job: jobOf(row), events: eventRows(row, output, isOwners).map(eventOf) }
+}
+
+/** The same with what it takes to publish it. */
+export function dispatchOf(row: MovedRow): Dispatch {
+  return { ...movedOf(row), request: jsonOf(row.request) }
+}

@@ -1,0 +1,266 @@
+/** Composed jobs over real workers, ingress and scheduler, on each store. */
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { startScheduler } from '#services/scheduler/scheduler.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { ServiceError } from '#shared/error.ts'
+import { newId } from '#shared/id.ts'
+import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { Presence } from '#shared/jobs/presence.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
+import type { Ports } from '#shared/ports.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
+import { ownerOfBlob } from '#shared/store/job-id.ts'
+import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { composeKind, type Outside, type Plan } from '../../../support/jobs/compose-kind.ts'
+import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
+import { openPostgresDatabase, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const TENANT = 'key_1'
+const LEASE_MS = 3_000
+const noCounter = { inc: () => {} }
+const metrics = {
+  gauge: () => {},
+  jobs: noCounter,
+  retries: noCounter,
+  reaped: noCounter,
+  republished: noCounter,
+  expired: noCounter,
+}
+
+describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => {
+  const kept = new Map<string, Buffer>()
+  const blobs = memoryBlobs(kept)
+  let broker: Broker
+  let database: TestDatabase
+  let store: Store
+  let jobs: DurableJobs
+  let presence: Presence
+  let scheduler: Service
+  let pools: Worker[]
+  /** What steps did outside, and what children said, in order. */
+  let outside: string[]
+  let onStep: Outside
+  /** Children that hold until they are let go. */
+  let held: Map<string, () => void>
+
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    broker = await openBroker()
+    database = await openDatabase()
+    store = await database.open()
+    outside = []
+    onStep = async () => {}
+    held = new Map()
+    pools = []
+    const none = () => 0
+    const self = {
+      boot: newId('ing_', 16),
+      role: 'ingress',
+      version: 'test',
+      slots: none,
+      running: none,
+      isDraining: () => false,
+    } as const
+    presence = await Presence.open({ broker, self, listener: {}, lostMs: 5_000, log: silentLog })
+    const more = { blobs, log: silentLog, retentionMs: 86_400_000, jobsMax: 1_000 }
+    jobs = await DurableJobs.open({ store, broker, presence: () => presence, ...more })
+    const config = { jobLeaseMs: LEASE_MS, workerLostMs: 5_000, webhookSecret: `whsec_${'a'.repeat(32)}` }
+    const ports = { broker, store, blobs, config, log: silentLog, metrics, models: { models: [] }, version: 'test' }
+    scheduler = await startScheduler(ports as unknown as Ports)
+  })
+  afterEach(async () => {
+    if (!isHere) return
+    for (const release of held.values()) release()
+    await scheduler.close()
+    for (const pool of pools) await pool.close()
+    await jobs.close()
+    await presence.close()
+    await broker.close()
+    await database[Symbol.asyncDispose]()
+  })
+
+  const say: Handler = {
+    ...sayKind,
+    parse: (body) => body,
+    async *run(body, { signal }) {
+      const { text, isHeld } = body as { text: string; isHeld?: boolean }
+      outside.push(`say ${text}`)
+      if (isHeld) {
+        await new Promise<void>((resolve, reject) => {
+          held.set(text, resolve)
+          signal.addEventListener('abort', () => reject(signal.reason), { once: true })
+        })
+      }
+      signal.throwIfAborted()
+      yield { text }
+    },
+  }
+
+  async function openWorker(slots = 4): Promise<Worker> {
+    const compose = composeKind(async (step, signal) => {
+      outside.push(`step ${step.nth}`)
+      await onStep(step, signal)
+    })
+    const definition = { name: 'inference', slots, kinds: { say, compose } } as const
+    const onFatal = (error: unknown) => {
+      throw error
+    }
+    const more = {
+      blobs,
+      log: silentLog,
+      version: 'test',
+      observer: { onEnd: () => {} },
+      leaseMs: LEASE_MS,
+      bodyRoomBytes: 1024 * 1024,
+      onFatal,
+    }
+    const worker = await Worker.open(definition, { broker, store, ...more })
+    pools.push(worker)
+    return worker
+  }
+
+  async function submit(plan: Plan, more: { deadlineInMs?: number; stream?: boolean } = {}): Promise<string> {
+    const encode = { request_id: 'req_1', model: 'echo-1', include_usage: false, version: '' }
+    const call = {
+      pool: 'inference',
+      kind: 'compose',
+      tenant: TENANT,
+      endpoint: '/v1/chat/completions',
+      model: 'echo-1',
+    } as const
+    const created = await jobs.create({ ...call, body: plan, stream: false, encode, deadlineInMs: 600_000, ...more })
+    if (created.outcome !== 'created') throw new Error(created.outcome)
+    return created.job.id
+  }
+
+  const job = async (id: string) => (await store.find(EVERY_TENANT, id)) as DurableJob
+  const ended = (id: string) =>
+    until(async () =>
+      (await job(id)).state === 'waiting' || !TERMINAL.has((await job(id)).state) ? undefined : await job(id),
+    )
+  const waiting = (id: string) => until(async () => ((await job(id)).state === 'waiting' ? await job(id) : undefined))
+  const textOf = async (id: string) =>
+    ((await store.findContent(EVERY_TENANT, id))?.result as { text: string } | null)?.text
+  const types = async (id: string) => (await store.listEvents(EVERY_TENANT, id, 0, 100)).map(({ type }) => type)
+  const children = async (id: string) => await store.listChildren(EVERY_TENANT, id)
+
+  it('do their steps once, have children work, wait without a slot, and give what all of them made', async () => {
+    await openWorker(1)
+    const id = await submit({ steps: 3, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
+    expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0, children: 3, steps: 4 })
+    expect(await textOf(id)).toBe('3 a b c {"searches":4,"tokens":0}')
+    expect(outside.toSorted()).toEqual(['say a', 'say b', 'say c', 'step 0', 'step 1', 'step 2', 'step sum'])
+    expect((await types(id)).filter((type) => type !== 'job.progress')).toEqual([
+      'job.queued',
+      'job.started',
+      'job.waiting',
+      'job.started',
+      'job.completed',
+    ])
+    for (const child of await children(id))
+      expect(child).toMatchObject({ depth: 1, parent_id: id, tenant: TENANT, state: 'completed' })
+  })
+
+  it('go on where they were when their worker is lost', async () => {
+    const first = await openWorker()
+    onStep = async ({ nth }, signal) => {
+      if (nth !== 2 || outside.filter((what) => what === 'step 2').length > 1) return
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+    }
+    const id = await submit({ steps: 4, children: [{ text: 'a' }] })
+    await until(() => outside.includes('step 2') || undefined)
+    await openWorker()
+    await first.close()
+    expect(await ended(id)).toMatchObject({ state: 'completed', steps: 5, children: 1 })
+    expect(outside.filter((what) => what.startsWith('step'))).toEqual([
+      'step 0',
+      'step 1',
+      'step 2',
+      'step 2',
+      'step 3',
+      'step sum',
+    ])
+  })
+
+  it('keep what steps at once gave, each once, and a large one in a blob', async () => {
+    await openWorker()
+    const id = await submit({ steps: 20, children: [{ text: 'a' }], isParallel: true, large: 100_000 })
+    expect(await ended(id)).toMatchObject({ state: 'completed', steps: 22, attempt: 2 })
+    expect(await textOf(id)).toBe('100190 a {"searches":21,"tokens":0}')
+    const blob = (await store.listSteps(TENANT, id)).find((step) => step.kind === 'large')?.blob ?? ''
+    expect(kept.get(blob)?.length).toBe(200_002)
+    expect(ownerOfBlob(blob)).toBe(id)
+    await jobs.erase(TENANT, id)
+    expect(kept.has(blob)).toBe(false)
+    const tooLarge = await submit({ steps: 0, children: [], large: 600_000 })
+    expect(await ended(tooLarge)).toMatchObject({ state: 'failed', error: { code: 'invalid_request' } })
+  })
+
+  it('are cancelled with their children, at all depths, while they wait', async () => {
+    await openWorker()
+    const inner: Plan = { steps: 0, children: [{ text: 'deep', isHeld: true }] }
+    const id = await submit({ steps: 1, children: [inner], childKind: 'compose' })
+    await waiting(id)
+    const [child] = await until(async () =>
+      (await children(id)).some(({ state }) => state === 'waiting') ? await children(id) : undefined,
+    )
+    await until(() => held.has('deep') || undefined)
+    expect((await jobs.cancel(TENANT, id)).state).toBe('cancelled')
+    expect((await ended(child?.id ?? '')).state).toBe('cancelled')
+    const [deep] = await children(child?.id ?? '')
+    expect(await ended(deep?.id ?? '')).toMatchObject({ state: 'cancelled', depth: 2 })
+  })
+
+  it('make something of what is there when their time is nearly over', async () => {
+    await openWorker()
+    const id = await submit(
+      { steps: 1, children: [{ text: 'slow', isHeld: true }, { text: 'quick' }] },
+      { deadlineInMs: 6_000 },
+    )
+    expect(await ended(id)).toMatchObject({ state: 'completed', attempt: 2 })
+    expect(await textOf(id)).toBe('0 nothing quick {"searches":2,"tokens":0}')
+    const [one, other] =
+      (await until(async () =>
+        (await children(id)).every(({ state }) => TERMINAL.has(state)) ? await children(id) : undefined,
+      )) ?? []
+    expect([one?.state, other?.state].toSorted()).toEqual(['cancelled', 'completed'])
+  })
+
+  it('cannot have more children at once than the bound, nor submit at too great a depth', async () => {
+    await openWorker(8)
+    const many = Array.from({ length: 51 }, (_, nth) => ({ text: `${nth}`, isHeld: true }))
+    const id = await submit({ steps: 0, children: many })
+    expect(await ended(id)).toMatchObject({ state: 'failed', error: { code: 'invalid_request' } })
+    const deep = [1, 2, 3].reduce<Plan>((inner) => ({ steps: 0, children: [inner], childKind: 'compose' }), {
+      steps: 0,
+      children: [{ text: 'x' }],
+    })
+    const top = await submit(deep)
+    expect(await ended(top)).toMatchObject({ state: 'completed' })
+    expect(await textOf(top)).toContain('failed')
+  })
+
+  it('are forgotten with their children and steps, and a child not before its parent', async () => {
+    await openWorker()
+    const id = await submit({ steps: 2, children: [{ text: 'a', isHeld: true }, { text: 'b' }] })
+    const b = await until(async () => (await children(id)).find(({ state }) => state === 'completed'))
+    await expect(jobs.erase(TENANT, b?.id ?? '')).rejects.toThrow(ServiceError)
+    await until(() => held.get('a'))
+    held.get('a')?.()
+    await ended(id)
+    await jobs.erase(TENANT, id)
+    expect(await store.listSteps(EVERY_TENANT, id)).toEqual([])
+    expect(await children(id)).toEqual([])
+    expect(await store.findContent(EVERY_TENANT, b?.id ?? '')).toBeUndefined()
+  })
+})

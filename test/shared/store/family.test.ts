@@ -1,0 +1,284 @@
+/** The conformance suite of the store's part in composed jobs: steps, children, parking, waking and settling, on each adapter. */
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { DurableJob } from '#schemas/durable-job.ts'
+import type { ErrorBody } from '#schemas/error.ts'
+import type { NewChild, NewStep } from '#shared/store/family.ts'
+import { childJobId } from '#shared/store/job-id.ts'
+import type { HeldAttempt, Store } from '#shared/store/store.ts'
+import {
+  alive,
+  claimed,
+  HOUR_MS,
+  openPostgresDatabase,
+  openSqliteDatabase,
+  running,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const TENANT = 'key_a'
+const ERROR: ErrorBody = { code: 'upstream_error', message: 'It failed.', param: null }
+const next = (run: HeldAttempt, by = 1): HeldAttempt => ({ ...run, chunk: run.chunk + by })
+const step = (key: string, changes: Partial<NewStep> = {}): NewStep => {
+  return { key, kind: 'search', output: { value: { hits: [key] } }, cost: { searches: 1 }, ...changes }
+}
+const PROGRESS = { type: 'job.progress' as const, data: { progress: { phase: 'searching' } } }
+const DELTA = { type: 'job.output.delta' as const, data: { text: 'a' } }
+
+describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabase }) => {
+  let database: TestDatabase
+  let store: Store
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    database = await openDatabase()
+    store = await database.open()
+  })
+  afterEach(async () => {
+    if (isHere) await database[Symbol.asyncDispose]()
+  })
+
+  const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
+  const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)
+  const unsettled = async () => (await store.listUnsettled(100)).map(({ id }) => id)
+  const childOf = (run: HeldAttempt, key: string, changes: Partial<NewChild> = {}): NewChild => {
+    const call = { pool: 'embeddings', kind: 'embed', endpoint: '/v1/embeddings', model: 'm' } as const
+    return { id: childJobId(run.id, key), ...call, request: { body: key }, ...changes }
+  }
+  /** A parent in the hands of its owner, with children, and the next write of it. */
+  async function parentOf(count: number): Promise<{ run: HeldAttempt; ids: string[] }> {
+    const run = await running(store, { priority: 'low' })
+    const children = Array.from({ length: count }, (_, nth) => childOf(run, `${nth}`))
+    for (const [nth, child] of children.entries()) await store.submitChild(next(run, nth), child)
+    return { run: next(run, count), ids: children.map(({ id }) => id) }
+  }
+  const park = (run: HeldAttempt, ids: readonly string[], wrapUpMs = 60_000) => store.park(run, { ids, wrapUpMs })
+  async function end(id: string) {
+    const run = await claimed(store, id, await alive(store))
+    return await store.complete(run, { result: { text: id }, usage: { total_tokens: 3 } })
+  }
+
+  it('keeps a step with the output and the progress that waited, once', async () => {
+    const run = await running(store)
+    const moved = await store.addStep(run, step('a'), [DELTA, PROGRESS])
+    expect(moved?.events).toMatchObject([
+      { seq: 3, type: 'job.output.delta' },
+      { seq: 4, type: 'job.progress' },
+    ])
+    expect(moved?.job).toMatchObject({ steps: 1, chunk: 1, progress: PROGRESS.data })
+    const again = await store.addStep(run, step('a'), [DELTA, PROGRESS])
+    expect(again?.events).toEqual(moved?.events)
+    expect(await store.findStep(run.id, 'a')).toMatchObject({
+      output: { value: { hits: ['a'] } },
+      cost: { searches: 1 },
+    })
+    expect(await store.findStep(run.id, 'b')).toBeUndefined()
+    expect(await job(run.id)).toMatchObject({ steps: 1, chunk: 1, last_seq: 4 })
+  })
+
+  it('gives a step that is written again, without output, the same answer, and no other step', async () => {
+    const run = await running(store)
+    await store.addStep(run, step('a'), [])
+    expect((await store.addStep(run, step('a'), []))?.job).toMatchObject({ steps: 1, chunk: 1 })
+    expect(await store.addStep(run, step('b'), [])).toBeUndefined()
+    await store.addStep(next(run), step('b', { output: { blob: 'job_1-x' }, cost: {} }), [])
+    expect(await store.listSteps(TENANT, run.id)).toMatchObject([
+      { key: 'a', kind: 'search', cost: { searches: 1 }, attempt: 1, blob: null },
+      { key: 'b', blob: 'job_1-x' },
+    ])
+    expect(await store.listSteps('key_b', run.id)).toEqual([])
+  })
+
+  it.each([
+    ['a step', (run: HeldAttempt) => store.addStep(run, step('a'), [])],
+    ['a child', (run: HeldAttempt) => store.submitChild(run, childOf(run, 'a'))],
+    ['parking', (run: HeldAttempt) => park(run, [])],
+  ])('refuses %s of an attempt that was lost, of another owner, and after the end', async (_, write) => {
+    const run = await running(store)
+    await store.handBack(run)
+    expect(await write(next(run))).toBeUndefined()
+    const second = await claimed(store, run.id, await alive(store))
+    expect(await write({ ...next(run), boot: second.boot })).toBeUndefined()
+    expect(await write({ ...second, boot: run.boot })).toBeUndefined()
+    expect(await write(next(second))).toBeUndefined()
+    await store.fail(second, { error: ERROR })
+    expect(await write(next(second))).toBeUndefined()
+    expect(await store.listChildren(TENANT, run.id)).toEqual([])
+    expect(await store.listSteps(TENANT, run.id)).toEqual([])
+    expect(await job(run.id)).toMatchObject({ state: 'failed', children: 0, steps: 0 })
+  })
+
+  it('makes a child of the tenant, lane, trace and time of its parent, once', async () => {
+    const run = await running(store, { priority: 'low', traceparent: '00-a-b-01', requestId: 'req_1' })
+    const moved = await store.submitChild(run, childOf(run, 'a'))
+    expect(moved?.job).toMatchObject({ id: run.id, children: 1, chunk: 1 })
+    expect((await store.submitChild(run, childOf(run, 'a')))?.job).toMatchObject({ children: 1, chunk: 1 })
+    await store.submitChild(next(run), childOf(run, 'b', { deadlineInMs: 5_000 }))
+    await store.submitChild(next(run, 2), childOf(run, 'c', { deadlineInMs: 2 * HOUR_MS }))
+    const children = (await store.listChildren(TENANT, run.id)).map((child) => DurableJob.parse(child))
+    const [a, b, c] = ['a', 'b', 'c'].map((key) => children.find(({ id }) => id === childJobId(run.id, key)))
+    const parent = await job(run.id)
+    const same = {
+      parent_id: run.id,
+      depth: 1,
+      tenant: TENANT,
+      priority: 'low',
+      traceparent: '00-a-b-01',
+      request_id: 'req_1',
+    }
+    expect(a).toMatchObject({ ...same, state: 'queued', kind: 'embed', deadline_ms: parent.deadline_ms, last_seq: 1 })
+    expect((b?.deadline_ms ?? 0) - (b?.created_at_ms ?? 0)).toBe(5_000)
+    expect(c?.deadline_ms).toBe(parent.deadline_ms)
+    expect(await types(a?.id ?? '')).toEqual(['job.queued'])
+    expect(await store.findContent(TENANT, a?.id ?? '')).toMatchObject({ request: { body: 'a' } })
+    expect(children).toHaveLength(3)
+  })
+
+  it('tells a child from a job that repeats another, or was said to belong to it', async () => {
+    const { run } = await parentOf(1)
+    await running(store, { parentId: run.id })
+    await store.fail(run, { error: ERROR })
+    await store.redrive(TENANT, run.id, childJobId(run.id, 'again'))
+    expect(await store.listChildren(TENANT, run.id)).toHaveLength(1)
+    expect(await job(childJobId(run.id, 'again'))).toMatchObject({ parent_id: run.id, depth: 0 })
+  })
+
+  it('parks a job until the last child it waits for has ended, and wakes it once', async () => {
+    const { run, ids } = await parentOf(3)
+    const [one = '', other = '', third = ''] = ids
+    const moved = await park(run, [one, other])
+    expect(moved).toMatchObject({
+      job: { state: 'waiting' },
+      events: [{ type: 'job.waiting', data: { output_reset: false } }],
+    })
+    expect((await park(run, [one, other]))?.events).toEqual(moved?.events)
+    expect(await store.claim(run.id, await alive(store))).toBeUndefined()
+    await end(one)
+    expect(await store.wake(run.id)).toBeUndefined()
+    await end(other)
+    const woken = await store.wake(run.id)
+    expect(woken).toMatchObject({
+      job: { state: 'queued', tries: 0, crashes: 0 },
+      request: { body: 'hello' },
+      events: [],
+    })
+    expect(await store.wake(run.id)).toBeUndefined()
+    expect(await claimed(store, run.id, await alive(store))).toMatchObject({ attempt: 2 })
+    expect(await types(run.id)).toEqual(['job.queued', 'job.started', 'job.waiting', 'job.started'])
+    expect((await job(third)).state).toBe('queued')
+  })
+
+  it('queues a job at once whose children have ended meanwhile, and says that output starts over', async () => {
+    const { run, ids } = await parentOf(1)
+    await end(ids[0] ?? '')
+    const moved = await store.park(run, { ids, wrapUpMs: 60_000, output: [DELTA] })
+    expect(moved).toMatchObject({
+      job: { state: 'queued' },
+      events: [{ type: 'job.output.delta' }, { data: { output_reset: true } }],
+    })
+  })
+
+  it('cancels a job that parks, or waits, when that was asked for', async () => {
+    const { run, ids } = await parentOf(1)
+    await store.cancel(TENANT, run.id)
+    expect(await park(run, ids)).toMatchObject({ job: { state: 'cancelled' }, events: [{ type: 'job.cancelled' }] })
+    const { run: second, ids: others } = await parentOf(1)
+    await park(second, others)
+    expect((await store.cancel(TENANT, second.id))?.job).toMatchObject({
+      state: 'cancelled',
+      finished_at_ms: expect.any(Number),
+    })
+  })
+
+  it('wakes a job that is to wait no longer, and fails one that nobody woke before its deadline', async () => {
+    const { run, ids } = await parentOf(1)
+    await park(run, ids, 60_000)
+    await database.advance(HOUR_MS - 120_000)
+    expect(await store.wakeDue(100)).toEqual([])
+    await database.advance(70_000)
+    expect(await store.timeOutWaiting(100)).toEqual([])
+    expect(await store.wakeDue(100)).toMatchObject([
+      { job: { id: run.id, state: 'queued' }, request: { body: 'hello' } },
+    ])
+    const { run: second, ids: others } = await parentOf(1)
+    await park(second, others)
+    await database.advance(2 * HOUR_MS)
+    expect(await store.wakeDue(100)).toEqual([])
+    expect(await store.timeOutWaiting(100)).toMatchObject([
+      { job: { id: second.id, state: 'failed', error: { code: 'timeout' } } },
+    ])
+    expect((await types(second.id)).at(-1)).toBe('job.failed')
+  })
+
+  it('is never left waiting when its last child ends while it parks', async () => {
+    for (let round = 0; round < 10; round++) {
+      const { run, ids } = await parentOf(2)
+      const ends = ids.map(async (id) => {
+        await end(id)
+        return await store.wake(run.id)
+      })
+      const [parked, ...woken] = await Promise.all([park(run, ids), ...ends])
+      const queued = [parked, ...woken].filter((moved) => moved?.job.state === 'queued')
+      expect(queued).toHaveLength(1)
+    }
+  })
+
+  it('cancels the children that have not ended, as a caller does, and knows when that is done', async () => {
+    const { run, ids } = await parentOf(3)
+    const [waits = '', runs = '', over = ''] = ids
+    await claimed(store, runs, await alive(store))
+    await end(over)
+    await store.fail(run, { error: ERROR })
+    expect((await unsettled()).toSorted()).toEqual([over, run.id].toSorted())
+    await store.settle(run.id)
+    expect(await unsettled()).toContain(run.id)
+    const moved = await store.cancelChildren(run.id, 100)
+    expect(moved.map(({ job: { id, state }, events }) => [id, state, events[0]?.type]).toSorted()).toEqual(
+      [
+        [waits, 'cancelled', 'job.cancelled'],
+        [runs, 'in_progress', 'job.cancelling'],
+      ].toSorted(),
+    )
+    expect(await store.cancelChildren(run.id, 100)).toEqual([])
+    for (const id of [run.id, over, waits]) await store.settle(id)
+    expect(await unsettled()).toEqual([])
+    const before = await job(over)
+    await store.settle(over)
+    expect(await job(over)).toEqual(before)
+  })
+
+  it('counts who waits apart, and lists them', async () => {
+    const { run, ids } = await parentOf(1)
+    await park(run, ids)
+    expect(await store.depth()).toEqual(
+      expect.arrayContaining([expect.objectContaining({ state: 'waiting', count: 1 })]),
+    )
+    expect((await store.list(TENANT, { limit: 10, states: ['waiting'] })).jobs.map(({ id }) => id)).toEqual([run.id])
+  })
+
+  it('purges children and steps with their parent, and no child before it', async () => {
+    const { run, ids } = await parentOf(2)
+    await store.addStep(run, step('a', { output: { blob: 'job_1-x' } }), [])
+    for (const id of ids) await end(id)
+    await database.advance(HOUR_MS / 2)
+    await store.complete(next(run), { result: 1 })
+    await database.advance(24 * HOUR_MS - 1_000)
+    await store.purge()
+    expect(await store.listChildren(TENANT, run.id)).toHaveLength(2)
+    await database.advance(2_000)
+    const requests: unknown[] = []
+    for (let hasMore = true; hasMore; ) {
+      const purged = await store.purge()
+      requests.push(...purged.requests)
+      hasMore = purged.hasMore
+    }
+    expect(requests).toContainEqual({ blob: 'job_1-x' })
+    const left = await database.query(
+      `SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM job_steps) + (SELECT count(*) FROM job_events) AS count`,
+    )
+    expect(Number(left[0]?.count)).toBe(0)
+  })
+})
