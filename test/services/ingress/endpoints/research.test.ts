@@ -15,20 +15,30 @@ describe('a research that cannot be', () => {
   const REFUSED: [why: string, body: object, code: string, param: string][] = [
     ['no messages', { messages: [] }, 'empty_array', 'messages'],
     ['a question of spaces', { messages: ask(' \n') }, 'invalid_value', 'messages[0].content'],
-    ['an image', { messages: ask([{ type: 'image_url', image_url: { url: 'x' } }]) }, 'invalid_type', 'messages[0].content'],
+    [
+      'an image',
+      { messages: ask([{ type: 'image_url', image_url: { url: 'x' } }]) },
+      'invalid_value',
+      'messages[0].content[0].type',
+    ],
     [
       'a conversation that ends in an answer',
       { messages: [...ask('Why?'), { role: 'assistant', content: 'So.' }] },
       'invalid_value',
       'messages[1].role',
     ],
-    ['a question without end', { messages: ask('why '.repeat(3_000)) }, 'string_above_max_length', 'messages[0].content'],
+    [
+      'a question without end',
+      { messages: ask('why '.repeat(3_000)) },
+      'string_above_max_length',
+      'messages[0].content',
+    ],
     ['more sources than a report has', { max_sources: 51 }, 'integer_above_max_value', 'max_sources'],
     ['no time', { max_duration_seconds: 0 }, 'integer_below_min_value', 'max_duration_seconds'],
     ['two reports', { n: 2 }, 'unsupported_value', 'n'],
     ['tools', { tools: [{ type: 'function' }] }, 'unsupported_parameter', 'tools'],
     ['log probabilities', { logprobs: true }, 'unsupported_parameter', 'logprobs'],
-    ['a domain that is none', { domains: { allow: [''] } }, 'string_below_min_length', 'domains.allow[0]'],
+    ['a domain that is none', { domains: { allow: [''] } }, 'empty_string', 'domains.allow[0]'],
     ['a model that is not there', { model: 'deep-thought' }, 'model_not_found', 'model'],
     ['a model that does something else', { model: 'echo-1' }, 'model_not_supported', 'model'],
   ]
@@ -40,7 +50,10 @@ describe('a research that cannot be', () => {
   })
 
   it('names the field inside the body of a job', async () => {
-    const response = await stack.post('/v1/jobs', { endpoint: PATH, body: { model: 'deep-research', messages: ask('') } })
+    const response = await stack.post('/v1/jobs', {
+      endpoint: PATH,
+      body: { model: 'deep-research', messages: ask('') },
+    })
     expect(response.status).toBe(400)
     expect(await response.json()).toMatchObject({ error: { param: 'body.messages[0].content' } })
   })

@@ -1,0 +1,157 @@
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { dataOf } from '../../support/sse.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
+
+const PATH = '/v1/deep-research'
+const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
+const QUESTION = 'Where do herons build their nests, and what do they eat?'
+const kafka = inject('kafka') ?? undefined
+
+const HERONS = `# Herons
+
+Herons build their nests in tall trees near water, often many in one colony.
+
+They eat fish and frogs, which they catch by standing still in shallow water.
+`
+
+interface Completion {
+  readonly object: string
+  readonly choices: readonly {
+    readonly finish_reason: string
+    readonly message: { readonly content: string; readonly annotations: readonly Citation[] }
+  }[]
+  readonly citations: readonly string[]
+  readonly usage: { readonly total_tokens: number }
+}
+
+interface Citation {
+  readonly url_citation: { start_index: number; end_index: number; url: string; quote: string }
+}
+
+interface WireJob {
+  readonly id: string
+  readonly status: string
+  readonly result: Completion | null
+  readonly steps: readonly { readonly kind: string }[]
+}
+
+const ask = (question: string, more: object = {}) => ({
+  model: 'deep-research',
+  messages: [{ role: 'user', content: question }],
+  ...more,
+})
+
+for (const mode of ['embedded', 'Kafka']) {
+  describe.skipIf(mode === 'Kafka' && !kafka)(`deep research, ${mode}`, () => {
+    let stack: Stack
+    let folder: string
+    beforeAll(async () => {
+      folder = await mkdtemp(join(tmpdir(), 'sluice-herons-'))
+      await mkdir(join(folder, 'birds'))
+      await writeFile(join(folder, 'birds', 'herons.md'), HERONS)
+      await writeFile(join(folder, 'owls.txt'), 'Owls hunt mice at night. They fly without a sound.\n')
+      const settings = { RESEARCH_CORPUS: folder }
+      stack = await startStack({ ...(mode === 'Kafka' && { kafka }), models: [ECHO_MODEL, MODEL], settings })
+    })
+    afterAll(async () => {
+      await stack[Symbol.asyncDispose]()
+      await rm(folder, { recursive: true, force: true })
+    })
+
+    const jobOf = async (id: string, query = '?wait=30') =>
+      (await (await stack.get(`/v1/jobs/${id}${query}`)).json()) as WireJob
+
+    it('answers a question with a report whose markers each cite a sentence of a source', async () => {
+      const response = await stack.post(PATH, ask(QUESTION))
+      expect(response.status).toBe(200)
+      const { object, choices, citations } = (await response.json()) as Completion
+      expect(object).toBe('chat.completion')
+      const [choice] = choices
+      const { content, annotations } = choice?.message ?? { content: '', annotations: [] }
+      expect(content).toContain('tall trees near water')
+      expect(content).toContain('fish and frogs')
+      expect(choice?.finish_reason).toBe('stop')
+      expect(citations).toEqual(['birds/herons.md'])
+      expect(annotations.length).toBeGreaterThan(1)
+      const points = Array.from(content)
+      for (const { url_citation: cited } of annotations) {
+        expect(points.slice(cited.start_index, cited.end_index).join('')).toMatch(/^\[\d+\]$/)
+        expect(HERONS).toContain(cited.quote)
+      }
+    })
+
+    it('says that the sources do not answer, and cites nothing', async () => {
+      const response = await stack.post(PATH, ask('What is the melting point of tungsten?'))
+      const { choices } = (await response.json()) as Completion
+      expect(choices[0]?.message.annotations).toEqual([])
+      expect(choices[0]?.message.content).toContain('do not answer')
+    })
+
+    it('streams its progress in chunks without choices, then the report, then all citations in one chunk', async () => {
+      const response = await stack.post(PATH, ask(QUESTION, { stream: true, stream_options: { include_usage: true } }))
+      const text = await response.text()
+      expect(text.trimEnd()).toMatch(/data: \[DONE\]$/)
+      const chunks = dataOf(text).map((frame) => JSON.parse(frame))
+      const progress = chunks.filter((chunk) => chunk.research_progress)
+      expect(progress.map((chunk) => chunk.choices)).toEqual(progress.map(() => []))
+      expect(progress.map((chunk) => chunk.research_progress.sequence)).toEqual(progress.map((_, at) => at + 1))
+      const cited = chunks.filter((chunk) => chunk.choices[0]?.delta.annotations)
+      expect(cited).toHaveLength(1)
+      const content = chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')
+      expect(content).toContain('fish and frogs')
+      expect(chunks.at(-1).usage).toMatchObject({ total_tokens: 0 })
+      expect(chunks.indexOf(cited[0])).toBeGreaterThan(chunks.lastIndexOf(progress.at(-1)))
+    })
+
+    it('works in the background, remembers its steps, and gives the same report to whoever asks later', async () => {
+      const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
+      expect(accepted.status).toBe(202)
+      const { id } = (await accepted.json()) as WireJob
+      const job = await jobOf(id)
+      expect(job.status).toBe('completed')
+      expect(job.steps.map(({ kind }) => kind)).toEqual(expect.arrayContaining(['search', 'read']))
+      const result = (await (await stack.get(`/v1/jobs/${id}/result`)).json()) as Completion
+      expect(result).toEqual(job.result)
+      const again = (await (await stack.post(PATH, ask(QUESTION))).json()) as Completion
+      expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
+    })
+
+    it('keeps to the sources that the caller allows', async () => {
+      const response = await stack.post(PATH, ask(QUESTION, { domains: { deny: ['local'] } }))
+      const { choices } = (await response.json()) as Completion
+      expect(choices[0]?.message.annotations).toEqual([])
+    })
+  })
+}
+
+describe('a research whose caller leaves', () => {
+  let stack: Stack
+  let folder: string
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'sluice-many-'))
+    // The first question waits until they are indexed, which takes far longer than to leave.
+    const text = 'A sentence about herons that nest in trees. '.repeat(100)
+    for (let at = 0; at < 3_000; at++) await writeFile(join(folder, `${at}.txt`), `${at} ${text}`)
+    stack = await startStack({ models: [ECHO_MODEL, MODEL], settings: { RESEARCH_CORPUS: folder } })
+  })
+  afterAll(async () => {
+    await stack[Symbol.asyncDispose]()
+    await rm(folder, { recursive: true, force: true })
+  })
+
+  const statusOf = async (id: string) => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as WireJob).status
+
+  it('is cancelled, unless it was asked for in the background', async () => {
+    const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
+    const { id: kept } = (await accepted.json()) as WireJob
+    const leave = new AbortController()
+    const response = await stack.post(PATH, ask(QUESTION, { stream: true }), { signal: leave.signal })
+    const left = response.headers.get('x-job-id') ?? ''
+    leave.abort()
+    await until(async () => (await statusOf(left)) === 'cancelled')
+    expect(await statusOf(kept)).not.toBe('cancelled')
+  })
+})
