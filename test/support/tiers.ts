@@ -40,19 +40,35 @@ const LONG = [
   'test/readme.test.ts',
 ]
 
-/** Files that take minutes, longest first: they begin first, so that nothing waits for them alone at the end. */
+/** Files that take a minute or so, longest first: they begin first, so that nothing waits for them alone at the end. */
 const LONGEST = [
   'test/chaos/outages.test.ts',
   'test/shared/broker/kafka.test.ts',
   'test/simulation/simulation.test.ts',
   'test/chaos/chaos.test.ts',
-  'test/shared/engines/chat-engine.test.ts',
   'test/services/transcription/transcription.test.ts',
   'test/services/cli/cli.test.ts',
   'test/services/code/fleet.test.ts',
-  'test/burst.test.ts',
   'test/fleet.test.ts',
+  'test/shared/engines/chat-engine.test.ts',
+  'test/shared/local-server/speech.test.ts',
+  'test/services/ingress/jobs/events.test.ts',
+  'test/services/code/attacks.test.ts',
+  'test/event-loop.test.ts',
+  'test/services/ingress/jobs/api.test.ts',
+  'test/shared/store/store.test.ts',
+  'test/shared/store/postgres.test.ts',
+  'test/shared/local-server/local-server.test.ts',
+  'test/burst.test.ts',
   'test/sdk/python.test.ts',
+  'test/services/ingress/bad-input.test.ts',
+  'test/road.test.ts',
+  'test/sdk/vercel.test.ts',
+  'test/sdk/openai.test.ts',
+  'test/shared/broker/broker.test.ts',
+  // On a new machine these wait for the environments that the first of them makes.
+  'test/sdk/embeddings-python.test.ts',
+  'test/sdk/transcription-python.test.ts',
 ]
 
 /** Runs the longest files first, and the others in the order of vitest. */

@@ -12,8 +12,11 @@ const TEST_MS = 120_000
 
 /** The program, and the one that watches it. */
 const PROCESSES_A_RUN = 2
-/** How long the code of a killed worker runs. */
+/** How long the code of a killed worker runs: at least, and where programs start slowly. */
 const RUN_SECONDS = 3
+const RUN_SECONDS_MAX = 20
+/** Calls under way: more than the killed worker runs, and fewer than both could. */
+const OPEN_MAX = 80
 
 /** A call as its caller saw it end. */
 interface Ended {
@@ -74,20 +77,29 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers in proces
       // Room for what the other one runs, beside its own.
       await startWorker(fleet, 100)
       const idle = startedBy(doomed.pid).length
+      let ended = 0
       const call = async (code: string, stream: boolean): Promise<Ended> => {
-        const response = await fleet.post(ingress, CODE, { code, lang: 'python', stream })
-        return { status: response.status, text: await response.text(), atMs: performance.now() }
+        const response = await fleet.post(ingress, CODE, { code, lang: 'python', stream, timeout: 3 * RUN_SECONDS_MAX })
+        const end = { status: response.status, text: await response.text(), atMs: performance.now() }
+        ended++
+        return end
       }
       const whole: Promise<Ended>[] = []
       const streams: Promise<Ended>[] = []
-      // Nobody says which worker takes a call, so there are more until this one has 20.
-      const interpreters = await until(() => {
-        const pids = startedBy(doomed.pid)
-        if (pids.length >= idle + 20 * PROCESSES_A_RUN) return pids
-        if (whole.length === 40) return
-        whole.push(call(`import time\ntime.sleep(${RUN_SECONDS})\nprint(1)`, false))
-        streams.push(call(`print('begun', flush=True)\nimport time\ntime.sleep(2 * ${RUN_SECONDS})`, true))
-      })
+      const beganAtMs = performance.now()
+      // Nobody says which worker takes a call, so there are more until this one has 20. Where programs start slowly they run
+      // for longer, so that the first are not over before the last has begun.
+      const interpreters = await until(
+        () => {
+          const pids = startedBy(doomed.pid)
+          if (pids.length >= idle + 20 * PROCESSES_A_RUN) return pids
+          if (whole.length + streams.length - ended >= OPEN_MAX) return
+          const seconds = Math.min(RUN_SECONDS_MAX, RUN_SECONDS + (performance.now() - beganAtMs) / 1_000)
+          whole.push(call(`import time\ntime.sleep(${seconds})\nprint(1)`, false))
+          streams.push(call(`print('begun', flush=True)\nimport time\ntime.sleep(2 * ${seconds})`, true))
+        },
+        { withinMs: 60_000 },
+      )
       const killedAtMs = performance.now()
       doomed.kill('SIGKILL')
       await until(() => interpreters.every((pid) => parentOf(pid) === undefined), { withinMs: 5_000 })
