@@ -3,7 +3,7 @@ import express, { type NextFunction, type Request, type Response } from 'express
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { notFoundMessage } from './answer/not-found.ts'
-import { jsonReader, type ReadJson } from './body/body.ts'
+import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/keys.ts'
 import { sendError } from './reply/errors.ts'
@@ -23,7 +23,6 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   // Paths are compared as they were sent: no second spelling of an endpoint.
   app.enable('case sensitive routing')
   app.enable('strict routing')
-  const readJson = jsonReader({ bytesMax: context.config.bodyBytesMax, stallMs: context.config.bodyStallMs })
   app.use((req, res, next) => {
     const locals: Locals = { reply: new HttpReply(context, req, res) }
     Object.assign(res.locals, locals)
@@ -36,12 +35,15 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   for (const route of ROUTES) {
     const path = route.path.replace('/*', '/*rest')
     const method = route.method.toLowerCase() as 'get' | 'post' | 'delete'
-    app[method](path, (req, res) => answer(context, route, readJson, req, res))
+    app[method](path, (req, res) => answer(context, route, req, res))
   }
   for (const route of ROUTES) {
     app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
   }
-  app.use((req: Request, res: Response) => refuseRoute(req, res))
+  const paths = ROUTES.map(({ path }) => path)
+  app.use((req: Request) => {
+    throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
+  })
   app.use((thrown: unknown, _req: Request, res: Response, _next: NextFunction) => {
     const { reply } = res.locals as Locals
     reply.end({ type: 'failed', thrown })
@@ -78,13 +80,7 @@ interface Locals {
   reply: HttpReply
 }
 
-async function answer(
-  context: IngressContext,
-  route: Route,
-  readJson: ReadJson,
-  req: Request,
-  res: Response,
-): Promise<void> {
+async function answer(context: IngressContext, route: Route, req: Request, res: Response): Promise<void> {
   const { reply } = res.locals as Locals
   const call = callOf(context, route, reply, req)
   const { key, format } = call
@@ -95,7 +91,7 @@ async function answer(
     if (route.isCall) await context.limits.count(key.id, format, reply)
     else await context.limits.show(key.id, format, reply)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.
-    await readBody(context, route, readJson, call, req).then((body) => {
+    await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
       return route.handle(context, call, body)
     })
@@ -124,13 +120,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Re
 }
 
 /** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
-async function readBody(
-  context: IngressContext,
-  route: Route,
-  readJson: ReadJson,
-  call: Call,
-  req: Request,
-): Promise<unknown> {
+async function readBody(context: IngressContext, route: Route, call: Call, req: Request): Promise<unknown> {
   if (!route.hasBody) return undefined
   const { left } = call.reply
   const refuse = () => {
@@ -139,7 +129,9 @@ async function readBody(
   }
   left.addEventListener('abort', refuse)
   try {
-    return route.readBody ? await route.readBody(context, call, req) : await readJson(req, call.held)
+    if (route.readBody) return await route.readBody(context, call, req)
+    const { bodyBytesMax: bytesMax, bodyStallMs: stallMs } = context.config
+    return await readJsonBody(req, { bytesMax, stallMs }, call.held)
   } finally {
     left.removeEventListener('abort', refuse)
   }
@@ -156,9 +148,4 @@ function refuseMethod(path: string, req: Request, res: Response): void {
   )
   res.setHeader('allow', allowed.join(', '))
   throw new ServiceError('method_not_supported', `${req.method} is not supported here. Use ${allowed.join(' or ')}.`)
-}
-
-function refuseRoute(req: Request, _res: Response): void {
-  const paths = ROUTES.map(({ path }) => path)
-  throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
 }

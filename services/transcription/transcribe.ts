@@ -4,13 +4,15 @@ import type { AudioTools } from '#shared/engines/audio-tools.ts'
 import { chainOf, withFallbacks } from '#shared/engines/served.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { AttemptContext } from '#shared/kinds/kind.ts'
+import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { audioOf } from './audio.ts'
 import type { AudioPlace, AudioShare } from './audio-share.ts'
 import { withSpeakers } from './diarize.ts'
 import { inspectAudio } from './inspect.ts'
-import { tellProgress } from './progress.ts'
+
+/** Progress is told at most twice a second (docs/protocol.md, Job events). */
+const PROGRESS_MS = 500
 
 /** What a worker of the pool works with. */
 export interface Workbench {
@@ -110,4 +112,25 @@ function eventsOf(
     (signal) => bench.tools.diarize(audio, request.speakers, { signal }),
     { request, signal: options.signal, isTogether: model.engine.type !== 'local', onProgress: context.onProgress },
   )
+}
+
+/**
+ * Turns seconds of audio that are done into what people who wait see.
+ *
+ * @param duration Seconds of the audio; undefined where nobody knows.
+ */
+export function tellProgress(
+  onProgress: (progress: Progress) => void,
+  duration: number | undefined,
+): (seconds: number) => void {
+  let toldAt = Number.NEGATIVE_INFINITY
+  return (seconds) => {
+    if (performance.now() - toldAt < PROGRESS_MS) return
+    toldAt = performance.now()
+    const done = Math.floor(seconds)
+    // The end is told by the job's own end.
+    const percent = duration ? Math.min(99, Math.floor((100 * seconds) / duration)) : null
+    const message = duration ? `${done} of ${Math.ceil(duration)} seconds` : `${done} seconds`
+    onProgress({ phase: 'transcribing', percent, message })
+  }
 }

@@ -152,7 +152,7 @@ class Reader {
     for (let i = this.#at; i < most; i++) {
       switch (json[i]) {
         case QUOTE:
-          i = endOfString(json, i, most)
+          i = endOfString(json, i + 1, most)
           break
         case OPEN_ARRAY:
         case OPEN_OBJECT:
@@ -210,9 +210,9 @@ class Reader {
   }
 }
 
-/** The closing quote of a string, or where the search ends. */
-function endOfString(json: Buffer, start: number, most: number): number {
-  let end = start + 1
+/** The closing quote of a string that has begun before, or where the search ends, at `most` or one byte behind. */
+export function endOfString(json: Buffer, start: number, most: number): number {
+  let end = start
   while (end < most && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
   return end
 }

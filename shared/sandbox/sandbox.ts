@@ -1,3 +1,5 @@
+import { ServiceError } from '#shared/error.ts'
+
 /*
  * The sandbox port: runs Python that nobody trusts, once, and says how it ended. Three adapters (`docker`, `zygote`,
  * `wasm`) and one conformance suite over all of them. None weakens a guarantee silently: what an adapter cannot give, its
@@ -76,4 +78,21 @@ export interface SandboxAdapter {
   check(signal: AbortSignal): Promise<void>
   /** Opens it and really runs a line of Python. @throws ServiceError `sandbox_unavailable` with the reason and the fix */
   open(signal: AbortSignal): Promise<Sandbox>
+}
+
+/**
+ * What the preparation of a sandbox gives.
+ *
+ * @param what Begins the sentence that callers read when it fails.
+ * @throws ServiceError `sandbox_unavailable` saying in one line what is missing; the signal's reason
+ */
+export async function orUnavailable<T>(work: Promise<T>, what: string, signal: AbortSignal | undefined): Promise<T> {
+  try {
+    return await work
+  } catch (cause) {
+    signal?.throwIfAborted()
+    if (cause instanceof ServiceError && cause.code === 'sandbox_unavailable') throw cause
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    throw new ServiceError('sandbox_unavailable', `${what} could not be prepared: ${reason}`, { cause })
+  }
 }

@@ -3,7 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
+import { endOfString, JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { type BodyBounds, readBytes } from './body-bytes.ts'
 import { DEPTH_MAX } from './validate.ts'
 
@@ -12,42 +12,24 @@ const VALUES_MAX = 400_000
 /** Most keys of one object: far more of them cost a microsecond each, to parse and to walk. */
 const KEYS_MAX = 50_000
 
-const QUOTE = 0x22
-const BACKSLASH = 0x5c
-
 /** Bytes that are looked at before others have their turn: about half a millisecond. */
 const PIECE_BYTES = 256 * 1024
 
-/** Reads the JSON bodies of requests. */
-export type ReadJson = (req: IncomingMessage, held: HeldBytes) => Promise<unknown>
-
 /**
- * Makes a reader of JSON bodies: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
+ * Reads the JSON body of a request: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
  * Of duplicate keys the last one counts (RFC 8259 §4 leaves it open); nothing else ever reads the bytes again.
  *
- * Its errors (docs/protocol.md, Requests): 413 `request_too_large`, 415 `unsupported_media_type`, 408
- * `request_timeout`, and 400 for an empty body, what is not JSON in UTF-8, and what is nested too deep.
+ * @throws ServiceError (docs/protocol.md, Requests) 413 `request_too_large`, 415 `unsupported_media_type`, 408
+ *   `request_timeout`, and 400 for an empty body, what is not JSON in UTF-8, and what is nested too deep; `overloaded`
  */
-export function jsonReader(bounds: BodyBounds): ReadJson {
-  return async (req, held) => {
-    const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
-    // A request without either header has no body (RFC 9112 §6.3).
-    if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
-    refuseOtherTypes(req)
-    const body = await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE))
-    if (body.length === 0) throw invalid(NO_BODY)
-    if (!isUtf8(body)) throw invalid('The body is not valid UTF-8.')
-    return await parseJson(body, held)
-  }
-}
-
-/**
- * Parses JSON that a caller sent, in turns with others where it is large.
- *
- * @param json Valid UTF-8.
- * @throws ServiceError `invalid_request` for what is no JSON, nested too deep or of too many values; `overloaded`
- */
-export async function parseJson(json: Buffer, held: HeldBytes): Promise<unknown> {
+export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, held: HeldBytes): Promise<unknown> {
+  const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
+  // A request without either header has no body (RFC 9112 §6.3).
+  if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
+  refuseOtherTypes(req)
+  const json = await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE))
+  if (json.length === 0) throw invalid(NO_BODY)
+  if (!isUtf8(json)) throw invalid('The body is not valid UTF-8.')
   const values = await inTurns(refuseShape(json))
   held.hold(json.length * HELD_PER_BYTE + values * HELD_PER_VALUE)
   try {
@@ -108,7 +90,7 @@ export function* refuseShape(json: Buffer): Generator<undefined, number> {
         continue
       }
       switch (json[i++]) {
-        case QUOTE:
+        case 0x22: // "
           isInString = true
           break
         case 0x5b: // [
@@ -133,13 +115,6 @@ export function* refuseShape(json: Buffer): Generator<undefined, number> {
   }
   if (values > VALUES_MAX) throw invalid(`The JSON holds more than ${VALUES_MAX} values.`)
   return values
-}
-
-/** The closing quote of a string that has begun before, or where the search ends. */
-function endOfString(json: Buffer, start: number, most: number): number {
-  let end = start
-  while (end < most && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
-  return end
 }
 
 function invalid(message: string): ServiceError {

@@ -135,7 +135,17 @@ function take(taken: Map<string, number>, keyId: string, most: number, may: stri
 }
 
 function tell(res: Headed, kind: Kind, format: WireFormat, limit: number, state: RateLimiterRes | null): void {
-  for (const [name, value] of headersOf(kind, format, limit, state)) res.setHeader(name, value)
+  const remaining = String(Math.max(0, state?.remainingPoints ?? limit))
+  const resetMs = state?.msBeforeNext ?? 0
+  if (format === 'anthropic') {
+    res.setHeader(`anthropic-ratelimit-${kind}-limit`, String(limit))
+    res.setHeader(`anthropic-ratelimit-${kind}-remaining`, remaining)
+    res.setHeader(`anthropic-ratelimit-${kind}-reset`, new Date(Date.now() + resetMs).toISOString())
+  } else {
+    res.setHeader(`x-ratelimit-limit-${kind}`, String(limit))
+    res.setHeader(`x-ratelimit-remaining-${kind}`, remaining)
+    res.setHeader(`x-ratelimit-reset-${kind}`, resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`)
+  }
 }
 
 function limiter(points: number): RateLimiterMemory {
@@ -149,26 +159,4 @@ function exceeded(kind: Kind, limit: number, state: RateLimiterRes): ServiceErro
 
 function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
   return new ServiceError(code, `${message} Try again later.`, { retryAfterMs })
-}
-
-function headersOf(
-  kind: Kind,
-  format: WireFormat,
-  limit: number,
-  state: RateLimiterRes | null,
-): [name: string, value: string][] {
-  const remaining = String(Math.max(0, state?.remainingPoints ?? limit))
-  const resetMs = state?.msBeforeNext ?? 0
-  if (format === 'anthropic') {
-    return [
-      [`anthropic-ratelimit-${kind}-limit`, String(limit)],
-      [`anthropic-ratelimit-${kind}-remaining`, remaining],
-      [`anthropic-ratelimit-${kind}-reset`, new Date(Date.now() + resetMs).toISOString()],
-    ]
-  }
-  return [
-    [`x-ratelimit-limit-${kind}`, String(limit)],
-    [`x-ratelimit-remaining-${kind}`, remaining],
-    [`x-ratelimit-reset-${kind}`, resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`],
-  ]
 }

@@ -35,6 +35,7 @@ export class SocketReply implements Reply {
   isAttached = false
   readonly #options: SocketReplyOptions
   readonly #left = new AbortController()
+  readonly left = this.#left.signal
   /** The client said so, before a cancel became a wish. */
   #isCancelled = false
   #hasLeft = false
@@ -49,10 +50,6 @@ export class SocketReply implements Reply {
     this.log.facts.key_id = options.keyId
     this.kind = options.kind
     this.#options = options
-  }
-
-  get left(): AbortSignal {
-    return this.#left.signal
   }
 
   /** When this process drains, connections are closed once their calls had time. */

@@ -12,9 +12,8 @@ import { newId } from '#shared/id.ts'
 import { atOnce, inTurns } from '#shared/in-turns.ts'
 import type { SocketBounds } from './bounds.ts'
 import { errorFrame, frameText, type ReadFrame, readFrame } from './frames.ts'
-import { Outbox } from './outbox.ts'
+import { Outbox, ReadPause } from './outbox.ts'
 import { PartialMessage } from './partial.ts'
-import { ReadPause } from './pause.ts'
 import { type Asking, runRequest, runSubscription } from './perform.ts'
 
 /** Bytes above which a message is read in turns with others. */

@@ -1,6 +1,6 @@
 import type { ChatHistoryItem, LlamaText, Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
-import { contextExceeded } from '#shared/engines/budget.ts'
+import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { LlamaRuntime } from './runtime.ts'

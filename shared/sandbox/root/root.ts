@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { placeFor, prepareDirectory } from '#shared/prepare/directory.ts'
 import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
-import { orUnavailable } from '#shared/sandbox/unavailable.ts'
+import { orUnavailable } from '#shared/sandbox/sandbox.ts'
 import { buildRoot } from './build.ts'
 
 /*

@@ -5,7 +5,7 @@ import { type BuildDirectory, placeFor, prepareDirectory } from '#shared/prepare
 import { downloadWheel, extractMember } from '#shared/prepare/pip.ts'
 import type { OnProgress, PrepareOptions } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
-import { orUnavailable } from '#shared/sandbox/unavailable.ts'
+import { orUnavailable } from '#shared/sandbox/sandbox.ts'
 import { buildImage } from './image.ts'
 import { LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import type { TranscribeEvent } from '#schemas/transcription.ts'
 import { withSpeakers } from '#services/transcription/diarize.ts'
-import { tellProgress } from '#services/transcription/progress.ts'
+import { tellProgress } from '#services/transcription/transcribe.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/shapes.ts'
 import { sizeOf } from '#shared/jobs/event-buffer.ts'

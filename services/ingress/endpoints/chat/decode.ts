@@ -36,7 +36,16 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
     turns,
     stream: chat.stream ?? false,
     max_tokens: outputTokens(model, chat.max_completion_tokens ?? chat.max_tokens ?? undefined),
-    ...sampling(chat),
+    temperature: chat.temperature ?? undefined,
+    top_p: chat.top_p ?? undefined,
+    n: chat.n ?? 1,
+    stop: typeof chat.stop === 'string' ? [chat.stop] : (chat.stop ?? []),
+    presence_penalty: chat.presence_penalty ?? undefined,
+    frequency_penalty: chat.frequency_penalty ?? undefined,
+    logit_bias: chat.logit_bias ?? undefined,
+    seed: typeof chat.seed === 'number' ? exactSeed(chat.seed) : undefined,
+    logprobs: chat.logprobs ?? false,
+    top_logprobs: chat.top_logprobs ?? undefined,
     tools,
     ...toolUse(chat, tools),
     response_format: format,
@@ -89,21 +98,6 @@ function requireWithinModel(chat: ChatRequest, model: ModelConfig): void {
   }
   if (chat.logprobs === true && !model.capabilities.logprobs) {
     refuse('unsupported_value', 'logprobs', `The model '${model.id}' does not give log probabilities.`)
-  }
-}
-
-function sampling(chat: ChatRequest) {
-  return {
-    temperature: chat.temperature ?? undefined,
-    top_p: chat.top_p ?? undefined,
-    n: chat.n ?? 1,
-    stop: typeof chat.stop === 'string' ? [chat.stop] : (chat.stop ?? []),
-    presence_penalty: chat.presence_penalty ?? undefined,
-    frequency_penalty: chat.frequency_penalty ?? undefined,
-    logit_bias: chat.logit_bias ?? undefined,
-    seed: typeof chat.seed === 'number' ? exactSeed(chat.seed) : undefined,
-    logprobs: chat.logprobs ?? false,
-    top_logprobs: chat.top_logprobs ?? undefined,
   }
 }
 

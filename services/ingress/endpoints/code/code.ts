@@ -7,13 +7,32 @@ import { inTurns } from '#shared/in-turns.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/whole-characters.ts'
-import { isInstalled, LIBRARIES } from './libraries.ts'
 
 /** Names the caller's own end user, for attribution and their limit (docs/code.md, End users). */
 const USER_HEADER = 'x-service-userid'
 const USER_ID_CHARS_MAX = 256
 /** Characters that are counted before others have their turn: about half a millisecond. */
 const PIECE_CHARS = 64 * 1024
+
+/** What every sandbox has beside the standard library. */
+const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
+
+/** Modules of the standard library, as `sys.stdlib_module_names` of Python 3.11 to 3.15 all have them. */
+const STANDARD = `
+  abc antigravity argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 cProfile calendar cmath cmd code
+  codecs codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes curses
+  dataclasses datetime dbm decimal difflib dis doctest email encodings ensurepip enum errno faulthandler fcntl filecmp fileinput
+  fnmatch fractions ftplib functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http
+  idlelib imaplib importlib inspect io ipaddress itertools json keyword linecache locale logging lzma mailbox marshal math
+  mimetypes mmap modulefinder multiprocessing netrc ntpath numbers opcode operator optparse os pathlib pdb pickle pickletools
+  pkgutil platform plistlib poplib posix posixpath pprint profile pstats pty pwd py_compile pyclbr pydoc pydoc_data pyexpat queue
+  quopri random re readline reprlib resource rlcompleter runpy sched secrets select selectors shelve shlex shutil signal site
+  smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess symtable sys sysconfig syslog
+  tabnanny tarfile tempfile termios textwrap this threading time timeit tkinter token tokenize tomllib trace traceback
+  tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uuid venv warnings wave weakref webbrowser wsgiref
+  xml xmlrpc zipapp zipfile zipimport zlib zoneinfo`
+
+const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 
 /** POST /v1/tools/code (docs/protocol.md, Code): Python in a sandbox. Whatever becomes of the code is an answer. */
 export const code: JobEndpoint = {
@@ -92,4 +111,10 @@ function userIdOf({ headers }: Caller): string | undefined {
 
 function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: string, message: string): ServiceError {
   return new ServiceError(code, message, { param })
+}
+
+/** Whether code may count on a library, by the name it is imported by: `numpy`, `matplotlib.pyplot`, `json`. */
+function isInstalled(name: string): boolean {
+  const [root = ''] = name.split('.', 1)
+  return INSTALLED.has(root)
 }
