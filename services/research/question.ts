@@ -1,6 +1,6 @@
 import type { ResearchRequest } from '#schemas/research.ts'
 import type { TermWeights } from '#shared/search/search.ts'
-import { termsOf } from '#shared/search/text/terms.ts'
+import { termSet, termsOf } from '#shared/search/text/terms.ts'
 
 /** Clauses of a question that are followed by themselves. */
 const CLAUSES_MAX = 6
@@ -46,11 +46,27 @@ export function questionOf({ question, context }: Pick<ResearchRequest, 'questio
 }
 
 function clausesOf(question: string): Clause[] {
-  return question
-    .split(CLAUSE_END)
-    .map((text) => ({ text: text.trim(), terms: [...new Set([...termsOf(text)].map(({ term }) => term))] }))
-    .filter(({ terms }) => terms.length > 1)
-    .slice(0, CLAUSES_MAX)
+  return question.split(CLAUSE_END).flatMap(clauseOf).slice(0, CLAUSES_MAX)
+}
+
+/** One word alone asks for nothing. */
+function clauseOf(text: string): Clause[] {
+  const terms = [...termSet(text)]
+  return terms.length > 1 ? [{ text: text.trim(), terms }] : []
+}
+
+/** The same question with other parts, such as a model finds in it. */
+export function withParts(question: Question, parts: readonly string[]): Question {
+  return { ...question, clauses: parts.flatMap(clauseOf) }
+}
+
+/** The terms of a question and of its parts, each with a word that it was. */
+export function vocabularyOf({ terms, clauses }: Question): Map<string, string> {
+  const words = new Map(terms)
+  for (const { text } of clauses)
+    for (const { term, word } of termsOf(text))
+      if (!words.has(term) && words.size < 2 * TERMS_MAX) words.set(term, word)
+  return words
 }
 
 /** How much each term of a question says: a rare one more than a common one. */
@@ -90,5 +106,5 @@ export function distinct(queries: readonly string[], known: readonly string[] = 
 }
 
 function keyOf(query: string): string {
-  return [...new Set([...termsOf(query)].map(({ term }) => term))].toSorted().join(' ')
+  return [...termSet(query)].toSorted().join(' ')
 }

@@ -4,19 +4,33 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
 import { Budget, boundsOf } from './budget.ts'
 import { Clock } from './clock.ts'
-import type { Draft } from './draft.ts'
+import { claimsOf, type Draft } from './draft.ts'
 import { type Evidence, findEvidence } from './evidence.ts'
 import { writeExtractive } from './extractive.ts'
 import { requireFounded } from './founded.ts'
 import { Gathering } from './gather.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
-import { distinct, type Question, queriesOf, questionOf, type Weights, weightsOf } from './question.ts'
+import {
+  distinct,
+  type Question,
+  queriesOf,
+  questionOf,
+  vocabularyOf,
+  type Weights,
+  weightsOf,
+  withParts,
+} from './question.ts'
 import { assemble, type Report } from './report.ts'
+import { Asker, type WriterModel } from './writer/ask.ts'
+import { planResearch } from './writer/plan.ts'
+import { writeByModel } from './writer/writer.ts'
 
 /** What researches work with. */
 export interface ResearchSetup {
   /** Where sources are looked for, at least one. */
   readonly backends: readonly SearchBackend[]
+  /** A chat model that plans and writes; without one the report is made of quotes. */
+  readonly writer?: WriterModel | undefined
 }
 
 /** UTF-16 units of one piece of the report. */
@@ -47,12 +61,15 @@ class Run {
   readonly #setup: ResearchSetup
   readonly #request: ResearchRequest
   readonly #signal: AbortSignal
-  readonly #question: Question
+  readonly #asker: Asker | undefined
+  /** As it was asked, and with the parts that a model sees in it. */
+  readonly #asked: Question
+  #question: Question
   readonly #budget: Budget
   readonly #clock: Clock
   readonly #gathering: Gathering
   readonly #passages: CountedPassage[] = []
-  readonly #asked: string[] = []
+  readonly #queries: string[] = []
   #weights: Weights = new Map()
   /** Whether the weights are those of the whole corpus. */
   #isWeighed = false
@@ -62,9 +79,11 @@ class Run {
     this.#setup = setup
     this.#request = request
     this.#signal = signal
-    this.#question = questionOf(request)
+    this.#asked = questionOf(request)
+    this.#question = this.#asked
     this.#budget = new Budget(boundsOf(request.effort, request.limits))
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
+    this.#asker = setup.writer && new Asker(composition, this.#budget, setup.writer, request.temperature)
     this.#gathering = new Gathering({ backends: setup.backends, request, composition, budget: this.#budget, signal })
   }
 
@@ -74,16 +93,31 @@ class Run {
     const queries = await this.#plan()
     const stop = yield* this.#gather(queries)
     yield this.#progress('analyzing', 70, 'Looking for sentences that answer')
-    const evidence = await this.#evidence()
+    const evidence = await this.#evidence(this.#question)
+    const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
     yield this.#progress('writing', 80, 'Writing the report')
-    const draft = writeExtractive(evidence, this.#budget.bounds.claims)
+    const draft = await this.#write(evidence, late)
     yield this.#progress('finalizing', 95, 'Checking every citation')
-    yield* this.#finish(draft, stop ?? (evidence.candidates.length > 0 ? 'answered' : 'no_evidence'))
+    yield* this.#finish(draft, late ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
 
-  /** Texts to search by, and how much each term of the question says where that is known. */
+  /** Texts to search by: those that a model thinks of, and those that the question has itself. */
   async #plan(): Promise<string[]> {
-    const [terms, words] = [[...this.#question.terms.keys()], [...this.#question.terms.values()]]
+    const plan = this.#asker && (await planResearch(this.#asker, this.#request))
+    const parts = plan?.parts ?? []
+    if (plan)
+      this.#question = withParts(
+        this.#asked,
+        parts.map(({ question }) => question),
+      )
+    const own = await this.#ownQueries()
+    return distinct([this.#asked.text, ...parts.flatMap(({ queries }) => queries), ...own])
+  }
+
+  /** Also learns how much each term of the question says, where the whole corpus is known. */
+  async #ownQueries(): Promise<string[]> {
+    const vocabulary = vocabularyOf(this.#question)
+    const [terms, words] = [[...vocabulary.keys()], [...vocabulary.values()]]
     const [backend] = this.#setup.backends
     const weigh = this.#setup.backends.length === 1 ? backend?.weigh?.bind(backend) : undefined
     if (!backend || !weigh) return queriesOf(this.#question, new Map(), () => true)
@@ -102,10 +136,10 @@ class Run {
     for (let round = 1; round <= rounds; round++) {
       const stop = await this.#clock.stop(round)
       if (stop) return stop
-      const queries = distinct(waiting, this.#asked).slice(0, perRound)
+      const queries = distinct(waiting, this.#queries).slice(0, perRound)
       if (queries.length === 0) return undefined
-      waiting = distinct(waiting, [...this.#asked, ...queries])
-      this.#asked.push(...queries)
+      waiting = distinct(waiting, [...this.#queries, ...queries])
+      this.#queries.push(...queries)
       const share = (at: number) => Math.round(5 + (60 * (round - 1 + at)) / rounds)
       yield this.#progress('searching', share(0), `Searching by ${queries.length} queries`)
       const isPaid = await this.#gathering.search(queries)
@@ -122,13 +156,13 @@ class Run {
   async #read(): Promise<boolean> {
     const fresh = await this.#gathering.read()
     for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot), this.#signal)))
-    if (!this.#isWeighed) this.#weights = weightsAmong([...this.#question.terms.keys()], this.#passages)
+    if (!this.#isWeighed) this.#weights = weightsAmong([...vocabularyOf(this.#question).keys()], this.#passages)
     return fresh.length > 0
   }
 
   /** What the best passages speak of beside the question: a text to search by in the next round. */
   async #feedback(): Promise<string[]> {
-    const ranked = await this.#rank()
+    const ranked = await this.#rank(this.#question)
     const counts = new Map<string, number>()
     for (const { terms } of ranked.slice(0, FEEDBACK_PASSAGES))
       for (const term of terms) if (!this.#question.terms.has(term)) counts.set(term, (counts.get(term) ?? 0) + 1)
@@ -137,13 +171,27 @@ class Run {
     return more.length === 0 ? [] : [`${[...this.#question.terms.values()].join(' ')} ${more.join(' ')}`]
   }
 
-  async #evidence(): Promise<Evidence> {
-    const ranked = await this.#rank()
-    return await inTurns(findEvidence(this.#question, ranked, this.#weights), this.#signal)
+  async #evidence(question: Question): Promise<Evidence> {
+    const ranked = await this.#rank(question)
+    return await inTurns(findEvidence(question, ranked, this.#weights), this.#signal)
   }
 
-  async #rank(): Promise<CountedPassage[]> {
-    return await inTurns(rankPassages(this.#question, this.#passages, this.#weights), this.#signal)
+  async #rank(question: Question): Promise<CountedPassage[]> {
+    return await inTurns(rankPassages(question, this.#passages, this.#weights), this.#signal)
+  }
+
+  /** By the model, where there is one with time to write; by quotes where it cannot. */
+  async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
+    const isInTime = late !== 'deadline' && late !== 'cancelled'
+    if (this.#asker && isInTime && evidence.candidates.length > 0) {
+      const { text, clauses } = this.#question
+      const parts = clauses.map((clause) => clause.text)
+      const assignment = { question: text, parts, evidence, weights: this.#weights }
+      const draft = await writeByModel(this.#asker, assignment)
+      if (draft) return draft
+    }
+    const plain = this.#question === this.#asked ? evidence : await this.#evidence(this.#asked)
+    return writeExtractive(plain, this.#budget.bounds.claims)
   }
 
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
@@ -159,7 +207,8 @@ class Run {
 
   #usage() {
     const { searches, pages, usd } = this.#budget.used
-    return { input_tokens: 0, output_tokens: 0, searches, pages, cost_usd: usd }
+    const [input_tokens, output_tokens] = [this.#asker?.inputTokens ?? 0, this.#asker?.outputTokens ?? 0]
+    return { input_tokens, output_tokens, searches, pages, cost_usd: usd }
   }
 
   #end({ writer, quoted, dropped, gaps }: Draft, report: Report, stop: ResearchStop): ResearchEvent {
@@ -183,7 +232,7 @@ class Run {
 
   #progress(phase: ResearchPhase, percent: number, message: string): ResearchEvent {
     const { sourcesFound, snapshots } = this.#gathering
-    const counts = { queries: this.#asked.length, sources_found: sourcesFound, sources_read: snapshots.length }
+    const counts = { queries: this.#queries.length, sources_found: sourcesFound, sources_read: snapshots.length }
     return { type: 'progress', sequence: ++this.#sequence, phase, percent, message, ...counts }
   }
 }

@@ -1,0 +1,155 @@
+/*
+ * Whether a statement stands in the sentences that it cites, by what can be told without understanding: nothing passes here that
+ * a reader would have to think about. What is undecided a judge decides; what is refused nobody can let pass.
+ */
+import { termsOf } from '#shared/search/text/terms.ts'
+
+/** What comes of a check. The reason is a sentence for whoever mends the statement. */
+export type Verdict =
+  | { readonly verdict: 'supported' }
+  | { readonly verdict: 'refused' | 'undecided'; readonly reason: string }
+
+const ADDRESS = /:\/\/|\bwww\.|\]\(|<\w+[^>]*>|\b[\w.-]+@[\w-]+\.\w/i
+const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
+const NEGATION = /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely)\b|n['’]t\b/gi
+/** Words that bound what is said; a statement that leaves them out says more than its quote. */
+const QUALIFIER =
+  /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
+
+const NUMBER_WORDS: Readonly<Record<string, string>> = {
+  two: '2',
+  three: '3',
+  four: '4',
+  five: '5',
+  six: '6',
+  seven: '7',
+  eight: '8',
+  nine: '9',
+  ten: '10',
+  eleven: '11',
+  twelve: '12',
+  dozen: '12',
+  twenty: '20',
+  hundred: '100',
+  thousand: '1000',
+  million: '1000000',
+  billion: '1000000000',
+}
+const UNITS: Readonly<Record<string, string>> = {
+  ...same('ms', 'millisecond', 'milliseconds'),
+  ...same('s', 'sec', 'second', 'seconds'),
+  ...same('min', 'minute', 'minutes'),
+  ...same('h', 'hour', 'hours'),
+  ...same('d', 'day', 'days'),
+  ...same('week', 'weeks'),
+  ...same('month', 'months'),
+  ...same('year', 'years'),
+  ...same('%', 'percent'),
+  ...same('kb', 'kilobytes'),
+  ...same('kib'),
+  ...same('mb', 'megabytes'),
+  ...same('mib'),
+  ...same('gb', 'gigabytes'),
+  ...same('gib'),
+  ...same('m', 'metres', 'meters'),
+  ...same('km', 'kilometres', 'kilometers'),
+  ...same('kg', 'kilograms'),
+  ...same('g', 'grams'),
+  ...same('usd', 'dollars'),
+  ...same('eur', 'euros'),
+  ...same('k', 'thousand'),
+  ...same('million'),
+  ...same('billion'),
+}
+
+/** Checks a statement against the texts of its quotes. */
+export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
+  if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
+  if (ADDRESS.test(claim)) return refused('It has an address or markup of its own.')
+  const number = numbersIn(claim).find((each) => !quotes.some((quote) => hasNumber(quote, each)))
+  if (number) return refused(`No quote has the number ${number.value}${number.unit ? ` ${number.unit}` : ''}.`)
+  const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
+  if (name) return refused(`No quote has the name ${name}.`)
+  const near = quotes.find((quote) => standsIn(claim, quote))
+  if (near === undefined) return undecided('It says it in other words than its quotes.')
+  if (countOf(NEGATION, claim) !== countOf(NEGATION, near)) return undecided('It denies more or less than its quote.')
+  if (countOf(QUALIFIER, claim) !== countOf(QUALIFIER, near)) return undecided('It leaves out or adds a condition.')
+  return { verdict: 'supported' }
+}
+
+/** Whether a text holds an address or markup, which nobody but the report writes. */
+export function hasAddress(text: string): boolean {
+  return ADDRESS.test(text)
+}
+
+/** Numbers of a text, with their units where they have some. */
+export function numbersIn(text: string): { value: string; unit: string | undefined }[] {
+  const digits = [...text.matchAll(NUMBER)].map(([, value = '', after]) => ({
+    value: value.replace(/,(?=\d{3}(?:\D|$))/g, ''),
+    unit: after === undefined ? undefined : UNITS[after.toLowerCase()],
+  }))
+  const words = [...text.toLowerCase().matchAll(/\b[a-z]+\b/g)].flatMap(([word]) => {
+    const value = NUMBER_WORDS[word]
+    return value === undefined ? [] : [{ value, unit: undefined }]
+  })
+  return [...digits, ...words]
+}
+
+/** The same number, and no other unit. */
+function hasNumber(quote: string, { value, unit }: { value: string; unit: string | undefined }): boolean {
+  return numbersIn(quote).some((own) => {
+    return own.value === value && (unit === undefined || own.unit === undefined || own.unit === unit)
+  })
+}
+
+/** Words that look like names: with a capital inside a sentence, or written like an identifier. */
+function namesIn(claim: string): string[] {
+  const words = [...claim.matchAll(/[\p{L}\p{N}_]+(?:['’.-][\p{L}\p{N}_]+)*/gu)]
+  return words.flatMap(([word], at) => {
+    const isIdentifier = /_|\p{Ll}\p{Lu}|^\p{Lu}[\p{Lu}\p{N}]+$/u.test(word)
+    const isFirst = at === 0 || /[.!?:]\s*$/.test(claim.slice(0, words[at]?.index))
+    const isName = isIdentifier || (!isFirst && /^\p{Lu}/u.test(word) && word !== 'I')
+    return isName ? [bare(word)] : []
+  })
+}
+
+function wordsIn(text: string): Set<string> {
+  return new Set([...text.matchAll(/[\p{L}\p{N}_]+(?:['’.-][\p{L}\p{N}_]+)*/gu)].map(([word]) => bare(word)))
+}
+
+function bare(word: string): string {
+  return word.toLowerCase().replace(/['’]s$/, '')
+}
+
+/**
+ * Whether what the claim says, word by word, is said in one piece by the quote: anything between could change what it means, so
+ * "A is 5 and B is 7" does not support "A is 7".
+ */
+function standsIn(claim: string, quote: string): boolean {
+  const own = [...termsOf(claim)].map(({ term }) => term)
+  if (own.length < 2) return false
+  return ` ${[...termsOf(quote)].map(({ term }) => term).join(' ')} `.includes(` ${own.join(' ')} `)
+}
+
+function countOf(pattern: RegExp, text: string): number {
+  return text.match(pattern)?.length ?? 0
+}
+
+function plain(text: string): string {
+  return text
+    .replace(/\s+/g, ' ')
+    .trim()
+    .replace(/[.;,]+$/, '')
+}
+
+function refused(reason: string): Verdict {
+  return { verdict: 'refused', reason }
+}
+
+function undecided(reason: string): Verdict {
+  return { verdict: 'undecided', reason }
+}
+
+function same(name: string, ...others: string[]): Record<string, string> {
+  return Object.fromEntries([name, ...others].map((each) => [each, name]))
+}

@@ -1,0 +1,31 @@
+import { z } from 'zod'
+import type { ResearchRequest } from '#schemas/research.ts'
+import { hasAddress } from '#services/research/verify.ts'
+import type { Asker } from './ask.ts'
+
+const PARTS_MAX = 5
+const QUERIES_MAX = 3
+const TEXT_CHARS_MAX = 300
+
+const Text = z.string().min(1).max(TEXT_CHARS_MAX)
+const Plan = z.strictObject({
+  parts: z
+    .array(z.strictObject({ question: Text, queries: z.array(Text).min(1).max(QUERIES_MAX) }))
+    .min(1)
+    .max(PARTS_MAX),
+})
+/** What of a question is looked for by itself, and by which searches. */
+export type Plan = z.infer<typeof Plan>
+
+const SYSTEM = `Plan how to research the question. Give 1 to ${PARTS_MAX} parts that together answer it, each a short question in its own words,
+with 1 to ${QUERIES_MAX} search queries of a few words. Earlier turns of the conversation say what the question refers to. Queries are plain
+words: no addresses, no operators.`
+
+/** Has a model take a question apart; undefined where it cannot. */
+export async function planResearch(asker: Asker, { question, context }: ResearchRequest): Promise<Plan | undefined> {
+  const data = { question, earlier_turns: context }
+  const plan = await asker.ask({ key: 'plan', system: SYSTEM, data, schema: Plan, tokensMax: 1_500 })
+  // An address in a query could only come from the conversation, and would search for a page instead of an answer.
+  const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasAddress))
+  return parts === undefined || parts.length === 0 ? undefined : { parts }
+}

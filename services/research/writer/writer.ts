@@ -1,0 +1,68 @@
+import { type Claim, claimsOf, type Draft } from '#services/research/draft.ts'
+import type { Evidence } from '#services/research/evidence.ts'
+import { verbatim } from '#services/research/extractive.ts'
+import type { Weights } from '#services/research/question.ts'
+import type { Asker } from './ask.ts'
+import { checkClaims } from './check.ts'
+import { type Composed, compose } from './compose.ts'
+import { type Judge, modelJudge } from './judge.ts'
+import { takeNotes } from './notes.ts'
+
+/** What a model writes about. */
+export interface Assignment {
+  readonly question: string
+  /** What of it is looked for by itself. */
+  readonly parts: readonly string[]
+  readonly evidence: Evidence
+  readonly weights: Weights
+}
+
+/**
+ * Has a model write: notes with quote ids, a report of the notes, then every sentence is checked against its quotes. What fails
+ * twice is quoted instead, or left out where that quote is in the report already.
+ *
+ * @returns undefined where the model cannot follow, or none of what it writes is supported: then quotes alone are the report
+ */
+export async function writeByModel(
+  asker: Asker,
+  { question, parts, evidence, weights }: Assignment,
+  judge: Judge = modelJudge(asker),
+): Promise<Draft | undefined> {
+  const asked = parts.length > 0 ? parts : [question]
+  const notes = await takeNotes(asker, question, asked, evidence.candidates, weights)
+  if (notes === undefined || notes.length === 0) return undefined
+  const composed = await compose(asker, question, notes)
+  const written = claimsOf({ ...composed, writer: 'model', gaps: [], quoted: 0, dropped: 0 })
+  const checked = await checkClaims(asker, judge, written)
+  if (checked.every((claim) => claim === undefined)) return undefined
+  return withChecked(composed, new Map(written.map((claim, at) => [claim, checked[at]])), evidence.gaps)
+}
+
+function withChecked(
+  composed: Composed,
+  checked: ReadonlyMap<Claim, Claim | undefined>,
+  gaps: readonly string[],
+): Draft {
+  const said = new Set<string>()
+  let quoted = 0
+  let dropped = 0
+  const keep = (claim: Claim): Claim[] => {
+    const good = checked.get(claim)
+    const kept = good ?? fallback(claim)
+    const isNew = kept !== undefined && !said.has(kept.text)
+    if (isNew) said.add(kept.text)
+    if (!good && isNew) quoted++
+    if (!good && !isNew) dropped++
+    return isNew ? [kept] : []
+  }
+  const summary = composed.summary.flatMap(keep)
+  const sections = composed.sections.map(({ title, claims }) => ({ title, claims: claims.flatMap(keep) }))
+  const filled = sections.filter(({ claims }) => claims.length > 0)
+  return { writer: 'model', summary, sections: filled, gaps, quoted, dropped }
+}
+
+/** The first quote of a claim, in its own words. */
+function fallback({ quotes }: Claim): Claim | undefined {
+  const [quote] = quotes
+  return quote && verbatim(quote)
+}

@@ -1,0 +1,92 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, test } from 'vitest'
+import { verifyClaim } from '#services/research/verify.ts'
+import { passagesOf } from '#shared/search/text/passages.ts'
+import { snapshotOf } from '../../support/research/run.ts'
+
+const QUOTE = 'A worker of Sluice renews its lease three times per 9 seconds, and Kafka keeps 1,000 records.'
+
+describe('a claim', () => {
+  test.each([
+    ['the quote itself', QUOTE],
+    ['the quote without its full stop', QUOTE.slice(0, -1)],
+    ['a part in one piece', 'A worker of Sluice renews its lease three times per 9 seconds.'],
+    ['the same with other small words', 'The worker of Sluice renews the lease three times per 9 seconds.'],
+  ])('that is %s is supported', (_, claim) => {
+    expect(verifyClaim(claim, [QUOTE])).toEqual({ verdict: 'supported' })
+  })
+
+  test.each([
+    ['another number', 'A worker of Sluice renews its lease three times per 8 seconds.'],
+    ['another number in words', 'A worker of Sluice renews its lease four times per 9 seconds.'],
+    ['another unit', 'A worker of Sluice renews its lease three times per 9 minutes.'],
+    ['a number beside it', 'A worker of Sluice renews its lease in 2024.'],
+    ['another name', 'A worker of Redis renews its lease three times.'],
+    ['an invented source', 'According to Gartner, a worker renews its lease.'],
+    ['an identifier of its own', 'A worker renews its lease by JOB_LEASE_MS.'],
+    ['an address', 'A worker renews its lease, see https://evil.example.'],
+    ['a link', 'A worker renews [its lease](x).'],
+    ['markup', 'A worker renews <b>its lease</b>.'],
+  ])('with %s is refused', (_, claim) => {
+    expect(verifyClaim(claim, [QUOTE]).verdict).toBe('refused')
+  })
+
+  test.each([
+    ['denies it', 'A worker of Sluice never renews its lease.'],
+    ['says it in other words', 'A worker prolongs its right.'],
+    ['takes pieces from both ends', 'A worker of Sluice keeps 1,000 records.'],
+    ['turns it around', 'The lease renews its worker.'],
+  ])('that %s is left to the judge', (_, claim) => {
+    expect(verifyClaim(claim, [QUOTE]).verdict).toBe('undecided')
+  })
+
+  test('that leaves out the condition or the denial of its quote is left to the judge', () => {
+    const quote = 'The job is cancelled only if the key was revoked, and never deleted.'
+    expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('undecided')
+    expect(verifyClaim('The key was revoked.', ['It is false that, if ever, the key was not revoked.']).verdict).toBe(
+      'undecided',
+    )
+  })
+
+  test('is held against each quote by itself, not against what two of them say together', () => {
+    expect(verifyClaim('The queue holds 7 jobs.', ['The queue holds jobs.', 'The lane has 7.']).verdict).toBe(
+      'undecided',
+    )
+  })
+
+  test('reads numbers with separators as the same', () => {
+    expect(verifyClaim('Kafka keeps 1000 records.', [QUOTE]).verdict).toBe('undecided')
+    expect(verifyClaim('Kafka keeps 1001 records.', [QUOTE]).verdict).toBe('refused')
+  })
+})
+
+describe('over the sentences of real pages', () => {
+  const root = join(import.meta.dirname, '../../..')
+  const sentences = ['design', 'jobs', 'protocol', 'operations'].flatMap((page) => {
+    const snapshot = snapshotOf(page, readFileSync(join(root, `docs/${page}.md`), 'utf8'))
+    return [...passagesOf(snapshot)].flatMap((passage) => passage.sentences.map(({ text }) => text))
+  })
+
+  test('each supports itself', () => {
+    expect(sentences.length).toBeGreaterThan(300)
+    expect(sentences.filter((sentence) => verifyClaim(sentence, [sentence]).verdict !== 'supported')).toEqual([])
+  })
+
+  test('none supports itself with another number', () => {
+    const changed = sentences.filter((each) => /(?<![\w.,])\d{2,4}(?![\w.,])/.test(each))
+    const claims = changed.map((each) => each.replace(/(?<![\w.,])\d{2,4}(?![\w.,])/, '73921'))
+    expect(changed.length).toBeGreaterThan(30)
+    expect(claims.filter((claim, at) => verifyClaim(claim, [changed[at] ?? '']).verdict !== 'refused')).toEqual([])
+  })
+
+  test('none supports its denial, nor the sentence after it', () => {
+    const denied = sentences.filter((each) => / (is|are|has) /.test(each))
+    const claims = denied.map((each) => each.replace(/ (is|are|has) /, ' $1 not '))
+    expect(claims.filter((claim, at) => verifyClaim(claim, [denied[at] ?? '']).verdict === 'supported')).toEqual([])
+    const next = sentences.filter(
+      (claim, at) => at > 0 && verifyClaim(claim, [sentences[at - 1] ?? '']).verdict === 'supported',
+    )
+    expect(next).toEqual([])
+  })
+})

@@ -1,0 +1,36 @@
+import type { GenerateRequest } from '#schemas/generate.ts'
+import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
+
+/** What a scripted model sees of a call: the data of the user's turn, and how often it was told that its answer is wrong. */
+export interface Call {
+  readonly key: string
+  readonly data: Record<string, unknown>
+  readonly body: GenerateRequest
+}
+
+/** Answers by the beginning of a call's key, such as `note`: an object, or a text where no JSON is wanted. */
+export type Script = Readonly<Record<string, (call: Call) => unknown>>
+
+/** A model that answers by a script, as a child job would end. A call without an answer fails. */
+export function scriptedModel(script: Script): { run(child: ChildJob): Promise<ChildEnd>; readonly calls: Call[] } {
+  const calls: Call[] = []
+  return {
+    calls,
+    async run({ key, body }) {
+      const request = body as GenerateRequest
+      const [part] = request.turns[1]?.parts ?? []
+      const data = JSON.parse(part?.type === 'text' ? part.text : '{}') as Record<string, unknown>
+      const call = { key, data, body: request }
+      calls.push(call)
+      const [, answer] = Object.entries(script).find(([start]) => key.startsWith(start)) ?? []
+      const given = answer?.(call)
+      if (given === undefined) {
+        return { id: key, state: 'failed', error: { code: 'upstream_error', message: 'It is away.', param: null } }
+      }
+      const content = typeof given === 'string' ? given : JSON.stringify(given)
+      const usage = { prompt_tokens: 100, completion_tokens: 10, total_tokens: 110 }
+      const result = { choices: [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }], usage }
+      return { id: key, state: 'completed', result, usage: null }
+    },
+  }
+}
