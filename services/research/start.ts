@@ -7,14 +7,19 @@ import { research } from '#shared/kinds/research.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
-import { runResearch } from './research.ts'
+import { type ResearchSetup, runResearch } from './research.ts'
 
 /** Starts one worker of the research pool: questions, and reports that cite what was read. */
 export async function startResearch(ports: Ports): Promise<Service> {
   // Where all roles share a process most never ask: nothing is indexed before the first question.
   let backends: SearchBackend[] | undefined
   const search = () => (backends ??= ports.openSearch())
-  const kinds = { research: handle(research, (request, context) => researchIn(search(), request, context)) }
+  const setupOf = ({ model }: ResearchRequest): ResearchSetup => {
+    const engine = ports.models.find(model)?.engine
+    const writer = engine?.type === 'research' && engine.writer !== undefined ? { model: engine.writer } : undefined
+    return { backends: search(), writer }
+  }
+  const kinds = { research: handle(research, (request, context) => researchIn(setupOf(request), request, context)) }
   const slots = ports.config.researchSlots
   const definition = {
     name: 'research',
@@ -28,12 +33,12 @@ export async function startResearch(ports: Ports): Promise<Service> {
 }
 
 async function* researchIn(
-  backends: readonly SearchBackend[],
+  setup: ResearchSetup,
   request: ResearchRequest,
   { composition, onProgress, signal }: AttemptContext,
 ): AsyncGenerator<ResearchEvent> {
   if (!composition) throw new ServiceError('internal_error', 'A research needs a durable job.')
-  for await (const event of runResearch({ backends }, request, composition, signal)) {
+  for await (const event of runResearch(setup, request, composition, signal)) {
     if (event.type === 'progress') onProgress?.(progressOf(event))
     yield event
   }
