@@ -74,7 +74,7 @@ function endedId(lines: Record<string, unknown>[]): string {
 const say = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
 
 describe('sluice', () => {
-  it.each(['submit', 'follow', 'get', 'cancel', 'jobs', 'redrive', 'keys', 'doctor'])(
+  it.each(['submit', 'research', 'follow', 'get', 'cancel', 'jobs', 'redrive', 'keys', 'doctor'])(
     'explains %s with examples and the exit codes, without looking at the settings',
     async (command) => {
       const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
