@@ -7,6 +7,8 @@ import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.t
 
 const PATH = '/v1/deep-research'
 const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
+/** Its answers keep to the schema that is asked for, and say nothing that a source says. */
+const WRITTEN = { id: 'deep-research-written', pool: 'research', engine: { type: 'research', writer: 'echo-1' } }
 const QUESTION = 'Where do herons build their nests, and what do they eat?'
 const kafka = inject('kafka') ?? undefined
 
@@ -35,7 +37,9 @@ interface WireJob {
   readonly id: string
   readonly status: string
   readonly result: Completion | null
+  readonly attempt: number
   readonly steps: readonly { readonly kind: string }[]
+  readonly children: readonly { readonly id: string; readonly model: string; readonly status: string }[]
 }
 
 const ask = (question: string, more: object = {}) => ({
@@ -54,7 +58,7 @@ for (const mode of ['embedded', 'Kafka']) {
       await writeFile(join(folder, 'birds', 'herons.md'), HERONS)
       await writeFile(join(folder, 'owls.txt'), 'Owls hunt mice at night. They fly without a sound.\n')
       const settings = { RESEARCH_CORPUS: folder }
-      stack = await startStack({ ...(mode === 'Kafka' && { kafka }), models: [ECHO_MODEL, MODEL], settings })
+      stack = await startStack({ ...(mode === 'Kafka' && { kafka }), models: [ECHO_MODEL, MODEL, WRITTEN], settings })
     })
     afterAll(async () => {
       await stack[Symbol.asyncDispose]()
@@ -117,6 +121,20 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(result).toEqual(job.result)
       const again = (await (await stack.post(PATH, ask(QUESTION))).json()) as Completion
       expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
+    })
+
+    it('has a model plan and write by jobs of their own, and cites nothing that it made up', async () => {
+      const accepted = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, background: true }))
+      const { id } = (await accepted.json()) as WireJob
+      const job = await jobOf(id)
+      expect(job.status).toBe('completed')
+      expect(job.children.length).toBeGreaterThan(0)
+      expect(new Set(job.children.map(({ model, status }) => `${model} ${status}`))).toEqual(new Set(['echo-1 completed']))
+      // Each wait leaves the slot, and is one more execution.
+      expect(job.attempt).toBeGreaterThan(1)
+      for (const { url_citation: cited } of job.result?.choices[0]?.message.annotations ?? []) {
+        expect(HERONS).toContain(cited.quote)
+      }
     })
 
     it('keeps to the sources that the caller allows', async () => {
