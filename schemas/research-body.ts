@@ -32,7 +32,12 @@ export const ResearchBody = z.looseObject({
   max_completion_tokens: z.int().min(1).nullish().describe('The same; counts before max_tokens'),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
   max_sources: z.int().min(1).max(SOURCES_MAX).nullish(),
-  max_duration_seconds: z.int().min(1).max(86_400).nullish().describe('After it the report is written from what there is'),
+  max_duration_seconds: z
+    .int()
+    .min(1)
+    .max(86_400)
+    .nullish()
+    .describe('After it the report is written from what there is'),
   max_tool_calls: z.int().min(1).max(100).nullish().describe('Searches'),
   domains: z.looseObject({ allow: Domains, deny: Domains }).nullish(),
   n: z.int().min(1).max(128).nullish(),

@@ -129,7 +129,9 @@ for (const mode of ['embedded', 'Kafka']) {
       const job = await jobOf(id)
       expect(job.status).toBe('completed')
       expect(job.children.length).toBeGreaterThan(0)
-      expect(new Set(job.children.map(({ model, status }) => `${model} ${status}`))).toEqual(new Set(['echo-1 completed']))
+      expect(new Set(job.children.map(({ model, status }) => `${model} ${status}`))).toEqual(
+        new Set(['echo-1 completed']),
+      )
       // Each wait leaves the slot, and is one more execution.
       expect(job.attempt).toBeGreaterThan(1)
       for (const { url_citation: cited } of job.result?.choices[0]?.message.annotations ?? []) {
