@@ -238,7 +238,7 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
       ended.abort()
       for (const load of loads) await load.expectWhole()
     },
-    120_000,
+    180_000,
   )
 
   it('bounds what it keeps for a broker that stays away', async () => {
@@ -300,7 +300,7 @@ describe.skipIf(noLocal !== undefined)('in a cluster of three nodes', () => {
     for (const [p, seen] of events.entries()) {
       expect(seen).toEqual(sends.map((_, index) => index).filter((index) => index % 6 === p))
     }
-  }, 180_000)
+  }, 300_000)
 })
 
 /** A broker with a worker, a listener and steady traffic for both. */
