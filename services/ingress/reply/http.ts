@@ -92,7 +92,7 @@ export class HttpReply implements Reply {
   /** The call was answered, as far as that is up to us: what is left is watched until it is sent. */
   release(): void {
     // Without a socket it is sent, or waits behind an earlier answer, and would never tell that it is closed.
-    if (!this.#res.socket || this.#res.destroyed) this.#unwatch?.()
+    if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
   setHeader(name: string, value: string): void {
@@ -221,10 +221,15 @@ export class HttpReply implements Reply {
     this.#res.setHeader('openai-processing-ms', Math.round(performance.now() - this.log.startedAt))
   }
 
+  #stopWatching(): void {
+    this.#unwatch?.()
+    this.#unwatch = undefined
+  }
+
   #onClose(): void {
     const res = this.#res
     const req = this.#req
-    this.#unwatch?.()
+    this.#stopWatching()
     if (!res.writableFinished) this.#left.abort(CLOSED)
     const retries = req.get('x-stainless-retry-count')
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}
