@@ -38,6 +38,8 @@ const HOLD_MS = 2_000
 const HOLD_MS_MAX = 10 * 60_000
 /** Domains that are put into the words of a search. */
 const SITES_MAX = 5
+/** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
+const URL_CHARS_MAX = 2_048
 /** What only says where a visitor came from. */
 const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
 
@@ -113,7 +115,7 @@ function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[
 
 /** The same page has one address: without its fragment, and without what follows visitors. */
 function canonicalUrl(text: string): URL | undefined {
-  const url = URL.parse(text)
+  const url = text.length <= URL_CHARS_MAX ? URL.parse(text) : null
   if (!url || !/^https?:$/.test(url.protocol)) return undefined
   url.hash = ''
   for (const name of [...url.searchParams.keys()]) if (TRACKING.test(name)) url.searchParams.delete(name)
