@@ -32,13 +32,12 @@ import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
 import { openWhenThere } from './process/when-there.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
 import { requireDockerSocket } from './sandbox/docker/socket.ts'
-import { corpusOf } from './search/local/files.ts'
-import { openLocalCorpus } from './search/local/local.ts'
 import type { SearchBackend } from './search/search.ts'
 import type { StoreView } from './store/store.ts'
 
@@ -126,8 +125,7 @@ export async function openPorts(
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
-  const corpus = { corpus: corpusOf(config.researchCorpus), directory: join(config.dataDir, 'corpus') }
-  const openSearch = () => [openLocalCorpus(corpus)]
+  const openSearch = () => openSearchBackends(config, log)
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
   const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
   return { config, log, metrics, version, ...opened, ...engines, onFatal }

@@ -51,6 +51,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'content-filter/profanity.ts',
     'local-server/local-server.ts',
     'search/local/local.ts',
+    'search/web/web.ts',
   ].flatMap((adapter): [string, string, string?][] => [
     ['services/embeddings/embeddings.ts', `#shared/${adapter}`, ADAPTER],
     ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],

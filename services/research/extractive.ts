@@ -36,22 +36,29 @@ function chooseQuotes(candidates: readonly Candidate[], wanted: readonly Snapsho
   const firsts = wanted.flatMap((source) => candidates.find((quote) => quote.source === source) ?? [])
   for (const quote of [...(candidates[0] ? [candidates[0]] : []), ...firsts])
     if (chosen.length < max && !chosen.includes(quote)) chosen.push(quote)
-  const pool = new Set(candidates.filter((quote) => quote.score >= SHARE_MIN * best && !chosen.includes(quote)))
+  const pool = new Map<Candidate, number>()
+  for (const quote of candidates) if (quote.score >= SHARE_MIN * best) pool.set(quote, 0)
+  for (const quote of chosen) pass(pool, quote)
   while (chosen.length < max) {
     const next = nextOf(pool, chosen)
     if (next === undefined) break
-    pool.delete(next)
     chosen.push(next)
+    pass(pool, next)
   }
   return chosen
 }
 
-function nextOf(pool: ReadonlySet<Candidate>, chosen: readonly Candidate[]): Candidate | undefined {
+/** Takes a quote out of the pool, whose others keep how like they are to what is chosen. */
+function pass(pool: Map<Candidate, number>, chosen: Candidate): void {
+  pool.delete(chosen)
+  for (const [quote, alike] of pool) pool.set(quote, Math.max(alike, overlap(chosen.terms, quote.terms)))
+}
+
+function nextOf(pool: ReadonlyMap<Candidate, number>, chosen: readonly Candidate[]): Candidate | undefined {
   let next: Candidate | undefined
   let most = 0
-  for (const quote of pool) {
+  for (const [quote, alike] of pool) {
     if (chosen.filter(({ source }) => source === quote.source).length >= PER_SOURCE_MAX) continue
-    const alike = Math.max(0, ...chosen.map(({ terms }) => overlap(terms, quote.terms)))
     const worth = LAMBDA * quote.score - (1 - LAMBDA) * alike
     if (worth > most) {
       most = worth

@@ -1,5 +1,4 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Snapshot } from '#shared/search/search.ts'
 import type { Report } from './report.ts'
 
 /**
@@ -9,23 +8,28 @@ import type { Report } from './report.ts'
  * @throws ServiceError `internal_error`
  */
 export function requireFounded({ content, annotations, sources }: Report): void {
-  const points = Array.from(content)
-  const texts = new Map<string, readonly string[]>()
   let last = 0
   for (const { url_citation: cited } of annotations) {
-    const marker = points.slice(cited.start_index, cited.end_index).join('')
+    const marker = sliceByPoints(content, cited.start_index, cited.end_index)
     const source = sources[Number(/^\[(\d{1,3})\]$/.exec(marker)?.[1]) - 1]
     const isOf = source?.url === cited.url && source.sha256 === cited.source_sha256
     if (!source || !isOf || cited.start_index < last) throw unfounded()
-    const text = texts.get(cited.source_sha256) ?? pointsIn(source)
-    texts.set(cited.source_sha256, text)
-    if (text.slice(cited.source_start, cited.source_end).join('') !== cited.quote) throw unfounded()
+    if (sliceByPoints(source.text, cited.source_start, cited.source_end) !== cited.quote) throw unfounded()
     last = cited.end_index
   }
 }
 
-function pointsIn({ text }: Snapshot): readonly string[] {
-  return Array.from(text)
+/** A part of a text by offsets in code points. */
+function sliceByPoints(text: string, start: number, end: number): string {
+  let [points, from] = [0, text.length]
+  for (let at = 0; at < text.length; at++) {
+    // The second half of a pair counts with the first.
+    if ((text.charCodeAt(at) & 0xfc00) === 0xdc00) continue
+    if (points === start) from = Math.min(from, at)
+    if (points === end) return text.slice(from, at)
+    points++
+  }
+  return text.slice(from)
 }
 
 function unfounded(): ServiceError {

@@ -1,4 +1,4 @@
-import type { ResearchRequest, ResearchSource } from '#schemas/research.ts'
+import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Composition, Cost } from '#shared/kinds/composition.ts'
 import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
@@ -50,14 +50,16 @@ export class Gathering {
     return this.#found.size
   }
 
-  /** Sources that were found, best first. */
+  /** Sources that were found, best first; as many as may be read. */
   get results(): ResearchSource[] {
-    return this.#ranked().map(({ hit: { title, url, snippet, date } }) => ({
-      title,
-      url,
-      snippet,
-      ...(date && { date }),
-    }))
+    return this.#ranked()
+      .slice(0, SOURCES_MAX)
+      .map(({ hit: { title, url, snippet, date } }) => ({
+        title,
+        url,
+        snippet,
+        ...(date && { date }),
+      }))
   }
 
   /**

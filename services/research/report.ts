@@ -4,8 +4,8 @@ import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
 import type { Quote } from './evidence.ts'
 import { escapeMarkdown, linkTo } from './markdown.ts'
 
-/** Citations of a report: all of them travel in one event, which may have 512 KiB. */
-const CITATIONS_MAX = 150
+/** Citations of a report: all of them travel in one event, which may have 512 KiB, and one takes 4.4 KiB at most. */
+const CITATIONS_MAX = 100
 /** UTF-16 units that a token stands for, where a length is given in tokens. */
 const CHARS_PER_TOKEN = 4
 const GAPS_MAX = 12
@@ -28,20 +28,41 @@ export interface ReportNotes {
   readonly remarks: readonly string[]
 }
 
-/** Puts a draft into Markdown, with numbers, annotations and sources, within a length. */
+/** Puts a draft into Markdown, with numbers, annotations and sources, within a length: as many of its claims as fit. */
 export function assemble(draft: Draft, { remarks }: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
-  let fitting = draft
-  while (claimsOf(fitting).flatMap(({ quotes }) => quotes).length > CITATIONS_MAX) fitting = withoutLast(fitting)
-  for (;;) {
-    const report = write(fitting, remarks, fitting !== draft)
-    if (report.content.length <= tokensMax * CHARS_PER_TOKEN) return report
-    if (report.claims === 0) return cut(report, tokensMax * CHARS_PER_TOKEN)
-    fitting = withoutLast(fitting)
+  const shorter = shorterOnes(draft)
+  const places: Places = new Map()
+  const reportOf = (at: number) => write(shorter[at] ?? draft, remarks, at > 0, places)
+  const charsMax = tokensMax * CHARS_PER_TOKEN
+  let [low, high] = [0, shorter.length - 1]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (fits(shorter[middle] ?? draft, reportOf(middle), charsMax)) high = middle
+    else low = middle + 1
   }
+  const report = reportOf(low)
+  return report.content.length <= charsMax ? report : cut(report, charsMax)
 }
 
-function write(draft: Draft, remarks: readonly string[], isCut: boolean): Report {
-  const text = new ReportText()
+/** The draft, and what is left of it without its last claim, its last two, and so on. */
+function shorterOnes(draft: Draft): Draft[] {
+  const drafts = [draft]
+  for (let last = draft; claimsOf(last).length > 0; ) {
+    last = withoutLast(last)
+    drafts.push(last)
+  }
+  return drafts
+}
+
+function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
+  return content.length <= charsMax && claimsOf(draft).flatMap(({ quotes }) => quotes).length <= CITATIONS_MAX
+}
+
+/** Where quotes stand in code points; counted once, however often a report is written. */
+type Places = Map<Quote, { readonly source_start: number; readonly source_end: number }>
+
+function write(draft: Draft, remarks: readonly string[], isCut: boolean, places: Places): Report {
+  const text = new ReportText(places)
   if (claimsOf(draft).length === 0) writeNothingFound(text, isCut)
   else {
     text.heading('In short')
@@ -90,7 +111,12 @@ class ReportText {
   readonly #parts: string[] = []
   readonly #annotations: ResearchAnnotation[] = []
   readonly #sources: Snapshot[] = []
+  readonly #places: Places
   #points = 0
+
+  constructor(places: Places) {
+    this.#places = places
+  }
 
   heading(title: string): void {
     this.#push(`${this.#points === 0 ? '' : '\n'}## ${escapeMarkdown(title)}\n\n`)
@@ -120,17 +146,28 @@ class ReportText {
     return { content: this.#parts.join(''), annotations: this.#annotations, sources: this.#sources }
   }
 
-  #cite({ source, start, end, text }: Quote): void {
+  #cite(quote: Quote): void {
+    const { source, text } = quote
     this.#push(' ')
     const start_index = this.#points
     this.#push(`[${this.#numberOf(source)}]`)
     const { title, url, sha256 } = source
-    const place = { source_start: pointsOf(source.text, start), source_end: pointsOf(source.text, end) }
+    const place = this.#placeOf(quote)
     const span = { start_index, end_index: this.#points, title, url }
     this.#annotations.push({
       type: 'url_citation',
       url_citation: { ...span, quote: text, source_sha256: sha256, ...place },
     })
+  }
+
+  #placeOf(quote: Quote) {
+    const known = this.#places.get(quote)
+    if (known) return known
+    const { source, start, text } = quote
+    const source_start = pointsOf(source.text, start)
+    const place = { source_start, source_end: source_start + pointsOf(text, text.length) }
+    this.#places.set(quote, place)
+    return place
   }
 
   #numberOf(source: Snapshot): number {
@@ -145,7 +182,7 @@ class ReportText {
 }
 
 /** Code points of a text before an offset in UTF-16 units. */
-export function pointsOf(text: string, end: number): number {
+function pointsOf(text: string, end: number): number {
   let points = 0
   for (let at = 0; at < end; at++) {
     // The second half of a pair counts with the first.

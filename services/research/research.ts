@@ -197,8 +197,7 @@ class Run {
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
     const report = assemble(draft, { remarks: this.#remarks(stop) }, this.#request.report_tokens)
     requireFounded(report)
-    for (let at = 0; at < report.content.length; at += PIECE_CHARS)
-      yield { type: 'text', text: report.content.slice(at, at + PIECE_CHARS) }
+    for (const text of piecesOf(report.content)) yield { type: 'text', text }
     yield { type: 'annotations', annotations: [...report.annotations] }
     yield { type: 'search_results', results: this.#gathering.results }
     yield { type: 'usage', usage: this.#usage() }
@@ -234,5 +233,15 @@ class Run {
     const { sourcesFound, snapshots } = this.#gathering
     const counts = { queries: this.#queries.length, sources_found: sourcesFound, sources_read: snapshots.length }
     return { type: 'progress', sequence: ++this.#sequence, phase, percent, message, ...counts }
+  }
+}
+
+/** A text in pieces, none of which ends inside a character. */
+function* piecesOf(text: string): Generator<string> {
+  for (let at = 0; at < text.length; ) {
+    const end = at + PIECE_CHARS
+    const isInside = (text.charCodeAt(end - 1) & 0xfc00) === 0xd800
+    yield text.slice(at, isInside ? end + 1 : end)
+    at = isInside ? end + 1 : end
   }
 }

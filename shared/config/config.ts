@@ -56,7 +56,6 @@ export function parseConfig(env: Record<string, string | undefined>) {
     modelsFile: resolve(s.MODELS_FILE),
     weightsDir: resolve(dataDir, 'models'),
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
-    researchCorpus: s.RESEARCH_CORPUS && resolve(s.RESEARCH_CORPUS),
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
     kafka: kafkaOf(s),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),

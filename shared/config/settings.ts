@@ -87,10 +87,6 @@ export const Settings = z.object({
     .describe('Longest timeout a run of code may ask for'),
   CODE_RUNS_PER_USER: Count.default(0).describe('Runs of code per minute and x-service-userid of a key; 0: no limit'),
   RESEARCH_SLOTS: whole(1, 1_000).default(16).describe('Questions one research worker works on at once'),
-  RESEARCH_CORPUS: z
-    .string()
-    .optional()
-    .describe('Folder of documents that research reads; default: the documents of this project'),
   SANDBOX: z
     .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
     .default('auto')
@@ -124,6 +120,19 @@ export const Settings = z.object({
   FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe('Waits and event streams at once per key; 0: no limit'),
   STRICT_TURNS: Switch.default(true).describe('Messages format: refuse turns that do not alternate, and system turns'),
   REMOTE_IMAGES: Switch.default(false).describe('Pass https image URLs on to upstreams that fetch them'),
+  RESEARCH_CORPUS: z
+    .string()
+    .optional()
+    .describe("Folder of documents that researches search; default: the project's own pages, where no backend is set"),
+  RESEARCH_ALLOW_PRIVATE: Switch.default(false).describe('Researches may read pages by http and in private networks'),
+  SEARXNG_URL: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .describe('A SearXNG whose settings allow the format json'),
+  BRAVE_API_KEY: z.string().optional().describe("Searches with Brave's Search API"),
+  TAVILY_API_KEY: z.string().optional().describe('Searches with Tavily'),
+  EXA_API_KEY: z.string().optional().describe('Searches with Exa'),
+  SERPER_API_KEY: z.string().optional().describe('Searches with Serper'),
   CONTENT_FILTER: z.enum(['profanity', 'off']).default('profanity').describe('What fills content_filter_results'),
   LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
@@ -136,6 +145,10 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'KAFKA_PASSWORD',
   'DATABASE_URL',
   'WEBHOOK_SECRET',
+  'BRAVE_API_KEY',
+  'TAVILY_API_KEY',
+  'EXA_API_KEY',
+  'SERPER_API_KEY',
 ])
 
 /** A whole number. */

@@ -1,23 +1,34 @@
 import type { LookupAddress } from 'node:dns'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { LookupFunction } from 'node:net'
+import { promisify } from 'node:util'
+import { brotliDecompress, gunzip, inflate } from 'node:zlib'
 import { Agent, request } from 'undici'
 import { ServiceError } from '#shared/error.ts'
 import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } from './guard.ts'
 
-/** One request to an address that a user chose. */
-export interface OutboundRequest {
+/** How an address that a user chose is called. */
+export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
   readonly policy: OutboundPolicy
   /** For everything: name, connection, request and answer. */
   readonly timeoutMs: number
-  /** Bytes of the answer's body that are read; at more the connection is cut. */
+  /** Bytes of the answer's body that are read, also after decompression; at more the connection is cut. */
   readonly bytesMax: number
   /** Ends the request early. */
   readonly signal: AbortSignal
   /** How names are resolved; default: the system's way. */
   readonly resolve?: Resolve
+}
+
+/** One request to an address that a user chose. */
+export interface OutboundRequest extends OutboundCall {
+  readonly body: string
+}
+
+/** A page as it was read. */
+export interface OutboundPage extends OutboundAnswer {
+  readonly body: Buffer
 }
 
 /** The head of an answer; its body was read and dropped. */
@@ -38,40 +49,60 @@ export interface OutboundAnswer {
  *   may be shown to the user; the signal's reason when it aborts
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
+  const { headers, body, bytesMax } = options
+  return await callOutbound(text, options, async (url, dispatcher, signal) => {
+    const answer = await request(url, { dispatcher, method: 'POST', headers, body, signal })
+    await dropBody(answer.body, bytesMax)
+    return { status: answer.statusCode, headers: answer.headers }
+  })
+}
+
+/**
+ * Reads a page that a user or another page chose, if the guard lets it. As for {@link postOutbound}, a redirect is an answer.
+ *
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the signal's reason
+ */
+export async function getOutbound(text: string, options: OutboundCall): Promise<OutboundPage> {
+  const headers = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
+  return await callOutbound(text, options, async (url, dispatcher, signal) => {
+    const answer = await request(url, { dispatcher, method: 'GET', headers, signal })
+    const body = await readBody(answer.body, answer.headers['content-encoding'], options.bytesMax)
+    return { status: answer.statusCode, headers: answer.headers, body }
+  })
+}
+
+/** Makes one call on a connection of its own, to an address that was checked. */
+async function callOutbound<T>(
+  text: string,
+  options: OutboundCall,
+  call: (url: URL, dispatcher: Agent, signal: AbortSignal) => Promise<T>,
+): Promise<T> {
   const { policy, timeoutMs } = options
   const url = checkUrl(text, policy)
   const signal = AbortSignal.any([options.signal, AbortSignal.timeout(timeoutMs)])
+  let agent: Agent | undefined
   try {
     signal.throwIfAborted()
     const addresses = await unlessAborted(resolveAllowed(hostOf(url), policy, options.resolve), signal)
-    return await postTo(addresses, url, options, signal)
+    agent = agentTo(addresses, timeoutMs)
+    return await call(url, agent, signal)
   } catch (error) {
     if (options.signal.aborted) throw options.signal.reason
     if (!signal.aborted) throw failureOf(error)
     throw new ServiceError('upstream_timeout', `The host did not answer within ${timeoutMs} ms.`, { cause: error })
+  } finally {
+    await agent?.destroy()
   }
 }
 
-async function postTo(
-  addresses: readonly LookupAddress[],
-  url: URL,
-  { headers, body, timeoutMs, bytesMax }: OutboundRequest,
-  signal: AbortSignal,
-): Promise<OutboundAnswer> {
-  const agent = new Agent({
+function agentTo(addresses: readonly LookupAddress[], timeoutMs: number): Agent {
+  return new Agent({
     connect: { lookup: lookupAmong(addresses), timeout: timeoutMs },
     allowH2: false,
     // The signal keeps the time.
     headersTimeout: 0,
     bodyTimeout: 0,
   })
-  try {
-    const answer = await request(url, { dispatcher: agent, method: 'POST', headers, body, signal })
-    await dropBody(answer.body, bytesMax)
-    return { status: answer.statusCode, headers: answer.headers }
-  } finally {
-    await agent.destroy()
-  }
 }
 
 /** Answers a socket's question for addresses with those that were checked. */
@@ -94,6 +125,42 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
   } catch {
     // Cut off, or too slow for the deadline.
   }
+}
+
+/** All of a body, unpacked. @throws ServiceError `request_too_large`, `upstream_error` when it is not packed as it says */
+async function readBody(
+  body: AsyncIterable<Buffer>,
+  encoding: string | string[] | undefined,
+  bytesMax: number,
+): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  let bytes = 0
+  for await (const chunk of body) {
+    bytes += chunk.length
+    if (bytes > bytesMax) throw tooLarge(bytesMax)
+    chunks.push(chunk)
+  }
+  const packed = Buffer.concat(chunks)
+  const name = typeof encoding === 'string' ? encoding.trim().toLowerCase() : (encoding?.join(',') ?? '')
+  if (packed.length === 0 || name === '' || name === 'identity') return packed
+  const unpack = UNPACK[name]
+  if (!unpack) throw new ServiceError('upstream_error', 'The host packs its answer in an unknown way.')
+  return await unpack(packed, { maxOutputLength: bytesMax }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge(bytesMax)
+    throw new ServiceError('upstream_error', 'The answer of the host is damaged.', { cause: error })
+  })
+}
+
+/** By the names of RFC 9110 §8.4.1; they work in the thread pool. */
+const UNPACK: Readonly<Record<string, (packed: Buffer, options: { maxOutputLength: number }) => Promise<Buffer>>> = {
+  gzip: promisify<Buffer, object, Buffer>(gunzip),
+  'x-gzip': promisify<Buffer, object, Buffer>(gunzip),
+  deflate: promisify<Buffer, object, Buffer>(inflate),
+  br: promisify<Buffer, object, Buffer>(brotliDecompress),
+}
+
+function tooLarge(bytesMax: number): ServiceError {
+  return new ServiceError('request_too_large', `The answer of the host has more than ${bytesMax} bytes.`)
 }
 
 /** Leaves a promise that does not listen to the signal behind, such as a name server that does not answer. */

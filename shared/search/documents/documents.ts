@@ -5,10 +5,12 @@
 import { Worker } from 'node:worker_threads'
 import { ServiceError } from '#shared/error.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
-import type { DocumentInput, DocumentReply } from './message.ts'
+import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
 
 /** Time for one document. */
 const DOCUMENT_MS = 20_000
+/** Time for one question about a robots.txt. */
+const ROBOTS_MS = 2_000
 /** Memory of the thread: a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
 /** Documents that may wait for their turn. */
@@ -36,14 +38,22 @@ export class DocumentReader {
    *   `overloaded`; the signal's reason
    */
   async read(input: DocumentInput, signal: AbortSignal): Promise<ReadDocument> {
-    if (this.#waiting >= WAITING_MAX) throw new ServiceError('overloaded', 'Too many documents wait to be read.')
-    this.#waiting++
-    const turn = this.#last.then(async () => {
-      signal.throwIfAborted()
-      return await this.#readNow(input, signal)
+    const reply = await this.#inTurn(input, this.#documentMs, signal)
+    if ('document' in reply) return reply.document
+    throw new ServiceError('unsupported_media_type', 'problem' in reply ? reply.problem : 'The document is broken.')
+  }
+
+  /**
+   * Whether a robots.txt lets a page be read: one that takes too long to understand does not.
+   *
+   * @throws ServiceError `overloaded`; the signal's reason
+   */
+  async allows(question: RobotsQuestion, signal: AbortSignal): Promise<boolean> {
+    const reply = await this.#inTurn(question, ROBOTS_MS, signal).catch((error: unknown) => {
+      if (ServiceError.from(error).code === 'unsupported_media_type') return { isAllowed: false }
+      throw error
     })
-    this.#last = turn.catch(() => {})
-    return await turn.finally(() => this.#waiting--)
+    return 'isAllowed' in reply && reply.isAllowed
   }
 
   async close(): Promise<void> {
@@ -51,22 +61,28 @@ export class DocumentReader {
     await this.#end()
   }
 
-  async #readNow(input: DocumentInput, signal: AbortSignal): Promise<ReadDocument> {
+  async #inTurn(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
+    if (this.#waiting >= WAITING_MAX) throw new ServiceError('overloaded', 'Too many documents wait to be read.')
+    this.#waiting++
+    const turn = this.#last.then(async () => {
+      signal.throwIfAborted()
+      return await this.#doNow(task, timeoutMs, signal)
+    })
+    this.#last = turn.catch(() => {})
+    return await turn.finally(() => this.#waiting--)
+  }
+
+  async #doNow(task: ThreadTask, timeoutMs: number, signal: AbortSignal): Promise<ThreadReply> {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The reader of documents is closed.')
     clearTimeout(this.#idle)
     this.#worker ??= this.#start()
-    const worker = this.#worker
     try {
-      const reply = await replyOf(worker, input, AbortSignal.any([signal, AbortSignal.timeout(this.#documentMs)]))
-      if ('problem' in reply) throw new ServiceError('unsupported_media_type', reply.problem)
-      return reply.document
-    } catch (error) {
-      if (ServiceError.from(error).code === 'unsupported_media_type') throw error
+      return await replyOf(this.#worker, task, AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]))
+    } catch (cause) {
       await this.#end()
-      if (signal.aborted) throw signal.reason
-      throw new ServiceError('unsupported_media_type', 'The document could not be read within its limits.', {
-        cause: error,
-      })
+      signal.throwIfAborted()
+      const message = 'The document could not be read within its limits.'
+      throw new ServiceError('unsupported_media_type', message, { cause })
     } finally {
       this.#rest()
     }
@@ -80,6 +96,8 @@ export class DocumentReader {
       stdout: true,
       stderr: true,
     })
+    worker.stdout.resume()
+    worker.stderr.resume()
     worker.unref()
     // It may end between two documents: an error that nobody listens to would end the process.
     worker.on('error', () => {})
@@ -103,8 +121,8 @@ export class DocumentReader {
 }
 
 /** Hands one document to the thread. @throws Error When the thread ends instead of answering; the signal's reason */
-async function replyOf(worker: Worker, input: DocumentInput, signal: AbortSignal): Promise<DocumentReply> {
-  const { promise, resolve, reject } = Promise.withResolvers<DocumentReply>()
+async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): Promise<ThreadReply> {
+  const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
   const onExit = () => reject(new Error('The thread ended.'))
   const onAbort = () => reject(signal.reason)
   worker.once('message', resolve)
@@ -114,7 +132,7 @@ async function replyOf(worker: Worker, input: DocumentInput, signal: AbortSignal
   try {
     signal.throwIfAborted()
     worker.ref()
-    worker.postMessage(input)
+    worker.postMessage(task)
     return await promise
   } finally {
     worker.unref()

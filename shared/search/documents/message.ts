@@ -13,5 +13,22 @@ export interface DocumentInput {
   readonly charsMax: number
 }
 
+/** Whether a site lets a page be read. */
+export interface RobotsQuestion {
+  readonly type: 'robots'
+  /** Of the file, and what is in it. */
+  readonly robotsUrl: string
+  readonly bytes: Uint8Array
+  readonly url: string
+  /** The name by which the site knows us. */
+  readonly agent: string
+}
+
+/** What the thread is asked. */
+export type ThreadTask = DocumentInput | RobotsQuestion
+
 /** What the thread answers; a problem is a sentence for people. */
-export type DocumentReply = { readonly document: ReadDocument } | { readonly problem: string }
+export type ThreadReply =
+  | { readonly document: ReadDocument }
+  | { readonly isAllowed: boolean }
+  | { readonly problem: string }

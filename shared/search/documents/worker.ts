@@ -4,14 +4,15 @@ import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { decodeText, Unreadable } from './charset.ts'
-import type { DocumentInput, DocumentReply } from './message.ts'
+import type { DocumentInput, ThreadReply, ThreadTask } from './message.ts'
 
-parentPort?.on('message', async (task: DocumentInput) => {
+parentPort?.on('message', async (task: ThreadTask) => {
   parentPort?.postMessage(await answer(task))
 })
 
-async function answer(task: DocumentInput): Promise<DocumentReply> {
+async function answer(task: ThreadTask): Promise<ThreadReply> {
   try {
+    if (task.type === 'robots') return { isAllowed: (await import('./robots.ts')).allows(task) }
     return { document: await read(task) }
   } catch (error) {
     return { problem: error instanceof Unreadable ? error.message : 'The document is broken.' }

@@ -1,5 +1,5 @@
 import { lstat, opendir } from 'node:fs/promises'
-import { extname, join, relative, resolve, sep } from 'node:path'
+import { extname, join, relative, sep } from 'node:path'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 
 /** A folder whose documents are searched. */
@@ -8,12 +8,6 @@ export interface Corpus {
   readonly directory: string
   /** Files and folders of it; `.` for all. */
   readonly paths: readonly string[]
-}
-
-/** A folder as a corpus; without one the documents of this project, so that the first question has an answer. */
-export function corpusOf(folder: string | undefined): Corpus {
-  if (folder !== undefined) return { directory: folder, paths: ['.'] }
-  return { directory: resolve(import.meta.dirname, '../../..'), paths: ['README.md', 'docs'] }
 }
 
 /** A file that may be a document. */

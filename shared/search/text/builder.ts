@@ -69,8 +69,12 @@ export class TextBuilder {
 
 /** Whitespace reads as one space, but in code, where lines and columns mean something. */
 function tidy(type: BlockType, raw: string): string {
-  const seen = raw.normalize('NFC').replace(UNSEEN, '').toWellFormed()
-  return type === 'code' ? seen.trimEnd() : seen.replace(/\s+/g, ' ').trim()
+  return type === 'code' ? raw.normalize('NFC').replace(UNSEEN, '').toWellFormed().trimEnd() : lineOf(raw)
+}
+
+/** A text as one line of what people see. */
+export function lineOf(raw: string): string {
+  return raw.normalize('NFC').replace(/\s+/g, ' ').replace(UNSEEN, '').toWellFormed().trim()
 }
 
 /** Resolves the entities that texts hold most. */

@@ -1,0 +1,40 @@
+import { join, resolve } from 'node:path'
+import type { Config } from '#shared/config/config.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Corpus } from '#shared/search/local/files.ts'
+import { openLocalCorpus } from '#shared/search/local/local.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
+import { brave } from '#shared/search/web/backends/brave.ts'
+import { exa } from '#shared/search/web/backends/exa.ts'
+import { searxng } from '#shared/search/web/backends/searxng.ts'
+import { serper } from '#shared/search/web/backends/serper.ts'
+import { tavily } from '#shared/search/web/backends/tavily.ts'
+import { WebPages } from '#shared/search/web/pages.ts'
+import { openWebSearch } from '#shared/search/web/web.ts'
+
+/** This project's own pages, which are there wherever it runs. */
+const OWN: Corpus = { directory: resolve(import.meta.dirname, '../..'), paths: ['README.md', 'docs'] }
+
+/**
+ * Opens what the settings let researches search: each service of the web that has a key or an address, and the folder that is
+ * named. Where there is neither, the project's own pages. The caller closes them.
+ */
+export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
+  const web = openWeb(config)
+  if (web.length > 0 && !config.researchCorpus) return web
+  const own = config.researchCorpus ? { directory: resolve(config.researchCorpus), paths: ['.'] } : OWN
+  const onProblem = (problem: string) => log.warn({ problem }, 'document of the corpus not read')
+  return [openLocalCorpus({ corpus: own, directory: join(config.dataDir, 'corpus'), onProblem }), ...web]
+}
+
+function openWeb(config: Config): SearchBackend[] {
+  const { searxngUrl, braveApiKey, tavilyApiKey, exaApiKey, serperApiKey, researchAllowPrivate } = config
+  const pages = () => new WebPages({ policy: { allowPrivate: researchAllowPrivate } })
+  return [
+    ...(searxngUrl ? [openWebSearch(searxng(searxngUrl), pages())] : []),
+    ...(braveApiKey ? [openWebSearch(brave(braveApiKey), pages())] : []),
+    ...(tavilyApiKey ? [openWebSearch(tavily(tavilyApiKey), pages())] : []),
+    ...(exaApiKey ? [openWebSearch(exa(exaApiKey), pages())] : []),
+    ...(serperApiKey ? [openWebSearch(serper(serperApiKey), pages())] : []),
+  ]
+}

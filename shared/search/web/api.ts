@@ -1,0 +1,81 @@
+import { request } from 'undici'
+import type { z } from 'zod'
+import { ServiceError } from '#shared/error.ts'
+
+/** One call to a search service that the operator has chosen. */
+export interface ApiCall<T> {
+  readonly url: string
+  readonly method?: 'GET' | 'POST'
+  readonly headers?: Readonly<Record<string, string>>
+  /** JSON. */
+  readonly body?: unknown
+  /** What the answer must be. */
+  readonly schema: z.ZodType<T>
+  /** What to do where it answers 401 or 403; a sentence for the operator, which callers do not see. */
+  readonly refusedHint?: string
+}
+
+const TIMEOUT_MS = 15_000
+const BYTES_MAX = 4 * 1024 * 1024
+
+/**
+ * Calls a search service.
+ *
+ * @throws ServiceError `rate_limit_exceeded` (with the time it names), `upstream_refused`, `upstream_error`, `upstream_timeout`; the
+ *   signal's reason
+ */
+export async function callApi<T>(name: string, call: ApiCall<T>, signal: AbortSignal): Promise<T> {
+  const timeout = AbortSignal.timeout(TIMEOUT_MS)
+  const { url, method = 'GET', body, schema, refusedHint } = call
+  const json = body === undefined ? {} : { body: JSON.stringify(body) }
+  const type = body === undefined ? {} : { 'content-type': 'application/json' }
+  try {
+    const answer = await request(url, {
+      method,
+      headers: { accept: 'application/json', ...type, ...call.headers },
+      ...json,
+      signal: AbortSignal.any([signal, timeout]),
+    })
+    const text = await textOf(answer.body)
+    if (answer.statusCode !== 200) throw refusal(name, answer.statusCode, answer.headers['retry-after'], refusedHint)
+    return parsed(name, text, schema)
+  } catch (error) {
+    signal.throwIfAborted()
+    if (error instanceof ServiceError) throw error
+    if (timeout.aborted)
+      throw new ServiceError('upstream_timeout', `The search backend ${name} did not answer in time.`)
+    throw new ServiceError('upstream_error', `The search backend ${name} cannot be reached.`, { cause: error })
+  }
+}
+
+async function textOf(body: AsyncIterable<Buffer>): Promise<string> {
+  const chunks: Buffer[] = []
+  let bytes = 0
+  for await (const chunk of body) {
+    bytes += chunk.length
+    if (bytes > BYTES_MAX) throw new ServiceError('upstream_error', 'The search backend answers too much.')
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks).toString('utf8')
+}
+
+function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
+  try {
+    return schema.parse(JSON.parse(text))
+  } catch (cause) {
+    throw new ServiceError('upstream_error', `The search backend ${name} answers something else than results.`, {
+      cause,
+    })
+  }
+}
+
+function refusal(name: string, status: number, after: string | string[] | undefined, hint?: string): ServiceError {
+  const seconds = Number(after)
+  const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}
+  const cause = new Error(`It answered ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`)
+  if (status === 429)
+    return new ServiceError('rate_limit_exceeded', `The search backend ${name} is throttled.`, { cause, ...retry })
+  if (status >= 500)
+    return new ServiceError('upstream_error', `The search backend ${name} failed.`, { cause, ...retry })
+  return new ServiceError('upstream_refused', `The search backend ${name} refused the search.`, { cause })
+}

@@ -1,0 +1,42 @@
+import { z } from 'zod'
+import type { WebService } from '#shared/search/web/web.ts'
+
+const Answer = z.looseObject({
+  web: z
+    .looseObject({
+      results: z.array(
+        z.looseObject({
+          url: z.string(),
+          title: z.string().nullish(),
+          description: z.string().nullish(),
+          page_age: z.string().nullish(),
+        }),
+      ),
+    })
+    .nullish(),
+})
+
+/** Results of one call, by its documentation. */
+const COUNT_MAX = 20
+
+/** Brave's Search API. @param base Another address of it */
+export function brave(key: string, base = 'https://api.search.brave.com'): WebService<z.infer<typeof Answer>> {
+  return {
+    name: 'brave',
+    searchUsd: 0.005,
+    takesDomains: false,
+    call(text, { limit, language }) {
+      const url = new URL('/res/v1/web/search', base)
+      url.searchParams.set('q', text)
+      url.searchParams.set('count', String(Math.min(limit, COUNT_MAX)))
+      if (language !== undefined) url.searchParams.set('search_lang', language)
+      return { url: url.href, headers: { 'x-subscription-token': key }, schema: Answer }
+    },
+    // Without a part for the web it has found nothing there.
+    hits({ web }) {
+      return (web?.results ?? []).map(({ url, title, description, page_age }) => {
+        return { url, title, snippet: description, date: page_age }
+      })
+    },
+  }
+}

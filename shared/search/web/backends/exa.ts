@@ -1,0 +1,36 @@
+import { z } from 'zod'
+import type { WebService } from '#shared/search/web/web.ts'
+
+const Answer = z.looseObject({
+  results: z.array(
+    z.looseObject({
+      url: z.string(),
+      title: z.string().nullish(),
+      publishedDate: z.string().nullish(),
+      highlights: z.array(z.string()).nullish(),
+    }),
+  ),
+})
+
+/** Exa's search. @param base Another address of it */
+export function exa(key: string, base = 'https://api.exa.ai'): WebService<z.infer<typeof Answer>> {
+  return {
+    name: 'exa',
+    searchUsd: 0.005,
+    takesDomains: true,
+    call(query, { limit, domains }) {
+      const { allow, deny } = domains
+      const lists = {
+        ...(allow.length > 0 && { includeDomains: allow }),
+        ...(deny.length > 0 && { excludeDomains: deny }),
+      }
+      const body = { query, numResults: limit, type: 'auto', ...lists, contents: { highlights: true } }
+      return { url: new URL('/search', base).href, method: 'POST', headers: { 'x-api-key': key }, body, schema: Answer }
+    },
+    hits({ results }) {
+      return results.map(({ url, title, publishedDate, highlights }) => {
+        return { url, title, snippet: highlights?.[0], date: publishedDate }
+      })
+    },
+  }
+}

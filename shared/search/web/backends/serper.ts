@@ -1,0 +1,29 @@
+import { z } from 'zod'
+import type { WebService } from '#shared/search/web/web.ts'
+
+const Answer = z.looseObject({
+  organic: z.array(
+    z.looseObject({
+      link: z.string(),
+      title: z.string().nullish(),
+      snippet: z.string().nullish(),
+      date: z.string().nullish(),
+    }),
+  ),
+})
+
+/** Serper's results of Google. @param base Another address of it */
+export function serper(key: string, base = 'https://google.serper.dev'): WebService<z.infer<typeof Answer>> {
+  return {
+    name: 'serper',
+    searchUsd: 0.001,
+    takesDomains: false,
+    call(q, { limit, language }) {
+      const body = { q, num: limit, ...(language !== undefined && { hl: language }) }
+      return { url: new URL('/search', base).href, method: 'POST', headers: { 'x-api-key': key }, body, schema: Answer }
+    },
+    hits({ organic }) {
+      return organic.map(({ link, title, snippet, date }) => ({ url: link, title, snippet, date }))
+    },
+  }
+}

@@ -1,0 +1,41 @@
+import { z } from 'zod'
+import type { WebService } from '#shared/search/web/web.ts'
+
+const Answer = z.looseObject({
+  results: z.array(
+    z.looseObject({
+      url: z.string(),
+      title: z.string().nullish(),
+      content: z.string().nullish(),
+      published_date: z.string().nullish(),
+    }),
+  ),
+})
+
+/** Tavily's search. @param base Another address of it */
+export function tavily(key: string, base = 'https://api.tavily.com'): WebService<z.infer<typeof Answer>> {
+  return {
+    name: 'tavily',
+    searchUsd: 0.008,
+    takesDomains: true,
+    call(query, { limit, domains }) {
+      const body = {
+        query,
+        max_results: limit,
+        search_depth: 'basic',
+        include_domains: domains.allow,
+        exclude_domains: domains.deny,
+      }
+      const headers = { authorization: `Bearer ${key}` }
+      return { url: new URL('/search', base).href, method: 'POST', headers, body, schema: Answer }
+    },
+    hits({ results }) {
+      return results.map(({ url, title, content, published_date }) => ({
+        url,
+        title,
+        snippet: content,
+        date: published_date,
+      }))
+    },
+  }
+}

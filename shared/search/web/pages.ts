@@ -1,0 +1,118 @@
+import { ServiceError } from '#shared/error.ts'
+import { checkUrl, type OutboundPolicy, type Resolve } from '#shared/outbound/guard.ts'
+import { getOutbound, type OutboundPage } from '#shared/outbound/outbound.ts'
+import { DocumentReader } from '#shared/search/documents/documents.ts'
+import type { DocumentType } from '#shared/search/documents/message.ts'
+import {
+  type DomainRules,
+  isHostAllowed,
+  SNAPSHOT_CHARS_MAX,
+  type Snapshot,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import { Robots } from './robots.ts'
+
+/** What {@link WebPages} needs. */
+export interface PagesOptions {
+  readonly policy: OutboundPolicy
+  /** How names are resolved; default: the system's way. */
+  readonly resolve?: Resolve
+  /** For one address. */
+  readonly timeoutMs?: number
+  /** Bytes of one page. */
+  readonly bytesMax?: number
+}
+
+/** The name by which sites know us. */
+const AGENT = 'SluiceResearch'
+const TIMEOUT_MS = 12_000
+const PAGE_BYTES_MAX = 5 * 1024 * 1024
+/** Redirects that are followed, as browsers do about twenty of. */
+const REDIRECTS_MAX = 5
+
+const TYPES: Readonly<Record<string, DocumentType>> = {
+  'text/html': 'html',
+  'application/xhtml+xml': 'html',
+  'text/plain': 'text',
+  'text/markdown': 'markdown',
+  'application/pdf': 'pdf',
+}
+
+/**
+ * Reads pages of the web that searches have found, through the guard of outgoing requests: each redirect is checked anew, by its
+ * address, by the rules of the request and by the site's robots.txt. What is read is text, taken apart in a thread.
+ */
+export class WebPages {
+  readonly #options: PagesOptions
+  readonly #robots: Robots
+  readonly #reader = new DocumentReader()
+
+  constructor(options: PagesOptions) {
+    this.#options = options
+    this.#robots = new Robots((url, bytesMax, signal) => this.#get(url, bytesMax, signal), this.#reader, AGENT)
+  }
+
+  /**
+   * Reads a page.
+   *
+   * @throws ServiceError As `SearchBackend.read` does; the signal's reason
+   */
+  async read(address: string, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+    const { url, page } = await this.#follow(address, domains, signal)
+    if (page.status !== 200) throw refusalOf(page.status)
+    const [type = '', parameters = ''] = String(page.headers['content-type'] ?? '').split(/;(.*)/s)
+    const known = TYPES[type.trim().toLowerCase()]
+    if (!known) throw new ServiceError('unsupported_media_type', 'The page is of a type that cannot be read.')
+    const charset = /charset\s*=\s*"?([\w:.-]{1,40})/i.exec(parameters)?.[1]
+    const input = { type: known, bytes: page.body, charset, charsMax: SNAPSHOT_CHARS_MAX }
+    const { title, text, blocks } = await this.#reader.read(input, signal)
+    if (blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The page has no text.')
+    return {
+      url: url.href,
+      title: title.slice(0, TITLE_CHARS_MAX).toWellFormed(),
+      text,
+      blocks,
+      sha256: sha256Of(text),
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#reader.close()
+  }
+
+  async #follow(address: string, domains: DomainRules, signal: AbortSignal): Promise<{ url: URL; page: OutboundPage }> {
+    const seen = new Set<string>()
+    let url = URL.parse(address)
+    while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
+      url.hash = ''
+      seen.add(url.href)
+      // Before anything of its site is asked for.
+      checkUrl(url.href, this.#options.policy)
+      if (!isHostAllowed(url.hostname, domains))
+        throw new ServiceError('permission_denied', 'The host may not be read.')
+      if (!(await this.#robots.isAllowed(url, signal)))
+        throw new ServiceError('permission_denied', 'The site does not want the page to be read by programs.')
+      const page = await this.#get(url.href, this.#options.bytesMax ?? PAGE_BYTES_MAX, signal)
+      const target = page.status >= 300 && page.status < 400 ? page.headers.location : undefined
+      if (target === undefined) return { url, page }
+      url = URL.parse(target, url.href)
+    }
+    throw new ServiceError('upstream_error', 'The page redirects too often, or to nowhere.')
+  }
+
+  async #get(url: string, bytesMax: number, signal: AbortSignal): Promise<OutboundPage> {
+    const { policy, resolve, timeoutMs = TIMEOUT_MS } = this.#options
+    const headers = {
+      'user-agent': `Mozilla/5.0 (compatible; ${AGENT})`,
+      accept: 'text/html, text/plain, application/pdf;q=0.8',
+    }
+    return await getOutbound(url, { headers, policy, timeoutMs, bytesMax, signal, ...(resolve && { resolve }) })
+  }
+}
+
+function refusalOf(status: number): ServiceError {
+  if (status === 404 || status === 410) return new ServiceError('not_found', 'The page is not there.')
+  if (status === 429 || status >= 500) return new ServiceError('upstream_error', `The site answered ${status}.`)
+  return new ServiceError('permission_denied', `The site answered ${status}.`)
+}

@@ -1,0 +1,77 @@
+import { ServiceError } from '#shared/error.ts'
+import type { OutboundPage } from '#shared/outbound/outbound.ts'
+import type { DocumentReader } from '#shared/search/documents/documents.ts'
+
+/** Reads one address, as the guard lets it. */
+export type Fetch = (url: string, bytesMax: number, signal: AbortSignal) => Promise<OutboundPage>
+
+/** Bytes that a crawler must read at least (RFC 9309 §2.5). */
+const BYTES_MAX = 512 * 1024
+const REDIRECTS_MAX = 5
+/** Shorter than the day that RFC 9309 §2.4 allows: a site may change its mind. */
+const KEEP_MS = 3_600_000
+/** Of a site that could not say it, or wants nothing to be read. */
+const KEEP_NOTHING_MS = 60_000
+const ORIGINS_MAX = 100
+
+/** What a site said: a file, or that all or nothing may be read. */
+type Rules = Buffer | 'all' | 'nothing'
+
+/** What sites say about who may read them (RFC 9309), remembered for an hour. */
+export class Robots {
+  readonly #fetch: Fetch
+  readonly #reader: DocumentReader
+  readonly #agent: string
+  readonly #origins = new Map<string, { readonly rules: Rules; readonly untilMs: number }>()
+
+  /** @param agent The name by which sites know us. */
+  constructor(fetch: Fetch, reader: DocumentReader, agent: string) {
+    this.#fetch = fetch
+    this.#reader = reader
+    this.#agent = agent
+  }
+
+  /**
+   * Whether a page may be read. A site that has no rules has none; of one whose rules cannot be had nothing may be read.
+   *
+   * @throws ServiceError `overloaded`; the signal's reason
+   */
+  async isAllowed({ origin, href }: URL, signal: AbortSignal): Promise<boolean> {
+    const rules = await this.#rulesOf(origin, signal)
+    if (typeof rules === 'string') return rules === 'all'
+    const robotsUrl = new URL('/robots.txt', origin).href
+    return await this.#reader.allows({ type: 'robots', robotsUrl, bytes: rules, url: href, agent: this.#agent }, signal)
+  }
+
+  async #rulesOf(origin: string, signal: AbortSignal): Promise<Rules> {
+    const known = this.#origins.get(origin)
+    if (known && known.untilMs > Date.now()) return known.rules
+    const rules = await this.#load(origin, signal)
+    const [oldest] = this.#origins.keys()
+    if (this.#origins.size >= ORIGINS_MAX && oldest !== undefined) this.#origins.delete(oldest)
+    this.#origins.set(origin, { rules, untilMs: Date.now() + (rules === 'nothing' ? KEEP_NOTHING_MS : KEEP_MS) })
+    return rules
+  }
+
+  async #load(origin: string, signal: AbortSignal): Promise<Rules> {
+    let address = new URL('/robots.txt', origin)
+    try {
+      for (let hop = 0; hop <= REDIRECTS_MAX; hop++) {
+        const { status, headers, body } = await this.#fetch(address.href, BYTES_MAX, signal)
+        const next = status >= 300 && status < 400 ? URL.parse(String(headers.location), address.href) : undefined
+        if (!next) return rulesIn(status, body)
+        address = next
+      }
+      return 'all'
+    } catch (error) {
+      signal.throwIfAborted()
+      // A file that is too long is none that anybody wrote for us.
+      return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
+    }
+  }
+}
+
+function rulesIn(status: number, body: Buffer): Rules {
+  if (status >= 500) return 'nothing'
+  return status === 200 ? body : 'all'
+}

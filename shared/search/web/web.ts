@@ -1,0 +1,144 @@
+import { ServiceError } from '#shared/error.ts'
+import {
+  type DomainRules,
+  type Hit,
+  isHostAllowed,
+  type SearchBackend,
+  type SearchOptions,
+  SNIPPET_CHARS_MAX,
+  type Snapshot,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
+import { decodeEntities } from '#shared/search/text/builder.ts'
+import { type ApiCall, callApi } from './api.ts'
+import type { WebPages } from './pages.ts'
+
+/** A search service of the web: how it is asked, and what its answer means. */
+export interface WebService<T = unknown> {
+  readonly name: string
+  /** What one search costs, in US dollars. */
+  readonly searchUsd: number
+  /** Whether it takes lists of domains itself; else they are put into the words. */
+  readonly takesDomains: boolean
+  call(text: string, options: SearchOptions): ApiCall<T>
+  /** @throws ServiceError Where the answer says that the search failed */
+  hits(answer: T): RawHit[]
+}
+
+/** A result as the service gives it. */
+export interface RawHit {
+  readonly url: string
+  readonly title?: string | null | undefined
+  readonly snippet?: string | null | undefined
+  readonly date?: string | null | undefined
+}
+
+/** How long a service that is throttled is left alone where it does not say. */
+const HOLD_MS = 2_000
+const HOLD_MS_MAX = 10 * 60_000
+/** Domains that are put into the words of a search. */
+const SITES_MAX = 5
+/** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
+const URL_CHARS_MAX = 2_048
+/** What only says where a visitor came from. */
+const TRACKING = /^(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id)$/i
+
+/** Makes a search backend of a service of the web and the pages that it finds. */
+export function openWebSearch<T>(service: WebService<T>, pages: WebPages): SearchBackend {
+  return new WebSearch(service, pages)
+}
+
+class WebSearch<T> implements SearchBackend {
+  readonly name: string
+  readonly searchUsd: number
+  readonly #service: WebService<T>
+  readonly #pages: WebPages
+  /** All runs of this process share it: one that is throttled tells the others. */
+  #holdUntilMs = 0
+
+  constructor(service: WebService<T>, pages: WebPages) {
+    this.name = service.name
+    this.searchUsd = service.searchUsd
+    this.#service = service
+    this.#pages = pages
+  }
+
+  async search(text: string, options: SearchOptions): Promise<Hit[]> {
+    const heldMs = this.#holdUntilMs - Date.now()
+    if (heldMs > 0)
+      throw new ServiceError('rate_limit_exceeded', `The search backend ${this.name} is throttled.`, {
+        retryAfterMs: heldMs,
+      })
+    try {
+      const words = this.#service.takesDomains ? text : withSites(text, options.domains)
+      const answer = await callApi(this.name, this.#service.call(words, options), options.signal)
+      return hitsOf(this.#service.hits(answer), options)
+    } catch (error) {
+      const { code, retryAfterMs = HOLD_MS } = ServiceError.from(error)
+      if (code === 'rate_limit_exceeded') this.#holdUntilMs = Date.now() + Math.min(retryAfterMs, HOLD_MS_MAX)
+      throw error
+    }
+  }
+
+  async read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+    const snapshot = await this.#pages.read(hit.url, domains, signal)
+    return { ...snapshot, title: snapshot.title || hit.title, ...(hit.date && { date: hit.date }) }
+  }
+
+  async close(): Promise<void> {
+    await this.#pages.close()
+  }
+}
+
+/** Results whose pages may be read, each page once. */
+function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[] {
+  const hits = new Map<string, Hit>()
+  for (const { url: text, title, snippet, date } of raw) {
+    const url = canonicalUrl(text)
+    if (!url || !isHostAllowed(url.hostname, domains) || hits.has(url.href)) continue
+    const day = date ? dayOf(date) : undefined
+    hits.set(url.href, {
+      url: url.href,
+      title:
+        plain(title ?? '')
+          .slice(0, TITLE_CHARS_MAX)
+          .toWellFormed() || url.hostname,
+      snippet: plain(snippet ?? '')
+        .slice(0, SNIPPET_CHARS_MAX)
+        .toWellFormed(),
+      ...(day && { date: day }),
+    })
+    if (hits.size >= limit) break
+  }
+  return [...hits.values()]
+}
+
+/** The same page has one address: without its fragment, and without what follows visitors. */
+function canonicalUrl(text: string): URL | undefined {
+  const url = text.length <= URL_CHARS_MAX ? URL.parse(text) : null
+  if (!url || !/^https?:$/.test(url.protocol)) return undefined
+  url.hash = ''
+  for (const name of [...url.searchParams.keys()]) if (TRACKING.test(name)) url.searchParams.delete(name)
+  return url
+}
+
+/** Services mark words with HTML. */
+function plain(text: string): string {
+  return decodeEntities(text.replace(/<\/?[a-z][^>]{0,200}>/gi, ''))
+    .replace(/\s+/g, ' ')
+    .trim()
+}
+
+function dayOf(date: string): string | undefined {
+  const time = Date.parse(date)
+  return Number.isNaN(time) ? undefined : new Date(time).toISOString().slice(0, 10)
+}
+
+function withSites(text: string, { allow, deny }: DomainRules): string {
+  const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
+  const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
+  // More than a few are left to what is done with the results.
+  const wanted =
+    allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
+  return [text, ...wanted, ...without].join(' ')
+}

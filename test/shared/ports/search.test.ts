@@ -1,0 +1,46 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { ConfigError, parseConfig } from '#shared/config/config.ts'
+import { openLog } from '#shared/log/log.ts'
+import { openSearchBackends } from '#shared/ports/search.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
+
+const options = { limit: 3, domains: { allow: [], deny: [] }, signal: new AbortController().signal }
+let directory: string
+let opened: SearchBackend[] = []
+const open = (settings: Record<string, string>) => {
+  opened = openSearchBackends(parseConfig({ DATA_DIR: directory, ...settings }), openLog('silent', 'test'))
+  return opened.map(({ name }) => name)
+}
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'sluice-backends-'))
+})
+afterEach(async () => {
+  await Promise.all(opened.map((backend) => backend.close()))
+  await rm(directory, { recursive: true })
+})
+
+test('without settings the project’s own pages are searched', async () => {
+  expect(open({})).toEqual(['local'])
+  const hits = await opened[0]?.search('How are webhooks signed?', options)
+  expect(hits?.map(({ url }) => url)).toContain('docs/webhooks.md')
+})
+
+test('each backend that is set is opened, and a folder only where it is named', async () => {
+  const keys = { BRAVE_API_KEY: 'b', TAVILY_API_KEY: 't', EXA_API_KEY: 'e', SERPER_API_KEY: 's' }
+  expect(open({ SEARXNG_URL: 'http://127.0.0.1:1', ...keys })).toEqual(['searxng', 'brave', 'tavily', 'exa', 'serper'])
+})
+
+test('a folder that is named is searched beside them', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'sluice-folder-'))
+  await writeFile(join(folder, 'a.md'), 'The aardvark arrives.')
+  expect(open({ RESEARCH_CORPUS: folder, BRAVE_API_KEY: 'b' })).toEqual(['local', 'brave'])
+  expect((await opened[0]?.search('aardvark', options))?.map(({ url }) => url)).toEqual(['a.md'])
+  await rm(folder, { recursive: true })
+})
+
+test('an address that is none is named when the service starts', () => {
+  expect(() => open({ SEARXNG_URL: 'searx' })).toThrow(ConfigError)
+})
