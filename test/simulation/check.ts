@@ -1,43 +1,16 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { Store } from '#shared/store/store.ts'
-import { TENANT, type Told } from './clients.ts'
-import type { Outage } from './faults/faults.ts'
-import { type History, shortOf } from './history.ts'
+import { TENANT } from './clients.ts'
+import { familyProblems } from './families.ts'
+import { shortOf } from './history.ts'
+import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
 import type { Wish } from './wish.ts'
-import { type Execution, textOf, type Witness } from './work.ts'
+import { type Execution, type Script, textOf } from './work.ts'
 
-/** How long after the faults a job may still wait because its record was lost. */
-const RECOVERY_MS = 60_000
-/** How long after its deadline a job may end: the reaper's grace, and its turns. */
-const GRACE_MS = 10_000
-const TURNS_MS = 5_000
 /** How long work may take to stop. */
 const STOP_MS = 1_000
 const JOBS_MAX = 1_000
 const EVENTS_MAX = 5_000
-
-/** What the final check goes by. */
-export interface Outcome {
-  readonly store: Store
-  readonly history: History
-  readonly witness: Witness
-  readonly told: Told
-  readonly leaseMs: number
-  readonly outages: readonly Outage[]
-  /** When the faults stopped, by the database's clock. */
-  readonly calmAtMs: number
-}
-
-/** One job with all that is known of it at the end. */
-interface Ended {
-  readonly job: DurableJob
-  readonly events: DurableEvent[]
-  readonly result: unknown
-  readonly executions: Execution[]
-  /** Undefined: the answer to its submission was lost. */
-  readonly wish: Wish | undefined
-}
 
 /** Checks the invariants (docs/design.md, Invariants) against the store's rows and what everybody saw. */
 export async function check(outcome: Outcome): Promise<void> {
@@ -50,9 +23,12 @@ export async function check(outcome: Outcome): Promise<void> {
   checkKeys(jobs, wishes, outcome)
   for (const job of jobs) {
     const events = await store.listEvents(TENANT, job.id, 0, EVENTS_MAX)
-    const result = (await store.findContent(TENANT, job.id))?.result ?? null
+    const content = await store.findContent(TENANT, job.id)
     const executions = witness.executions.filter(({ jobId }) => jobId === job.id)
-    checkJob({ job, events, result, executions, wish: wishes.get(job.id) }, outcome)
+    const { isEndless = false } = (content?.request as { body: Partial<Script> } | undefined)?.body ?? {}
+    const ended = { job, events, result: content?.result ?? null, executions, wish: wishes.get(job.id), isEndless }
+    checkJob(ended, outcome)
+    for (const problem of await familyProblems(ended, outcome)) history.violated(job.id, problem)
   }
 }
 
@@ -79,13 +55,13 @@ function checkJob(ended: Ended, outcome: Outcome): void {
 }
 
 /** I1, I11: the end comes in time, and nothing begins after its start deadline. */
-function endProblems({ job, events, wish }: Ended, { calmAtMs, leaseMs }: Outcome): string[] {
+function endProblems({ job, events, wish, isEndless }: Ended, { calmAtMs, leaseMs }: Outcome): string[] {
   const problems: string[] = []
   const latestMs = Math.max(job.deadline_ms, calmAtMs) + GRACE_MS + 2 * leaseMs + TURNS_MS
   const lateMs = (job.finished_at_ms ?? Number.POSITIVE_INFINITY) - latestMs
   if (lateMs > 0) problems.push(`I1: it ended ${lateMs} ms too late`)
   // With so much time left after the faults it must have been tried again.
-  const hadTime = job.expires_at_ms > calmAtMs + RECOVERY_MS && !wish?.script.isEndless
+  const hadTime = job.expires_at_ms > calmAtMs + RECOVERY_MS && !isEndless
   const cause = job.state === 'expired' ? 'expired' : job.error?.code
   if (hadTime && (cause === 'expired' || cause === 'timeout')) problems.push(`I1: ${cause} without a reason`)
   const started = events.filter(({ type }) => type === 'job.started')
@@ -119,7 +95,7 @@ function eventProblems({ job, events }: Ended): string[] {
 
 /** I5: the result is what one attempt said, the last one, and all of it. */
 function outputProblems({ job, events, result, wish }: Ended): string[] {
-  if (job.state !== 'completed' || !wish) return []
+  if (job.state !== 'completed' || !wish || wish.plan) return []
   const expected = textOf(wish.script, job.attempt)
   const text = (result as { text: string } | null)?.text
   const problems = text === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
@@ -134,8 +110,9 @@ function outputProblems({ job, events, result, wish }: Ended): string[] {
 /** I7, I8: each execution is a numbered attempt, a second one needs a reason, and the first then stops. */
 function executionProblems({ job, events, executions }: Ended, outcome: Outcome): string[] {
   const problems: string[] = []
-  const retries = events.filter(({ type }) => type === 'job.retrying')
-  const isBetween = job.state === 'expired' || events.at(-2)?.type === 'job.retrying'
+  const retries = events.filter(isBreak)
+  const last = events.at(-2)
+  const isBetween = job.state === 'expired' || (last !== undefined && isBreak(last))
   if (TERMINAL.has(job.state) && job.attempt > 0 && retries.length !== job.attempt - (isBetween ? 0 : 1)) {
     problems.push(`I7: attempt ${job.attempt} after ${retries.length} retries`)
   }
@@ -157,7 +134,7 @@ function executionProblem(
   if (own[0]?.type !== 'job.started') return [`I7: ${run} was never given out`]
   if (process.isDead) return []
   if (endedAtMs === Number.POSITIVE_INFINITY) return [`I8: ${run} still runs`]
-  const over = own.find((event) => event.type === 'job.retrying' || isLast(event))
+  const over = own.find((event) => isBreak(event) || isLast(event))
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
@@ -187,6 +164,11 @@ function leaseProblem({ attempt, process }: Execution, events: readonly DurableE
   const taken = `attempt ${attempt} was taken from ${process.name}`
   if (leftMs > 0) return [`I7: ${taken} ${leftMs} ms before its lease was over`]
   return isEarly ? [`I7: ${taken} before it could renew its lease after the outage`] : []
+}
+
+/** An attempt ended here, and another one is to follow. */
+function isBreak({ type }: DurableEvent): boolean {
+  return type === 'job.retrying' || type === 'job.waiting'
 }
 
 function reasonOf({ type, data }: DurableEvent): string | undefined {

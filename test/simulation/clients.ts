@@ -123,14 +123,14 @@ export class Clients {
     this.#options.history.violated(created.job.id, 'I9: one key was taken for two requests')
   }
 
-  #specOf({ script, isStream, isLow, deadlineInMs, startInMs, runInMs }: Wish): NewDurableJob {
+  #specOf({ script, plan, isStream, isLow, deadlineInMs, startInMs, runInMs }: Wish): NewDurableJob {
     return {
       pool: 'inference',
-      kind: 'say',
+      kind: plan ? 'compose' : 'say',
       tenant: TENANT,
       endpoint: '/v1/chat/completions',
       model: 'echo-1',
-      body: script,
+      body: plan ?? script,
       stream: isStream,
       encode: { request_id: script.ref, model: 'echo-1', include_usage: false, version: '' },
       deadlineInMs,

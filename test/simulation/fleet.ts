@@ -146,7 +146,7 @@ export class Fleet {
     const definition = {
       name: 'inference',
       slots: random.between(1, 4),
-      kinds: { say: witness.kindIn(process) },
+      kinds: { say: witness.kindIn(process), compose: witness.composingIn(process) },
       // In some, most jobs wait in the store and are claimed from there.
       models: ['echo-1'],
       bounds: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],

@@ -100,8 +100,9 @@ function endOf({ state, attempt, last_seq, finished_at_ms }: DurableJob): string
 type Call = (...args: unknown[]) => Promise<Created | Moved | Dispatch[] | undefined>
 
 const MOVES = ['append', 'claim', 'complete', 'fail', 'retry', 'handBack', 'honourCancel', 'cancel', 'create'] as const
+const FAMILY_MOVES = ['addStep', 'submitChild', 'park', 'wake', 'cancelChildren', 'wakeDue', 'timeOutWaiting'] as const
 const SWEEPS = ['claimNext', 'startDue', 'takeUnpublished', 'expire', 'reap'] as const
-const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...SWEEPS])
+const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...FAMILY_MOVES, ...SWEEPS])
 
 /** The store, with every move seen by the history. */
 export function watchedStore(store: Store, history: History): Store {

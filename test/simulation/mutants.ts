@@ -26,19 +26,13 @@ const LISTEN_MS = 3_000
 /** By what is wrong. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'writes of a run are taken whatever attempt is under way': {
-    storeFor: (store) => {
-      const unfenced = async (run: HeldAttempt): Promise<HeldAttempt> => {
-        const job = await store.find(EVERY_TENANT, run.id)
-        if (!job || job.attempt === run.attempt || job.owner === null) return run
-        return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
-      }
-      return changed(store, {
-        append: async (run, output) => await store.append(await unfenced(run), output),
-        complete: async (run, end) => await store.complete(await unfenced(run), end),
-        fail: async (run, end) => await store.fail(await unfenced(run), end),
-        retry: async (run, end) => await store.retry(await unfenced(run), end),
-      })
-    },
+    storeFor: (store) =>
+      changed(store, {
+        append: async (run, output) => await store.append(await unfenced(store, run), output),
+        complete: async (run, end) => await store.complete(await unfenced(store, run), end),
+        fail: async (run, end) => await store.fail(await unfenced(store, run), end),
+        retry: async (run, end) => await store.retry(await unfenced(store, run), end),
+      }),
   },
   'a write that is made again is another write': {
     storeFor: (store) =>
@@ -102,6 +96,27 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
         },
       }),
   },
+  'steps are forgotten': {
+    storeFor: (store) => changed(store, { findStep: async () => undefined }),
+  },
+  'a child that is submitted again is another job': {
+    storeFor: (store) => {
+      let count = 100
+      const another = (id: string) => `${id.slice(0, -3)}${count++}`
+      return changed(store, {
+        submitChild: (run, child) => store.submitChild(run, { ...child, id: another(child.id) }),
+      })
+    },
+  },
+  'the family of a job is not cancelled': {
+    storeFor: (store) => changed(store, { cancelChildren: async () => [] }),
+  },
+  'nobody wakes a job whose children have ended': {
+    storeFor: (store) => changed(store, { wake: async () => undefined }),
+  },
+  'a wake that was cut short is not made good': {
+    storeFor: (store) => changed(store, { listUnsettled: async () => [] }),
+  },
   'followers ignore gaps': { follow: followCarelessly },
 }
 
@@ -114,6 +129,13 @@ function changed(store: Store, other: Partial<Store>): Store {
       return typeof value === 'function' ? value.bind(target) : value
     },
   })
+}
+
+/** A run as if it were the one that is under way. */
+async function unfenced(store: Store, run: HeldAttempt): Promise<HeldAttempt> {
+  const job = await store.find(EVERY_TENANT, run.id)
+  if (!job || job.attempt === run.attempt || job.owner === null) return run
+  return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
 }
 
 /** What a write would give that is taken now. */

@@ -1,4 +1,5 @@
 import type { Random } from '../chaos/load/random.ts'
+import type { Plan } from '../support/jobs/compose-kind.ts'
 import type { Script } from './work.ts'
 
 /** A job as a client wants it. */
@@ -10,10 +11,39 @@ export interface Wish {
   readonly runInMs: number | undefined
   readonly isLow: boolean
   readonly hasKey: boolean
+  /** What it composes, instead of its script; its children have scripts of their own. */
+  readonly plan?: Plan
 }
+
+/** How often a job composes, and its time: so long that it need not wrap up, unless a child never ends. */
+const COMPOSED = 0.15
+const COMPOSED_MS = 110_000
 
 /** Any job, now and then a bad one. @param ref Unique in the simulation */
 export function wishOf(ref: string, random: Random): Wish {
+  const wish = plainWish(ref, random)
+  if (!random.chance(COMPOSED)) return wish
+  const script = { ...wish.script, isPoison: false, isEndless: false, failures: 0 }
+  const children = Array.from({ length: random.between(0, 3) }, (_, nth) => childScript(`${ref}.${nth}`, random))
+  const childDeadlineInMs = random.chance(0.7) ? random.between(8_000, 30_000) : undefined
+  const plan = { steps: random.between(1, 3), children, ...(childDeadlineInMs !== undefined && { childDeadlineInMs }) }
+  return { ...wish, script, plan, deadlineInMs: COMPOSED_MS, startInMs: undefined }
+}
+
+function childScript(ref: string, random: Random): Script {
+  return {
+    ref,
+    tokens: random.between(1, 4),
+    tokenMs: random.pick([0, 60, 400, 1_500]),
+    failures: random.chance(0.2) ? 1 : 0,
+    isRetryable: random.chance(0.8),
+    isPoison: random.chance(0.04),
+    isEndless: random.chance(0.08),
+    padding: 0,
+  }
+}
+
+function plainWish(ref: string, random: Random): Wish {
   const isPoison = random.chance(0.06)
   const failures = random.chance(0.25) ? random.between(1, 4) : 0
   const isEndless = random.chance(0.05)

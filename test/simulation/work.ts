@@ -1,6 +1,8 @@
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
+import { composeKind } from '../support/jobs/compose-kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 
@@ -30,6 +32,16 @@ export interface Execution {
   endedAtMs: number | undefined
 }
 
+/** What one attempt did outside for a step. */
+export interface Doing {
+  readonly jobId: string
+  readonly attempt: number
+  readonly step: number | 'sum'
+}
+
+/** How long a step takes. */
+const STEP_MS = [0, 60, 800] as const
+
 /** What a piece of output looks like. */
 interface Said {
   readonly text: string
@@ -45,6 +57,7 @@ export function textOf(script: Script, attempt: number): string {
 /** Witnesses what really ran where and when. */
 export class Witness {
   readonly executions: Execution[] = []
+  readonly doings: Doing[] = []
   readonly #history: History
   readonly #nowMs: () => number
 
@@ -70,19 +83,73 @@ export class Witness {
     }
   }
 
+  /** The kind of job that composes. */
+  composingIn(process: SimulatedProcess): Handler {
+    const kind = composeKind(async (step, signal) => {
+      const { attempt } = this.executions.findLast(
+        (run) => run.jobId === step.job && run.process === process,
+      ) as Execution
+      this.doings.push({ jobId: step.job, attempt, step: step.nth })
+      this.#history.note(step.job, () => `${process.name} does step ${step.nth} in attempt ${attempt}`)
+      await pause(
+        STEP_MS[(step.job.charCodeAt(step.job.length - 1) + Number(step.nth === 'sum')) % STEP_MS.length] ?? 0,
+        signal,
+      )
+    })
+    return { ...kind, run: (body, context) => this.#compose(process, body, context, kind) }
+  }
+
+  async *#compose(process: SimulatedProcess, body: unknown, context: AttemptContext, kind: Handler) {
+    const execution = this.#begin(process, context)
+    const composition = context.composition && this.#watched(context.composition, execution)
+    try {
+      yield* kind.run(body, { ...context, composition })
+    } finally {
+      this.#end(process, execution, context)
+    }
+  }
+
+  /** Nothing runs while a handler waits for children: it may be parked, and never go on. */
+  #watched(composition: Composition, execution: Execution): Composition {
+    return {
+      step: (kind, input, run) => composition.step(kind, input, run),
+      submit: (child) => composition.submit(child),
+      waitFor: async (ids) => {
+        execution.endedAtMs = this.#nowMs()
+        const ends = await composition.waitFor(ids)
+        execution.endedAtMs = undefined
+        return ends
+      },
+      get spent() {
+        return composition.spent
+      },
+      wrapUpAtMs: composition.wrapUpAtMs,
+      isWrapUpAsked: composition.isWrapUpAsked,
+    }
+  }
+
   async *#run(process: SimulatedProcess, script: Script, context: AttemptContext): AsyncGenerator<Said> {
-    const [jobId = '', number] = context.idempotencyKey.split(':')
+    const execution = this.#begin(process, context)
+    try {
+      yield* this.#say(process, script, execution.attempt, context)
+    } finally {
+      this.#end(process, execution, context)
+    }
+  }
+
+  #begin(process: SimulatedProcess, { idempotencyKey }: AttemptContext): Execution {
+    const [jobId = '', number] = idempotencyKey.split(':')
     const attempt = Number(number)
     const execution: Execution = { jobId, attempt, process, startedAtMs: this.#nowMs(), endedAtMs: undefined }
     this.executions.push(execution)
     this.#history.note(jobId, () => `${process.name} begins attempt ${attempt}`)
-    try {
-      yield* this.#say(process, script, attempt, context)
-    } finally {
-      execution.endedAtMs = this.#nowMs()
-      const why = context.signal.aborted ? ` (${context.signal.reason})` : ''
-      this.#history.note(jobId, () => `${process.name} ends attempt ${attempt}${why}`)
-    }
+    return execution
+  }
+
+  #end(process: SimulatedProcess, execution: Execution, { signal }: AttemptContext): void {
+    execution.endedAtMs = this.#nowMs()
+    const why = signal.aborted ? ` (${signal.reason})` : ''
+    this.#history.note(execution.jobId, () => `${process.name} ends attempt ${execution.attempt}${why}`)
   }
 
   async *#say(process: SimulatedProcess, script: Script, attempt: number, context: AttemptContext) {

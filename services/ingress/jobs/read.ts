@@ -131,8 +131,9 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
 /** A job with its result, its family and what became of its webhook's messages. */
 export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Record<string, unknown>> {
   const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
-  const [children, steps] = [await jobs.childrenOf(job), await jobs.stepsOf(job)]
-  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job), children, steps })
+  const isComposed = job.children + job.steps > 0
+  const family = isComposed ? { children: await jobs.childrenOf(job), steps: await jobs.stepsOf(job) } : {}
+  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job), ...family })
 }
 
 function statesOf(status: string) {

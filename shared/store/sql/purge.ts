@@ -18,7 +18,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax }) : []
   // A parent can go once its children are gone.
-  let hasMore = !isFirst || jobs.length > 0
+  let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
   return { requests: [...valuesOf(jobs, 'request'), ...valuesOf(steps, 'output')], hasMore }
@@ -81,7 +81,8 @@ export const PURGE_JOBS: Statement = {
   sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
           AND NOT EXISTS (SELECT 1 FROM job_steps WHERE job_id = jobs.id)
           AND (children = 0 OR (SELECT count(*) FROM jobs AS child WHERE child.parent_id = jobs.id AND child.depth > 0) = 0)
-        RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request`,
+        RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request,
+          depth`,
 }
 
 /** Clears the small tables. A process is forgotten when nothing it owned is left and it cannot come back. */

@@ -67,17 +67,17 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(await store.claim(other.id, boot)).toBeUndefined()
   })
 
-  it('keeps jobs and events in partitions by day, made ahead, and drops them whole', async () => {
+  it('keeps jobs, events and steps in partitions by day, made ahead, and drops them whole', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const partitions = async () =>
       (
         await database.query(
           `SELECT relname FROM pg_inherits JOIN pg_class ON oid = inhrelid
-           WHERE inhparent = to_regclass('jobs') OR inhparent = to_regclass('job_events')`,
+           WHERE inhparent IN (to_regclass('jobs'), to_regclass('job_events'), to_regclass('job_steps'))`,
         )
-      ).filter(({ relname }) => /^job(s|_events)_\d{8}$/.test(String(relname))).length
-    expect(await partitions()).toBe(10)
+      ).filter(({ relname }) => /^job(s|_events|_steps)_\d{8}$/.test(String(relname))).length
+    expect(await partitions()).toBe(15)
     const parent = await running(store)
     const child = newJob({ id: childJobId(parent.id, 'a') })
     await store.create(child)
@@ -94,7 +94,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await store.purge()
     expect(await database.query('SELECT id FROM jobs')).toEqual([])
     expect(await database.query('SELECT job_id FROM job_events')).toEqual([])
-    expect(await partitions()).toBe(10)
+    expect(await partitions()).toBe(15)
   })
 
   it('reads and moves one job in one partition only', async () => {

@@ -104,12 +104,14 @@ export class Sweeps {
   /** Wakes jobs whose time to wait for children is over, and tells of ends that their families do not know of. */
   async families(): Promise<boolean> {
     const { store, dispatcher, log } = this.#context
-    const late = await store.timeOutWaiting(BATCH_MAX)
+    const [late, woken, unsettled] = await Promise.all([
+      store.timeOutWaiting(BATCH_MAX),
+      store.wakeDue(BATCH_MAX),
+      store.listUnsettled(BATCH_MAX),
+    ])
     for (const { job } of late) this.#countEnd(job)
     publishEvents(dispatcher, late)
-    const woken = await store.wakeDue(BATCH_MAX)
     await publish(this.#context, woken)
-    const unsettled = await store.listUnsettled(BATCH_MAX)
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
     if (late.length + woken.length + unsettled.length > 0) log.info(counts, 'families of jobs looked after')

@@ -1,6 +1,7 @@
 /** Composed jobs over real workers, ingress and scheduler, on each store. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { jobObject, statusOf } from '#services/ingress/jobs/object.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -167,6 +168,16 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       'job.started',
       'job.completed',
     ])
+    const shown = jobObject(await job(id), { children: await children(id), steps: await jobs.stepsOf(await job(id)) })
+    const child = { endpoint: '/v1/chat/completions', model: 'echo-1', status: 'completed' }
+    expect(shown.children).toMatchObject([child, child, child])
+    expect(shown.steps).toHaveLength(4)
+    expect(shown.steps).toContainEqual({
+      kind: 'count',
+      cost: { searches: 1 },
+      attempt: 2,
+      done_at: expect.any(Number),
+    })
     for (const child of await children(id))
       expect(child).toMatchObject({ depth: 1, parent_id: id, tenant: TENANT, state: 'completed' })
   })
@@ -210,7 +221,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     await openWorker()
     const inner: Plan = { steps: 0, children: [{ text: 'deep', isHeld: true }] }
     const id = await submit({ steps: 1, children: [inner], childKind: 'compose' })
-    await waiting(id)
+    expect(statusOf(await waiting(id))).toBe('in_progress')
     const [child] = await until(async () =>
       (await children(id)).some(({ state }) => state === 'waiting') ? await children(id) : undefined,
     )

@@ -1,0 +1,37 @@
+/** L1: the protocol of composed jobs keeps its promises in every state it can reach, and needs every one of its guards. */
+import { expect, it } from 'vitest'
+import { FAMILY_GUARDS, type FamilyGuards, familyModel } from '../../support/jobs/family-model.ts'
+import { check, STUCK } from '../../support/jobs/model-checker.ts'
+
+/** For many times what all states take. */
+const options = { timeout: 300_000 }
+
+it('a family keeps every promise, whatever a fault does', options, () => {
+  const verdict = check(familyModel(FAMILY_GUARDS))
+  expect(verdict).toMatchObject({ violation: undefined, path: [] })
+  // A model that reaches little proves little.
+  expect(verdict.states).toBeGreaterThan(1_000)
+})
+
+/** What breaks without each guard. */
+const NEEDED: Record<keyof FamilyGuards, string> = {
+  stepIsFenced: 'a step of a lost attempt was kept',
+  stepsAreLookedUp: 'a step that was kept was done again',
+  submitIsFenced: 'a child was submitted by a lost attempt',
+  childIdIsDerived: 'a child was doubled',
+  parkIsFenced: 'a lost attempt moved the job',
+  parkSeesEnds: STUCK,
+  parkLocksChildren: STUCK,
+  cancelBeatsPark: 'a job waits whose cancel was asked for',
+  wakeNeedsWaiting: 'a terminal state was left',
+  wakeNeedsEnds: 'a job was woken before its children had ended',
+  settleSweeps: STUCK,
+  wakeDueSweeps: STUCK,
+  endCancelsChildren: STUCK,
+  settleNeedsCancels: STUCK,
+}
+
+it.each(Object.entries(NEEDED))('without %s: %s', options, (guard, violation) => {
+  const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }))
+  expect(verdict.violation, verdict.path.join(' > ')).toBe(violation)
+})

@@ -1,0 +1,363 @@
+/**
+ * The protocol of composed jobs (docs/design.md, Families) as a model: one parent that does a step, submits two children, waits for
+ * them and completes; two workers, of which one may go on after it has lost the job; whoever ends a job, and the sweeps.
+ *
+ * What keeps the parent's own row right is the matter of `protocol-model.ts`, and is taken for granted here: claims, leases,
+ * the reaper. Every {@link FamilyGuards guard} can be taken away, and then a promise must break.
+ */
+import type { Model, Step } from './model-checker.ts'
+
+/** What keeps the promises. All are on in the protocol. */
+export const FAMILY_GUARDS = {
+  /** step: in_progress, same attempt, same owner. */
+  stepIsFenced: true,
+  /** An attempt looks whether a step is kept before it does it. */
+  stepsAreLookedUp: true,
+  /** submit: a write of the parent's row, fenced like any. */
+  submitIsFenced: true,
+  /** The id of a child comes of its parent and its key. */
+  childIdIsDerived: true,
+  /** park: in_progress, same attempt, same owner. */
+  parkIsFenced: true,
+  /** park: a job whose children have ended meanwhile goes on at once. */
+  parkSeesEnds: true,
+  /** park: children that have not ended do not end before it is committed. */
+  parkLocksChildren: true,
+  /** park: a job whose cancel was asked for ends. */
+  cancelBeatsPark: true,
+  /** wake: state waiting. */
+  wakeNeedsWaiting: true,
+  /** wake: the children have ended. */
+  wakeNeedsEnds: true,
+  /** Somebody looks for ends that the family does not know of: whoever made them may have died before it spoke. */
+  settleSweeps: true,
+  /** Somebody wakes who has waited long enough. */
+  wakeDueSweeps: true,
+  /** The end of a job cancels its children. */
+  endCancelsChildren: true,
+  /** settle: no child is left that nobody has cancelled. */
+  settleNeedsCancels: true,
+}
+export type FamilyGuards = typeof FAMILY_GUARDS
+
+type ParentState = 'queued' | 'in_progress' | 'waiting' | 'completed' | 'cancelled'
+type Who = 'a' | 'b' | 'parent'
+
+interface Child {
+  readonly key: 'a' | 'b'
+  readonly state: 'runs' | 'hangs' | 'completed' | 'cancelled'
+}
+
+interface Run {
+  /** `did`: the step is done outside, and not kept. `parks`: its statement has looked at the children, and is not committed. */
+  at: 'idle' | 'begins' | 'did' | 'stepped' | 'submitted' | 'parks'
+  attempt: number
+  /** Children it has submitted or found. */
+  sent: number
+  /** It found a child that had not ended. */
+  sees: boolean
+}
+
+interface World {
+  state: ParentState
+  attempt: number
+  cancel: boolean
+  step: boolean
+  children: Child[]
+  /** Whose end is about to be told to the family, and whose was. */
+  tells: Who[]
+  settled: Who[]
+  runs: [Run, Run]
+  isLate: boolean
+  faults: number
+  bad: string | undefined
+}
+
+const KEYS = ['a', 'b'] as const
+const IDLE: Run = { at: 'idle', attempt: 0, sent: 0, sees: false }
+const isOver = (state: ParentState) => state === 'completed' || state === 'cancelled'
+const hasEnded = ({ state }: Child) => state === 'completed' || state === 'cancelled'
+const hasTwins = (children: readonly Child[]) => new Set(children.map(({ key }) => key)).size < children.length
+
+/** The model with these guards. */
+export function familyModel(guards: FamilyGuards, faultsMax = 1): Model<World> {
+  const initial: World = {
+    state: 'queued',
+    attempt: 0,
+    cancel: false,
+    step: false,
+    children: [],
+    tells: [],
+    settled: [],
+    runs: [IDLE, IDLE],
+    isLate: false,
+    faults: 0,
+    bad: undefined,
+  }
+  return {
+    initial,
+    steps: (world) => new Steps(world, guards, faultsMax).all(),
+    key: keyOf,
+    violation: ({ bad, children }) => bad ?? (hasTwins(children) ? 'a child was doubled' : undefined),
+    isOwed: () => true,
+    isGoal: ({ state, children }) => isOver(state) && children.every(hasEnded),
+  }
+}
+
+/** What can happen next. Each method yields the steps of one party. */
+class Steps {
+  readonly #world: World
+  readonly #guards: FamilyGuards
+  readonly #mayFail: boolean
+
+  constructor(world: World, guards: FamilyGuards, faultsMax: number) {
+    this.#world = world
+    this.#guards = guards
+    this.#mayFail = world.faults < faultsMax
+  }
+
+  *all(): Generator<Step<World>> {
+    for (const i of [0, 1] as const) {
+      yield* this.#claim(i)
+      yield* this.#run(i)
+    }
+    yield* this.#reaper()
+    yield* this.#child()
+    yield* this.#caller()
+    yield* this.#family()
+    yield* this.#sweeps()
+  }
+
+  *#claim(i: 0 | 1) {
+    const { state, runs } = this.#world
+    if (state !== 'queued' || runs[i].at !== 'idle') return
+    yield this.#own(`w${i} claims`, (w) => {
+      Object.assign(w, { state: 'in_progress', attempt: w.attempt + 1 })
+      w.runs[i] = { ...IDLE, at: 'begins', attempt: w.attempt }
+    })
+  }
+
+  *#run(i: 0 | 1) {
+    const { runs, step, children, isLate, cancel } = this.#world
+    const { at } = runs[i]
+    if (at === 'idle') return
+    const isMine = this.#isMine(i)
+    if (at === 'begins' && step && this.#guards.stepsAreLookedUp) yield this.#at(i, 'replays its step', 'stepped')
+    else if (at === 'begins') {
+      yield this.#own(`w${i} does its step outside`, (w) => {
+        if (isMine && step) w.bad = 'a step that was kept was done again'
+        w.runs[i] = { ...runs[i], at: 'did' }
+      })
+    }
+    if (at === 'did') yield* this.#keep(i, isMine)
+    if (at === 'stepped') yield* this.#submit(i, isMine)
+    if (at === 'submitted' && (isLate || children.every(hasEnded))) {
+      yield this.#own(`w${i} completes`, (w) => {
+        w.runs[i] = IDLE
+        if (isMine) end(w, 'completed')
+      })
+    }
+    // It looked a moment before: they may have ended since.
+    if (at === 'submitted' && !isLate) {
+      yield this.#own(`w${i} begins to park`, (w) => {
+        w.runs[i] = { ...runs[i], at: 'parks', sees: !children.every(hasEnded) }
+      })
+    }
+    if (at === 'parks') yield* this.#park(i, isMine)
+    if (cancel && isMine && at !== 'parks') {
+      yield this.#own(`w${i} honours the cancel`, (w) => {
+        w.runs[i] = IDLE
+        end(w, 'cancelled')
+      })
+    }
+    if (this.#mayFail)
+      yield this.#fault(`w${i} crashes`, (w) => {
+        w.runs[i] = IDLE
+      })
+  }
+
+  *#keep(i: 0 | 1, isMine: boolean) {
+    yield this.#own(`w${i} writes its step`, (w) => {
+      const mayWrite = isMine || !this.#guards.stepIsFenced
+      if (mayWrite && !isMine) w.bad = 'a step of a lost attempt was kept'
+      if (mayWrite) w.step = true
+      w.runs[i] = mayWrite ? { ...w.runs[i], at: 'stepped' } : IDLE
+    })
+  }
+
+  *#submit(i: 0 | 1, isMine: boolean): Generator<Step<World>> {
+    const { children, runs } = this.#world
+    const key = KEYS[runs[i].sent]
+    if (!key) return void (yield this.#at(i, 'has its children', 'submitted'))
+    if (this.#guards.childIdIsDerived && children.some((child) => child.key === key)) {
+      return void (yield this.#own(`w${i} finds child ${key}`, (w) => {
+        w.runs[i].sent++
+      }))
+    }
+    yield this.#own(`w${i} submits child ${key}`, (w) => {
+      const mayWrite = isMine || !this.#guards.submitIsFenced
+      if (mayWrite && !isMine) w.bad = 'a child was submitted by a lost attempt'
+      if (mayWrite) w.children.push({ key, state: 'runs' })
+      if (mayWrite) w.runs[i].sent++
+      else w.runs[i] = IDLE
+    })
+  }
+
+  *#park(i: 0 | 1, isMine: boolean) {
+    yield this.#own(`w${i} parks`, (w) => {
+      w.runs[i] = IDLE
+      if (!isMine && this.#guards.parkIsFenced) return
+      if (!isMine) w.bad = 'a lost attempt moved the job'
+      if (w.cancel && this.#guards.cancelBeatsPark) return end(w, 'cancelled')
+      if (w.cancel) w.bad = 'a job waits whose cancel was asked for'
+      w.state = this.#world.runs[i].sees || !this.#guards.parkSeesEnds ? 'waiting' : 'queued'
+    })
+  }
+
+  /** Takes the job from a worker that is gone, and, where the lease is over, from one that only stood still. */
+  *#reaper() {
+    const { state, runs, attempt } = this.#world
+    if (state !== 'in_progress') return
+    const isRun = runs.some((run) => run.at !== 'idle' && run.attempt === attempt)
+    const requeue = (w: World) => {
+      if (w.cancel) end(w, 'cancelled')
+      else w.state = 'queued'
+    }
+    if (!isRun) yield this.#own('reaper queues the job again', requeue)
+    else if (this.#mayFail) yield this.#fault('the job is taken from a worker that stands still', requeue)
+  }
+
+  *#child() {
+    const { children, runs } = this.#world
+    // It waits for the lock of whoever parks, which is held until that is committed.
+    const isLocked = this.#guards.parkLocksChildren && runs.some(({ at, sees }) => at === 'parks' && sees)
+    for (const [nth, { key, state }] of children.entries()) {
+      if (state !== 'runs') continue
+      if (!isLocked)
+        yield this.#own(`child ${key} completes`, (w) => {
+          w.children[nth] = { key, state: 'completed' }
+          w.tells.push(key)
+        })
+      // It counts as no fault: it is what the bound on waiting is for.
+      if (key === 'a')
+        yield this.#help(`child ${key} hangs`, (w) => {
+          w.children[nth] = { key, state: 'hangs' }
+        })
+    }
+  }
+
+  *#caller() {
+    const { state, cancel } = this.#world
+    if (cancel || isOver(state)) return
+    yield this.#help('caller cancels', (w) => {
+      w.cancel = true
+      if (state !== 'in_progress') end(w, 'cancelled')
+    })
+  }
+
+  /** What whoever ended a job does after its commit. */
+  *#family() {
+    const { tells, children } = this.#world
+    for (const who of tells) {
+      yield this.#own(`the end of ${who} is told`, (w) => this.#tell(w, who))
+      if (this.#mayFail) yield this.#fault(`who ended ${who} dies before it tells`, (w) => drop(w, who))
+    }
+    // The row of a child is locked at that moment.
+    if (tells.includes('parent') && this.#mayFail && !children.every(hasEnded)) {
+      yield this.#fault('the end of parent is told to no child, for they are locked', (w) => {
+        drop(w, 'parent')
+        if (!this.#guards.settleNeedsCancels) w.settled.push('parent')
+      })
+    }
+  }
+
+  #tell(w: World, who: Who): void {
+    drop(w, who)
+    w.settled.push(who)
+    if (who !== 'parent') return this.#wake(w)
+    if (!this.#guards.endCancelsChildren) return
+    w.children = w.children.map((child) => (hasEnded(child) ? child : { ...child, state: 'cancelled' }))
+  }
+
+  #wake(w: World): void {
+    const mayWake = w.children.every(hasEnded) || !this.#guards.wakeNeedsEnds
+    if (!mayWake || (w.state !== 'waiting' && this.#guards.wakeNeedsWaiting)) return
+    if (isOver(w.state)) w.bad = 'a terminal state was left'
+    else if (!w.children.every(hasEnded)) w.bad = 'a job was woken before its children had ended'
+    w.state = 'queued'
+  }
+
+  *#sweeps() {
+    const { state, children, settled, tells, isLate } = this.#world
+    const ended: Who[] = children.filter(hasEnded).map(({ key }) => key)
+    if (isOver(state)) ended.push('parent')
+    for (const who of this.#guards.settleSweeps ? ended : []) {
+      if (settled.includes(who) || tells.includes(who)) continue
+      yield this.#own(`sweep tells of the end of ${who}`, (w) => this.#tell(w, who))
+    }
+    const pass = (w: World) => {
+      w.isLate = true
+    }
+    if (!isLate && children.some((child) => child.state === 'hangs')) yield this.#own('it is time to wrap up', pass)
+    if (isLate && state === 'waiting' && this.#guards.wakeDueSweeps)
+      yield this.#own('sweep wakes who has waited long enough', (w) => {
+        w.state = 'queued'
+      })
+  }
+
+  #isMine(i: 0 | 1): boolean {
+    const { state, attempt, runs } = this.#world
+    return state === 'in_progress' && runs[i].attempt === attempt
+  }
+
+  #at(i: 0 | 1, what: string, at: Run['at']): Step<World> {
+    return this.#own(`w${i} ${what}`, (w) => {
+      w.runs[i] = { ...w.runs[i], at }
+    })
+  }
+
+  #own(name: string, change: (world: World) => void): Step<World> {
+    const to = copy(this.#world)
+    change(to)
+    return { name, to, isOwn: true }
+  }
+
+  /** A step of the outside world: it may come, and nothing may depend on it. */
+  #help(name: string, change: (world: World) => void): Step<World> {
+    return { ...this.#own(name, change), isOwn: false }
+  }
+
+  #fault(name: string, change: (world: World) => void): Step<World> {
+    const step = this.#own(`! ${name}`, change)
+    step.to.faults++
+    return { ...step, isOwn: false }
+  }
+}
+
+function copy(world: World): World {
+  const { children, tells, settled, runs } = world
+  return {
+    ...world,
+    children: [...children],
+    tells: [...tells],
+    settled: [...settled],
+    runs: [{ ...runs[0] }, { ...runs[1] }],
+  }
+}
+
+function keyOf(w: World): string {
+  // Of an attempt only counts whether it is the last.
+  const runs = w.runs.map(({ at, attempt, sent, sees }) => `${at}${attempt === w.attempt}${sent}${sees}`)
+  const children = w.children.map(({ key, state }) => key + state)
+  const flags = `${w.cancel}${w.step}${w.isLate}${w.faults}`
+  return [w.state, flags, ...runs, ...children, ...w.tells.toSorted(), '|', ...w.settled.toSorted(), w.bad].join()
+}
+
+function end(w: World, state: 'completed' | 'cancelled'): void {
+  w.state = state
+  w.tells.push('parent')
+}
+
+function drop(w: World, who: Who): void {
+  w.tells = w.tells.filter((other) => other !== who)
+}
