@@ -1,3 +1,4 @@
+import { abortable } from '#shared/abortable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
 import { Children, type ChildrenOptions } from './children.ts'
@@ -71,10 +72,11 @@ export class Composing implements Composition {
     return ends
   }
 
+  /** The handler waits no longer than its attempt lasts: a write may wait for a store that is away until others run the job. */
   async #busy<T>(work: () => Promise<T>): Promise<T> {
     this.#underWay++
     try {
-      return await work()
+      return await abortable(work(), this.#options.signal)
     } finally {
       this.#underWay--
       this.#parkSoon()
