@@ -119,7 +119,7 @@ function scoreQuestion(
   const cited = new Set(annotations.map(({ url }) => documentOf(url)))
   const groups = groupsOf(question)
   const facts = question.kind === 'unanswerable' ? [] : question.facts
-  const content = plain(report?.content ?? '')
+  const content = plain(shown(report?.content ?? ''))
   return {
     question,
     reported: report !== undefined,
@@ -129,6 +129,11 @@ function scoreQuestion(
     exactCitations: annotations.filter(quotes).length,
     abstained: report?.abstained ?? false,
   }
+}
+
+/** Markdown as people see it, as far as facts go: without the backslashes that escape (CommonMark, Backslash escapes). */
+function shown(content: string): string {
+  return content.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }
 
 /**

@@ -18,8 +18,8 @@ export interface Bounds {
 }
 
 const EFFORTS: Readonly<Record<ResearchEffort, Bounds>> = {
-  low: bounds(6, 8, 60_000, 120, 1, 4, 10),
-  medium: bounds(16, 24, 250_000, 480, 2, 6, 16),
+  low: bounds(6, 16, 60_000, 120, 1, 4, 14),
+  medium: bounds(16, 32, 250_000, 480, 2, 6, 20),
   high: bounds(40, 50, 1_000_000, 1_800, 4, 8, 28),
 }
 

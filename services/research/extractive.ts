@@ -3,10 +3,12 @@ import type { Claim, Draft } from './draft.ts'
 import type { Candidate, Evidence } from './evidence.ts'
 
 /** What relevance counts for against saying something new (maximal marginal relevance). */
-const LAMBDA = 0.72
+const LAMBDA = 0.8
 const PER_SOURCE_MAX = 7
+/** Sentences that are compared with those already chosen, best first. */
+const POOL_MAX = 300
 /** A sentence that scores less than this share of the best one is beside the point. */
-const SHARE_MIN = 0.5
+const SHARE_MIN = 0.25
 const SUMMARY_MAX = 3
 
 /** The writer without a model: the sentences that answer best, verbatim. @param claimsMax Sentences of the report. */
@@ -36,36 +38,35 @@ function chooseQuotes(candidates: readonly Candidate[], wanted: readonly Snapsho
   const firsts = wanted.flatMap((source) => candidates.find((quote) => quote.source === source) ?? [])
   for (const quote of [...(candidates[0] ? [candidates[0]] : []), ...firsts])
     if (chosen.length < max && !chosen.includes(quote)) chosen.push(quote)
-  const pool = new Map<Candidate, number>()
-  for (const quote of candidates) if (quote.score >= SHARE_MIN * best) pool.set(quote, 0)
-  for (const quote of chosen) pass(pool, quote)
+  const fit = candidates.filter((quote) => quote.score >= SHARE_MIN * best && !chosen.includes(quote))
+  // How much each is like the one of the chosen that it is most like.
+  const pool = new Map(fit.slice(0, POOL_MAX).map((quote) => [quote, likeness(quote, chosen)]))
   while (chosen.length < max) {
     const next = nextOf(pool, chosen)
     if (next === undefined) break
+    pool.delete(next)
     chosen.push(next)
-    pass(pool, next)
+    for (const [quote, alike] of pool) pool.set(quote, Math.max(alike, overlap(next.terms, quote.terms)))
   }
   return chosen
 }
 
-/** Takes a quote out of the pool, whose others keep how like they are to what is chosen. */
-function pass(pool: Map<Candidate, number>, chosen: Candidate): void {
-  pool.delete(chosen)
-  for (const [quote, alike] of pool) pool.set(quote, Math.max(alike, overlap(chosen.terms, quote.terms)))
-}
-
 function nextOf(pool: ReadonlyMap<Candidate, number>, chosen: readonly Candidate[]): Candidate | undefined {
+  const perSource = new Map<Snapshot, number>()
+  for (const { source } of chosen) perSource.set(source, (perSource.get(source) ?? 0) + 1)
   let next: Candidate | undefined
   let most = 0
   for (const [quote, alike] of pool) {
-    if (chosen.filter(({ source }) => source === quote.source).length >= PER_SOURCE_MAX) continue
     const worth = LAMBDA * quote.score - (1 - LAMBDA) * alike
-    if (worth > most) {
-      most = worth
-      next = quote
-    }
+    if (worth <= most || (perSource.get(quote.source) ?? 0) >= PER_SOURCE_MAX) continue
+    most = worth
+    next = quote
   }
   return next
+}
+
+function likeness(quote: Candidate, others: readonly Candidate[]): number {
+  return Math.max(0, ...others.map(({ terms }) => overlap(terms, quote.terms)))
 }
 
 /** Shared terms among all terms (Jaccard). */

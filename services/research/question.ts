@@ -69,6 +69,14 @@ export function vocabularyOf({ terms, clauses }: Question): Map<string, string> 
   return words
 }
 
+/** Words with a capital or a digit within a sentence, and the number that belongs to one: `Debian 13`, `Wayland`, `2.39`. */
+const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
+
+/** What a question calls by name: another word cannot stand for it. */
+export function namesOf(question: string): string[] {
+  return [...question.matchAll(NAME)].map(([name]) => name)
+}
+
 /** How much each term of a question says: a rare one more than a common one. */
 export type Weights = ReadonlyMap<string, number>
 

@@ -40,6 +40,14 @@ const LEFT_OUT = new Set([
 /** Blocks that may hold others; these then stand by themselves. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
+/** What stands around the text of a page, by element and by role. */
+const AROUND = new Set(['HEADER', 'FOOTER'])
+const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
+/** An article that holds less than this share of what the page says has lost parts: pages of handbooks often do. */
+const ARTICLE_SHARE_MIN = 0.9
+/** A paragraph or item that consists of links to this share leads somewhere, and says nothing. */
+const LINK_SHARE_MAX = 0.8
+
 const ELEMENT = 1
 const TEXT = 3
 
@@ -49,16 +57,57 @@ interface DomNode {
   readonly nodeName: string
   readonly textContent: string | null
   readonly childNodes: ArrayLike<DomNode>
+  readonly parentNode?: DomNode | null
+  /** Only elements have it. */
+  getAttribute?(name: string): string | null
 }
 
-/** Reads a page as people see it: its article where it has one (Mozilla's Readability), else all of its body. */
+/**
+ * Reads a page as people see it: its article where it has one that holds nearly all that the page says (Mozilla's Readability),
+ * else its body without what stands around the text.
+ */
 export function readHtml(html: string, builder: TextBuilder): ReadDocument {
   const article = articleOf(html)
   const { document } = parsed(html)
   const ownTitle = document.title?.trim() ?? ''
-  walkHtml(article?.content ? bodyOf(article.content) : (document.body as unknown as DomNode), builder)
+  const body = document.body as unknown as DomNode
+  const main = article?.content ? bodyOf(article.content) : undefined
+  if (main && lettersOf(main) >= ARTICLE_SHARE_MIN * lettersOf(body)) walkHtml(main, builder)
+  else walkHtml(body, builder, isBeside)
   const read = builder.build()
   return { ...read, title: (article?.title || ownTitle || read.title).trim() }
+}
+
+/** How much the blocks of a page say, in UTF-16 units without white space; what is beside the text does not count. */
+function lettersOf(body: DomNode): number {
+  let letters = 0
+  const count = { isFull: false, add: (_: BlockType, text: string) => (letters += text.replace(/\s+/g, '').length) }
+  walkHtml(body, count, isBeside)
+  return letters
+}
+
+/** Whether an element stands around the text of its page. */
+function isBeside(node: DomNode, name: string): boolean {
+  if (AROUND.has(name)) return !isWithinArticle(node)
+  if (AROUND_ROLES.has(node.getAttribute?.('role') ?? '')) return true
+  const type = BLOCKS[name]
+  return (type === 'item' || type === 'text') && linkShare(node) > LINK_SHARE_MAX
+}
+
+function isWithinArticle(node: DomNode): boolean {
+  const name = node.parentNode?.nodeName.toUpperCase()
+  return name === 'ARTICLE' || name === 'SECTION' || name === 'MAIN'
+}
+
+function linkShare(node: DomNode): number {
+  let linked = 0
+  const visit = (inner: DomNode, depth: number): void => {
+    if (depth > DEPTH_MAX) return
+    if (inner.nodeName.toUpperCase() === 'A') linked += (inner.textContent ?? '').trim().length
+    else for (const child of Array.from(inner.childNodes)) visit(child, depth + 1)
+  }
+  visit(node, 0)
+  return linked / Math.max(1, (node.textContent ?? '').trim().length)
 }
 
 /** The body of a page, or of a piece of one. */
@@ -92,8 +141,16 @@ function articleOf(html: string): { title?: string | null; content?: string | nu
   }
 }
 
-/** Adds the blocks of an element in the order of the page; text between them belongs to none and is a block by itself. */
-export function walkHtml(root: DomNode, builder: TextBuilder): void {
+/**
+ * Adds the blocks of an element in the order of the page; text between them belongs to none and is a block by itself.
+ *
+ * @param isLeftOut What is passed over beside scripts and the like
+ */
+export function walkHtml(
+  root: DomNode,
+  builder: Pick<TextBuilder, 'add' | 'isFull'>,
+  isLeftOut: (node: DomNode, name: string) => boolean = () => false,
+): void {
   let loose = ''
   let seen = 0
   const flush = () => {
@@ -107,7 +164,7 @@ export function walkHtml(root: DomNode, builder: TextBuilder): void {
       return
     }
     const name = node.nodeName.toUpperCase()
-    if (node.nodeType !== ELEMENT || LEFT_OUT.has(name)) return
+    if (node.nodeType !== ELEMENT || LEFT_OUT.has(name) || isLeftOut(node, name)) return
     const type = BLOCKS[name]
     if (type !== undefined && !(NESTING.has(name) && hasBlocks(node))) {
       flush()

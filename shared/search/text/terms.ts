@@ -7,6 +7,8 @@ import { stemmer } from 'stemmer'
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_]*(?:['’.-][\p{L}\p{N}]+)*/gu
 const CHARS_MAX = 64
+/** Words whose terms are remembered: most of what is read are some thousand words again and again. */
+const KNOWN_MAX = 20_000
 
 const STOP = new Set(
   `a about above after again against all also although am among an and any are aren't as at be became because been before being
@@ -38,8 +40,18 @@ export function* termsOf(text: string): Generator<Term> {
   }
 }
 
+const known = new Map<string, string | undefined>()
+
 /** The term of a word; undefined when it says nothing. */
 export function termOf(word: string): string | undefined {
+  if (known.has(word)) return known.get(word)
+  const term = stemmed(word)
+  if (known.size >= KNOWN_MAX) known.clear()
+  known.set(word, term)
+  return term
+}
+
+function stemmed(word: string): string | undefined {
   const lower = word.toLowerCase().replaceAll('’', "'")
   if (STOP.has(lower)) return undefined
   const bare = lower.replace(/'s$|'/g, '').slice(0, CHARS_MAX)
@@ -56,7 +68,7 @@ export function termSet(text: string): Set<string> {
 
 /** A compound counts as its parts too, unless it is a number: `JOB_LEASE_MS` is found by lease, `1.5` is no 1 and no 5. */
 function partsOf(found: string): string[] {
-  if (/^[\p{N}.]+$/u.test(found)) return [found]
+  if (!/[_.-]/.test(found) || /^[\p{N}.]+$/u.test(found)) return [found]
   const parts = found.split(/[_.-]+/).filter((part) => part !== '')
   return parts.length > 1 ? parts : [found]
 }

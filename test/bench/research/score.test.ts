@@ -92,6 +92,12 @@ test('a plain fact stands by itself, a regular one anywhere', () => {
   expect(facts('about 1.0945')).toBe(0.5)
 })
 
+test('a fact is looked for in the report as people see it, without the backslashes of Markdown', () => {
+  const facts = (content: string) => score({ 'water-01': report(content) }).single?.factsSaid
+  expect(facts('Elbe: 1\\.094')).toBe(1)
+  expect(facts('Elbe: 1\\a094')).toBe(0.5)
+})
+
 test('a document is known by the end of its address', () => {
   expect(documentOf('http://127.0.0.1:8080/documents/python-whatsnew-3.4.html?raw=1#new')).toBe(
     'python-whatsnew-3.4.html',

@@ -77,6 +77,26 @@ describe('a report', () => {
     expect(end.quality.gaps).toContain('who painted the ceiling')
   })
 
+  test('says nothing where no source uses the name that the question does, however well the rest fits', async () => {
+    const named = {
+      'https://d.example/lease': '# Leases\n\nSince Harbour 12 a worker renews its lease by itself, day and night.',
+    }
+    const ask = (question: string) => researched({ backends: [new PagesBackend({ ...PAGES, ...named })] }, { question })
+    const known = await ask('Does a worker of Harbour 12 renew its lease by itself?')
+    expect(known.annotations.map(({ url_citation }) => url_citation.url)).toContain('https://d.example/lease')
+    for (const name of ['Harbour 13', 'Quayside'])
+      expect((await ask(`Does a worker of ${name} renew its lease by itself?`)).annotations).toEqual([])
+  })
+
+  test('quotes a sentence beside the one that speaks of what is asked for', async () => {
+    const page = '# Tides\n\nThe harbour closes its gate when the moon is full. Nine bells are rung before that.'
+    const run = await researched(
+      { backends: [new PagesBackend({ 'https://e.example/tides': page })] },
+      { question: 'When does the harbour close its gate?' },
+    )
+    expect(run.report).toContain('- Nine bells are rung before that. [1]')
+  })
+
   test('stays within the length that was asked for, and never ends inside a citation', async () => {
     const lengths = [1, 20, 40]
     const runs = await Promise.all(

@@ -21,6 +21,19 @@ describe('the reader of documents', () => {
     expect((await read('html', '<p>Short.</p>')).text).toBe('Short.')
   })
 
+  test('gives all of a page whose article would lose parts, without what stands around it', async () => {
+    const section = (name: string) =>
+      `<div class="${name}"><h2>${name}</h2><p>${`The ${name} is short. `.repeat(9)}</p><pre>run ${name}</pre></div>`
+    const long = `<div class="long"><p>${'The harbour was built by hand, stone upon stone. '.repeat(20)}</p></div>`
+    const links = '<ul><li><a href="/a">Elsewhere</a></li></ul>'
+    const page = `<html><body><header>Banner</header><div role="navigation">Menu</div>${links}${section('sidebar')}${long}
+      ${section('footnote')}${section('comment')}<p>See <a href="/b">the tides</a> for more about them.</p><footer>Imprint</footer></body></html>`
+    const { text } = await read('html', page)
+    for (const said of ['The sidebar is short.', 'run footnote', 'The comment is short.', 'See the tides for'])
+      expect(text).toContain(said)
+    for (const around of ['Banner', 'Menu', 'Elsewhere', 'Imprint']) expect(text).not.toContain(around)
+  })
+
   test('gives the text of a PDF', async () => {
     const { text } = await read('pdf', pdfOf('The tide turns at noon.'))
     expect(text).toBe('The tide turns at noon.')
