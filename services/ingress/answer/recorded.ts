@@ -37,6 +37,8 @@ export class RecordedOutput implements Output, AsyncDisposable {
   readonly #signal: AbortSignal
   readonly #events: AsyncGenerator<DurableEvent[]>
   #hasEnded = false
+  /** Number of the last progress that was told. */
+  #progress = 0
 
   /** @param signal Nobody reads on: its reason is thrown, where it is a ServiceError. */
   constructor(jobs: DurableJobs, job: DurableJob, signal: AbortSignal) {
@@ -75,11 +77,20 @@ export class RecordedOutput implements Output, AsyncDisposable {
     if (type === 'job.output.delta') {
       const { chunk } = data as { chunk: unknown }
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
-      chunks.push(chunk)
+      if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
       // A plain stream cannot take back what it said; the job goes on, and its events tell all.
       throw new ServiceError('worker_lost', 'The output had to be started over. Follow the events of the job instead.')
     }
+  }
+
+  /** An attempt that takes up the work of another says its progress from the beginning, with the same numbers. */
+  #isNew(chunk: unknown): boolean {
+    const { research_progress: progress } = (chunk ?? {}) as { research_progress?: { sequence: number } }
+    if (!progress) return true
+    const isNew = progress.sequence > this.#progress
+    if (isNew) this.#progress = progress.sequence
+    return isNew
   }
 }
 

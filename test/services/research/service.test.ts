@@ -139,6 +139,14 @@ for (const mode of ['embedded', 'Kafka']) {
       }
     })
 
+    it('streams each progress once, however often the run waits for a model', async () => {
+      const response = await stack.post(PATH, ask(QUESTION, { model: WRITTEN.id, stream: true }))
+      const chunks = dataOf(await response.text()).map((frame) => JSON.parse(frame))
+      const told = chunks.flatMap((chunk) => chunk.research_progress?.sequence ?? [])
+      expect(told).toEqual(told.map((_, at) => at + 1))
+      expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
+    })
+
     it('keeps to the sources that the caller allows', async () => {
       const response = await stack.post(PATH, ask(QUESTION, { domains: { deny: ['local'] } }))
       const { choices } = (await response.json()) as Completion
