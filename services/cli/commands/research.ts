@@ -19,7 +19,7 @@ event is a line of JSON. Exits as the job ended: 0 completed, 1 failed or expire
 
 Options:
   --model ID        who writes the report (default deep-research)
-  --effort LEVEL    low, medium or high: how many searches, pages and minutes (default low)
+  --effort LEVEL    low, medium or high: how many searches, pages and minutes (default medium)
   --for LENGTH      how long it may take, such as 30s or 5m; then it writes what it has
   --sources N       how many sources it may cite, at most ${SOURCES_MAX}
   --allow DOMAIN    search only there; may be repeated

@@ -77,13 +77,15 @@ function limitsOf({ max_sources, max_duration_seconds, max_tool_calls }: Researc
 
 function effortOf(asked: ResearchBody['reasoning_effort']): ResearchEffort {
   switch (asked) {
-    case 'medium':
+    case 'none':
+    case 'minimal':
+    case 'low':
+      return 'low'
     case 'high':
-      return asked
     case 'xhigh':
     case 'max':
       return 'high'
     default:
-      return 'low'
+      return 'medium'
   }
 }
