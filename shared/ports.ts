@@ -1,4 +1,3 @@
-import { join } from 'node:path'
 import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Blobs } from './blobs/blobs.ts'
