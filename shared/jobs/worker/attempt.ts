@@ -4,6 +4,7 @@ import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { BodyRoom, FetchedBody } from './body-room.ts'
@@ -144,9 +145,21 @@ export class Attempt {
     signal.throwIfAborted()
     const idempotencyKey = `${this.job.id}:${this.job.attempt}`
     const { tenant, traceparent } = this.job
-    const { onProgress } = this.#sink
-    const composition = this.#sink.compose?.(signal, () => this.#parked.resolve('parked'))
-    return this.#kind.run(body, { signal, idempotencyKey, tenant, traceparent, onProgress, composition })
+    const sink = this.#sink
+    const park = () => this.#parked.resolve('parked')
+    let composition: Composition | undefined
+    return this.#kind.run(body, {
+      signal,
+      idempotencyKey,
+      tenant,
+      traceparent,
+      onProgress: sink.onProgress,
+      // Most kinds compose nothing.
+      get composition() {
+        composition ??= sink.compose?.(signal, park)
+        return composition
+      },
+    })
   }
 
   async #park(): Promise<AttemptEnd> {
