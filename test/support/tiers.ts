@@ -50,6 +50,7 @@ const LONGEST = [
   'test/services/transcription/transcription.test.ts',
   'test/services/cli/cli.test.ts',
   'test/services/code/fleet.test.ts',
+  'test/services/research/fleet.test.ts',
   'test/fleet.test.ts',
   'test/shared/engines/chat-engine.test.ts',
   'test/shared/local-server/speech.test.ts',
