@@ -16,6 +16,11 @@ export class Clock {
     this.#seconds = seconds
   }
 
+  /** Unix milliseconds; known from {@link start} on. */
+  get endsAtMs(): number {
+    return this.#endsAtMs
+  }
+
   async start(): Promise<void> {
     const startedAtMs = await this.composition.step('admit', {}, async () => ({ value: Date.now() }))
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000

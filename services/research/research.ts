@@ -83,7 +83,8 @@ class Run {
     this.#question = this.#asked
     this.#budget = new Budget(boundsOf(request.effort, request.limits))
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
-    this.#asker = setup.writer && new Asker(composition, this.#budget, setup.writer, request.temperature)
+    const untilMs = () => this.#clock.endsAtMs
+    this.#asker = setup.writer && new Asker(composition, this.#budget, setup.writer, request.temperature, untilMs)
     this.#gathering = new Gathering({ backends: setup.backends, request, composition, budget: this.#budget, signal })
   }
 
@@ -98,7 +99,8 @@ class Run {
     yield this.#progress('writing', 80, 'Writing the report')
     const draft = await this.#write(evidence, late)
     yield this.#progress('finalizing', 95, 'Checking every citation')
-    yield* this.#finish(draft, late ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
+    const cut = late ?? (this.#asker?.isCut ? 'deadline' : undefined)
+    yield* this.#finish(draft, cut ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
 
   /** Texts to search by: those that a model thinks of, and those that the question has itself. */

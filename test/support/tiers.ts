@@ -37,7 +37,7 @@ const LONG = [
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
   'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',
   'test/services/code/**',
-  'test/services/research/service.test.ts',
+  'test/services/research/{fleet,service}.test.ts',
   'test/readme.test.ts',
 ]
 
@@ -50,6 +50,7 @@ const LONGEST = [
   'test/services/transcription/transcription.test.ts',
   'test/services/cli/cli.test.ts',
   'test/services/code/fleet.test.ts',
+  'test/services/research/fleet.test.ts',
   'test/fleet.test.ts',
   'test/shared/engines/chat-engine.test.ts',
   'test/shared/local-server/speech.test.ts',

@@ -51,14 +51,25 @@ export class Asker {
   readonly #budget: Budget
   readonly #writer: WriterModel
   readonly #temperature: number
+  readonly #untilMs: () => number
+  /** Whether an answer was not waited for, because the time was over. */
+  isCut = false
   inputTokens = 0
   outputTokens = 0
 
-  constructor(composition: Composition, budget: Budget, writer: WriterModel, temperature = 0) {
+  /** @param untilMs Until when answers are waited for, in Unix milliseconds; default: as long as the job may wait. */
+  constructor(
+    composition: Composition,
+    budget: Budget,
+    writer: WriterModel,
+    temperature = 0,
+    untilMs = () => Number.POSITIVE_INFINITY,
+  ) {
     this.#composition = composition
     this.#budget = budget
     this.#writer = writer
     this.#temperature = temperature
+    this.#untilMs = untilMs
   }
 
   /** Asks for one thing. */
@@ -88,7 +99,8 @@ export class Asker {
     const paid = children.map((child) => this.#budget.reserve({ tokens: tokensOf(child) }))
     const ids = await Promise.all(children.map((child, at) => (paid[at] ? this.#composition.submit(child) : undefined)))
     const sent = ids.filter((id) => id !== undefined)
-    const ends = sent.length === 0 ? [] : await this.#composition.waitFor(sent)
+    const ends = sent.length === 0 ? [] : await this.#composition.waitFor(sent, this.#untilMs())
+    if (ends.includes(undefined)) this.isCut = true
     return children.map((child, at) => {
       const id = ids[at]
       const end = id === undefined ? undefined : ends[sent.indexOf(id)]

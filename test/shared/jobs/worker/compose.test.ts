@@ -236,7 +236,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     await openWorker()
     const id = await submit(
       { steps: 1, children: [{ text: 'slow', isHeld: true }, { text: 'quick' }] },
-      { deadlineInMs: 6_000 },
+      { deadlineInMs: 10_000 },
     )
     expect(await ended(id)).toMatchObject({ state: 'completed', attempt: 2 })
     expect(await textOf(id)).toBe('0 nothing quick {"searches":2,"tokens":0}')

@@ -1,0 +1,262 @@
+/** Researches on real processes: their workers are killed, and their writers are slow, or never answer. */
+import { readdirSync, readlinkSync } from 'node:fs'
+import { afterAll, afterEach, beforeAll, describe, expect, inject, it } from 'vitest'
+import { PLAIN, type Researcher, ResearchFleet, type ResearchJob, reportHash } from '../../support/research/fleet.ts'
+import type { OutsideCall } from '../../support/research/outside.ts'
+import { until } from '../../support/stack.ts'
+
+const kafka = inject('kafka')
+const postgres = inject('postgres')
+const TEST_MS = 180_000
+const WORKERS = 3
+const WAITING = 100
+/** What one attempt asks for outside at once. */
+const AT_ONCE = 4
+/** One search and one page: nothing is asked for at once. */
+const IN_SERIES = { max_tool_calls: 1, max_sources: 1 }
+
+/** When the worker of a research is killed. */
+interface KillPoint {
+  readonly name: string
+  readonly more: object
+  /** At the n-th thing of a sort that is asked for outside, before it is answered. */
+  readonly at?: { readonly sort: string; readonly nth: number }
+  /** As soon as the job shows so many. */
+  readonly shown?: { readonly steps: number } | { readonly children: number }
+}
+
+const KILL_POINTS: readonly KillPoint[] = [
+  ...[1, 2, 4].map((nth) => calling('search', nth, {})),
+  ...[1, 3].map((nth) => calling('page', nth, {})),
+  ...['model plan', 'model note', 'model write'].map((sort) => calling(sort, 1, {})),
+  calling('search', 1, IN_SERIES),
+  calling('page', 1, IN_SERIES),
+  ...[1, 4, 7, 9].map((steps) => ({ name: `${steps} steps are shown`, more: {}, shown: { steps } })),
+  ...[2, 3].map((children) => ({ name: `${children} children are shown`, more: {}, shown: { children } })),
+]
+
+function calling(sort: string, nth: number, more: object): KillPoint {
+  return { name: `${more === IN_SERIES ? 'in series, ' : ''}${sort} ${nth} is asked for`, more, at: { sort, nth } }
+}
+
+describe.skipIf(!kafka || !postgres)('researches in processes of their own', () => {
+  let fleet: ResearchFleet
+  beforeAll(async () => {
+    fleet = await ResearchFleet.open(kafka ?? '', postgres ?? '', WORKERS)
+  }, TEST_MS)
+  afterAll(() => fleet?.[Symbol.asyncDispose](), TEST_MS)
+  afterEach(() => {
+    fleet.outside.onCall = () => {}
+  })
+
+  it(
+    'are taken up by another worker wherever theirs is killed, and say the same without asking for it again',
+    async ({ annotate }) => {
+      const tags = KILL_POINTS.map((_, at) => `Tarn${at + 10}`)
+      const whole = await Promise.all(tags.map((tag, at) => runWhole(tag, KILL_POINTS[at]?.more ?? {})))
+      for (const tag of tags) fleet.outside.countsOf(tag).clear()
+      const ends = await runKilled(tags)
+      let [kills, repeated] = [0, 0]
+      for (const [at, { job, isKilled, crashes }] of ends.entries()) {
+        const { name, more } = KILL_POINTS[at] as KillPoint
+        const before = whole[at] as ResearchJob
+        expect(job, name).toMatchObject({ status: 'completed' })
+        expect(reportHash(job), name).toBe(reportHash(before))
+        expect(kindsOf(job), name).toEqual(kindsOf(before))
+        expect(job.children?.length, name).toBe(before.children?.length)
+        await expectNoneDoubled(job)
+        const again = repeatsOf(tags[at] as string)
+        expect(
+          again.every(([what, times]) => !what.startsWith('model') && times <= crashes),
+          name,
+        ).toBe(true)
+        const most = more === IN_SERIES ? crashes : AT_ONCE * crashes
+        const sum = again.reduce((all, [, times]) => all + times, 0)
+        expect(sum, name).toBeLessThanOrEqual(most)
+        if (isKilled) expect(crashes, name).toBeGreaterThan(0)
+        kills += Number(isKilled)
+        repeated += sum
+      }
+      // Those that ask outside are run by somebody for certain; the others may wait, or have ended, when somebody looks.
+      const sure = KILL_POINTS.filter(({ at }) => at && !at.sort.startsWith('model')).length
+      expect(kills).toBeGreaterThanOrEqual(sure)
+      await annotate(
+        `${kills} workers were killed in the middle of a research; ${repeated} calls outside were repeated`,
+      )
+    },
+    TEST_MS,
+  )
+
+  it(
+    'hold no slot and no connection while their children work',
+    async ({ annotate }) => {
+      const held = new Map<string, () => void>()
+      fleet.outside.onCall = ({ tag, what }) =>
+        what === 'model plan' ? new Promise<void>((resolve) => held.set(tag, resolve)) : undefined
+      const socketsBefore = fleet.researchers.map(socketsOf)
+      const tags = Array.from({ length: WAITING }, (_, at) => `Tarn${at + 1_000}`)
+      const ids = await Promise.all(tags.map((tag) => fleet.submit(tag, IN_SERIES)))
+      await until(() => held.size === WAITING, { withinMs: 60_000 })
+      await until(async () => (await statesOf(ids)).every((state) => state === 'waiting'), { withinMs: 60_000 })
+      for (const { metricsUrl } of fleet.researchers) {
+        const metrics = await (await fetch(metricsUrl)).text()
+        expect(metrics).toMatch(/^sluice_pool_running\{.*pool="research".*\} 0$/m)
+      }
+      const more = fleet.researchers.map((worker, at) => socketsOf(worker) - (socketsBefore[at] ?? 0))
+      expect(Math.max(...more)).toBeLessThan(WAITING / WORKERS / 2)
+      const meanwhile = await fleet.ended(await fleet.submit('Tarn999', { model: PLAIN }))
+      expect(meanwhile).toMatchObject({ status: 'completed' })
+      expect((await statesOf(ids)).every((state) => state === 'waiting')).toBe(true)
+      fleet.outside.onCall = () => {}
+      for (const release of held.values()) release()
+      const jobs = await Promise.all(ids.map((id) => fleet.ended(id)))
+      expect(jobs.map(({ status }) => status)).toEqual(ids.map(() => 'completed'))
+      expect(tags.flatMap(repeatsOf)).toEqual([])
+      await annotate(`${WAITING} waited with ${WORKERS} slots; sockets of each worker beside those before: ${more}`)
+    },
+    TEST_MS,
+  )
+
+  it(
+    'end their children when they are cancelled while they wait',
+    async () => {
+      const hung = hangAt('Tarn2000', 'model note')
+      const id = await fleet.submit('Tarn2000')
+      const call = await hung
+      await until(async () => (await statesOf([id]))[0] === 'waiting')
+      await fleet.post(`/v1/jobs/${id}/cancel`, {})
+      expect((await fleet.ended(id)).status).toBe('cancelled')
+      await call.aborted
+      const statuses = await until(async () => {
+        const { children = [] } = await fleet.job(id)
+        return children.some(({ status }) => status === 'cancelled') ? children.map(({ status }) => status) : undefined
+      })
+      expect(statuses.toSorted()).toEqual(['cancelled', 'completed'])
+    },
+    TEST_MS,
+  )
+
+  it.each([
+    { hangs: 'model plan', tag: 'Tarn3000', cites: false },
+    { hangs: 'model note', tag: 'Tarn3001', cites: true },
+  ])(
+    'write what there is when their time is over and $hangs has no answer',
+    async ({ hangs, tag, cites }) => {
+      const hung = hangAt(tag, hangs)
+      const id = await fleet.submit(tag, { max_duration_seconds: 5 })
+      const call = await hung
+      const job = await until(
+        async () => {
+          const seen = await fleet.job(id)
+          return seen.status === 'completed' ? seen : undefined
+        },
+        { withinMs: 30_000 },
+      )
+      const choice = job.result?.choices[0]
+      expect(choice?.finish_reason).toBe('length')
+      expect((choice?.message.annotations.length ?? 0) > 0).toBe(cites)
+      // Nobody waits for it any more.
+      await call.aborted
+    },
+    TEST_MS,
+  )
+
+  async function runWhole(tag: string, more: object): Promise<ResearchJob> {
+    const job = await fleet.ended(await fleet.submit(tag, more))
+    expect(job.status, JSON.stringify(job.error)).toBe('completed')
+    expect(repeatsOf(tag)).toEqual([])
+    expect(job.children).toHaveLength(3)
+    return job
+  }
+
+  /** Runs a research for each kill point, and kills the worker of each, once. */
+  async function runKilled(tags: readonly string[]) {
+    const ids = new Map<string, string>()
+    const killed = new Set<string>()
+    const replaced: Promise<void>[] = []
+    const seen = new Map<string, number>()
+    const killOwner = async (tag: string) => {
+      const id = await until(() => ids.get(tag))
+      const owner = await fleet.ownerOf(id)
+      if (!owner || killed.has(tag)) return
+      killed.add(tag)
+      replaced.push(fleet.kill(owner))
+      await owner.exited
+    }
+    fleet.outside.onCall = async ({ tag, what }) => {
+      const point = KILL_POINTS[tags.indexOf(tag)]?.at
+      if (!point || !what.startsWith(point.sort)) return
+      const nth = (seen.get(tag) ?? 0) + 1
+      seen.set(tag, nth)
+      if (nth === point.nth) await killOwner(tag)
+    }
+    const one = async (tag: string, { more, shown }: KillPoint) => {
+      const id = await fleet.submit(tag, more)
+      ids.set(tag, id)
+      if (shown) await until(async () => isShown(await fleet.job(id), shown), { withinMs: 60_000 })
+      if (shown) await killOwner(tag)
+      const job = await fleet.ended(id)
+      const [row] = await fleet.database.query(`SELECT crashes FROM jobs WHERE id = '${id}'`)
+      return { job, isKilled: killed.has(tag), crashes: Number(row?.crashes) }
+    }
+    const ends = await Promise.all(tags.map((tag, at) => one(tag, KILL_POINTS[at] as KillPoint)))
+    await Promise.all(replaced)
+    return ends
+  }
+
+  /** Lets a call hang for ever, and gives it when it is there. */
+  function hangAt(tag: string, what: string): Promise<OutsideCall> {
+    return new Promise((resolve) => {
+      fleet.outside.onCall = (call) => {
+        if (call.tag !== tag || call.what !== what) return
+        resolve(call)
+        return new Promise<void>(() => {})
+      }
+    })
+  }
+
+  /** What was asked for more than once, and how many times more. */
+  function repeatsOf(tag: string): [string, number][] {
+    return [...fleet.outside.countsOf(tag)].flatMap(([what, times]) => (times > 1 ? [[what, times - 1]] : []))
+  }
+
+  async function statesOf(ids: readonly string[]): Promise<unknown[]> {
+    const list = ids.map((id) => `'${id}'`).join(', ')
+    return (await fleet.database.query(`SELECT state FROM jobs WHERE id IN (${list})`)).map(({ state }) => state)
+  }
+
+  /** Each child is shown once, and no two of them were asked for the same. */
+  async function expectNoneDoubled({ id, children = [] }: ResearchJob): Promise<void> {
+    const rows = await fleet.database.query(`SELECT id, request FROM jobs WHERE parent_id = '${id}'`)
+    expect(children.map((child) => child.id).toSorted()).toEqual(rows.map((row) => row.id).toSorted())
+    const requests = rows.map(({ request }) => bodyOf(String(request)))
+    expect(new Set(requests).size).toBe(rows.length)
+  }
+})
+
+function isShown(job: ResearchJob, shown: NonNullable<KillPoint['shown']>): boolean {
+  const { steps = [], children = [] } = job
+  return 'steps' in shown ? steps.length >= shown.steps : children.length >= shown.children
+}
+
+function kindsOf({ steps = [] }: ResearchJob): string[] {
+  return steps.map(({ kind }) => kind).toSorted()
+}
+
+/** What a stored request asks for, without what names the job. */
+function bodyOf(request: string): string {
+  const { body } = JSON.parse(request) as { body?: unknown }
+  expect(body).toBeDefined()
+  return JSON.stringify(body)
+}
+
+/** Connections that a process has open. */
+function socketsOf({ pid }: Researcher): number {
+  return readdirSync(`/proc/${pid}/fd`).filter((fd) => {
+    try {
+      return readlinkSync(`/proc/${pid}/fd/${fd}`).startsWith('socket:')
+    } catch {
+      return false
+    }
+  }).length
+}

@@ -1,0 +1,128 @@
+/** All that a research asks outside, behind one address: a SearXNG, pages, and a chat model. Each call is counted by what it asks. */
+import { type Answer, type SeenCall, startUpstream } from '../processes/upstream.ts'
+
+/** One call, by what it asks for. */
+export interface OutsideCall {
+  /** The word of the question that tells researches apart. */
+  readonly tag: string
+  /** Such as `search What eats a heron at Tarn01`, `page 2`, `model note`: the same twice is the same thing asked again. */
+  readonly what: string
+  /** Settles when its socket closed before it was answered. */
+  readonly aborted: Promise<number>
+}
+
+/** The world of the researches of one test. */
+export interface Outside extends AsyncDisposable {
+  readonly url: string
+  /** How often each thing was asked for, by a research. */
+  countsOf(tag: string): Map<string, number>
+  /** Runs before each call is answered; a call whose hook does not settle hangs. */
+  onCall: (call: OutsideCall) => void | Promise<void>
+}
+
+const PAGES = 3
+const SUBJECTS = ['tall trees near the water', 'colonies of forty pairs', 'reeds that nobody cuts']
+
+/** Starts it on a free port. A tag is `Tarn` and digits. */
+export async function startOutside(): Promise<Outside> {
+  const counts = new Map<string, Map<string, number>>()
+  const outside = {
+    onCall: (() => {}) as Outside['onCall'],
+    countsOf(tag: string) {
+      const known = counts.get(tag) ?? new Map<string, number>()
+      counts.set(tag, known)
+      return known
+    },
+  }
+  const upstream = await startUpstream(async (call, answer) => {
+    if (call.path === '/robots.txt') return answer.text('', 'text/plain', 404)
+    const [tag, what] = nameOf(call)
+    const own = outside.countsOf(tag)
+    own.set(what, (own.get(what) ?? 0) + 1)
+    await outside.onCall({ tag, what, aborted: call.closed })
+    if (what.startsWith('search')) answer.json({ results: hitsOf(upstream.url, tag) })
+    else if (what.startsWith('page')) answer.text(pageOf(tag, Number(what.at(-1))), 'text/markdown')
+    else sayAs(call, answer, JSON.stringify(answerOf(what, dataOf(call))))
+  })
+  return Object.assign(outside, { url: upstream.url, [Symbol.asyncDispose]: () => upstream[Symbol.asyncDispose]() })
+}
+
+/** The question of a tag. */
+export function questionOf(tag: string): string {
+  return `How do herons at ${tag} build their nests?`
+}
+
+function nameOf(call: SeenCall): [tag: string, what: string] {
+  const url = new URL(call.path, 'http://127.0.0.1')
+  const query = url.searchParams.get('q')
+  const text = query ?? (call.path.startsWith('/pages/') ? call.path : JSON.stringify(call.body))
+  const tag = /Tarn\d+/.exec(text)?.[0] ?? ''
+  if (query !== null) return [tag, `search ${query}`]
+  if (call.path.startsWith('/pages/')) return [tag, `page ${call.path.at(-1)}`]
+  return [tag, `model ${askOf(dataOf(call))}`]
+}
+
+function askOf(data: Record<string, unknown>): string {
+  if ('earlier_turns' in data) return 'plan'
+  if ('quotes' in data) return 'note'
+  if ('pairs' in data) return 'judge'
+  return 'question' in data ? 'write' : 'repair'
+}
+
+function dataOf({ body }: SeenCall): Record<string, unknown> {
+  const { messages } = body as { messages: { role: string; content: string | { text: string }[] }[] }
+  const content = messages.find(({ role }) => role === 'user')?.content ?? '{}'
+  return JSON.parse(typeof content === 'string' ? content : (content[0]?.text ?? '{}'))
+}
+
+function hitsOf(url: string, tag: string): object[] {
+  return Array.from({ length: PAGES }, (_, at) => ({
+    url: `${url}/pages/${tag}/${at}`,
+    title: `Herons ${at}`,
+    content: '',
+  }))
+}
+
+function pageOf(tag: string, at: number): string {
+  return `# Herons at ${tag}\n\nHerons at ${tag} build their nests in ${SUBJECTS[at]}, page ${at} of the survey says.\n`
+}
+
+/** A model that says no more than the quotes do, so that words alone support it. */
+function answerOf(what: string, data: Record<string, unknown>): object {
+  if (what === 'model plan') {
+    const question = String(data.question)
+    const subject = question.slice('How do '.length, -1)
+    return { parts: [{ question, queries: [`${subject} trees`, `${subject} colonies`, `${subject} reeds`] }] }
+  }
+  if (what === 'model note') {
+    const quotes = data.quotes as { id: string; text: string }[]
+    return { claims: quotes.slice(0, 2).map(({ id, text }) => ({ text, quotes: [id] })) }
+  }
+  if (what !== 'model write') return {}
+  const [first, second = first] = (data.claims as { id: string; text: string }[]).map(({ id, text }) => {
+    return { text, claims: [id] }
+  })
+  return { summary: [first], sections: [{ title: 'More of them', sentences: [second] }] }
+}
+
+/** As the model was asked to say it: in one piece, or as a stream. */
+function sayAs({ body }: SeenCall, answer: Answer, content: string): void {
+  const usage = { prompt_tokens: 100, completion_tokens: 10, total_tokens: 110 }
+  const head = { id: 'chatcmpl-1', created: 1_790_000_000, model: 'm' }
+  if (body.stream !== true) {
+    const message = { role: 'assistant', content }
+    return answer.json({
+      ...head,
+      object: 'chat.completion',
+      choices: [{ index: 0, message, finish_reason: 'stop' }],
+      usage,
+    })
+  }
+  const chunk = { ...head, object: 'chat.completion.chunk' }
+  answer.open()
+  answer.frame({ ...chunk, choices: [{ index: 0, delta: { role: 'assistant', content }, finish_reason: null }] })
+  answer.frame({ ...chunk, choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] })
+  answer.frame({ ...chunk, choices: [], usage })
+  answer.frame('[DONE]')
+  answer.end()
+}
