@@ -21,6 +21,11 @@ export class Clock {
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000
   }
 
+  /** Milliseconds until the run has to write what there is; at least one. */
+  get leftMs(): number {
+    return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())
+  }
+
   /** Why to write what there is, if there is a reason. @param at Names the place where it is asked: once each */
   async stop(at: number | string): Promise<ResearchStop | undefined> {
     return (await this.composition.step('clock', { at }, async () => ({ value: this.#look() }))) ?? undefined

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { Budget } from '#services/research/budget.ts'
+import type { Clock } from '#services/research/clock.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 
 /** A chat model that works for researches. */
@@ -21,6 +22,8 @@ export interface Ask<T> {
   readonly schema: z.ZodType<T>
   /** Tokens of the answer. */
   readonly tokensMax: number
+  /** How much of the time that is left it may take. Default: all. */
+  readonly timeShare?: number
 }
 
 /** UTF-16 units that a token stands for, as far as a budget is concerned: low, so that it reserves enough. */
@@ -48,14 +51,16 @@ const Tokens = z.union([
  */
 export class Asker {
   readonly #composition: Composition
+  readonly #clock: Clock
   readonly #budget: Budget
   readonly #writer: WriterModel
   readonly #temperature: number
   inputTokens = 0
   outputTokens = 0
 
-  constructor(composition: Composition, budget: Budget, writer: WriterModel, temperature = 0) {
-    this.#composition = composition
+  constructor(clock: Clock, budget: Budget, writer: WriterModel, temperature = 0) {
+    this.#composition = clock.composition
+    this.#clock = clock
     this.#budget = budget
     this.#writer = writer
     this.#temperature = temperature
@@ -69,6 +74,9 @@ export class Asker {
 
   /** Asks for several at once, and gives the answers in their order. */
   async askAll<T>(asks: readonly Ask<T>[]): Promise<(T | undefined)[]> {
+    const [any] = asks
+    // When the time was over once it stays over: the look at the clock is remembered.
+    if (!any || (await this.#clock.stop(`ask.${any.key}`))) return asks.map(() => undefined)
     const first = await this.#send(asks.map((ask) => this.#childOf(ask)))
     const read = asks.map((ask, at) => readAnswer(first[at], ask.schema))
     const again = asks.flatMap((ask, at) => {
@@ -124,7 +132,8 @@ export class Asker {
     }
     const { model } = this.#writer
     const key = `${ask.key}${suffix}`
-    return { key, endpoint: '/v1/chat/completions', kind: 'generate', pool: 'inference', model, body }
+    const deadlineInMs = this.#clock.leftMs * (ask.timeShare ?? 1)
+    return { key, endpoint: '/v1/chat/completions', kind: 'generate', pool: 'inference', model, body, deadlineInMs }
   }
 
   #mending<T>(ask: Ask<T>, { text, problem }: { text: string; problem: string }): ChildJob {
