@@ -87,6 +87,13 @@ describe('a model', () => {
     expect(end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length', quality: { writer: 'extractive' } })
   })
 
+  test('is told what is wrong with its answer in few words, however much it is', async () => {
+    const keys = Object.fromEntries(Array.from({ length: 5_000 }, (_, at) => [`key-${at}`, 1]))
+    const { composition } = await run({ plan: () => keys })
+    const mending = composition.children.find(({ key }) => key === 'plan.mended')
+    expect(JSON.stringify(mending).length).toBeLessThan(20_000)
+  })
+
   test('is not asked when the time is over, and a report without any search does not speak for the sources', async () => {
     const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
     const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
