@@ -16,14 +16,14 @@ export class Clock {
     this.#seconds = seconds
   }
 
-  /** Unix milliseconds; known from {@link start} on. */
-  get endsAtMs(): number {
-    return this.#endsAtMs
-  }
-
   async start(): Promise<void> {
     const startedAtMs = await this.composition.step('admit', {}, async () => ({ value: Date.now() }))
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000
+  }
+
+  /** Milliseconds until the run has to write what there is; at least one. */
+  get leftMs(): number {
+    return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())
   }
 
   /** Why to write what there is, if there is a reason. @param at Names the place where it is asked: once each */

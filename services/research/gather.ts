@@ -1,8 +1,9 @@
 import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { Composition, Cost } from '#shared/kinds/composition.ts'
+import type { Cost } from '#shared/kinds/composition.ts'
 import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import type { Budget } from './budget.ts'
+import type { Clock } from './clock.ts'
 import { withRetry } from './retry.ts'
 
 /** Searches, and pages, that are under way at once. */
@@ -23,7 +24,7 @@ interface Found {
 export interface GatherOptions {
   readonly backends: readonly SearchBackend[]
   readonly request: ResearchRequest
-  readonly composition: Composition
+  readonly clock: Clock
   readonly budget: Budget
   readonly signal: AbortSignal
 }
@@ -121,12 +122,12 @@ export class Gathering {
     cost: Cost,
     run: (signal: AbortSignal) => Promise<T>,
   ): Promise<[T, undefined] | [undefined, ServiceError]> {
-    const { composition, signal } = this.#options
+    const { clock, signal } = this.#options
     let failure: ServiceError | undefined
     try {
-      const value = await composition.step(kind, input, async (stepSignal) => {
+      const value = await clock.composition.step(kind, input, async (stepSignal) => {
         try {
-          return { value: await withRetry(run, AbortSignal.any([signal, stepSignal])), cost }
+          return { value: await withRetry(run, AbortSignal.any([signal, stepSignal]), clock.leftMs), cost }
         } catch (error) {
           if (!stepSignal.aborted && !signal.aborted) failure = ServiceError.from(error)
           throw error

@@ -24,15 +24,17 @@ export interface Report {
 
 /** What is said beside the claims. */
 export interface ReportNotes {
+  /** Whether there was time to search: a source that nobody has asked says neither yes nor no. */
+  readonly isSearched: boolean
   /** Sentences on how the run went that a reader must know of: searches that failed, a bound that ended it. */
   readonly remarks: readonly string[]
 }
 
 /** Puts a draft into Markdown, with numbers, annotations and sources, within a length: as many of its claims as fit. */
-export function assemble(draft: Draft, { remarks }: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
+export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
   const shorter = shorterOnes(draft)
   const places: Places = new Map()
-  const reportOf = (at: number) => write(shorter[at] ?? draft, remarks, at > 0, places)
+  const reportOf = (at: number) => write(shorter[at] ?? draft, notes, at > 0, places)
   const charsMax = tokensMax * CHARS_PER_TOKEN
   let [low, high] = [0, shorter.length - 1]
   while (low < high) {
@@ -61,9 +63,9 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
 /** Where quotes stand in code points; counted once, however often a report is written. */
 type Places = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
-function write(draft: Draft, remarks: readonly string[], isCut: boolean, places: Places): Report {
+function write(draft: Draft, { isSearched, remarks }: ReportNotes, isCut: boolean, places: Places): Report {
   const text = new ReportText(places)
-  if (claimsOf(draft).length === 0) writeNothingFound(text, isCut)
+  if (claimsOf(draft).length === 0) writeNothingFound(text, isCut, isSearched)
   else {
     text.heading('In short')
     for (const claim of draft.summary) text.claim(claim)
@@ -77,7 +79,8 @@ function write(draft: Draft, remarks: readonly string[], isCut: boolean, places:
   return { ...text.build(), claims: claimsOf(draft).length, isCut }
 }
 
-function writeNothingFound(text: ReportText, isCut: boolean): void {
+function writeNothingFound(text: ReportText, isCut: boolean, isSearched: boolean): void {
+  if (!isSearched) return text.line('No source was searched, so nothing is known of an answer.')
   text.line(
     isCut
       ? 'The sources answer the question, but no sentence of them fits into the length that was asked for.'

@@ -21,6 +21,7 @@ import {
   withParts,
 } from './question.ts'
 import { assemble, type Report } from './report.ts'
+import { weighWords } from './weigh.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
@@ -83,9 +84,14 @@ class Run {
     this.#question = this.#asked
     this.#budget = new Budget(boundsOf(request.effort, request.limits))
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
-    const untilMs = () => this.#clock.endsAtMs
-    this.#asker = setup.writer && new Asker(composition, this.#budget, setup.writer, request.temperature, untilMs)
-    this.#gathering = new Gathering({ backends: setup.backends, request, composition, budget: this.#budget, signal })
+    this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)
+    this.#gathering = new Gathering({
+      backends: setup.backends,
+      request,
+      clock: this.#clock,
+      budget: this.#budget,
+      signal,
+    })
   }
 
   async *events(): AsyncGenerator<ResearchEvent> {
@@ -98,9 +104,10 @@ class Run {
     const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
     yield this.#progress('writing', 80, 'Writing the report')
     const draft = await this.#write(evidence, late)
+    // The time may have ended while a model wrote: then it has not said all that it would have.
+    const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     yield this.#progress('finalizing', 95, 'Checking every citation')
-    const cut = late ?? (this.#asker?.isCut ? 'deadline' : undefined)
-    yield* this.#finish(draft, cut ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
+    yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
 
   /** Texts to search by: those that a model thinks of, and those that the question has itself. */
@@ -120,11 +127,8 @@ class Run {
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
     const [terms, words] = [[...vocabulary.keys()], [...vocabulary.values()]]
-    const [backend] = this.#setup.backends
-    const weigh = this.#setup.backends.length === 1 ? backend?.weigh?.bind(backend) : undefined
-    if (!backend || !weigh) return queriesOf(this.#question, new Map(), () => true)
-    const step = { backend: backend.name, words }
-    const weighed = await this.#clock.composition.step('weigh', step, async () => ({ value: await weigh(words) }))
+    const weighed = await weighWords(this.#setup.backends, words, this.#clock, this.#signal)
+    if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
     this.#weights = weightsOf(terms, weighed)
     const held = new Set(terms.filter((_, at) => (weighed.holding[at] ?? 0) > 0))
@@ -193,11 +197,15 @@ class Run {
       if (draft) return draft
     }
     const plain = this.#question === this.#asked ? evidence : await this.#evidence(this.#asked)
-    return writeExtractive(plain, this.#budget.bounds.claims)
+    const draft = writeExtractive(plain, this.#budget.bounds.claims)
+    // Where nobody has looked nothing is missing.
+    return this.#gathering.searches > 0 ? draft : { ...draft, gaps: [] }
   }
 
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
-    const report = assemble(draft, { remarks: this.#remarks(stop) }, this.#request.report_tokens)
+    const isSearched = this.#gathering.searches > 0
+    const notes = { isSearched, remarks: this.#remarks(stop) }
+    const report = assemble(draft, notes, this.#request.report_tokens)
     requireFounded(report)
     for (const text of piecesOf(report.content)) yield { type: 'text', text }
     yield { type: 'annotations', annotations: [...report.annotations] }

@@ -9,10 +9,20 @@ const WAIT_MS_MAX = 5_000
 /** One search, or one page. */
 const TRY_MS = 20_000
 
-/** Asks something outside, with a time for each try and one more try where that may help. @throws ServiceError */
-export async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: AbortSignal): Promise<T> {
+/**
+ * Asks something outside, with a time for each try and one more try where that may help.
+ *
+ * @param leftMs Milliseconds for all of it.
+ * @throws ServiceError; the signal's reason
+ */
+export async function withRetry<T>(
+  run: (signal: AbortSignal) => Promise<T>,
+  signal: AbortSignal,
+  leftMs: number,
+): Promise<T> {
+  const endsAtMs = Date.now() + leftMs
   for (let tries = 1; ; tries++) {
-    const timeout = AbortSignal.timeout(TRY_MS)
+    const timeout = AbortSignal.timeout(Math.ceil(Math.min(TRY_MS, Math.max(1, endsAtMs - Date.now()))))
     try {
       return await run(AbortSignal.any([signal, timeout]))
     } catch (error) {
@@ -21,7 +31,8 @@ export async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, sig
         ? new ServiceError('upstream_timeout', 'It took too long.')
         : ServiceError.from(error)
       const waitMs = failure.retryAfterMs ?? WAIT_MS
-      if (tries >= TRIES || !ERRORS[failure.code].retry || waitMs > WAIT_MS_MAX) throw failure
+      if (tries >= TRIES || !ERRORS[failure.code].retry || waitMs > Math.min(WAIT_MS_MAX, endsAtMs - Date.now()))
+        throw failure
       await wait(waitMs, undefined, { signal })
     }
   }

@@ -54,10 +54,8 @@ export interface Composition {
    * Gives how children ended, in the order of `ids`. While one has not, the parent leaves its slot and is parked in the store: this
    * never resolves then, and the handler runs again when they have, or at {@link wrapUpAtMs}: from then on a child that still runs is
    * given as `undefined`.
-   *
-   * @param untilMs Unix milliseconds; where it is earlier it stands for {@link wrapUpAtMs}.
    */
-  waitFor(ids: readonly string[], untilMs?: number): Promise<(ChildEnd | undefined)[]>
+  waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. */

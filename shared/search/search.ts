@@ -85,8 +85,8 @@ export interface SearchBackend {
    *   address that must not be asked), `upstream_error`, `upstream_timeout`; the signal's reason
    */
   read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot>
-  /** How common terms are where the whole corpus is known; absent elsewhere. */
-  weigh?(terms: readonly string[]): Promise<TermWeights>
+  /** How common terms are where the whole corpus is known; absent elsewhere. @throws ServiceError As {@link search} */
+  weigh?(terms: readonly string[], signal: AbortSignal): Promise<TermWeights>
   close(): Promise<void>
 }
 

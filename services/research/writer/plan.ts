@@ -6,6 +6,8 @@ import type { Asker } from './ask.ts'
 const PARTS_MAX = 5
 const QUERIES_MAX = 3
 const TEXT_CHARS_MAX = 300
+/** The rest of the time belongs to searching, reading and writing. */
+const TIME_SHARE = 0.3
 
 const Text = z.string().min(1).max(TEXT_CHARS_MAX)
 const Plan = z.strictObject({
@@ -24,7 +26,14 @@ words: no addresses, no operators.`
 /** Has a model take a question apart; undefined where it cannot. */
 export async function planResearch(asker: Asker, { question, context }: ResearchRequest): Promise<Plan | undefined> {
   const data = { question, earlier_turns: context }
-  const plan = await asker.ask({ key: 'plan', system: SYSTEM, data, schema: Plan, tokensMax: 1_500 })
+  const plan = await asker.ask({
+    key: 'plan',
+    system: SYSTEM,
+    data,
+    schema: Plan,
+    tokensMax: 1_500,
+    timeShare: TIME_SHARE,
+  })
   // An address in a query could only come from the conversation, and would search for a page instead of an answer.
   const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasAddress))
   return parts === undefined || parts.length === 0 ? undefined : { parts }

@@ -74,8 +74,6 @@ export class DurableRun implements AttemptSink {
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #parkedOn: readonly string[] = []
-  /** Unix milliseconds. */
-  #parkedUntilMs = 0
   #progress: Progress | undefined
   #progressAtMs = 0
   #flush: Promise<void> | undefined
@@ -151,9 +149,8 @@ export class DurableRun implements AttemptSink {
       takeOutput: () => this.#takeOutput(),
       signal,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
-      onPark: (ids, untilMs) => {
+      onPark: (ids) => {
         this.#parkedOn = ids
-        this.#parkedUntilMs = untilMs
         onPark()
       },
     })
@@ -161,8 +158,7 @@ export class DurableRun implements AttemptSink {
 
   async parked(): Promise<void> {
     await this.#stopFlushing()
-    const wrapUpMs = this.#job.deadline_ms - this.#parkedUntilMs
-    const on = { ids: this.#parkedOn, wrapUpMs, output: this.#takeOutput() }
+    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput() }
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
 

@@ -44,7 +44,7 @@ export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
   /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` when the folder cannot be read */
   refresh(): Promise<void>
-  weigh(words: readonly string[]): Promise<TermWeights>
+  weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights>
   /** What is wrong, for `/readyz` and people: files that could not be read. */
   problems(): string[]
 }
@@ -97,9 +97,10 @@ class CorpusBackend implements LocalCorpus {
     return snapshot
   }
 
-  async weigh(words: readonly string[]): Promise<TermWeights> {
-    await this.#ready(this.#closing.signal)
-    return { passages: this.#index.size, holding: words.slice(0, 4 * WORDS_MAX).map((word) => this.#index.count(word)) }
+  async weigh(words: readonly string[], signal: AbortSignal): Promise<TermWeights> {
+    await this.#ready(signal)
+    const holding = await inTurns(this.#countAll(words.slice(0, 4 * WORDS_MAX)), signal)
+    return { passages: this.#index.size, holding }
   }
 
   refresh(): Promise<void> {
@@ -124,6 +125,15 @@ class CorpusBackend implements LocalCorpus {
     await this.#looking.catch(() => {})
     await this.#reader.close()
     this.#index.close()
+  }
+
+  *#countAll(words: readonly string[]): Generator<undefined, number[]> {
+    const counts: number[] = []
+    for (const word of words) {
+      counts.push(this.#index.count(word))
+      yield
+    }
+    return counts
   }
 
   async #ready(signal: AbortSignal): Promise<void> {

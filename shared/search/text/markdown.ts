@@ -127,11 +127,14 @@ function cells(line: string): string {
     .join(' | ')
 }
 
-/** Text of a line without its markup. Each pattern is bounded, so that no line takes long. */
+/**
+ * Text of a line without its markup. Each pattern is bounded, and the address of a link is taken whole or not at all (a look ahead
+ * is never tried at another length), so that no line takes long.
+ */
 function plain(line: string): string {
   const withoutLinks = line
-    .replace(/!\[([^\]\n]{0,300})\]\([^)\s]{0,2000}[^)]{0,300}\)/g, '$1')
-    .replace(/\[([^\]\n]{1,300})\]\([^)\s]{0,2000}[^)]{0,300}\)/g, '$1')
+    .replace(/!\[([^\]\n]{0,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
+    .replace(/\[([^\]\n]{1,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
     .replace(/\[([^\]\n]{1,300})\]\[[^\]\n]{0,300}\]/g, '$1')
     .replace(/<(https?:\/\/[^>\s]{1,2000})>/g, '$1')
     .replace(/<\/?[a-zA-Z][^>]{0,300}>/g, '')

@@ -34,19 +34,21 @@ export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end
   return sentences
 }
 
-/** Pieces of the segmenter, those put together again that a full stop of an abbreviation has parted. */
+/**
+ * Pieces of the segmenter, those put together again that a full stop of an abbreviation has parted. What is looked at of a piece is
+ * its end in the block: a piece of thousands of segments that was joined to be looked at would be copied for each of them.
+ */
 function joined(block: string): string[] {
-  const pieces: string[] = []
-  for (const { segment } of segmenter.segment(block)) {
-    const last = pieces.at(-1)
+  const ends: number[] = []
+  for (const { segment, index } of segmenter.segment(block)) {
+    const before = block.slice(Math.max(ends.at(-2) ?? 0, index - 12), index)
     const goesOn =
-      last !== undefined &&
-      (ABBREVIATION.test(last.slice(-12)) || INITIAL.test(last.slice(-12)) || /^[\p{Ll}),;]/u.test(segment))
-    if (goesOn) pieces[pieces.length - 1] = last + segment
-    else if (pieces.length >= SENTENCES_MAX) break
-    else pieces.push(segment)
+      ends.length > 0 && (ABBREVIATION.test(before) || INITIAL.test(before) || /^[\p{Ll}),;]/u.test(segment))
+    if (goesOn) ends.pop()
+    else if (ends.length >= SENTENCES_MAX) break
+    ends.push(index + segment.length)
   }
-  return pieces
+  return ends.map((end, at) => block.slice(ends[at - 1] ?? 0, end))
 }
 
 function trimmed(text: string, from: number, to: number): Sentence | undefined {

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
 import { Killed, MemoryComposition } from '../../support/research/composition.ts'
 import { PagesBackend, researched, spansOf } from '../../support/research/run.ts'
 
@@ -252,4 +253,22 @@ describe('backends that fail', () => {
     expect(run.report).toContain('1 source could not be read.')
     expect(run.end.stop_reason).toBe('answered')
   })
+})
+
+test('a backend that does not answer holds nobody longer than the run may take', async () => {
+  const never = (signal: AbortSignal) => {
+    return new Promise<never>((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+  }
+  const silent: SearchBackend = {
+    name: 'silent',
+    searchUsd: 0,
+    weigh: (_, signal) => never(signal),
+    search: (_, { signal }) => never(signal),
+    read: (_, __, signal) => never(signal),
+    close: async () => {},
+  }
+  const composition = new MemoryComposition()
+  const run = researched({ backends: [silent] }, { question: 'What is slow?', limits: { max_seconds: 1 } }, composition)
+  await expect(run).rejects.toMatchObject({ code: 'upstream_timeout' })
+  expect(composition.ran).toContain('weigh')
 })

@@ -62,6 +62,47 @@ describe('a model', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
+  test('has as long as the run has, and its plan leaves time to search and write', async () => {
+    const { composition } = await run({}, { limits: { max_seconds: 10 } })
+    const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
+    expect(plan).toBeLessThanOrEqual(3_000)
+    expect(note).toBeGreaterThan(plan)
+    expect(note).toBeLessThanOrEqual(10_000)
+    expect(write).toBeLessThanOrEqual(note)
+  })
+
+  test('that is too slow leaves a report of quotes, which says that it ended early', async () => {
+    const model = scriptedModel({ ...GOOD, note: () => undefined })
+    let wrapUpAtMs = Number.POSITIVE_INFINITY
+    const slow = new MemoryComposition({
+      runChild: async (child) => {
+        if (child.key.startsWith('note')) wrapUpAtMs = 1
+        return await model.run(child)
+      },
+    })
+    Object.defineProperty(slow, 'wrapUpAtMs', { get: () => wrapUpAtMs })
+    const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
+    const { annotations, end } = await researched(setup, { question: QUESTION }, slow)
+    expect(annotations).not.toEqual([])
+    expect(end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length', quality: { writer: 'extractive' } })
+  })
+
+  test('is told what is wrong with its answer in few words, however much it is', async () => {
+    const keys = Object.fromEntries(Array.from({ length: 5_000 }, (_, at) => [`key-${at}`, 1]))
+    const { composition } = await run({ plan: () => keys })
+    const mending = composition.children.find(({ key }) => key === 'plan.mended')
+    expect(JSON.stringify(mending).length).toBeLessThan(20_000)
+  })
+
+  test('is not asked when the time is over, and a report without any search does not speak for the sources', async () => {
+    const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
+    const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
+    const { report, end } = await researched(setup, { question: QUESTION }, over)
+    expect(over.children).toEqual([])
+    expect(end).toMatchObject({ stop_reason: 'deadline', quality: { gaps: [] } })
+    expect(report).toMatch(/^No source was searched/)
+  })
+
   test('gets pages as data of one turn, without tools, and a schema for its answer', async () => {
     const { calls, composition } = await run({})
     for (const { body } of calls) {
@@ -185,7 +226,9 @@ describe('a model', () => {
 
   test('is asked for the same again under the same keys by a run that is taken up again', async () => {
     const [first, second] = [await run({}), await run({})]
-    expect(second.composition.children).toEqual(first.composition.children)
+    // The time that is left counts from when a child is first submitted; it is no part of what makes it the same child.
+    const asked = first.composition.children.map((child) => ({ ...child, deadlineInMs: expect.any(Number) }))
+    expect(second.composition.children).toEqual(asked)
     expect(second.events).toEqual(first.events)
   })
 

@@ -161,6 +161,9 @@ describe('the local corpus', () => {
 
   test('says how many passages hold a word', async () => {
     open()
-    expect(await corpus.weigh(['leases', 'webhook', 'zyzzyva'])).toEqual({ passages: 3, holding: [1, 1, 0] })
+    expect(await corpus.weigh(['leases', 'webhook', 'zyzzyva'], new AbortController().signal)).toEqual({
+      passages: 3,
+      holding: [1, 1, 0],
+    })
   })
 })

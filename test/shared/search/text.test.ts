@@ -55,6 +55,7 @@ npm start
       '<'.repeat(50_000),
       '`'.repeat(50_000),
       '<!--'.repeat(20_000),
+      '[a]('.repeat(12_000),
     ]
     for (const source of hostile) expect(markdown(source).length).toBeLessThan(10)
   })
@@ -82,6 +83,13 @@ describe('sentences', () => {
     const sentences = sentencesOf({ text }, { type: 'text', start: 0, end: text.length })
     expect(sentences.map((sentence) => sentence.text)).toEqual(expected)
     expect(sentences.every(({ start, end, text: own }) => text.slice(start, end) === own)).toBe(true)
+  })
+
+  test('take no longer where each goes on after the end of another', () => {
+    for (const piece of ['a! ', 'A. ']) {
+      const text = piece.repeat(500_000)
+      expect(sentencesOf({ text }, { type: 'text', start: 0, end: text.length })).toHaveLength(1)
+    }
   })
 
   test('are none in headings and code', () => {

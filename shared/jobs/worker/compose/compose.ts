@@ -13,8 +13,8 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly job: ChildrenOptions['job']
   /** Unix milliseconds by the clock of this process. */
   readonly wrapUpAtMs: number
-  /** The attempt is to end: nothing goes on before these children have ended, or before this time in Unix milliseconds. */
-  readonly onPark: (ids: readonly string[], untilMs: number) => void
+  /** The attempt is to end: nothing goes on before these children have ended. */
+  readonly onPark: (ids: readonly string[]) => void
 }
 
 /** Milliseconds before its deadline at which a job is to wrap up. @param totalMs From its first start to its deadline */
@@ -38,15 +38,12 @@ export class Composing implements Composition {
   /** Children whose usage was counted. */
   readonly #counted = new Set<string>()
   readonly #awaited = new Set<string>()
-  /** The earliest time at which one of those who wait goes on without their children. */
-  #untilMs: number
   /** Steps, submits and reads that have not ended. */
   #underWay = 0
 
   constructor(options: ComposingOptions) {
     this.#options = options
     this.wrapUpAtMs = options.wrapUpAtMs
-    this.#untilMs = options.wrapUpAtMs
     this.#steps = new Steps(options)
     this.#children = new Children(options)
   }
@@ -63,14 +60,14 @@ export class Composing implements Composition {
     return await this.#busy(() => this.#children.submit(child))
   }
 
-  async waitFor(ids: readonly string[], untilMs = this.wrapUpAtMs): Promise<(ChildEnd | undefined)[]> {
+  async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const ends = await this.#busy(async () => {
       const children = await this.#children.find(ids)
-      const isOver = Date.now() >= Math.min(this.wrapUpAtMs, untilMs) || this.isWrapUpAsked
+      const isOver = Date.now() >= this.wrapUpAtMs || this.isWrapUpAsked
       if (!isOver && children.some(({ state }) => !TERMINAL.has(state))) return undefined
       return await Promise.all(children.map((child) => this.#children.endOf(child)))
     })
-    if (!ends) return await this.#leave(ids, untilMs)
+    if (!ends) return await this.#leave(ids)
     for (const end of ends) if (end) this.#count(end)
     return ends
   }
@@ -87,9 +84,8 @@ export class Composing implements Composition {
   }
 
   /** Ends with the attempt only: with its abort, or never, when it is parked. */
-  #leave(ids: readonly string[], untilMs: number): Promise<never> {
+  #leave(ids: readonly string[]): Promise<never> {
     for (const id of ids) this.#awaited.add(id)
-    this.#untilMs = Math.min(this.#untilMs, untilMs)
     this.#parkSoon()
     const { signal } = this.#options
     return new Promise((_, reject) => {
@@ -102,7 +98,7 @@ export class Composing implements Composition {
   #parkSoon(): void {
     if (this.#awaited.size === 0) return
     setImmediate(() => {
-      if (this.#underWay === 0 && !this.#options.signal.aborted) this.#options.onPark([...this.#awaited], this.#untilMs)
+      if (this.#underWay === 0 && !this.#options.signal.aborted) this.#options.onPark([...this.#awaited])
     })
   }
 
