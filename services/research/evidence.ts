@@ -202,9 +202,9 @@ function candidatesOf(terms: readonly string[], passage: CountedPassage, rank: n
   })
 }
 
-/** A sentence that says something by itself. */
+/** A sentence that says something by itself. One with an address sends its reader elsewhere, wherever that may be. */
 function isQuotable(text: string): boolean {
-  return text.length >= SENTENCE_CHARS_MIN && text.length <= QUOTE_CHARS_MAX && !/[:?]$/.test(text)
+  return text.length >= SENTENCE_CHARS_MIN && text.length <= QUOTE_CHARS_MAX && !/[:?]$|:\/\//.test(text)
 }
 
 /** What several sources say in the same words counts once. */

