@@ -6,7 +6,7 @@ import { startCode } from './code/code.ts'
 import { startEmbeddings } from './embeddings/embeddings.ts'
 import { startInference } from './inference/inference.ts'
 import { requirePort, startIngress } from './ingress/ingress.ts'
-import { startResearch } from './research/start.ts'
+import { startResearch } from './research/research.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { startTranscription } from './transcription/transcription.ts'
 

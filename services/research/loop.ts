@@ -1,0 +1,257 @@
+import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
+import type { SearchBackend } from '#shared/search/search.ts'
+import { Budget, boundsOf } from './budget.ts'
+import { Clock } from './clock.ts'
+import { claimsOf, type Draft } from './draft.ts'
+import { type Evidence, findEvidence } from './evidence.ts'
+import { writeExtractive } from './extractive.ts'
+import { requireFounded } from './founded.ts'
+import { Gathering } from './gather.ts'
+import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
+import {
+  distinct,
+  type Question,
+  queriesOf,
+  questionOf,
+  vocabularyOf,
+  type Weights,
+  weightsOf,
+  withParts,
+} from './question.ts'
+import { assemble, type Report } from './report.ts'
+import { weighWords } from './weigh.ts'
+import { Asker, type WriterModel } from './writer/ask.ts'
+import { planResearch } from './writer/plan.ts'
+import { writeByModel } from './writer/writer.ts'
+
+/** What researches work with. */
+export interface ResearchSetup {
+  /** Where sources are looked for, at least one. */
+  readonly backends: readonly SearchBackend[]
+  /** A chat model that plans and writes; without one the report is made of quotes. */
+  readonly writer?: WriterModel | undefined
+}
+
+/** UTF-16 units of one piece of the report. */
+const PIECE_CHARS = 4_000
+/** Passages whose terms show what else to search for, and how many of these. */
+const FEEDBACK_PASSAGES = 5
+const FEEDBACK_TERMS = 6
+
+/**
+ * Researches a question and yields what it does, then the report with all that belongs to it, then its end.
+ *
+ * Everything outside goes through `composition`, so that a run that is taken up again asks for nothing twice and says the same. With
+ * the same sources the same question has the same report, byte for byte, unless a model writes it.
+ *
+ * @param signal Ends it at once. A cancel that asks for what there is comes by `composition`.
+ * @throws ServiceError When no search could be made; the signal's reason
+ */
+export async function* runResearch(
+  setup: ResearchSetup,
+  request: ResearchRequest,
+  composition: Composition,
+  signal: AbortSignal,
+): AsyncGenerator<ResearchEvent> {
+  yield* new Run(setup, request, composition, signal).events()
+}
+
+class Run {
+  readonly #setup: ResearchSetup
+  readonly #request: ResearchRequest
+  readonly #signal: AbortSignal
+  readonly #asker: Asker | undefined
+  /** As it was asked, and with the parts that a model sees in it. */
+  readonly #asked: Question
+  #question: Question
+  readonly #budget: Budget
+  readonly #clock: Clock
+  readonly #gathering: Gathering
+  readonly #passages: CountedPassage[] = []
+  readonly #queries: string[] = []
+  #weights: Weights = new Map()
+  /** Whether the weights are those of the whole corpus. */
+  #isWeighed = false
+  #sequence = 0
+
+  constructor(setup: ResearchSetup, request: ResearchRequest, composition: Composition, signal: AbortSignal) {
+    this.#setup = setup
+    this.#request = request
+    this.#signal = signal
+    this.#asked = questionOf(request)
+    this.#question = this.#asked
+    this.#budget = new Budget(boundsOf(request.effort, request.limits))
+    this.#clock = new Clock(composition, this.#budget.bounds.seconds)
+    this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)
+    this.#gathering = new Gathering({
+      backends: setup.backends,
+      request,
+      clock: this.#clock,
+      budget: this.#budget,
+      signal,
+    })
+  }
+
+  async *events(): AsyncGenerator<ResearchEvent> {
+    await this.#clock.start()
+    yield this.#progress('planning', 2, 'Taking the question apart')
+    const queries = await this.#plan()
+    const stop = yield* this.#gather(queries)
+    yield this.#progress('analyzing', 70, 'Looking for sentences that answer')
+    const evidence = await this.#evidence(this.#question)
+    const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
+    yield this.#progress('writing', 80, 'Writing the report')
+    const draft = await this.#write(evidence, late)
+    // The time may have ended while a model wrote: then it has not said all that it would have.
+    const early = late ?? (this.#asker && (await this.#clock.stop('written')))
+    yield this.#progress('finalizing', 95, 'Checking every citation')
+    yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
+  }
+
+  /** Texts to search by: those that a model thinks of, and those that the question has itself. */
+  async #plan(): Promise<string[]> {
+    const plan = this.#asker && (await planResearch(this.#asker, this.#request))
+    const parts = plan?.parts ?? []
+    if (plan)
+      this.#question = withParts(
+        this.#asked,
+        parts.map(({ question }) => question),
+      )
+    const own = await this.#ownQueries()
+    return distinct([this.#asked.text, ...parts.flatMap(({ queries }) => queries), ...own])
+  }
+
+  /** Also learns how much each term of the question says, where the whole corpus is known. */
+  async #ownQueries(): Promise<string[]> {
+    const vocabulary = vocabularyOf(this.#question)
+    const [terms, words] = [[...vocabulary.keys()], [...vocabulary.values()]]
+    const weighed = await weighWords(this.#setup.backends, words, this.#clock, this.#signal)
+    if (!weighed) return queriesOf(this.#question, new Map(), () => true)
+    this.#isWeighed = true
+    this.#weights = weightsOf(terms, weighed)
+    const held = new Set(terms.filter((_, at) => (weighed.holding[at] ?? 0) > 0))
+    return queriesOf(this.#question, this.#weights, (term) => held.has(term))
+  }
+
+  /** Searches and reads in rounds, until a round shows nothing new. @returns Why it ended before */
+  async *#gather(planned: readonly string[]): AsyncGenerator<ResearchEvent, ResearchStop | undefined> {
+    const { rounds, queries: perRound } = this.#budget.bounds
+    let waiting = [...planned]
+    for (let round = 1; round <= rounds; round++) {
+      const stop = await this.#clock.stop(round)
+      if (stop) return stop
+      const queries = distinct(waiting, this.#queries).slice(0, perRound)
+      if (queries.length === 0) return undefined
+      waiting = distinct(waiting, [...this.#queries, ...queries])
+      this.#queries.push(...queries)
+      const share = (at: number) => Math.round(5 + (60 * (round - 1 + at)) / rounds)
+      yield this.#progress('searching', share(0), `Searching by ${queries.length} queries`)
+      const isPaid = await this.#gathering.search(queries)
+      yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
+      const isNew = await this.#read()
+      yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
+      if (!isPaid) return 'budget'
+      if (!isNew) return undefined
+      waiting.push(...(await this.#feedback()))
+    }
+    return undefined
+  }
+
+  async #read(): Promise<boolean> {
+    const fresh = await this.#gathering.read()
+    for (const snapshot of fresh) this.#passages.push(...(await inTurns(countPassages(snapshot), this.#signal)))
+    if (!this.#isWeighed) this.#weights = weightsAmong([...vocabularyOf(this.#question).keys()], this.#passages)
+    return fresh.length > 0
+  }
+
+  /** What the best passages speak of beside the question: a text to search by in the next round. */
+  async #feedback(): Promise<string[]> {
+    const ranked = await this.#rank(this.#question)
+    const counts = new Map<string, number>()
+    for (const { terms } of ranked.slice(0, FEEDBACK_PASSAGES))
+      for (const term of terms) if (!this.#question.terms.has(term)) counts.set(term, (counts.get(term) ?? 0) + 1)
+    const often = [...counts].filter(([, count]) => count > 1).sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1))
+    const more = often.slice(0, FEEDBACK_TERMS).map(([term]) => term)
+    return more.length === 0 ? [] : [`${[...this.#question.terms.values()].join(' ')} ${more.join(' ')}`]
+  }
+
+  async #evidence(question: Question): Promise<Evidence> {
+    const ranked = await this.#rank(question)
+    return await inTurns(findEvidence(question, ranked, this.#weights), this.#signal)
+  }
+
+  async #rank(question: Question): Promise<CountedPassage[]> {
+    return await inTurns(rankPassages(question, this.#passages, this.#weights), this.#signal)
+  }
+
+  /** By the model, where there is one with time to write; by quotes where it cannot. */
+  async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
+    const isInTime = late !== 'deadline' && late !== 'cancelled'
+    if (this.#asker && isInTime && evidence.candidates.length > 0) {
+      const { text, clauses } = this.#question
+      const parts = clauses.map((clause) => clause.text)
+      const assignment = { question: text, parts, evidence, weights: this.#weights }
+      const draft = await writeByModel(this.#asker, assignment)
+      if (draft) return draft
+    }
+    const plain = this.#question === this.#asked ? evidence : await this.#evidence(this.#asked)
+    const draft = writeExtractive(plain, this.#budget.bounds.claims)
+    // Where nobody has looked nothing is missing.
+    return this.#gathering.searches > 0 ? draft : { ...draft, gaps: [] }
+  }
+
+  *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
+    const isSearched = this.#gathering.searches > 0
+    const notes = { isSearched, remarks: this.#remarks(stop) }
+    const report = assemble(draft, notes, this.#request.report_tokens)
+    requireFounded(report)
+    for (const text of piecesOf(report.content)) yield { type: 'text', text }
+    yield { type: 'annotations', annotations: [...report.annotations] }
+    yield { type: 'search_results', results: this.#gathering.results }
+    yield { type: 'usage', usage: this.#usage() }
+    yield this.#end(draft, report, stop)
+  }
+
+  #usage() {
+    const { searches, pages, usd } = this.#budget.used
+    const [input_tokens, output_tokens] = [this.#asker?.inputTokens ?? 0, this.#asker?.outputTokens ?? 0]
+    return { input_tokens, output_tokens, searches, pages, cost_usd: usd }
+  }
+
+  #end({ writer, quoted, dropped, gaps }: Draft, report: Report, stop: ResearchStop): ResearchEvent {
+    const { unread, failedSearches } = this.#gathering
+    const isWhole = !report.isCut && (stop === 'answered' || stop === 'no_evidence')
+    const counts = { supported: report.claims, quoted, dropped, unread, failed_searches: failedSearches }
+    const quality = { writer, ...counts, gaps: [...gaps] }
+    return { type: 'end', stop_reason: stop, finish_reason: isWhole ? 'stop' : 'length', quality }
+  }
+
+  /** What a reader must know of how the run went. */
+  #remarks(stop: ResearchStop): string[] {
+    const { failedSearches, searches, unread } = this.#gathering
+    const remarks: string[] = []
+    if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
+    if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
+    const why = { deadline: 'its time was over', cancelled: 'it was cancelled', budget: 'its budget was used up' }
+    if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)
+    return remarks
+  }
+
+  #progress(phase: ResearchPhase, percent: number, message: string): ResearchEvent {
+    const { sourcesFound, snapshots } = this.#gathering
+    const counts = { queries: this.#queries.length, sources_found: sourcesFound, sources_read: snapshots.length }
+    return { type: 'progress', sequence: ++this.#sequence, phase, percent, message, ...counts }
+  }
+}
+
+/** A text in pieces, none of which ends inside a character. */
+function* piecesOf(text: string): Generator<string> {
+  for (let at = 0; at < text.length; ) {
+    const end = at + PIECE_CHARS
+    const isInside = (text.charCodeAt(end - 1) & 0xfc00) === 0xd800
+    yield text.slice(at, isInside ? end + 1 : end)
+    at = isInside ? end + 1 : end
+  }
+}
