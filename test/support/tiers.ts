@@ -37,7 +37,7 @@ const LONG = [
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
   'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',
   'test/services/code/**',
-  'test/services/research/{fleet,service}.test.ts',
+  'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
 ]
 
