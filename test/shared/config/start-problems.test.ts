@@ -44,7 +44,7 @@ describe('a models.yaml that cannot be used', () => {
     [
       'an engine of no known type',
       'models: [{id: m, engine: {type: opneai}}]',
-      "models[0].engine.type: expected one of openai, anthropic, llama, local, echo, got 'opneai'",
+      "models[0].engine.type: expected one of openai, anthropic, llama, local, research, echo, got 'opneai'",
     ],
     [
       'no known pool',
