@@ -32,7 +32,6 @@ export class Clock {
   }
 
   #look(): ResearchStop | null {
-    if (this.composition.isWrapUpAsked) return 'cancelled'
     return Date.now() >= Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) ? 'deadline' : null
   }
 }

@@ -46,7 +46,7 @@ const FEEDBACK_TERMS = 6
  * Everything outside goes through `composition`, so that a run that is taken up again asks for nothing twice and says the same. With
  * the same sources the same question has the same report, byte for byte, unless a model writes it.
  *
- * @param signal Ends it at once. A cancel that asks for what there is comes by `composition`.
+ * @param signal Ends it at once.
  * @throws ServiceError When no search could be made; the signal's reason
  */
 export async function* runResearch(
@@ -188,8 +188,7 @@ class Run {
 
   /** By the model, where there is one with time to write; by quotes where it cannot. */
   async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
-    const isInTime = late !== 'deadline' && late !== 'cancelled'
-    if (this.#asker && isInTime && evidence.candidates.length > 0) {
+    if (this.#asker && late !== 'deadline' && evidence.candidates.length > 0) {
       const { text, clauses } = this.#question
       const parts = clauses.map((clause) => clause.text)
       const assignment = { question: text, parts, evidence, weights: this.#weights }
@@ -234,7 +233,7 @@ class Run {
     const remarks: string[] = []
     if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
     if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
-    const why = { deadline: 'its time was over', cancelled: 'it was cancelled', budget: 'its budget was used up' }
+    const why = { deadline: 'its time was over', budget: 'its budget was used up' }
     if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)
     return remarks
   }

@@ -60,6 +60,4 @@ export interface Composition {
   readonly spent: Cost
   /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. */
   readonly wrapUpAtMs: number
-  /** A cancel that asks for what there is: the handler should end soon with a partial result. */
-  readonly isWrapUpAsked: boolean
 }

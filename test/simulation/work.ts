@@ -124,7 +124,6 @@ export class Witness {
         return composition.spent
       },
       wrapUpAtMs: composition.wrapUpAtMs,
-      isWrapUpAsked: composition.isWrapUpAsked,
     }
   }
 

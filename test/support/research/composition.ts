@@ -29,7 +29,6 @@ interface Kept {
  */
 export class MemoryComposition implements Composition {
   readonly wrapUpAtMs: number
-  isWrapUpAsked = false
   readonly #options: CompositionOptions
   readonly #kept: Map<string, Kept>
   readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()

@@ -30,7 +30,6 @@ export function wrapUpMsOf(totalMs: number): number {
  */
 export class Composing implements Composition {
   readonly wrapUpAtMs: number
-  readonly isWrapUpAsked = false
   readonly #options: ComposingOptions
   readonly #steps: Steps
   readonly #children: Children
@@ -63,7 +62,7 @@ export class Composing implements Composition {
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const ends = await this.#busy(async () => {
       const children = await this.#children.find(ids)
-      const isOver = Date.now() >= this.wrapUpAtMs || this.isWrapUpAsked
+      const isOver = Date.now() >= this.wrapUpAtMs
       if (!isOver && children.some(({ state }) => !TERMINAL.has(state))) return undefined
       return await Promise.all(children.map((child) => this.#children.endOf(child)))
     })
