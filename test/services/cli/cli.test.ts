@@ -90,7 +90,7 @@ describe('sluice', () => {
     { args: ['--colour'], says: "Unknown option '--colour'" },
     { args: ['--json', 'fly'], says: 'There is no command fly.' },
     { args: ['--json', 'jobs', '--limit', '0'], says: 'See: sluice jobs --help' },
-    { args: ['fly'], says: 'There is no command fly.\nThere are: submit, follow,' },
+    { args: ['fly'], says: 'There is no command fly.\nThere are: submit, research,' },
     { args: ['jobs', '--colour'], says: "Unknown option '--colour'" },
     { args: ['jobs', 'job_1'], says: 'job_1 is not understood here.\nSee: sluice jobs --help' },
     { args: ['jobs', '--limit', '0'], says: '--limit 0: give a whole number from 1 to 10000.' },
