@@ -55,6 +55,8 @@ const LONGEST = [
   'test/shared/engines/chat-engine.test.ts',
   'test/shared/local-server/speech.test.ts',
   'test/services/ingress/jobs/events.test.ts',
+  'test/shared/sandbox/many-runs.test.ts',
+  'test/shared/sandbox/conformance/docker.test.ts',
   'test/services/code/attacks.test.ts',
   'test/event-loop.test.ts',
   'test/services/ingress/jobs/api.test.ts',
