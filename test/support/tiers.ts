@@ -57,6 +57,7 @@ const LONGEST = [
   'test/services/ingress/jobs/events.test.ts',
   'test/shared/sandbox/many-runs.test.ts',
   'test/shared/sandbox/conformance/docker.test.ts',
+  'test/shared/sandbox/conformance/wasm.test.ts',
   'test/services/code/attacks.test.ts',
   'test/event-loop.test.ts',
   'test/services/ingress/jobs/api.test.ts',

@@ -9,7 +9,7 @@ import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
 /** As many everywhere on demand: SANDBOX_RUNS. A container takes a second of processor time. */
-const RUNS: Record<SandboxName, number> = { zygote: 1_000, wasm: 100, docker: 70 }
+const RUNS: Record<SandboxName, number> = { zygote: 400, wasm: 50, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
 const WITHIN_MS = 15 * 60_000
