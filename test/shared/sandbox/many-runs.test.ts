@@ -13,6 +13,8 @@ const RUNS: Record<SandboxName, number> = { zygote: 400, wasm: 50, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
 const WITHIN_MS = 15 * 60_000
+/** Of a program that ends by itself, on a machine where eight of them and other tests share two cores. */
+const PROGRAM_MS = 120_000
 
 /** Each with what must come of it. Most of them are short: the machine is to be kept busy with starts and ends. */
 type Program = readonly [code: string, end: Partial<RunResult>, options?: Parameters<typeof runCode>[2]]
@@ -67,7 +69,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     const work = async () => {
       while (started < runs) {
         const [code, end, options] = programs[started++ % programs.length] as Program
-        const result = await runCode(opened, code, options)
+        const result = await runCode(opened, code, { timeoutMs: PROGRAM_MS, ...options })
         const differs = Object.entries(end).some(([key, value]) => !equal(result[key as keyof RunResult], value))
         const shown = { code, result: { ...result, plots: result.plots.length } }
         if (differs) wrong.push(JSON.stringify(shown).slice(0, 500))

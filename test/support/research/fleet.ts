@@ -11,7 +11,7 @@ export const PATH = '/v1/deep-research'
 export const PLAIN = 'deep-research'
 export const WRITTEN = 'deep-research-written'
 /** Long enough for a machine that has other things to do. */
-const SETTLES_MS = 60_000
+export const SETTLES_MS = 180_000
 /** Of each worker: what waits for children must not need one. */
 const SLOTS = 1
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'expired'])
@@ -106,7 +106,9 @@ export class ResearchFleet implements AsyncDisposable {
       const before = await this.#boots()
       const port = await freePort()
       const worker = await this.#fleet.start('research', { ...this.#settings, METRICS_PORT: String(port) })
-      const boot = await until(async () => (await this.#boots()).find((each) => !before.includes(each)))
+      const boot = await until(async () => (await this.#boots()).find((each) => !before.includes(each)), {
+        withinMs: SETTLES_MS,
+      })
       this.researchers.push({ ...worker, boot, metricsUrl: `http://127.0.0.1:${port}/metrics` })
     })
     this.#lastStart = started
