@@ -5,7 +5,7 @@
  */
 import { expect, it, test, vi } from 'vitest'
 import { MUTANTS } from './mutants.ts'
-import { simulate } from './simulation.ts'
+import { type Report, simulate } from './simulation.ts'
 
 vi.mock('node:timers/promises', async () => await import('./timers-promises.ts'))
 vi.mock('#shared/id.ts', async () => ({ newId: (await import('./simulation.ts')).seededId }))
@@ -24,14 +24,32 @@ const batches =
       ])
     : [[ONLY, ONLY]]
 
+/** Seeds that have shown a mutant which few of them show: they are tried first, and where they show it no more, all others. */
+const SHOWN_BY: Readonly<Record<string, number>> = {
+  'writes of a run are taken whatever attempt is under way': 94,
+  'a write that is made again is another write': 15,
+  'an end is published before it is committed': 73,
+  'refused writes are published': 26,
+  'a job that is submitted again is another job': 21,
+  'the family of a job is not cancelled': 11,
+  'a wake that was cut short is not made good': 21,
+}
+
+/** How often what came of the seeds that ran without a mutant. */
+const counts: Record<string, number> = {}
+
 /** Runs a seed, and lets the rest of the program have its turn. */
-async function failureOf(seed: number, mutant = {}): Promise<string> {
+async function run(seed: number, mutant = {}): Promise<Report> {
   await new Promise((resolve) => setImmediate(resolve))
-  return (await simulate(seed, mutant)).failure
+  return await simulate(seed, mutant)
 }
 
 it.each(batches)('durable jobs keep every promise in seeds %i to %i', options, async (from = 0, to = 0) => {
-  for (let seed = from; seed <= to; seed++) expect(await failureOf(seed)).toBe('')
+  for (let seed = from; seed <= to; seed++) {
+    const report = await run(seed)
+    expect(report.failure).toBe('')
+    for (const [what, count] of Object.entries(report.counts)) counts[what] = (counts[what] ?? 0) + count
+  }
 })
 
 it.skipIf(ONLY !== undefined)('a seed is the same run each time', options, async () => {
@@ -40,18 +58,14 @@ it.skipIf(ONLY !== undefined)('a seed is the same run each time', options, async
   expect(again.story()).toBe(first.story())
 })
 
-it.skipIf(ONLY !== undefined)('jobs end in every way there is, and run again for every reason', options, async () => {
-  const counts: Record<string, number> = {}
-  for (let seed = 1; seed <= 20; seed++) {
-    const report = await simulate(seed)
-    for (const [what, count] of Object.entries(report.counts)) counts[what] = (counts[what] ?? 0) + count
-  }
+it.skipIf(ONLY !== undefined)('jobs end in every way there is, and run again for every reason', () => {
   const ends = ['completed', 'failed', 'cancelled', 'expired']
   expect(Object.keys(counts)).toEqual(expect.arrayContaining([...ends, 'worker_lost', 'handed_back', 'upstream_error']))
 })
 
 test.skipIf(ONLY !== undefined).each(Object.keys(MUTANTS))('it is noticed when %s', options, async (name) => {
-  let failure = ''
-  for (let seed = 1; seed <= 500 && failure === ''; seed++) failure = await failureOf(seed, MUTANTS[name])
+  const first = SHOWN_BY[name] ?? 1
+  let { failure } = await run(first, MUTANTS[name])
+  for (let seed = 1; seed <= 500 && failure === ''; seed++) failure = (await run(seed, MUTANTS[name])).failure
   expect(failure).not.toBe('')
 })
