@@ -1,6 +1,6 @@
 import { acceptedOf, type Verdict } from './check/check.ts'
-import type { Of, Recorded } from './check/history.ts'
-import { type JobHistory, of } from './check/job.ts'
+import type { JobHistory, Of, Recorded } from './check/history.ts'
+import { of } from './check/job.ts'
 
 /** Exit code of a process that could not start: its settings are wrong, or Kafka or Postgres stayed away too long. */
 const NOT_STARTED = '2'
@@ -16,11 +16,8 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
   const exits = records.filter((entry) => entry.type === 'exit')
   const events = verdict.jobs.flatMap((job) => job.events)
   const retries = events.filter(({ event }) => event === 'job.retrying')
-  const started = events.filter(({ event }) => event === 'job.started').length
-  const startedJobs = new Set(events.filter(({ event }) => event === 'job.started').map(({ job_id }) => job_id)).size
   const state = (name: string) => accepted.filter(({ row }) => row?.state === name).length
-  const rule = (start: string) =>
-    verdict.violations.filter((violation) => violation.rule.startsWith(`${start} `)).length
+  const rule = (start: string) => verdict.violations.filter((violation) => violation.rule.startsWith(start)).length
   return {
     seed: verdict.seed,
     minutes: round((records.at(-1)?.at_ms ?? 0) / 60_000),
@@ -28,6 +25,7 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
     completed: state('completed'),
     cancelled: state('cancelled'),
     'given up after three lost workers': state('failed'),
+    ...researchesOf(verdict, records),
     ...killsOf(begun),
     'processes stopped for 5 to 15 s': begun.filter(({ kind }) => kind === 'freeze').length,
     'processes ended by SIGTERM': begun.filter(({ kind }) => kind === 'roll').length,
@@ -39,19 +37,28 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
     'streams resumed in the middle': records.filter(
       (entry) => entry.type === 'follow' && entry.phase === 'connected' && entry.after > 0,
     ).length,
-    'executions beyond the first': started - startedJobs,
+    'executions that followed a retry': verdict.jobs.reduce((sum, job) => sum + repeatsOf(job), 0),
     'of these after a lost worker': countReason(retries, (reason) => reason === 'worker_lost'),
     'of these handed back by a worker that drains': countReason(retries, (reason) => reason === 'handed_back'),
     'of these after a failure': countReason(retries, (r) => r !== 'worker_lost' && r !== 'handed_back'),
     'executions the witness saw': records.filter((entry) => entry.type === 'run' && entry.phase === 'start').length,
     ...timesOf(accepted),
-    'lost jobs': rule('I1'),
-    'jobs with two ends': rule('I2'),
-    'gaps or repeats': rule('I4') + rule('I6'),
-    'wrong output': rule('I5'),
-    'unseen executions': rule('I7'),
+    'lost jobs': rule('I1 '),
+    'doubled children': rule('I13 children'),
+    'children that outlived their parent': rule('I13 outlived'),
+    'repeated steps': rule('I12 '),
+    'jobs with two ends': rule('I2 '),
+    'gaps or repeats': rule('I4 ') + rule('I6 '),
+    'wrong output': rule('I5 '),
+    'unseen executions': rule('I7 '),
     violations: verdict.violations.length,
   }
+}
+
+/** Starts of a job that some retry announced: one that was woken goes on. */
+function repeatsOf({ events }: JobHistory): number {
+  const moves = events.filter(({ event }) => ['job.started', 'job.waiting', 'job.retrying'].includes(event))
+  return moves.filter(({ event }, i) => event === 'job.started' && moves[i - 1]?.event === 'job.retrying').length
 }
 
 /** Two columns for a terminal or a document. */
@@ -67,10 +74,32 @@ export function tableOf(figures: Figures): string {
   ].join('\n')
 }
 
+/** What became of the researches, and of what they are made of. */
+function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
+  const researches = acceptedOf(verdict).filter(({ expect }) => expect?.research)
+  const children = researches.flatMap((job) => job.children)
+  const count = (jobs: readonly JobHistory[], is: (event: Of<'event'>) => boolean) =>
+    jobs.reduce((sum, { events }) => sum + events.filter(is).length, 0)
+  const isLoss = ({ event, reason }: Of<'event'>) => event === 'job.retrying' && reason === 'worker_lost'
+  const asked = records.filter((entry) => entry.type === 'outside')
+  return {
+    'researches among them': researches.length,
+    '- cancelled': researches.filter(({ row }) => row?.state === 'cancelled').length,
+    '- children of them': children.length,
+    '- children cancelled with their parent': children.filter(({ row }) => row?.state === 'cancelled').length,
+    '- steps kept': researches.reduce((sum, { row }) => sum + (row?.family?.kept_steps.length ?? 0), 0),
+    '- times parked': count(researches, ({ event }) => event === 'job.waiting'),
+    '- workers lost under a research': count(researches, isLoss),
+    '- workers lost under a child': count(children, isLoss),
+    '- searches and pages asked for outside': asked.length,
+    '- of these again': asked.length - new Set(asked.map(({ tag, what }) => `${tag} ${what}`)).size,
+  }
+}
+
 /** Kills by sort of actor. @param begun Faults at their begin */
 function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
   const kills = begun.filter(({ kind }) => kind === 'kill')
-  const sorts = ['ingress', 'inference', 'scheduler', 'broker', 'database']
+  const sorts = ['ingress', 'inference', 'research', 'scheduler', 'broker', 'database']
   const counts = sorts.map((sort) => [`- ${sort}`, kills.filter(({ target }) => target.startsWith(sort)).length])
   return { 'processes killed with -9': kills.length, ...Object.fromEntries(counts) }
 }
@@ -84,13 +113,12 @@ function countReason(retries: readonly Of<'event'>[], is: (reason: string) => bo
 }
 
 function timesOf(accepted: readonly JobHistory[]): Record<string, string> {
-  const waits = accepted.flatMap(({ row, expect }) =>
-    expect?.run_at_wall_ms === undefined && row?.finished_at_wall_ms
-      ? [row.finished_at_wall_ms - row.created_at_wall_ms]
-      : [],
-  )
+  const atOnce = accepted.filter(({ expect }) => expect?.run_at_wall_ms === undefined)
+  const waitsOf = (jobs: readonly JobHistory[]) =>
+    jobs.flatMap(({ row }) => (row?.finished_at_wall_ms ? [row.finished_at_wall_ms - row.created_at_wall_ms] : []))
   return {
-    'seconds from submission to end, p50 / p99': quantiles(waits),
+    'seconds from submission to end, p50 / p99': quantiles(waitsOf(atOnce.filter(({ expect }) => !expect?.research))),
+    'the same of a research, p50 / p99': quantiles(waitsOf(atOnce.filter(({ expect }) => expect?.research))),
     'seconds from a lost execution to the next one, p50 / p99': quantiles(accepted.flatMap(restarts)),
     'seconds from a cut stream to its resumption, p50 / p99': quantiles(accepted.flatMap(resumes)),
   }

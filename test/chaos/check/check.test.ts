@@ -13,6 +13,7 @@ function row(changes: Partial<Row> = {}): Entry {
   const base: Row = {
     job_id: ID,
     key: KEY,
+    pool: 'inference',
     state: 'completed',
     attempt: 1,
     tries: 0,

@@ -1,5 +1,5 @@
-import type { Expectation, Of, Recorded } from './history.ts'
-import { checkJob, isAccepted, type JobHistory, type Violation } from './job.ts'
+import type { Expectation, JobHistory, Of, Recorded } from './history.ts'
+import { checkJob, isAccepted, type Violation } from './job.ts'
 
 /** What the checker found. */
 export interface Verdict {
@@ -14,7 +14,7 @@ const FAULT_ECHO_MS = 60_000
 /** Judges a whole run: every job by itself, the keys that join them, and the losses by the faults. */
 export function checkHistory(records: readonly Recorded[]): Verdict {
   const begin = records.find((entry) => entry.type === 'begin') as Of<'begin'> | undefined
-  const jobs = groupByJob(records)
+  const jobs = withFamilies(groupByJob(records))
   const violations = [
     ...jobs.flatMap(checkJob),
     ...checkKeys(records, jobs),
@@ -43,8 +43,9 @@ export function describeSmallest(verdict: Verdict): string {
 }
 
 function timelineOf(job: JobHistory): string[] {
-  return job.entries.map(({ at_ms, actor, type, ...rest }) => {
-    const fields = Object.entries(rest).filter(([name]) => name !== 'job_id' && name !== 'follower')
+  const entries = [job, ...job.children].flatMap(({ entries }) => entries).toSorted((a, b) => a.at_ms - b.at_ms)
+  return entries.map(({ at_ms, actor, type, ...rest }) => {
+    const fields = Object.entries(rest).filter(([name, value]) => name !== 'follower' && value !== job.id)
     const text = fields.map(([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`)
     return `  ${(at_ms / 1_000).toFixed(3).padStart(9)} ${actor.padEnd(11)} ${type} ${text.join(' ')}`
   })
@@ -53,13 +54,15 @@ function timelineOf(job: JobHistory): string[] {
 /** Single pass: everything by job, and submissions by the job that their key became. */
 function groupByJob(records: readonly Recorded[]): JobHistory[] {
   const jobOfKey = new Map<string, string>()
+  const keyOfTag = new Map<string, string>()
   for (const entry of records) {
+    if (entry.type === 'submit' && entry.expect?.research) keyOfTag.set(entry.expect.research.tag, entry.key)
     if (entry.type === 'row') jobOfKey.set(entry.key, entry.job_id)
     if (entry.type === 'submit' && entry.job_id && !jobOfKey.has(entry.key)) jobOfKey.set(entry.key, entry.job_id)
   }
   const groups = new Map<string, Recorded[]>()
   for (const entry of records) {
-    const id = jobIdOf(entry, jobOfKey)
+    const id = entry.type === 'outside' ? jobOfKey.get(keyOfTag.get(entry.tag) ?? '') : jobIdOf(entry, jobOfKey)
     if (id === undefined) continue
     const group = groups.get(id)
     if (group) group.push(entry)
@@ -68,7 +71,7 @@ function groupByJob(records: readonly Recorded[]): JobHistory[] {
   return [...groups].map(([id, entries]) => historyOf(id, entries))
 }
 
-function jobIdOf(entry: Recorded, jobOfKey: ReadonlyMap<string, string>): string | undefined {
+function jobIdOf(entry: Exclude<Recorded, Of<'outside'>>, jobOfKey: ReadonlyMap<string, string>): string | undefined {
   if (entry.type === 'begin' || entry.type === 'fault' || entry.type === 'exit') return undefined
   return entry.type === 'submit' ? (entry.job_id ?? jobOfKey.get(entry.key)) : entry.job_id
 }
@@ -78,7 +81,20 @@ function historyOf(id: string, entries: readonly Recorded[]): JobHistory {
   const row = entries.find((entry) => entry.type === 'row')
   const events = entries.filter((entry) => entry.type === 'event').toSorted((a, b) => a.seq - b.seq)
   const expect: Expectation | undefined = submits.find((entry) => entry.expect)?.expect
-  return { id, key: row?.key ?? submits[0]?.key, expect, entries, row, events }
+  const key = row?.key ?? submits[0]?.key
+  return { id, key, expect, entries, row, events, children: [], parent: undefined }
+}
+
+/** Joins parents and children, one level of them. */
+function withFamilies(jobs: readonly JobHistory[]): JobHistory[] {
+  const byId = new Map(jobs.map((job) => [job.id, job]))
+  const parentOf = ({ row }: JobHistory) => row?.family?.parent_id ?? undefined
+  const children = Map.groupBy(jobs.filter(parentOf), parentOf)
+  return jobs.map((job) => ({
+    ...job,
+    children: children.get(job.id) ?? [],
+    parent: byId.get(parentOf(job) ?? ''),
+  }))
 }
 
 /** I9: one key is one job, and one job has one key. */
@@ -104,9 +120,11 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
  * excuse. The row counts each loss, but for those of workers that came back, as killed ones never do.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
-  const faults = records.filter((entry) => entry.type === 'fault' && /^(inference|database)/.test(entry.target))
-  const outlived = (faults as Of<'fault'>[]).filter(({ kind, target }) => kind === 'freeze' || target === 'database')
+  const allFaults = records.filter((entry) => entry.type === 'fault')
   return jobs.flatMap(({ id, events, row }) => {
+    const pool = row?.pool ?? 'inference'
+    const faults = allFaults.filter(({ target }) => target.startsWith(`${pool}-`) || target === 'database')
+    const outlived = faults.filter(({ kind, target }) => kind === 'freeze' || target === 'database')
     const losses = events.filter(({ event, reason }) => event === 'job.retrying' && reason === 'worker_lost')
     const explainedBy = (causes: readonly Recorded[]) =>
       losses.filter(({ wall_ms }) => {

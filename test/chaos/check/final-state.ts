@@ -1,6 +1,7 @@
 import { Client } from 'pg'
 import { textOfChunk } from '../load/follower.ts'
-import type { Entry } from './history.ts'
+import type { Entry, FamilyRow } from './history.ts'
+import { hashOf, reportOf } from './report.ts'
 
 const PAGE = 2_000
 const CONNECT_MS = 5_000
@@ -17,11 +18,10 @@ export async function query<T extends object>(url: string, sql: string, values: 
   }
 }
 
-/** How many jobs have not come to their end; undefined while the database does not answer. */
+/** How many jobs have not come to their end, or not told their family of it; undefined while the database does not answer. */
 export async function countUnfinished(url: string): Promise<number | undefined> {
-  const sql = `SELECT count(*)::int AS count FROM jobs WHERE state IN ('queued', 'scheduled', 'in_progress')`
   try {
-    const [row] = await query<{ count: number }>(url, sql)
+    const [row] = await query<{ count: number }>(url, UNFINISHED)
     return row?.count
   } catch {
     return undefined
@@ -44,7 +44,12 @@ export async function* readFinalState(url: string): AsyncGenerator<Entry> {
   }
 }
 
-const ROWS = `SELECT id, state, attempt, tries, crashes, last_seq, metadata, error, result,
+const UNFINISHED = `SELECT count(*)::int AS count FROM jobs WHERE state IN ('queued', 'scheduled', 'in_progress', 'waiting')
+    OR (is_settled = FALSE AND purge_at_ms IS NOT NULL AND (depth > 0 OR children > 0))`
+const ROWS = `SELECT id, pool, state, attempt, tries, crashes, last_seq, metadata, error, result,
+    CASE WHEN depth > 0 THEN parent_id END AS parent_id, children, steps, is_settled,
+    CASE WHEN depth > 0 OR pool = 'research' THEN request END AS request,
+    ARRAY(SELECT kind FROM job_steps WHERE job_steps.job_id = jobs.id ORDER BY kind COLLATE "C") AS kept_steps,
     cancel_requested_at_ms IS NOT NULL AS is_cancel_requested, started_at_ms::float8 AS started_at_ms, created_at_ms::float8 AS created_at_ms, finished_at_ms::float8 AS finished_at_ms
   FROM jobs WHERE id > $1 ORDER BY id LIMIT $2`
 const EVENTS = `SELECT job_id, seq, attempt, type, data, at_ms::float8 AS at_ms FROM job_events
@@ -52,6 +57,7 @@ const EVENTS = `SELECT job_id, seq, attempt, type, data, at_ms::float8 AS at_ms 
 
 interface JobRow {
   readonly id: string
+  readonly pool: string
   readonly state: string
   readonly attempt: number
   readonly tries: number
@@ -60,6 +66,13 @@ interface JobRow {
   readonly metadata: string
   readonly error: string | null
   readonly result: string | null
+  readonly parent_id: string | null
+  readonly children: number
+  readonly steps: number
+  readonly is_settled: boolean
+  /** Of those that belong to a family. */
+  readonly request: string | null
+  readonly kept_steps: readonly string[]
   readonly is_cancel_requested: boolean
   readonly started_at_ms: number | null
   readonly created_at_ms: number
@@ -76,11 +89,14 @@ interface EventRow {
 }
 
 function rowEntry(row: JobRow): Entry {
-  const { id, state, attempt, tries, crashes, last_seq, is_cancel_requested } = row
+  const { id, pool, state, attempt, tries, crashes, last_seq, is_cancel_requested } = row
+  const { key = id, tag } = JSON.parse(row.metadata) as { key?: string; tag?: string }
+  const result: unknown = row.result === null ? null : JSON.parse(row.result)
   return {
     type: 'row',
     job_id: id,
-    key: (JSON.parse(row.metadata) as { key?: string }).key ?? id,
+    key,
+    pool,
     state,
     attempt,
     tries,
@@ -91,8 +107,17 @@ function rowEntry(row: JobRow): Entry {
     created_at_wall_ms: row.created_at_ms,
     finished_at_wall_ms: row.finished_at_ms,
     error: row.error,
-    text: row.result === null ? null : textOfAnswer(JSON.parse(row.result)),
+    text: result === null ? null : textOfAnswer(result),
+    ...(row.request !== null && { family: familyOf(row, row.request, result, tag) }),
   }
+}
+
+function familyOf(row: JobRow, request: string, result: unknown, tag = ''): FamilyRow {
+  const { parent_id, children, steps, kept_steps, is_settled } = row
+  const { body } = JSON.parse(request) as { body?: unknown }
+  if (body === undefined) throw new Error(`the request of ${row.id} does not say what is asked for`)
+  const report = tag === '' ? null : (reportOf(result, tag)?.report ?? null)
+  return { parent_id, children, steps, kept_steps, request: hashOf(JSON.stringify(body)), report, is_settled }
 }
 
 function eventEntry({ job_id, seq, attempt, type, data, at_ms }: EventRow): Entry {

@@ -20,6 +20,33 @@ export interface Expectation {
   readonly is_cancelled: boolean
   /** Unix milliseconds before which it must not start. */
   readonly run_at_wall_ms?: number
+  /** Of a research: what the same question came to when nothing happened. */
+  readonly research?: {
+    /** The word of its question that tells it from others. */
+    readonly tag: string
+    /** Hash of the report with all that it cites. */
+    readonly report: string
+    readonly children: number
+    /** Kinds of its steps, sorted. */
+    readonly steps: readonly string[]
+  }
+}
+
+/** What the store knows of a job that is composed, or a child. */
+export interface FamilyRow {
+  /** Of a child. */
+  readonly parent_id: string | null
+  /** As the row counts them. */
+  readonly children: number
+  readonly steps: number
+  /** Kinds of the steps that are kept, sorted. */
+  readonly kept_steps: readonly string[]
+  /** Hash of what it is asked to do. */
+  readonly request: string
+  /** Hash of its report; null where it has none. */
+  readonly report: string | null
+  /** Its parent and its children were told of its end. */
+  readonly is_settled: boolean
 }
 
 /**
@@ -69,6 +96,8 @@ export type Entry =
       end?: End
     }
   | { type: 'run'; phase: 'start' | 'done' | 'failed' | 'aborted'; job_id: string; attempt: number }
+  /** A search or a page that a research asked for, outside. */
+  | { type: 'outside'; tag: string; what: string }
   | { type: 'fault'; phase: 'begin' | 'end' | 'problem'; kind: string; target: string; problem?: string }
   /** A process ended though nothing was done to it. */
   | { type: 'exit'; target: string; code: string }
@@ -76,6 +105,7 @@ export type Entry =
       type: 'row'
       job_id: string
       key: string
+      pool: string
       state: string
       attempt: number
       tries: number
@@ -87,6 +117,7 @@ export type Entry =
       finished_at_wall_ms: number | null
       error: string | null
       text: string | null
+      family?: FamilyRow
     }
   | {
       type: 'event'
@@ -109,6 +140,22 @@ export type Recorded = Entry & {
 
 /** The entries of one type. */
 export type Of<T extends Entry['type']> = Extract<Entry, { type: T }> & Omit<Recorded, keyof Entry>
+
+/** Everything that one run knows about one job. */
+export interface JobHistory {
+  readonly id: string
+  readonly key: string | undefined
+  readonly expect: Expectation | undefined
+  /** All of it, in the order of time. */
+  readonly entries: readonly Recorded[]
+  /** Its row at the end; more than one only if the store broke. */
+  readonly row: Of<'row'> | undefined
+  /** Its stored events, by number. */
+  readonly events: readonly Of<'event'>[]
+  /** What the store says was submitted by it, and by whom it was submitted. */
+  readonly children: readonly JobHistory[]
+  readonly parent: JobHistory | undefined
+}
 
 /** Writes down what happens: one append-only file of JSON lines an actor. */
 export class History {

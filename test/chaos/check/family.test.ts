@@ -1,0 +1,222 @@
+import { describe, expect, it } from 'vitest'
+import { checkHistory } from './check.ts'
+import type { Entry, Expectation, FamilyRow, Of, Recorded } from './history.ts'
+
+const PARENT = 'job_parent'
+const KEY = 'chaos-1-research-1'
+const TAG = 'Tarn10001'
+const INGRESS = 'http://one'
+const STEPS = ['admit', 'clock', 'search']
+const EXPECT: Expectation = {
+  stream: false,
+  text: 'Herons.',
+  is_cancelled: false,
+  research: { tag: TAG, report: 'aaaa', children: 2, steps: STEPS },
+}
+
+type Row = Omit<Of<'row'>, 'at_ms' | 'actor' | 'type'>
+
+const row = (changes: Partial<Row>): Entry => ({
+  type: 'row',
+  job_id: PARENT,
+  key: KEY,
+  pool: 'research',
+  state: 'completed',
+  attempt: 1,
+  tries: 0,
+  crashes: 0,
+  last_seq: 3,
+  is_cancel_requested: false,
+  started_at_wall_ms: 1_500,
+  created_at_wall_ms: 1_000,
+  finished_at_wall_ms: 5_000,
+  error: null,
+  text: null,
+  ...changes,
+})
+const FAMILY: FamilyRow = {
+  parent_id: null,
+  children: 2,
+  steps: 3,
+  kept_steps: STEPS,
+  request: 'question',
+  report: 'aaaa',
+  is_settled: true,
+}
+const parent = (changes: Partial<Row> = {}, family: Partial<FamilyRow> = {}) =>
+  row({ attempt: 2, last_seq: 5, text: 'Herons.', family: { ...FAMILY, ...family }, ...changes })
+const childFamily = (request: string): FamilyRow => {
+  return { parent_id: PARENT, children: 0, steps: 0, kept_steps: [], request, report: null, is_settled: true }
+}
+const child = (id: string, changes: Partial<Row> = {}, request = id) =>
+  row({
+    job_id: id,
+    key: id,
+    pool: 'inference',
+    created_at_wall_ms: 2_000,
+    finished_at_wall_ms: 3_000,
+    text: '{}',
+    family: childFamily(request),
+    ...changes,
+  })
+
+const stored = (job_id: string, ...types: string[]): Entry[] => {
+  let attempt = 0
+  return types.map((type, i) => {
+    const [event = '', reason] = type.split(' ')
+    if (event === 'job.started') attempt += 1
+    const base = { type: 'event', job_id, seq: i + 1, attempt, event, wall_ms: 10_000 } as const
+    return reason === undefined ? base : { ...base, reason }
+  })
+}
+const EVENTS = stored(PARENT, 'job.queued', 'job.started', 'job.waiting', 'job.started', 'job.completed')
+const CANCELLED = [
+  ...stored(PARENT, 'job.queued', 'job.started', 'job.waiting', 'job.cancelled'),
+  ...submitted({ ...EXPECT, is_cancelled: true }),
+]
+const cancelled = (family: Partial<FamilyRow> = {}) =>
+  parent({ state: 'cancelled', attempt: 1, last_seq: 4, is_cancel_requested: true, text: null }, family)
+const done = (id: string) => stored(id, 'job.queued', 'job.started', 'job.completed')
+const CHILDREN = [child('job_plan'), ...done('job_plan'), child('job_note'), ...done('job_note')]
+const asked = (what: string): Entry => ({ type: 'outside', tag: TAG, what })
+const run = (job_id: string): Entry => ({ type: 'run', phase: 'start', job_id, attempt: 1 })
+const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'research-1' }
+const LOST = [
+  ...submitted(),
+  ...stored(PARENT, 'job.queued', 'job.started', 'job.retrying worker_lost', 'job.started', 'job.completed'),
+  parent({ crashes: 1 }),
+  ...CHILDREN,
+  asked('search herons'),
+  asked('search herons'),
+]
+
+function submitted(expected: Expectation = EXPECT): Entry[] {
+  return [
+    { type: 'submit', phase: 'invoke', key: KEY, ingress: INGRESS, expect: expected },
+    { type: 'submit', phase: 'ok', key: KEY, ingress: INGRESS, job_id: PARENT },
+  ]
+}
+
+/** Rules that a history breaks. */
+function broken(...entries: Entry[]): string[] {
+  const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
+  const records = [begin, ...entries].map((entry, at_ms) => ({ at_ms, actor: 'test', ...entry })) as Recorded[]
+  return [...new Set(checkHistory(records).violations.map(({ rule }) => rule))]
+}
+
+describe('the checker of researches under chaos', () => {
+  it('finds nothing where all went well', () => {
+    const outside = [asked('search herons'), run('job_plan'), run('job_note')]
+    expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
+  })
+
+  it('finds nothing when a killed worker explains what was asked for again', () => {
+    expect(broken(KILLED, ...LOST)).toEqual([])
+  })
+
+  it('finds nothing when a cancelled research ended its child', () => {
+    const family = { children: 1, steps: 1, kept_steps: ['admit'], report: null }
+    const ended = child('job_plan', { state: 'cancelled', is_cancel_requested: true, finished_at_wall_ms: 5_300 })
+    const events = stored('job_plan', 'job.queued', 'job.started', 'job.cancelled')
+    expect(broken(...CANCELLED, cancelled(family), ended, ...events)).toEqual([])
+  })
+
+  it('finds nothing when a report was written without a child that lost three workers', () => {
+    const lost = ['job.started', 'job.retrying worker_lost', 'job.started', 'job.retrying worker_lost', 'job.started']
+    const events = stored('job_note', 'job.queued', ...lost, 'job.failed')
+    const failed = child('job_note', { state: 'failed', attempt: 3, crashes: 3, last_seq: 7 })
+    const fault: Entry = { ...KILLED, target: 'inference-1' } as Entry
+    const plain = parent({ text: 'Quotes.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
+    const whole = [child('job_plan'), ...done('job_plan')]
+    expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
+  })
+
+  it.each<[string, string, Entry[]]>([
+    ['a research without a row', 'I1 lost', [...submitted(), ...CHILDREN]],
+    [
+      'a research that waits for ever',
+      'I1 lost',
+      [...submitted(), parent({ state: 'waiting', finished_at_wall_ms: null }), ...CHILDREN],
+    ],
+    [
+      'a child that waits for ever',
+      'I1 lost',
+      [...submitted(), parent(), child('job_plan', { state: 'queued', finished_at_wall_ms: null })],
+    ],
+    [
+      'a child that nobody cancelled and that is cancelled',
+      'I1 lost',
+      [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { state: 'cancelled' })],
+    ],
+    ['a child that ended twice', 'I2 terminal', [...CHILDREN, ...stored('job_plan', 'job.failed')]],
+    ['another text', 'I5 output', [...submitted(), ...EVENTS, parent({ text: 'Storks.' }), ...CHILDREN]],
+    ['another report', 'I5 output', [...submitted(), ...EVENTS, parent({}, { report: 'bbbb' }), ...CHILDREN]],
+    [
+      'a start that neither a wait nor a retry announced',
+      'I7 executions',
+      [parent(), ...stored(PARENT, 'job.queued', 'job.started', 'job.started', 'job.completed')],
+    ],
+    ['a child that ran twice in one attempt', 'I7 executions', [...CHILDREN, run('job_plan'), run('job_plan')]],
+    [
+      'a lost worker where another pool was killed',
+      'I7 losses',
+      [{ ...KILLED, target: 'inference-1' } as Entry, ...LOST],
+    ],
+    [
+      'a start after a cancel',
+      'I10 cancelled',
+      stored(PARENT, 'job.queued', 'job.started', 'job.cancelling', 'job.retrying', 'job.started', 'job.cancelled'),
+    ],
+    [
+      'a search that was made again for no reason',
+      'I12 steps',
+      [...submitted(), ...EVENTS, parent(), ...CHILDREN, asked('search herons'), asked('search herons')],
+    ],
+    ['a search that was made twice again for one reason', 'I12 steps', [KILLED, ...LOST, asked('search herons')]],
+    ['a step that was not kept', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
+    [
+      'a step that a quiet run does not make',
+      'I12 steps',
+      [...submitted(), parent({}, { steps: 4, kept_steps: [...STEPS, 'weigh'] }), ...CHILDREN],
+    ],
+    [
+      'a doubled child',
+      'I13 children',
+      [...submitted(), ...EVENTS, parent({}, { children: 3 }), ...CHILDREN, child('job_twin', {}, 'job_note')],
+    ],
+    [
+      'a doubled child that its parent does not know of',
+      'I13 children',
+      [...submitted(), ...EVENTS, parent(), ...CHILDREN, child('job_third')],
+    ],
+    ['a lost child', 'I13 children', [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4)]],
+    ['a lost parent', 'I13 children', CHILDREN],
+    [
+      'a child that goes on when its parent was cancelled',
+      'I13 outlived',
+      [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000 })],
+    ],
+    [
+      'a child that goes on when its parent has failed',
+      'I13 outlived',
+      [parent({ state: 'failed' }), child('job_plan', { state: 'in_progress', finished_at_wall_ms: null })],
+    ],
+    [
+      'a child that goes on when its parent has completed',
+      'I13 outlived',
+      [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4), child('job_plan', { finished_at_wall_ms: 5_001 })],
+    ],
+    [
+      'a child that was submitted after the end of its parent',
+      'I13 outlived',
+      [...CANCELLED, cancelled(), child('job_plan', { created_at_wall_ms: 5_001, finished_at_wall_ms: 5_002 })],
+    ],
+    [
+      'a family that was not told of an end',
+      'I13 outlived',
+      [...submitted(), ...EVENTS, parent({}, { is_settled: false }), ...CHILDREN],
+    ],
+  ])('finds %s', (_name, rule, entries) => {
+    expect(broken(...entries)).toContain(rule)
+  })
+})

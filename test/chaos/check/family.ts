@@ -1,0 +1,78 @@
+/** What must hold for a composed job and its children, whatever happened to the processes around them (docs/design.md, Families). */
+import { isDeepStrictEqual } from 'node:util'
+import type { JobHistory, Of } from './history.ts'
+
+/** How long after the end of its parent a child may end, for nobody could tell it before. */
+const OUTLIVES_MS = 60_000
+
+type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
+
+/** I12: what was kept of a step is not done again. What was under way when an attempt was broken off may be, once each time. */
+export function stepsAreDoneOnce(job: JobHistory): string[] {
+  const { expect, events } = job
+  const row = parentRowOf(job)
+  const breaks = events.filter(({ event }) => event === 'job.retrying').length
+  const asked = job.entries.flatMap((entry) => (entry.type === 'outside' ? entry.what : []))
+  const problems = [...Map.groupBy(asked, (what) => what)].flatMap(([what, { length }]) =>
+    length > 1 + breaks ? [`${what} was asked for ${length} times, and ${breaks} attempts were broken off`] : [],
+  )
+  if (!row) return problems
+  const { steps, kept_steps } = row.family
+  if (steps !== kept_steps.length) problems.push(`its row counts ${steps} steps of ${kept_steps.length}`)
+  const wanted = expect?.research?.steps
+  if (wanted && isWhole(job) && !isDeepStrictEqual(wanted, kept_steps))
+    problems.push(`its steps are ${kept_steps.join(' ')}, not ${wanted.join(' ')}`)
+  return problems
+}
+
+/** I13: each child is one job, and a report has the children that it needs. */
+export function childrenAreSingle(job: JobHistory): string[] {
+  const problems = orphanProblems(job)
+  const row = parentRowOf(job)
+  if (!row) return problems
+  const { children } = job
+  if (row.family.children !== children.length)
+    problems.push(`its row counts ${row.family.children} children of ${children.length}`)
+  const asked = Map.groupBy(children, ({ row: child }) => child?.family?.request)
+  for (const twins of asked.values())
+    if (twins.length > 1) problems.push(`its children ${twins.map(({ id }) => id).join(' and ')} do the same`)
+  const wanted = job.expect?.research?.children
+  if (wanted !== undefined && isWhole(job) && children.length !== wanted)
+    problems.push(`it has ${children.length} children instead of ${wanted}`)
+  if (wanted !== undefined && children.length > wanted) problems.push(`it has more children than ${wanted}`)
+  return problems
+}
+
+/** I13: no child begins or goes on after its parent's end, and whoever has ended has told its family. */
+export function childrenEndWithIt(job: JobHistory): string[] {
+  const { row } = job
+  if (!row?.finished_at_wall_ms) return []
+  const problems: string[] = []
+  if (row.family?.is_settled === false && (row.family.parent_id !== null || job.children.length > 0))
+    problems.push('it has ended, and nobody told its family')
+  const end = row.finished_at_wall_ms
+  for (const { id, row: child } of job.children) {
+    const endsAt = child?.finished_at_wall_ms ?? Number.POSITIVE_INFINITY
+    if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after its end`)
+    // A report is made of what its children said.
+    if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} went on when it had completed`)
+    else if (endsAt > end + OUTLIVES_MS) problems.push(`child ${id} went on for ${endsAt - end} ms after its end`)
+    if (row.state === 'completed' && child?.state === 'cancelled') problems.push(`child ${id} was cancelled for nobody`)
+  }
+  return problems
+}
+
+/** Whether it has all that it was to have: it completed, and none of its children was given up. */
+export function isWhole({ row, children }: JobHistory): boolean {
+  return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed')
+}
+
+function orphanProblems({ row, parent }: JobHistory): string[] {
+  const id = row?.family?.parent_id
+  return typeof id === 'string' && !parent?.row ? [`it is a child of ${id}, which has no row`] : []
+}
+
+/** Its row, where it is one that composes. */
+function parentRowOf({ row }: JobHistory): ParentRow | undefined {
+  return row?.family && row.family.parent_id === null ? { ...row, family: row.family } : undefined
+}
