@@ -12,18 +12,25 @@ if (missing) process.stderr.write(`The chaos run is skipped: ${missing}\n`)
 
 /** Another one each time would make a failure on a reviewer's machine somebody else's: seeds are chosen with CHAOS_SEED. */
 const seed = Number(process.env.CHAOS_SEED ?? 4)
+/** Of a run that is often made; `test/chaos/run.ts` makes larger ones. */
+const jobs = Number(process.env.CHAOS_JOBS ?? 4_000)
+const researches = Number(process.env.CHAOS_RESEARCHES ?? 200)
+const kills = Number(process.env.CHAOS_KILLS ?? 20)
+const durationMs = Number(process.env.CHAOS_SECONDS ?? 130) * 1_000
 
 describe.skipIf(missing)('durable jobs under chaos', () => {
   it('are never lost, never end twice, and are seen in order, while everything around them is killed', {
     timeout: 600_000,
   }, async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-history-'))
-    const { figures, story } = await runChaos({ seed, jobs: 5_000, kills: 20, durationMs: 150_000, directory })
+    const { figures, story } = await runChaos({ seed, jobs, researches, kills, durationMs, directory })
     process.stderr.write(`${tableOf(figures)}\n`)
     expect(story, `histories are in ${directory}`).toBe('')
-    expect(figures['accepted jobs']).toBe(5_000)
-    expect(figures['processes killed with -9']).toBe(20)
+    expect(figures['accepted jobs']).toBe(jobs + researches)
+    expect(figures['researches among them']).toBe(researches)
+    expect(figures['processes killed with -9']).toBe(kills)
     expect(figures).toMatchObject({ 'faults that could not be done': 0, 'processes that ended by themselves': 0 })
+    expect(figures).toMatchObject({ 'doubled children': 0, 'children that outlived their parent': 0 })
     expect(figures).toMatchObject({ 'lost jobs': 0, 'jobs with two ends': 0, 'gaps or repeats': 0 })
     await rm(directory, { recursive: true, force: true })
   })

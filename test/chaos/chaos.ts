@@ -1,12 +1,15 @@
 import { checkHistory, describeSmallest, type Verdict } from './check/check.ts'
 import { countUnfinished, readFinalState } from './check/final-state.ts'
 import { History, readHistory } from './check/history.ts'
+import { startWatchedOutside } from './check/watched-outside.ts'
 import { startWitness } from './check/witness.ts'
 import { type Cluster, FLEET, startCluster } from './cluster.ts'
 import { type FaultKind, planFaults, runFaults } from './faults.ts'
 import { type Figures, figuresOf } from './figures.ts'
 import type { Clients } from './load/client.ts'
 import { runLoad } from './load/load.ts'
+import { planResearch, researchQuietly } from './load/researches.ts'
+import { type PlannedJob, planJob } from './load/workload.ts'
 
 /** How long the fleet may take, after the last fault and the last submission, until every job has ended. */
 const QUIET_MS = 180_000
@@ -18,6 +21,8 @@ const PROGRESS_MS = 5_000
 export interface ChaosOptions {
   readonly seed: number
   readonly jobs: number
+  /** Jobs that are composed, between the others. */
+  readonly researches: number
   readonly kills: number
   /** Submissions and faults are spread over this time. */
   readonly durationMs: number
@@ -48,15 +53,17 @@ export async function runChaos(options: ChaosOptions): Promise<ChaosResult> {
 }
 
 async function perform(options: ChaosOptions, history: History): Promise<void> {
-  const { seed, jobs, kills, durationMs, onProgress = () => undefined } = options
+  const { seed, kills, durationMs, onProgress = () => undefined } = options
   await using witness = await startWitness(history)
-  await using cluster = await startCluster({ history, witness: witness.url })
+  await using outside = await startWatchedOutside(history, seed)
+  await using cluster = await startCluster({ history, witness: witness.url, outside: outside.url })
   onProgress(`cluster ready after ${seconds(history)} s; histories in ${options.directory}`)
   const over = new AbortController()
   const clients: Clients = { history, ingresses: cluster.ingresses, signal: over.signal }
   const done = { accepted: 0, faults: 0 }
   const ticker = setInterval(() => {
-    onProgress(`${seconds(history)} s: ${done.accepted}/${jobs} jobs accepted, ${done.faults} faults`)
+    const all = options.jobs + options.researches
+    onProgress(`${seconds(history)} s: ${done.accepted}/${all} jobs accepted, ${done.faults} faults`)
   }, PROGRESS_MS)
   try {
     await Promise.race([work(), aborted(options.signal)])
@@ -71,13 +78,24 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
       done.faults += 1
       onProgress(`${seconds(history)} s: ${kind} ${target}`)
     }
-    const load = { seed, jobs, durationMs, onAccepted: () => void done.accepted++ }
+    const load = { jobs: await planLoad(options, clients), durationMs, onAccepted: () => void done.accepted++ }
     const [{ watched }] = await Promise.all([runLoad(clients, load), runFaults(plan, cluster, history, onFault)])
     onProgress(`${seconds(history)} s: all submitted and all faults over`)
     await becomeQuiet(cluster, history, onProgress)
     await Promise.race([watched, new Promise((resolve) => setTimeout(resolve, WATCH_MS).unref())])
     for await (const entry of readFinalState(cluster.database)) history.add('store', entry)
   }
+}
+
+/** All jobs of a run in their order, the researches spread evenly among the others. */
+async function planLoad({ seed, jobs, researches }: ChaosOptions, clients: Clients): Promise<PlannedJob[]> {
+  const plain = Array.from({ length: jobs }, (_, number) => planJob(seed, number))
+  if (researches === 0) return plain
+  const quiet = await researchQuietly(clients)
+  for (let number = researches; number > 0; number--) {
+    plain.splice(Math.floor(((number - 1) * jobs) / researches), 0, planResearch(seed, number, quiet))
+  }
+  return plain
 }
 
 /** Rejects when the run is told to end. */

@@ -11,19 +11,22 @@ import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
 import { type BrokerActor, startBroker } from './broker.ts'
 import type { History } from './check/history.ts'
 import { type Actor, RoleActor } from './load/actor.ts'
+import { RESEARCH_MODEL } from './load/researches.ts'
 
 /** From nothing to everything ready, on a machine that has other things to do. */
 const READY_MS = 120_000
+const WRITER_MODEL = 'writer-1'
 
 /** The actors by kind. Broker and database are one each. */
 export interface Targets {
   readonly ingress: number
   readonly inference: number
+  readonly research: number
   readonly scheduler: number
 }
 
 /** The fleet of the chaos runs. */
-export const FLEET: Targets = { ingress: 2, inference: 3, scheduler: 2 }
+export const FLEET: Targets = { ingress: 2, inference: 3, research: 2, scheduler: 2 }
 
 /** A whole service: its processes, a Kafka and a Postgres of their own. Disposing ends and deletes all of it. */
 export interface Cluster extends AsyncDisposable {
@@ -45,6 +48,8 @@ export interface ClusterOptions {
   readonly fleet?: Targets
   /** Base URL of the witness, which serves the model `witness-1`. */
   readonly witness?: string
+  /** Base URL of all that researches ask outside, its model among it. */
+  readonly outside?: string
 }
 
 /** Why no cluster can be started here; undefined when one can. */
@@ -92,7 +97,8 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
 
 async function environmentOf(options: ClusterOptions, dataDir: string, kafka: string, database: string) {
   const modelsFile = join(dataDir, 'models.yaml')
-  await writeFile(modelsFile, stringify({ models: [ECHO_MODEL, ...witnessModel(options.witness)] }))
+  const models = [ECHO_MODEL, ...witnessModel(options.witness), ...researchModels(options.outside)]
+  await writeFile(modelsFile, stringify({ models }))
   return {
     ...ENVIRONMENT,
     DATA_DIR: dataDir,
@@ -104,6 +110,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
     // Short, so that some work is handed back when a worker is told to end.
     DRAIN_MS: '3000',
     INFERENCE_SLOTS: '48',
+    ...(options.outside !== undefined && { SEARXNG_URL: options.outside, RESEARCH_ALLOW_PRIVATE: 'true' }),
   }
 }
 
@@ -112,6 +119,16 @@ function witnessModel(url: string | undefined): object[] {
   // A scripted failure is the job's, not the upstream's: the circuit stays closed.
   const engine = { type: 'openai', base_url: `${url}/v1`, breaker: { failures: 1_000_000 } }
   return [{ ...ECHO_MODEL, id: 'witness-1', engine }]
+}
+
+/** A research, and the model that writes it. */
+function researchModels(url: string | undefined): object[] {
+  if (url === undefined) return []
+  const engine = { type: 'openai', base_url: `${url}/v1` }
+  return [
+    { ...ECHO_MODEL, id: WRITER_MODEL, engine },
+    { id: RESEARCH_MODEL, pool: 'research', engine: { type: 'research', writer: WRITER_MODEL } },
+  ]
 }
 
 async function rolesOf(options: ClusterOptions, env: Record<string, string | undefined>): Promise<RoleActor[]> {

@@ -17,12 +17,14 @@ export interface Fault {
 }
 
 /** How often each sort is killed, of 20. */
-const KILL_SHARES = { inference: 6, ingress: 5, scheduler: 3, broker: 3, database: 3 } as const
+const KILL_SHARES = { inference: 5, research: 4, ingress: 4, scheduler: 2, broker: 3, database: 2 } as const
+/** What is ended in good order, in turn. */
+const ROLLED = ['inference', 'research', 'ingress', 'scheduler'] as const
 
 type Sort = keyof typeof KILL_SHARES
 
 /**
- * Plans the faults of a run: `kills` kill -9 over all sorts of actors, a quarter as many freezes and a tenth as many
+ * Plans the faults of a run: `kills` kill -9 over all sorts of actors, three tenths as many freezes and half of that of
  * restarts in good order between them, spread evenly with jitter. The same seed gives the same plan.
  */
 export function planFaults(seed: number, kills: number, durationMs: number, targets: Targets): Fault[] {
@@ -30,10 +32,10 @@ export function planFaults(seed: number, kills: number, durationMs: number, targ
   const sorts = shuffle(sortsOf(kills), random)
   const kinds: { kind: FaultKind; sort: Sort }[] = [
     ...sorts.map((sort) => ({ kind: 'kill' as const, sort })),
-    ...shuffle(sortsOf(Math.ceil(kills / 4)), random).map((sort) => ({ kind: 'freeze' as const, sort })),
-    ...Array.from({ length: Math.ceil(kills / 10) }, (_, i) => ({
+    ...shuffle(sortsOf(Math.ceil(kills * 0.3)), random).map((sort) => ({ kind: 'freeze' as const, sort })),
+    ...Array.from({ length: Math.ceil(kills * 0.15) }, (_, i) => ({
       kind: 'roll' as const,
-      sort: (['inference', 'ingress', 'scheduler'] as const)[i % 3] ?? 'inference',
+      sort: ROLLED[i % ROLLED.length] ?? 'inference',
     })),
   ]
   const slotMs = durationMs / kinds.length

@@ -5,7 +5,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { until } from '../support/stack.ts'
 import { countUnfinished, query } from './check/final-state.ts'
 import { History } from './check/history.ts'
-import { type Cluster, startCluster, whyNoCluster } from './cluster.ts'
+import { type Cluster, FLEET, startCluster, whyNoCluster } from './cluster.ts'
 import { type Answer, chat, submit, submitMany } from './load/calls.ts'
 
 const missing = await whyNoCluster()
@@ -141,7 +141,7 @@ type Fleet = Awaited<ReturnType<typeof openFleet>>
 async function openFleet() {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-outage-'))
   const history = await History.open(directory, 0)
-  const cluster = await startCluster({ history })
+  const cluster = await startCluster({ history, fleet: { ...FLEET, research: 0 } })
   return {
     cluster,
     url: (turn: number) => cluster.ingresses[turn % cluster.ingresses.length] ?? '',

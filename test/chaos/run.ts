@@ -15,18 +15,19 @@ const HELP = `Usage: npx node test/chaos/run.ts [options]
 Runs the service as separate processes on a real Kafka and a real Postgres, kills and stops them, and checks what clients
 and the store saw. Histories and logs stay in the directory it prints.
 
-  --jobs N      jobs to submit (default 20000)
-  --kills N     processes to kill with -9 (default 100)
-  --seed N      of the workload and the faults (default: a random one)
-  --seconds N   submissions and faults are spread over this (default: ${SECONDS_A_KILL} for each kill)
-  --dir PATH    where histories and logs go; must be empty (default: a new one in the temporary directory)
-  --help        print this
+  --jobs N        jobs to submit (default 20000)
+  --researches N  deep researches to submit among them (default 800)
+  --kills N       processes to kill with -9 (default 100)
+  --seed N        of the workload and the faults (default: a random one)
+  --seconds N     submissions and faults are spread over this (default: ${SECONDS_A_KILL} for each kill)
+  --dir PATH      where histories and logs go; must be empty (default: a new one in the temporary directory)
+  --help          print this
 
 Exit code 0: every rule was kept; 1: one was broken, and the smallest such job is printed; 2: the run could not be made.
 `
 
 const stop = new AbortController()
-// Without this an interrupted run would leave a broker, a database and seven processes behind.
+// Without this an interrupted run would leave a broker, a database and nine processes behind.
 for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort(new Error(`ended by ${name}`)))
 // Exits: what an interrupted run has under way would go on.
 process.exit(await main())
@@ -54,6 +55,7 @@ async function readOptions(): Promise<ChaosOptions | undefined> {
   const { values } = parseArgs({
     options: {
       jobs: { type: 'string', default: '20000' },
+      researches: { type: 'string', default: '800' },
       kills: { type: 'string', default: '100' },
       seed: { type: 'string' },
       seconds: { type: 'string' },
@@ -66,6 +68,7 @@ async function readOptions(): Promise<ChaosOptions | undefined> {
   return {
     seed: countOf('seed', values.seed ?? String(Math.floor(Math.random() * SEEDS))),
     jobs: countOf('jobs', values.jobs),
+    researches: countOf('researches', values.researches),
     kills,
     durationMs: countOf('seconds', values.seconds ?? String(kills * SECONDS_A_KILL)) * 1_000,
     directory: values.dir ?? (await mkdtemp(join(tmpdir(), 'sluice-history-'))),

@@ -27,6 +27,9 @@ export interface WireJob {
   readonly status: string
   readonly attempt: number
   readonly result: unknown
+  /** Of a job that is composed; absent while there are none. */
+  readonly steps?: readonly { readonly kind: string }[]
+  readonly children?: readonly unknown[]
 }
 
 /** One job as it is sent, the same in every try. */
@@ -92,6 +95,17 @@ export async function waitForEnd(clients: Clients, jobId: string, first: number)
     }
     if (answer.status !== 200) await sleep(AGAIN_MS, clients.signal)
   }
+}
+
+/** Submits a job while nothing happens, and gives its end; writes nothing down. Undefined when there is none in time. */
+export async function runQuietly(clients: Clients, body: object): Promise<WireJob | undefined> {
+  const accepted = await call(clients, 'POST', 0, '/v1/jobs', {}, JSON.stringify(body))
+  while (accepted.job && !clients.signal.aborted) {
+    const { job } = await call(clients, 'GET', 0, `/v1/jobs/${accepted.job.id}?wait=${WAIT_SECONDS}`)
+    if (job && TERMINAL.has(job.status)) return job
+    await sleep(AGAIN_MS, clients.signal)
+  }
+  return undefined
 }
 
 /** What a terminal job says about its end. */

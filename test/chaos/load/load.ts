@@ -1,6 +1,6 @@
 import { type Clients, cancel, sleep, submit, waitForEnd } from './client.ts'
 import { follow } from './follower.ts'
-import { bodyOf, type PlannedJob, planJob, runAtOf } from './workload.ts'
+import { bodyOf, type PlannedJob, runAtOf } from './workload.ts'
 
 /** Submitters at once. Each waits for its job's acceptance, so this bounds what an outage piles up. */
 const SUBMITTERS = 32
@@ -9,8 +9,8 @@ const WATCHED_MAX = 2_500
 
 /** How a run is loaded. */
 export interface Load {
-  readonly seed: number
-  readonly jobs: number
+  /** In the order in which they are submitted. */
+  readonly jobs: readonly PlannedJob[]
   /** Submissions are spread over this time; outages delay them. */
   readonly durationMs: number
   readonly onAccepted: () => void
@@ -26,12 +26,13 @@ export async function runLoad(clients: Clients, load: Load): Promise<{ watched: 
   const startedAt = clients.history.nowMs
   let next = 0
   const submitter = async () => {
-    while (next < load.jobs && !clients.signal.aborted) {
+    while (!clients.signal.aborted) {
       const number = next++
-      const dueAt = startedAt + (number / load.jobs) * load.durationMs
+      const job = load.jobs[number]
+      if (!job) return
+      const dueAt = startedAt + (number / load.jobs.length) * load.durationMs
       await sleep(Math.max(0, dueAt - clients.history.nowMs), clients.signal)
       while (watching.size >= WATCHED_MAX) await Promise.race(watching)
-      const job = planJob(load.seed, number)
       const jobId = await submitOnceOrTwice(clients, job, number)
       if (jobId === undefined) continue
       load.onAccepted()

@@ -5,8 +5,9 @@ import { openRandom, type Random } from './random.ts'
 export interface PlannedJob {
   /** Idempotency key; also in the job's metadata, so that its row can be found. */
   readonly key: string
-  readonly model: string
-  readonly script: string
+  /** The call that it stands for. */
+  readonly call: { readonly endpoint: string; readonly body: object }
+  readonly metadata: Readonly<Record<string, string>>
   readonly priority: 'normal' | 'low'
   /** Not to be started before so many milliseconds after its submission. */
   readonly runInMs?: number
@@ -26,17 +27,18 @@ const MODELS = ['echo-1', 'witness-1'] as const
 
 /** The job of a number: the same for the same seed. */
 export function planJob(seed: number, number: number): PlannedJob {
-  // A stream of its own for each job: what one needs does not shift the choices of the next.
-  const random = openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
+  const random = randomOf(seed, number)
   const key = `chaos-${seed}-${number}`
   const stream = random.chance(0.6)
   const words = random.between(1, 30)
   const text = [key, ...Array.from({ length: words }, () => `word${random.between(0, 999)}`)].join(' ')
   const cancelAfterMs = random.chance(0.06) ? random.between(0, 4_000) : undefined
+  const model = random.pick(MODELS)
+  const content = `!echo ${paceOf(random)}${random.chance(0.04) ? ' fail=overloaded failures=1' : ''}\n${text}`
   return {
     key,
-    model: random.pick(MODELS),
-    script: `!echo ${paceOf(random)}${random.chance(0.04) ? ' fail=overloaded failures=1' : ''}\n${text}`,
+    call: { endpoint: '/v1/chat/completions', body: { model, messages: [{ role: 'user', content }], stream } },
+    metadata: { key },
     priority: random.chance(0.15) ? 'low' : 'normal',
     ...(random.chance(0.05) && { runInMs: random.between(1_000, 10_000) }),
     ...(cancelAfterMs !== undefined && { cancelAfterMs }),
@@ -45,6 +47,11 @@ export function planJob(seed: number, number: number): PlannedJob {
     hangUps: random.chance(0.3) ? [random.between(1, 5), random.between(1, 10)] : [],
     expect: { stream, text, is_cancelled: cancelAfterMs !== undefined },
   }
+}
+
+/** The choices of one job of a run: a stream of its own, so that what one needs does not shift those of the next. */
+export function randomOf(seed: number, number: number): Random {
+  return openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
 }
 
 /** Most are quick; some take seconds, so that faults meet them while they run. */
@@ -63,9 +70,8 @@ export function runAtOf({ runInMs }: PlannedJob, nowMs: number): number | undefi
 /** The body of `POST /v1/jobs` for a job. @param runAt Unix seconds */
 export function bodyOf(job: PlannedJob, runAt: number | undefined): Record<string, unknown> {
   return {
-    endpoint: '/v1/chat/completions',
-    body: { model: job.model, messages: [{ role: 'user', content: job.script }], stream: job.expect.stream },
-    metadata: { key: job.key },
+    ...job.call,
+    metadata: job.metadata,
     priority: job.priority,
     expires_after_seconds: 3_600,
     ...(runAt !== undefined && { run_at: runAt }),

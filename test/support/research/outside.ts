@@ -7,6 +7,8 @@ export interface OutsideCall {
   readonly tag: string
   /** Such as `search What eats a heron at Tarn01`, `page 2`, `model note`: the same twice is the same thing asked again. */
   readonly what: string
+  /** Of a call of the model: `job_id:attempt` of the child that makes it. */
+  readonly execution: string | undefined
   /** Settles when its socket closed before it was answered. */
   readonly aborted: Promise<number>
 }
@@ -39,7 +41,8 @@ export async function startOutside(): Promise<Outside> {
     const [tag, what] = nameOf(call)
     const own = outside.countsOf(tag)
     own.set(what, (own.get(what) ?? 0) + 1)
-    await outside.onCall({ tag, what, aborted: call.closed })
+    const execution = call.headers['idempotency-key']?.toString()
+    await outside.onCall({ tag, what, execution, aborted: call.closed })
     if (what.startsWith('search')) answer.json({ results: hitsOf(upstream.url, tag) })
     else if (what.startsWith('page')) answer.text(pageOf(tag, Number(what.at(-1))), 'text/markdown')
     else sayAs(call, answer, JSON.stringify(answerOf(what, dataOf(call))))

@@ -1,0 +1,70 @@
+import { questionOf } from '../../support/research/outside.ts'
+import { reportOf } from '../check/report.ts'
+import { type Clients, runQuietly } from './client.ts'
+import { type PlannedJob, randomOf } from './workload.ts'
+
+/** The research whose model is that of the outside. */
+export const RESEARCH_MODEL = 'research-1'
+/** Tags have as many digits each, so that a report says the same at the same places, but for its tag. */
+const TAG_BASE = 10_000
+/** How long the research before the load may take. */
+const QUIET_MS = 60_000
+
+/** What a research comes to that nothing happens to, by the tag of its question. */
+export interface QuietResearch {
+  readonly tag: string
+  readonly text: string
+  /** Hash of the report with all that it cites. */
+  readonly report: string
+  readonly children: number
+  /** Kinds of its steps, sorted. */
+  readonly steps: readonly string[]
+}
+
+/** Researches a question while nothing happens. @throws when it does not complete */
+export async function researchQuietly(clients: Clients): Promise<QuietResearch> {
+  const tag = tagOf(0)
+  const signal = AbortSignal.any([clients.signal, AbortSignal.timeout(QUIET_MS)])
+  const job = await runQuietly({ ...clients, signal }, callOf(tag, true))
+  const report = reportOf(job?.result ?? null, tag)
+  if (job?.status !== 'completed' || !report) throw new Error(`the research before the load is ${JSON.stringify(job)}`)
+  const steps = (job.steps ?? []).map(({ kind }) => kind).toSorted()
+  return { tag, ...report, children: job.children?.length ?? 0, steps }
+}
+
+/** The research of a number, from 1: the same for the same seed. It has to say what the quiet one said, of its own tag. */
+export function planResearch(seed: number, number: number, quiet: QuietResearch): PlannedJob {
+  const random = randomOf(seed, -1 - number)
+  const tag = tagOf(number)
+  const stream = random.chance(0.6)
+  const cancelAfterMs = random.chance(0.1) ? random.between(0, 6_000) : undefined
+  const { report, children, steps } = quiet
+  const key = `chaos-${seed}-research-${number}`
+  return {
+    key,
+    call: callOf(tag, stream),
+    metadata: { key, tag },
+    priority: random.chance(0.15) ? 'low' : 'normal',
+    ...(cancelAfterMs !== undefined && { cancelAfterMs }),
+    isDoubled: random.chance(0.1),
+    watch: random.chance(0.85) ? 'follow' : 'wait',
+    hangUps: random.chance(0.3) ? [random.between(1, 5), random.between(1, 10)] : [],
+    expect: {
+      stream,
+      text: quiet.text.replaceAll(quiet.tag, tag),
+      is_cancelled: cancelAfterMs !== undefined,
+      research: { tag, report, children, steps },
+    },
+  }
+}
+
+function callOf(tag: string, stream: boolean): PlannedJob['call'] {
+  const messages = [{ role: 'user', content: questionOf(tag) }]
+  // One search and one page cost little, and no outage takes so much of a high effort's time that anything is left out.
+  const body = { model: RESEARCH_MODEL, messages, stream, reasoning_effort: 'high', max_tool_calls: 1, max_sources: 1 }
+  return { endpoint: '/v1/deep-research', body }
+}
+
+function tagOf(number: number): string {
+  return `Tarn${TAG_BASE + number}`
+}
