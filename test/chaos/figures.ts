@@ -93,6 +93,7 @@ function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
     '- workers lost under a child': count(children, isLoss),
     '- searches and pages asked for outside': asked.length,
     '- of these again': asked.length - new Set(asked.map(({ tag, what }) => `${tag} ${what}`)).size,
+    '- of these without an answer in time': asked.filter(({ phase }) => phase === 'aborted').length,
   }
 }
 

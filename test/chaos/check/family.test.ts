@@ -78,7 +78,9 @@ const cancelled = (family: Partial<FamilyRow> = {}) =>
   parent({ state: 'cancelled', attempt: 1, last_seq: 4, is_cancel_requested: true, text: null }, family)
 const done = (id: string) => stored(id, 'job.queued', 'job.started', 'job.completed')
 const CHILDREN = [child('job_plan'), ...done('job_plan'), child('job_note'), ...done('job_note')]
-const asked = (what: string): Entry => ({ type: 'outside', tag: TAG, what })
+const asked = (what: string, phase: 'answered' | 'aborted' = 'answered'): Entry => {
+  return { type: 'outside', phase, tag: TAG, what }
+}
 const run = (job_id: string): Entry => ({ type: 'run', phase: 'start', job_id, attempt: 1 })
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'research-1' }
 const LOST = [
@@ -112,6 +114,11 @@ describe('the checker of researches under chaos', () => {
 
   it('finds nothing when a killed worker explains what was asked for again', () => {
     expect(broken(KILLED, ...LOST)).toEqual([])
+  })
+
+  it('finds nothing when a search that had no answer in time was made once more', () => {
+    const outside = [asked('search herons', 'aborted'), asked('search herons')]
+    expect(broken(...submitted(), ...EVENTS, parent(), ...CHILDREN, ...outside)).toEqual([])
   })
 
   it('finds nothing when a cancelled research ended its child', () => {
@@ -172,6 +179,11 @@ describe('the checker of researches under chaos', () => {
       'I12 steps',
       [...submitted(), ...EVENTS, parent(), ...CHILDREN, asked('search herons'), asked('search herons')],
     ],
+    [
+      'a search that has no answer again and again',
+      'I12 steps',
+      [...submitted(), ...EVENTS, parent(), ...CHILDREN, ...Array(3).fill(asked('search herons', 'aborted'))],
+    ],
     ['a search that was made twice again for one reason', 'I12 steps', [KILLED, ...LOST, asked('search herons')]],
     ['a step that was not kept', 'I12 steps', [...submitted(), parent({}, { kept_steps: ['admit', 'search'] })]],
     [
@@ -192,9 +204,14 @@ describe('the checker of researches under chaos', () => {
     ['a lost child', 'I13 children', [...submitted(), ...EVENTS, parent(), ...CHILDREN.slice(4)]],
     ['a lost parent', 'I13 children', CHILDREN],
     [
-      'a child that goes on when its parent was cancelled',
+      'a child that nobody cancels when its parent was cancelled',
       'I13 outlived',
-      [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000 })],
+      [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 26_000 })],
+    ],
+    [
+      'a child that goes on when it was cancelled with its parent',
+      'I13 outlived',
+      [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000, is_cancel_requested: true })],
     ],
     [
       'a child that goes on when its parent has failed',

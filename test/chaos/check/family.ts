@@ -2,20 +2,27 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
-/** How long after the end of its parent a child may end, for nobody could tell it before. */
+/** How long a child may go on after the end of its parent: one that is to be cancelled, and one that nobody has told. */
 const OUTLIVES_MS = 60_000
+const UNTOLD_MS = 20_000
+
+/** How often one attempt asks for the same, where it has no answer in time. */
+const TRIES_MAX = 2
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
-/** I12: what was kept of a step is not done again. What was under way when an attempt was broken off may be, once each time. */
+/** I12: what was answered is asked for again only where an attempt was broken off, for what it had under way is not kept. */
 export function stepsAreDoneOnce(job: JobHistory): string[] {
   const { expect, events } = job
   const row = parentRowOf(job)
   const breaks = events.filter(({ event }) => event === 'job.retrying').length
-  const asked = job.entries.flatMap((entry) => (entry.type === 'outside' ? entry.what : []))
-  const problems = [...Map.groupBy(asked, (what) => what)].flatMap(([what, { length }]) =>
-    length > 1 + breaks ? [`${what} was asked for ${length} times, and ${breaks} attempts were broken off`] : [],
-  )
+  const asked = job.entries.filter((entry) => entry.type === 'outside')
+  const problems = [...Map.groupBy(asked, ({ what }) => what)].flatMap(([what, calls]) => {
+    const answered = calls.filter(({ phase }) => phase === 'answered').length
+    const isRepeated = answered > 1 + breaks || calls.length > TRIES_MAX * (1 + breaks)
+    const times = `${answered} of ${calls.length} times`
+    return isRepeated ? [`${what} was answered ${times}, and ${breaks} attempts were broken off`] : []
+  })
   if (!row) return problems
   const { steps, kept_steps } = row.family
   if (steps !== kept_steps.length) problems.push(`its row counts ${steps} steps of ${kept_steps.length}`)
@@ -56,7 +63,8 @@ export function childrenEndWithIt(job: JobHistory): string[] {
     if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after its end`)
     // A report is made of what its children said.
     if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} went on when it had completed`)
-    else if (endsAt > end + OUTLIVES_MS) problems.push(`child ${id} went on for ${endsAt - end} ms after its end`)
+    else if (endsAt > end + (child?.is_cancel_requested ? OUTLIVES_MS : UNTOLD_MS))
+      problems.push(`child ${id} went on for ${endsAt - end} ms after its end`)
     if (row.state === 'completed' && child?.state === 'cancelled') problems.push(`child ${id} was cancelled for nobody`)
   }
   return problems

@@ -1,7 +1,11 @@
 import { type Outside, type OutsideCall, startOutside } from '../../support/research/outside.ts'
 import { openRandom, type Random } from '../load/random.ts'
+import { isSlowTag } from '../load/researches.ts'
 import type { History } from './history.ts'
 import { hashOf } from './report.ts'
+
+/** Of one answer; longer than a child may go on that nobody cancelled with its parent. */
+const SLOW_MS = 45_000
 
 /**
  * Starts what researches ask outside, and writes down each search and each page, and each execution of a child: as the witness
@@ -13,10 +17,9 @@ export async function startWatchedOutside(history: History, seed: number): Promi
   const outside = await startOutside()
   outside.onCall = async (call) => {
     const random = openRandom(seed ^ Number.parseInt(hashOf(`${call.tag} ${call.what}`).slice(0, 8), 16))
-    if (call.execution === undefined) {
-      history.add('outside', { type: 'outside', tag: call.tag, what: call.what })
-      await sleep(random.between(0, 300))
-    } else await execute(call, call.execution, random, history)
+    if (call.execution !== undefined) return await execute(call, call.execution, random, history)
+    const phase = (await isLeft(call, random.between(30, 300))) ? 'aborted' : 'answered'
+    history.add('outside', { type: 'outside', phase, tag: call.tag, what: call.what })
   }
   return outside
 }
@@ -26,12 +29,17 @@ async function execute(call: OutsideCall, execution: string, random: Random, his
   const say = (phase: 'start' | 'done' | 'aborted') =>
     history.add('outside', { type: 'run', phase, job_id, attempt: Number(attempt) })
   say('start')
-  const isAborted = await Promise.race([call.aborted.then(() => true), sleep(paceOf(random)).then(() => false)])
-  say(isAborted ? 'aborted' : 'done')
+  say((await isLeft(call, paceOf(call.tag, random))) ? 'aborted' : 'done')
 }
 
-/** Most answers are quick, some take seconds. */
-function paceOf(random: Random): number {
+/** Takes a time for a call. True: its caller left before that was over. */
+async function isLeft(call: OutsideCall, ms: number): Promise<boolean> {
+  return await Promise.race([call.aborted.then(() => true), sleep(ms).then(() => false)])
+}
+
+/** Most answers are quick, some take seconds, and those of slow tags long. */
+function paceOf(tag: string, random: Random): number {
+  if (isSlowTag(tag)) return SLOW_MS
   return random.chance(0.7) ? random.between(10, 400) : random.between(500, 3_000)
 }
 

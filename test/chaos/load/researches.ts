@@ -6,9 +6,9 @@ import { type PlannedJob, randomOf } from './workload.ts'
 /** The research whose model is that of the outside. */
 export const RESEARCH_MODEL = 'research-1'
 /** Tags have as many digits each, so that a report says the same at the same places, but for its tag. */
-const TAG_BASE = 10_000
+const TAG_BASE = { quick: 10_000, slow: 20_000 }
 /** How long the research before the load may take. */
-const QUIET_MS = 60_000
+const QUIET_MS = 180_000
 
 /** What a research comes to that nothing happens to, by the tag of its question. */
 export interface QuietResearch {
@@ -21,9 +21,14 @@ export interface QuietResearch {
   readonly steps: readonly string[]
 }
 
+/** Whether the model takes long over the questions of a tag. */
+export function isSlowTag(tag: string): boolean {
+  return Number(tag.slice('Tarn'.length)) >= TAG_BASE.slow
+}
+
 /** Researches a question while nothing happens. @throws when it does not complete */
 export async function researchQuietly(clients: Clients): Promise<QuietResearch> {
-  const tag = tagOf(0)
+  const tag = tagOf(TAG_BASE.quick)
   const signal = AbortSignal.any([clients.signal, AbortSignal.timeout(QUIET_MS)])
   const job = await runQuietly({ ...clients, signal }, callOf(tag, true))
   const report = reportOf(job?.result ?? null, tag)
@@ -35,9 +40,11 @@ export async function researchQuietly(clients: Clients): Promise<QuietResearch> 
 /** The research of a number, from 1: the same for the same seed. It has to say what the quiet one said, of its own tag. */
 export function planResearch(seed: number, number: number, quiet: QuietResearch): PlannedJob {
   const random = randomOf(seed, -1 - number)
-  const tag = tagOf(number)
   const stream = random.chance(0.6)
-  const cancelAfterMs = random.chance(0.1) ? random.between(0, 6_000) : undefined
+  const cancelAfterMs = random.chance(0.12) ? random.between(0, 8_000) : undefined
+  // Some of those that are cancelled have children that would go on for long after it.
+  const isSlow = cancelAfterMs !== undefined && random.chance(0.6)
+  const tag = tagOf((isSlow ? TAG_BASE.slow : TAG_BASE.quick) + number)
   const { report, children, steps } = quiet
   const key = `chaos-${seed}-research-${number}`
   return {
@@ -66,5 +73,5 @@ function callOf(tag: string, stream: boolean): PlannedJob['call'] {
 }
 
 function tagOf(number: number): string {
-  return `Tarn${TAG_BASE + number}`
+  return `Tarn${number}`
 }
