@@ -11,25 +11,33 @@ const TRIES_MAX = 2
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
-/** I12: what was answered is asked for again only where an attempt was broken off, for what it had under way is not kept. */
+/** I12: what one attempt was given the next one has, unless that attempt was broken off, for what it had under way is not kept. */
 export function stepsAreDoneOnce(job: JobHistory): string[] {
-  const { expect, events } = job
   const row = parentRowOf(job)
-  const breaks = events.filter(({ event }) => event === 'job.retrying').length
-  const asked = job.entries.filter((entry) => entry.type === 'outside')
-  const problems = [...Map.groupBy(asked, ({ what }) => what)].flatMap(([what, calls]) => {
-    const answered = calls.filter(({ phase }) => phase === 'answered').length
-    const isRepeated = answered > 1 + breaks || calls.length > TRIES_MAX * (1 + breaks)
-    const times = `${answered} of ${calls.length} times`
-    return isRepeated ? [`${what} was answered ${times}, and ${breaks} attempts were broken off`] : []
-  })
+  const problems = repeatProblems(job)
   if (!row) return problems
   const { steps, kept_steps } = row.family
   if (steps !== kept_steps.length) problems.push(`its row counts ${steps} steps of ${kept_steps.length}`)
-  const wanted = expect?.research?.steps
+  const wanted = job.expect?.research?.steps
   if (wanted && isWhole(job) && !isDeepStrictEqual(wanted, kept_steps))
     problems.push(`its steps are ${kept_steps.join(' ')}, not ${wanted.join(' ')}`)
   return problems
+}
+
+function repeatProblems({ entries, events }: JobHistory): string[] {
+  const breaks = events.filter(({ event }) => event === 'job.retrying').length
+  const starts = events.filter(({ event }) => event === 'job.started')
+  const attemptAt = (wallMs: number) => starts.filter(({ wall_ms }) => wall_ms <= wallMs).length
+  const asked = entries.filter((entry) => entry.type === 'outside')
+  return [...Map.groupBy(asked, ({ what }) => what)].flatMap(([what, calls]) => {
+    const attempts = Map.groupBy(calls, ({ wall_ms }) => attemptAt(wall_ms))
+    return [
+      ...(attempts.size > 1 + breaks
+        ? [`${what} was asked for in ${attempts.size} attempts, and ${breaks} broke off`]
+        : []),
+      ...(calls.length > TRIES_MAX * (1 + breaks) ? [`${what} was asked for ${calls.length} times`] : []),
+    ]
+  })
 }
 
 /** I13: each child is one job, and a report has the children that it needs. */

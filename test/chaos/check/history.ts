@@ -97,7 +97,7 @@ export type Entry =
     }
   | { type: 'run'; phase: 'start' | 'done' | 'failed' | 'aborted'; job_id: string; attempt: number }
   /** A search or a page that a research asked for, outside; aborted: the answer came too late for whoever asked. */
-  | { type: 'outside'; phase: 'answered' | 'aborted'; tag: string; what: string }
+  | { type: 'outside'; phase: 'answered' | 'aborted'; tag: string; what: string; wall_ms: number }
   | { type: 'fault'; phase: 'begin' | 'end' | 'problem'; kind: string; target: string; problem?: string }
   /** A process ended though nothing was done to it. */
   | { type: 'exit'; target: string; code: string }

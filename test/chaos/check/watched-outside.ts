@@ -19,7 +19,7 @@ export async function startWatchedOutside(history: History, seed: number): Promi
     const random = openRandom(seed ^ Number.parseInt(hashOf(`${call.tag} ${call.what}`).slice(0, 8), 16))
     if (call.execution !== undefined) return await execute(call, call.execution, random, history)
     const phase = (await isLeft(call, random.between(30, 300))) ? 'aborted' : 'answered'
-    history.add('outside', { type: 'outside', phase, tag: call.tag, what: call.what })
+    history.add('outside', { type: 'outside', phase, tag: call.tag, what: call.what, wall_ms: Date.now() })
   }
   return outside
 }
