@@ -83,6 +83,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'rate-limiter-flexible',
     'pino',
     'prom-client',
+    '@modelcontextprotocol/client',
     'yaml',
     'bullmq',
     'pg-boss',

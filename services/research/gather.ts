@@ -116,7 +116,7 @@ export class Gathering {
 
   async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
     const { domains } = this.#options.request
-    const input = { backend: backend.name, url: hit.url, sha256: hit.sha256 }
+    const input = { backend: backend.name, url: hit.url, id: hit.id, sha256: hit.sha256 }
     const run = (signal: AbortSignal) => backend.read(hit, domains, signal)
     const [snapshot] = await this.#outside('read', input, { pages: 1 }, run)
     if (!snapshot) this.unread++

@@ -133,6 +133,16 @@ export const Settings = z.object({
   TAVILY_API_KEY: z.string().optional().describe('Searches with Tavily'),
   EXA_API_KEY: z.string().optional().describe('Searches with Exa'),
   SERPER_API_KEY: z.string().optional().describe('Searches with Serper'),
+  MCP_SEARCH_URL: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .describe('An MCP server (streamable HTTP) that searches'),
+  MCP_SEARCH_TOKEN: z
+    .string()
+    .regex(/^[!-~]*$/, 'must be of visible ASCII characters, without spaces: it is sent in a header')
+    .optional()
+    .describe('Bearer token of that server'),
+  MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('The tool of that server that searches'),
   CONTENT_FILTER: z.enum(['profanity', 'off']).default('profanity').describe('What fills content_filter_results'),
   LOG_LEVEL: z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']).default('info'),
 })
@@ -149,6 +159,7 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'TAVILY_API_KEY',
   'EXA_API_KEY',
   'SERPER_API_KEY',
+  'MCP_SEARCH_TOKEN',
 ])
 
 /** A whole number. */

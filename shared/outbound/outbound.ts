@@ -26,6 +26,12 @@ export interface OutboundRequest extends OutboundCall {
   readonly body: string
 }
 
+/** What a call asks for. */
+export interface OutboundMethod {
+  readonly method: 'GET' | 'POST' | 'DELETE'
+  readonly body?: string | undefined
+}
+
 /** A page as it was read. */
 export interface OutboundPage extends OutboundAnswer {
   readonly body: Buffer
@@ -69,6 +75,46 @@ export async function getOutbound(text: string, options: OutboundCall): Promise<
     const body = await readBody(answer.body, answer.headers['content-encoding'], options.bytesMax)
     return { status: answer.statusCode, headers: answer.headers, body }
   })
+}
+
+/**
+ * Calls an address as client libraries do by their `fetch`, if the guard lets it: the answer's body is read while it comes. All of
+ * it has `timeoutMs`, and its body ends with `request_too_large` after `bytesMax`. As for {@link postOutbound}, a redirect is an
+ * answer; one that is packed is refused, since nobody asked for that.
+ *
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the signal's reason. The body throws the same
+ */
+export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
+  const { method, body, bytesMax } = options
+  const { promise, resolve, reject } = Promise.withResolvers<Response>()
+  const headers = { ...options.headers, 'accept-encoding': 'identity' }
+  const call = callOutbound(text, options, async (url, dispatcher, signal) => {
+    const answer = await request(url, { dispatcher, method, headers, body: body ?? null, signal })
+    if ((answer.headers['content-encoding'] ?? 'identity') !== 'identity')
+      throw new ServiceError('upstream_error', 'The host packs its answer in an unknown way.')
+    const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>()
+    resolve(responseOf(answer.statusCode, answer.headers, readable))
+    await ReadableStream.from(upTo(bytesMax, answer.body)).pipeTo(writable, { signal })
+  })
+  // The answer may be there before its body fails: whoever reads that hears of it.
+  call.catch(reject)
+  return await promise
+}
+
+/** By the statuses of the Fetch standard that have no body. */
+function responseOf(status: number, headers: IncomingHttpHeaders, body: ReadableStream): Response {
+  const isEmpty = status === 204 || status === 205 || status === 304
+  const lines = Object.entries(headers).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, one]))
+  return new Response(isEmpty ? null : body, { status, headers: lines as [string, string][] })
+}
+
+async function* upTo(bytesMax: number, body: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let bytes = 0
+  for await (const chunk of body) {
+    bytes += chunk.length
+    if (bytes > bytesMax) throw tooLarge(bytesMax)
+    yield chunk
+  }
 }
 
 /** Makes one call on a connection of its own, to an address that was checked. */

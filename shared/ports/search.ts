@@ -9,6 +9,7 @@ import { exa } from '#shared/search/web/backends/exa.ts'
 import { searxng } from '#shared/search/web/backends/searxng.ts'
 import { serper } from '#shared/search/web/backends/serper.ts'
 import { tavily } from '#shared/search/web/backends/tavily.ts'
+import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
 import { WebPages } from '#shared/search/web/pages.ts'
 import { openWebSearch } from '#shared/search/web/web.ts'
 
@@ -29,6 +30,7 @@ export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
 
 function openWeb(config: Config): SearchBackend[] {
   const { searxngUrl, braveApiKey, tavilyApiKey, exaApiKey, serperApiKey, researchAllowPrivate } = config
+  const { mcpSearchUrl, mcpSearchToken, mcpSearchTool } = config
   const pages = () => new WebPages({ policy: { allowPrivate: researchAllowPrivate } })
   return [
     ...(searxngUrl ? [openWebSearch(searxng(searxngUrl), pages())] : []),
@@ -36,5 +38,8 @@ function openWeb(config: Config): SearchBackend[] {
     ...(tavilyApiKey ? [openWebSearch(tavily(tavilyApiKey), pages())] : []),
     ...(exaApiKey ? [openWebSearch(exa(exaApiKey), pages())] : []),
     ...(serperApiKey ? [openWebSearch(serper(serperApiKey), pages())] : []),
+    ...(mcpSearchUrl
+      ? [openMcpSearch({ url: mcpSearchUrl, token: mcpSearchToken, searchTool: mcpSearchTool }, pages())]
+      : []),
   ]
 }

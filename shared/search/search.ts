@@ -32,6 +32,8 @@ export interface Hit {
   readonly snippet: string
   /** ISO 8601, where the backend knows one. */
   readonly date?: string
+  /** The name by which the backend reads it, where that is not its URL. */
+  readonly id?: string
   /** The text that was found, where the backend keeps texts: {@link SearchBackend.read} gives this one and no later one. */
   readonly sha256?: string
 }

@@ -69,7 +69,8 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-function refusal(name: string, status: number, after: string | string[] | undefined, hint?: string): ServiceError {
+/** What an answer that is not 200 means. @param after Of Retry-After, which counts where it is in seconds */
+export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}
   const cause = new Error(`It answered ${status}.${hint && (status === 401 || status === 403) ? ` ${hint}` : ''}`)

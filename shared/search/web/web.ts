@@ -1,4 +1,3 @@
-import { ServiceError } from '#shared/error.ts'
 import {
   type DomainRules,
   type Hit,
@@ -12,6 +11,7 @@ import {
 import { decodeEntities } from '#shared/search/text/builder.ts'
 import { type ApiCall, callApi } from './api.ts'
 import type { WebPages } from './pages.ts'
+import { Throttle } from './throttle.ts'
 
 /** A search service of the web: how it is asked, and what its answer means. */
 export interface WebService<T = unknown> {
@@ -28,14 +28,12 @@ export interface WebService<T = unknown> {
 /** A result as the service gives it. */
 export interface RawHit {
   readonly url: string
+  readonly id?: string
   readonly title?: string | null | undefined
   readonly snippet?: string | null | undefined
   readonly date?: string | null | undefined
 }
 
-/** How long a service that is throttled is left alone where it does not say. */
-const HOLD_MS = 2_000
-const HOLD_MS_MAX = 10 * 60_000
 /** Domains that are put into the words of a search. */
 const SITES_MAX = 5
 /** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
@@ -53,31 +51,21 @@ class WebSearch<T> implements SearchBackend {
   readonly searchUsd: number
   readonly #service: WebService<T>
   readonly #pages: WebPages
-  /** All runs of this process share it: one that is throttled tells the others. */
-  #holdUntilMs = 0
+  readonly #throttle: Throttle
 
   constructor(service: WebService<T>, pages: WebPages) {
     this.name = service.name
     this.searchUsd = service.searchUsd
     this.#service = service
     this.#pages = pages
+    this.#throttle = new Throttle(service.name)
   }
 
   async search(text: string, options: SearchOptions): Promise<Hit[]> {
-    const heldMs = this.#holdUntilMs - Date.now()
-    if (heldMs > 0)
-      throw new ServiceError('rate_limit_exceeded', `The search backend ${this.name} is throttled.`, {
-        retryAfterMs: heldMs,
-      })
-    try {
-      const words = this.#service.takesDomains ? text : withSites(text, options.domains)
-      const answer = await callApi(this.name, this.#service.call(words, options), options.signal)
-      return hitsOf(this.#service.hits(answer), options)
-    } catch (error) {
-      const { code, retryAfterMs = HOLD_MS } = ServiceError.from(error)
-      if (code === 'rate_limit_exceeded') this.#holdUntilMs = Date.now() + Math.min(retryAfterMs, HOLD_MS_MAX)
-      throw error
-    }
+    const words = this.#service.takesDomains ? text : withSites(text, options.domains)
+    const call = this.#service.call(words, options)
+    const answer = await this.#throttle.run(() => callApi(this.name, call, options.signal))
+    return hitsOf(this.#service.hits(answer), options)
   }
 
   async read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
@@ -91,9 +79,9 @@ class WebSearch<T> implements SearchBackend {
 }
 
 /** Results whose pages may be read, each page once. */
-function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[] {
+export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[] {
   const hits = new Map<string, Hit>()
-  for (const { url: text, title, snippet, date } of raw) {
+  for (const { url: text, id, title, snippet, date } of raw) {
     const url = canonicalUrl(text)
     if (!url || !isHostAllowed(url.hostname, domains) || hits.has(url.href)) continue
     const day = date ? dayOf(date) : undefined
@@ -107,6 +95,7 @@ function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions): Hit[
         .slice(0, SNIPPET_CHARS_MAX)
         .toWellFormed(),
       ...(day && { date: day }),
+      ...(id !== undefined && { id }),
     })
     if (hits.size >= limit) break
   }

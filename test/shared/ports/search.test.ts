@@ -30,7 +30,8 @@ test('without settings the project’s own pages are searched', async () => {
 
 test('each backend that is set is opened, and a folder only where it is named', async () => {
   const keys = { BRAVE_API_KEY: 'b', TAVILY_API_KEY: 't', EXA_API_KEY: 'e', SERPER_API_KEY: 's' }
-  expect(open({ SEARXNG_URL: 'http://127.0.0.1:1', ...keys })).toEqual(['searxng', 'brave', 'tavily', 'exa', 'serper'])
+  const urls = { SEARXNG_URL: 'http://127.0.0.1:1', MCP_SEARCH_URL: 'http://127.0.0.1:1/mcp' }
+  expect(open({ ...urls, ...keys })).toEqual(['searxng', 'brave', 'tavily', 'exa', 'serper', 'mcp'])
 })
 
 test('a folder that is named is searched beside them', async () => {

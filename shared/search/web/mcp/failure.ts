@@ -1,0 +1,51 @@
+import { ServiceError } from '#shared/error.ts'
+
+/** How far the causes of an error are followed. */
+const CAUSES_MAX = 5
+
+/** Whatever went wrong with an MCP server, as the search port says it: by the name of the backend, and never as an empty result. */
+export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSignal): unknown {
+  if (signal.aborted) return signal.reason
+  const own = serviceErrorIn(broken.aborted ? broken.reason : error)
+  if (own) return named(own)
+  const { code, status } = (error ?? {}) as { code?: unknown; status?: unknown }
+  if (code === 'REQUEST_TIMEOUT') return timedOut(error)
+  if (typeof status === 'number') return failed('failed', error)
+  if (typeof code === 'number') return failed('refused the call', error)
+  return failed('does not speak MCP over streamable HTTP', error)
+}
+
+/** A sentence about the server: what it did. */
+export function failed(what: string, cause?: unknown): ServiceError {
+  return new ServiceError('upstream_error', `The search backend mcp ${what}.`, { cause })
+}
+
+function timedOut(cause: unknown): ServiceError {
+  return new ServiceError('upstream_timeout', 'The search backend mcp did not answer in time.', { cause })
+}
+
+/** The guard speaks of a host; callers know the backend. */
+function named(cause: ServiceError): ServiceError {
+  switch (cause.code) {
+    case 'rate_limit_exceeded':
+    case 'upstream_refused':
+      return cause
+    case 'upstream_timeout':
+      return timedOut(cause)
+    case 'request_too_large':
+      return failed('answers too much', cause)
+    case 'invalid_value':
+      return new ServiceError('upstream_refused', 'The address of the search backend mcp may not be asked.', { cause })
+    default:
+      return cause.message.includes('search backend') ? cause : failed('cannot be reached', cause)
+  }
+}
+
+function serviceErrorIn(error: unknown): ServiceError | undefined {
+  let each = error
+  for (let depth = 0; depth < CAUSES_MAX && each instanceof Error; depth++) {
+    if (each instanceof ServiceError) return each
+    each = each.cause
+  }
+  return undefined
+}

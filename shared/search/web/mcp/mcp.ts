@@ -1,0 +1,124 @@
+import { abortable } from '#shared/abortable.ts'
+import { ServiceError } from '#shared/error.ts'
+import { DocumentReader } from '#shared/search/documents/documents.ts'
+import {
+  type DomainRules,
+  type Hit,
+  isHostAllowed,
+  type SearchBackend,
+  type SearchOptions,
+  SNAPSHOT_CHARS_MAX,
+  type Snapshot,
+  TITLE_CHARS_MAX,
+} from '#shared/search/search.ts'
+import { sha256Of } from '#shared/search/snapshot.ts'
+import type { WebPages } from '#shared/search/web/pages.ts'
+import { Throttle } from '#shared/search/web/throttle.ts'
+import { hitsOf } from '#shared/search/web/web.ts'
+import { documentOf, resultsOf } from './answers.ts'
+import { type McpServer, McpSession, NAME, type ToolAnswer } from './session.ts'
+
+/** The tool that gives a document, where the server has it. */
+const FETCH_TOOL = 'fetch'
+/** A connection is made anew after it: the tools of a server change. */
+const KEEP_MS = 10 * 60_000
+
+/**
+ * Makes a search backend of an MCP server (https://modelcontextprotocol.io, streamable HTTP) with the tools that OpenAI's deep
+ * research expects of one: `search` by a `query`, and `fetch` by an `id`. Without `fetch` the pages of its results are read.
+ */
+export function openMcpSearch(server: McpServer, pages: WebPages): SearchBackend {
+  return new McpSearch(server, pages)
+}
+
+/** A connection, or one that is being made. */
+interface Connection {
+  readonly opening: Promise<McpSession>
+  readonly untilMs: number
+}
+
+class McpSearch implements SearchBackend {
+  readonly name = NAME
+  /** Nobody knows what a server of somebody else costs. */
+  readonly searchUsd = 0
+  readonly #server: McpServer
+  readonly #pages: WebPages
+  readonly #reader = new DocumentReader()
+  readonly #throttle = new Throttle(NAME)
+  readonly #closing = new AbortController()
+  #session: Connection | undefined
+
+  constructor(server: McpServer, pages: WebPages) {
+    this.#server = server
+    this.#pages = pages
+  }
+
+  async search(text: string, options: SearchOptions): Promise<Hit[]> {
+    const answer = await this.#throttle.run(() => this.#call(this.#server.searchTool, 'query', text, options.signal))
+    return hitsOf(resultsOf(answer), options)
+  }
+
+  async read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
+    if (!isHostAllowed(new URL(hit.url).hostname, domains))
+      throw new ServiceError('permission_denied', 'The host may not be read.')
+    const { id } = hit
+    const hasFetch = id !== undefined && (await this.#opened(signal)).parametersOf(FETCH_TOOL) !== undefined
+    if (!hasFetch) return withHit(await this.#pages.read(hit.url, domains, signal), hit)
+    const answer = await this.#throttle.run(() => this.#call(FETCH_TOOL, 'id', id, signal))
+    const { title, text } = documentOf(answer)
+    return withHit(await this.#snapshotOf(hit.url, title ?? '', text, signal), hit)
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new ServiceError('overloaded', 'The search backend is closed.'))
+    this.#forget(this.#session)
+    await Promise.all([this.#pages.close(), this.#reader.close()])
+  }
+
+  /** @throws ServiceError `upstream_refused` where the server has no such tool, or one that wants something else */
+  async #call(tool: string, parameter: string, value: string, signal: AbortSignal): Promise<ToolAnswer> {
+    const session = await this.#opened(signal)
+    const current = this.#session
+    const required = session.parametersOf(tool)
+    if (!required) throw new ServiceError('upstream_refused', `The search backend ${NAME} has no tool ${tool}.`)
+    if (required.some((each) => each !== parameter)) {
+      const message = `The tool ${tool} of the search backend ${NAME} wants more than a ${parameter}.`
+      throw new ServiceError('upstream_refused', message)
+    }
+    try {
+      return await session.call(tool, { [parameter]: value }, signal)
+    } catch (error) {
+      // A server that was started anew knows nothing of its connections.
+      if (!signal.aborted) this.#forget(current)
+      throw error
+    }
+  }
+
+  /** The connection that all calls share; leaving it does not end it for others. */
+  async #opened(signal: AbortSignal): Promise<McpSession> {
+    if (this.#session && this.#session.untilMs < Date.now()) this.#forget(this.#session)
+    this.#session ??= { opening: McpSession.open(this.#server, this.#closing.signal), untilMs: Date.now() + KEEP_MS }
+    const current = this.#session
+    current.opening.catch(() => this.#forget(current))
+    return await abortable(current.opening, signal)
+  }
+
+  #forget(session: Connection | undefined): void {
+    if (this.#session === session) this.#session = undefined
+    session?.opening.then((opened) => opened.retire()).catch(() => {})
+  }
+
+  async #snapshotOf(url: string, title: string, source: string, signal: AbortSignal): Promise<Snapshot> {
+    const type = /^\s*<(?:!doctype|html)\b/i.test(source) ? 'html' : 'markdown'
+    const input = { type, bytes: Buffer.from(source), charset: 'utf-8', charsMax: SNAPSHOT_CHARS_MAX } as const
+    const document = await this.#reader.read(input, signal)
+    if (document.blocks.length === 0) throw new ServiceError('unsupported_media_type', 'The document has no text.')
+    const { text, blocks } = document
+    const named = (title.trim() || document.title).slice(0, TITLE_CHARS_MAX).toWellFormed()
+    return { url, title: named, text, blocks, sha256: sha256Of(text) }
+  }
+}
+
+function withHit(snapshot: Snapshot, { title, date }: Hit): Snapshot {
+  return { ...snapshot, title: snapshot.title || title, ...(date && { date }) }
+}

@@ -1,0 +1,162 @@
+import type { Client, JsonSchemaValidator } from '@modelcontextprotocol/client'
+import { ServiceError } from '#shared/error.ts'
+import { streamOutbound } from '#shared/outbound/outbound.ts'
+import { refusal } from '#shared/search/web/api.ts'
+import { failureOf } from './failure.ts'
+
+/** An MCP server that the operator has chosen. */
+export interface McpServer {
+  /** Of its streamable HTTP transport. */
+  readonly url: string
+  /** Sent as a bearer token. */
+  readonly token?: string | undefined
+  /** The tool that searches. */
+  readonly searchTool: string
+  /** For each of its answers. Default: 15 s. */
+  readonly timeoutMs?: number
+}
+
+/** What a tool has answered, not looked at yet. */
+export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
+
+/** The name under which failures speak of the server. */
+export const NAME = 'mcp'
+const TIMEOUT_MS = 15_000
+/** Bytes of one answer: a text is cut at 48 Ki characters, and what is parsed at once must not take long. */
+const BYTES_MAX = 2 * 1024 * 1024
+/** Pages of the list of tools. */
+const TOOL_PAGES_MAX = 5
+/** Statuses that say why the server cannot be used, whatever it was asked. */
+const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
+
+/**
+ * One connection to an MCP server: initialised, its tools known. Each request goes through the guard of outgoing requests, to where
+ * the operator has pointed: private networks may be meant, metadata services never are. The server cannot ask anything of us.
+ */
+export class McpSession {
+  readonly #client: Client
+  readonly #timeoutMs: number
+  readonly #tools: ReadonlyMap<string, readonly string[] | undefined>
+  readonly #broken: AbortController
+  #underWay = 0
+  #isRetired = false
+
+  private constructor(client: Client, timeoutMs: number, tools: Tools, broken: AbortController) {
+    this.#client = client
+    this.#timeoutMs = timeoutMs
+    this.#tools = tools
+    this.#broken = broken
+  }
+
+  /** @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`; the signal's reason */
+  static async open(server: McpServer, signal: AbortSignal): Promise<McpSession> {
+    // It is large: where no server is set it is never loaded.
+    const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
+    const timeoutMs = server.timeoutMs ?? TIMEOUT_MS
+    const broken = new AbortController()
+    const client = new Client(
+      { name: 'sluice', version: '1' },
+      { versionNegotiation: { mode: 'auto' }, listMaxPages: TOOL_PAGES_MAX, jsonSchemaValidator: UNCHECKED },
+    )
+    const transport = new StreamableHTTPClientTransport(new URL(server.url), {
+      fetch: guarded(timeoutMs, broken),
+      requestInit: { headers: server.token === undefined ? {} : { authorization: `Bearer ${server.token}` } },
+      reconnectionOptions: NO_RECONNECTION,
+    })
+    const options = { signal: AbortSignal.any([signal, broken.signal]), timeout: timeoutMs }
+    try {
+      await client.connect(transport, options)
+      const { tools } = await client.listTools(undefined, options)
+      return new McpSession(client, timeoutMs, toolsOf(tools), broken)
+    } catch (error) {
+      await client.close().catch(() => {})
+      throw failureOf(error, signal, broken.signal)
+    }
+  }
+
+  /** Parameters of a tool, those that must be given first; undefined where there is no such tool. */
+  parametersOf(tool: string): readonly string[] | undefined {
+    return this.#tools.get(tool)
+  }
+
+  /** @throws ServiceError As {@link McpSession.open} */
+  async call(name: string, input: Record<string, unknown>, signal: AbortSignal): Promise<ToolAnswer> {
+    this.#underWay++
+    const options = { signal: AbortSignal.any([signal, this.#broken.signal]), timeout: this.#timeoutMs }
+    try {
+      return await this.#client.callTool({ name, arguments: input }, options)
+    } catch (error) {
+      throw failureOf(error, signal, this.#broken.signal)
+    } finally {
+      this.#underWay--
+      await this.#closeWhenIdle()
+    }
+  }
+
+  /** Takes no more calls, and closes when those under way have ended. */
+  async retire(): Promise<void> {
+    this.#isRetired = true
+    await this.#closeWhenIdle()
+  }
+
+  async #closeWhenIdle(): Promise<void> {
+    if (this.#isRetired && this.#underWay === 0) await this.#client.close().catch(() => {})
+  }
+}
+
+type Tools = ReadonlyMap<string, readonly string[] | undefined>
+
+function toolsOf(tools: readonly { name: string; inputSchema: { required?: unknown } }[]): Tools {
+  return new Map(
+    tools.map(({ name, inputSchema: { required } }) => {
+      return [name, Array.isArray(required) ? required.filter((each) => typeof each === 'string') : []]
+    }),
+  )
+}
+
+/** What tools answer is checked here by what is needed of it, and not by schemas that the server writes. */
+const UNCHECKED = {
+  getValidator<T>(): JsonSchemaValidator<T> {
+    return (input) => ({ valid: true, data: input as T, errorMessage: undefined })
+  },
+}
+
+/** A stream that breaks off is a failure like any other. */
+const NO_RECONNECTION = {
+  maxRetries: 0,
+  initialReconnectionDelay: 1,
+  maxReconnectionDelay: 1,
+  reconnectionDelayGrowFactor: 1,
+}
+
+type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
+
+/** @param broken Aborted where an answer cannot be read to its end: nobody tells the call that waits for it. */
+function guarded(timeoutMs: number, broken: AbortController): Fetch {
+  return async (url, { method = 'GET', headers, body, signal } = {}) => {
+    // Messages that nobody has asked for are not listened to.
+    if (method === 'GET') return new Response(null, { status: 405 })
+    const answer = await streamOutbound(String(url), {
+      method: method === 'DELETE' ? 'DELETE' : 'POST',
+      headers: Object.fromEntries(new Headers(headers)),
+      body: typeof body === 'string' ? body : undefined,
+      policy: { allowPrivate: true },
+      timeoutMs,
+      bytesMax: BYTES_MAX,
+      signal: signal ?? new AbortController().signal,
+    })
+    if (!REFUSALS.has(answer.status)) return watched(answer, broken)
+    await answer.body?.cancel()
+    throw refusal(NAME, answer.status, answer.headers.get('retry-after') ?? undefined, 'See MCP_SEARCH_TOKEN.')
+  }
+}
+
+function watched(answer: Response, broken: AbortController): Response {
+  const { status, headers } = answer
+  if (!answer.body) return answer
+  const { readable, writable } = new TransformStream()
+  answer.body.pipeTo(writable).catch((error: unknown) => {
+    if (error instanceof ServiceError) broken.abort(error)
+  })
+  return new Response(readable, { status, headers })
+}

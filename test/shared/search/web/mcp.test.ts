@@ -1,0 +1,285 @@
+import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import {
+  createMcpHandler,
+  McpServer,
+  WebStandardStreamableHTTPServerTransport as StreamableTransport,
+} from '@modelcontextprotocol/server'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import { z } from 'zod'
+import type { Hit, SearchBackend } from '#shared/search/search.ts'
+import { openMcpSearch } from '#shared/search/web/mcp/mcp.ts'
+import { WebPages } from '#shared/search/web/pages.ts'
+
+const ALL = { allow: [] as string[], deny: [] as string[] }
+const { signal } = new AbortController()
+const TIDES = { id: 'tides-1', title: 'Tides', url: 'https://sea.example/tides' }
+const TEXT = '# Tides\n\nThe tide turns **twice** a day, every day of the year.'
+
+type Tool = (input: Record<string, string>) => unknown
+type Fetch = (request: Request) => Promise<Response>
+
+let server: Server
+let base: string
+let handle: RequestListener
+let backend: SearchBackend
+const asked: { method: string; rpc: string; authorization: string | undefined }[] = []
+
+/** A server of the official library, by the shape that its tools answer in. */
+const serverOf = (tools: Record<string, Tool>, parameter: Record<string, string> = {}): McpServer => {
+  const mcp = new McpServer({ name: 'library', version: '1.0.0' })
+  for (const [name, run] of Object.entries(tools)) {
+    const wanted = parameter[name] ?? (name === 'fetch' ? 'id' : 'query')
+    const inputSchema = z.object({ [wanted]: z.string() })
+    mcp.registerTool(name, { inputSchema }, async (input) => {
+      const given = await run(input as Record<string, string>)
+      return { content: [{ type: 'text', text: typeof given === 'string' ? given : JSON.stringify(given) }] }
+    })
+  }
+  return mcp
+}
+const bridged = (answerTo: Fetch): RequestListener => {
+  return async (request, response) => {
+    const body = (await bytesOf(request)).toString()
+    const rpc = body === '' ? '' : String(JSON.parse(body).method)
+    asked.push({ method: request.method ?? '', rpc, authorization: request.headers.authorization })
+    const { method = 'GET', headers } = request
+    const init = { method, headers: headers as Record<string, string>, ...(body !== '' && { body }) }
+    await send(response, await answerTo(new Request(`${base}/mcp`, init)))
+  }
+}
+const speaking = (tools: Record<string, Tool>, parameter: Record<string, string> = {}): RequestListener => {
+  return bridged((request) => createMcpHandler(() => serverOf(tools, parameter)).fetch(request))
+}
+async function bytesOf(request: IncomingMessage): Promise<Buffer> {
+  const chunks: Buffer[] = []
+  for await (const chunk of request) chunks.push(chunk)
+  return Buffer.concat(chunks)
+}
+async function send(response: ServerResponse, answer: Response): Promise<void> {
+  response.writeHead(answer.status, Object.fromEntries(answer.headers))
+  for await (const chunk of answer.body ?? []) response.write(chunk)
+  response.end()
+}
+const open = (more: { token?: string; searchTool?: string } = {}, pages = new WebPages({ policy: PRIVATE })) => {
+  backend = openMcpSearch({ url: `${base}/mcp`, searchTool: 'search', timeoutMs: 2_000, ...more }, pages)
+  return backend
+}
+const PRIVATE = { allowPrivate: true }
+const search = (domains = ALL) => backend.search('tide turns', { limit: 5, domains, signal })
+const results = (...all: unknown[]) => ({ search: () => ({ results: all }) })
+
+beforeAll(async () => {
+  server = createServer((request, response) => handle(request, response))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  base = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+})
+beforeEach(() => {
+  asked.length = 0
+  handle = speaking(results(TIDES))
+  open()
+})
+afterEach(async () => {
+  await backend.close()
+  server.closeAllConnections()
+})
+afterAll(() => new Promise((resolve) => server.close(resolve)))
+
+describe('an MCP server that searches', () => {
+  test('is asked by its tool, and gives hits as every backend does', async () => {
+    const queries: string[] = []
+    const tool: Tool = ({ query }) => {
+      queries.push(query ?? '')
+      return {
+        results: [
+          { ...TIDES, url: `${TIDES.url}?utm_source=x#top`, text: 'Some <b>text</b>', date: '2026-01-02' },
+          TIDES,
+        ],
+      }
+    }
+    handle = speaking({ search: tool })
+    expect(await search()).toEqual([{ ...TIDES, snippet: 'Some text', date: '2026-01-02' }])
+    expect(queries).toEqual(['tide turns'])
+    expect(backend.name).toBe('mcp')
+  })
+
+  test('is asked over one connection, and again over a new one after a failure', async () => {
+    let isBroken = false
+    const tool: Tool = () => {
+      if (isBroken) throw new Error('broken')
+      return { results: [TIDES] }
+    }
+    handle = speaking({ search: tool })
+    await search()
+    await search()
+    expect(asked.filter(({ rpc }) => rpc === 'tools/list')).toHaveLength(1)
+    isBroken = true
+    await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
+    handle = (_, response) => void response.writeHead(404).end()
+    await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
+    handle = speaking(results(TIDES))
+    expect(await search()).toHaveLength(1)
+  })
+
+  test('that keeps sessions of the older protocol is asked by that, and once more when it has forgotten them', async () => {
+    const sessions = new Map<string, StreamableTransport>()
+    const answerTo: Fetch = async (request) => {
+      const known = sessions.get(request.headers.get('mcp-session-id') ?? '')
+      if (known) return await known.handleRequest(request)
+      if (request.headers.has('mcp-session-id')) return new Response(null, { status: 404 })
+      const transport = new StreamableTransport({
+        sessionIdGenerator: () => crypto.randomUUID(),
+        onsessioninitialized: (id) => void sessions.set(id, transport),
+      })
+      await serverOf(results(TIDES)).connect(transport)
+      return await transport.handleRequest(request)
+    }
+    handle = bridged(answerTo)
+    expect(await search()).toHaveLength(1)
+    expect(sessions.size).toBe(1)
+    sessions.clear()
+    await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
+    expect(await search()).toHaveLength(1)
+  })
+
+  test('gets its token, by whatever name its tool goes', async () => {
+    handle = speaking({ look_up: () => [TIDES] })
+    await backend.close()
+    open({ token: 'secret-1', searchTool: 'look_up' })
+    expect(await search()).toHaveLength(1)
+    expect(new Set(asked.map(({ authorization }) => authorization))).toEqual(new Set(['Bearer secret-1']))
+  })
+
+  test('gives nothing only where it says that there is nothing', async () => {
+    handle = speaking(results())
+    expect(await search()).toEqual([])
+  })
+
+  test('keeps to the hosts that are allowed', async () => {
+    expect(await search({ allow: ['b.example'], deny: [] })).toEqual([])
+    expect(await search({ allow: [], deny: ['sea.example'] })).toEqual([])
+    const [hit] = await search({ allow: ['example'], deny: [] })
+    await expect(backend.read(hit as Hit, { allow: [], deny: ['sea.example'] }, signal)).rejects.toMatchObject({
+      code: 'permission_denied',
+    })
+  })
+
+  test.each<[string, string, RequestListener]>([
+    ['has no such tool', 'upstream_refused', speaking({ other: () => '' })],
+    ['wants more than a query', 'upstream_refused', speaking(results(TIDES), { search: 'question' })],
+    [
+      'says that the search failed',
+      'upstream_error',
+      speaking({ search: () => Promise.reject(new Error('no index')) }),
+    ],
+    ['answers in words', 'upstream_error', speaking({ search: () => 'I found nothing, sorry.' })],
+    ['answers in another shape', 'upstream_error', speaking({ search: () => ({ items: [TIDES] }) })],
+    ['gives results without addresses', 'upstream_error', speaking(results({ id: '1', title: 'Tides' }))],
+    ['gives more than anybody reads', 'upstream_error', speaking({ search: () => 'x'.repeat(3_000_000) })],
+    ['is none', 'upstream_error', (_, response) => void response.writeHead(200).end('<html>')],
+    ['answers JSON of another kind', 'upstream_error', (_, response) => json(response, { tools: [] })],
+    ['is not there', 'upstream_error', (_, response) => void response.writeHead(404).end('no')],
+    ['fails', 'upstream_error', (_, response) => void response.writeHead(500).end('no')],
+    ['breaks off', 'upstream_error', (_, response) => void response.destroy()],
+    ['refuses the token', 'upstream_refused', (_, response) => void response.writeHead(401).end()],
+    ['is throttled', 'rate_limit_exceeded', (_, response) => throttled(response)],
+    ['moves elsewhere', 'upstream_error', (_, response) => void response.writeHead(307, METADATA).end()],
+    ['hangs', 'upstream_timeout', () => {}],
+    ['drips without an end', 'upstream_timeout', (_, response) => drip(response)],
+  ])('that %s fails as %s, by its name', async (_, code, listener) => {
+    handle = listener
+    await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
+  })
+
+  test('is left alone while it is throttled', async () => {
+    handle = (_, response) => throttled(response)
+    await expect(search()).rejects.toMatchObject({ retryAfterMs: 30_000 })
+    handle = speaking(results(TIDES))
+    await expect(search()).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
+    expect(asked).toEqual([])
+  })
+
+  test('that hangs in a tool ends with the signal, and holds up nobody else', async () => {
+    handle = speaking({ search: ({ query }) => (query === 'slow' ? new Promise(() => {}) : { results: [TIDES] }) })
+    const leaving = new AbortController()
+    const slow = backend.search('slow', { limit: 5, domains: ALL, signal: leaving.signal })
+    expect(await search()).toHaveLength(1)
+    leaving.abort(new Error('left'))
+    await expect(slow).rejects.toThrow('left')
+    expect(await search()).toHaveLength(1)
+  })
+
+  test('at a metadata service is not asked', async () => {
+    await backend.close()
+    backend = openMcpSearch(
+      { url: 'http://169.254.169.254/mcp', searchTool: 'search' },
+      new WebPages({ policy: PRIVATE }),
+    )
+    await expect(search()).rejects.toMatchObject({ code: 'upstream_refused', message: expect.stringContaining('mcp') })
+  })
+})
+
+describe('a result of an MCP server', () => {
+  const found = async () => (await search())[0] as Hit
+  const fetching = (fetch: Tool) => speaking({ ...results(TIDES), fetch })
+
+  test('is read by its tool fetch, as text without markup', async () => {
+    const ids: string[] = []
+    handle = fetching(({ id }) => {
+      ids.push(id ?? '')
+      return { ...TIDES, text: TEXT, metadata: { source: 'x' } }
+    })
+    const snapshot = await backend.read(await found(), ALL, signal)
+    expect(snapshot).toMatchObject({ url: TIDES.url, title: 'Tides' })
+    expect(snapshot.text).toBe('Tides\n\nThe tide turns twice a day, every day of the year.')
+    expect(ids).toEqual(['tides-1'])
+  })
+
+  test('that is a page is read as one', async () => {
+    handle = fetching(() => ({ text: '<html><body><p>The tide turns.</p><script>alert(1)</script></body></html>' }))
+    expect((await backend.read(await found(), ALL, signal)).text).toBe('The tide turns.')
+  })
+
+  test.each<[string, Tool]>([
+    ['fails', () => Promise.reject(new Error('gone'))],
+    ['answers in words', () => 'It is not here.'],
+    ['gives no text', () => ({ title: 'Tides' })],
+  ])('whose fetch %s cannot be read', async (_, fetch) => {
+    handle = fetching(fetch)
+    await expect(backend.read(await found(), ALL, signal)).rejects.toMatchObject({
+      code: 'upstream_error',
+      message: expect.stringContaining('mcp'),
+    })
+  })
+
+  test('is read from its page where the server has no fetch, as far as the guard lets it', async () => {
+    const page = '<html><body><p>The tide turns twice a day.</p></body></html>'
+    const url = `${base}/page`
+    const listener = speaking(results({ ...TIDES, url }))
+    handle = (request, response) => {
+      if (request.url === '/robots.txt') response.writeHead(404).end()
+      else if (request.url === '/page') response.writeHead(200, { 'content-type': 'text/html' }).end(page)
+      else listener(request, response)
+    }
+    expect((await backend.read(await found(), ALL, signal)).text).toBe('The tide turns twice a day.')
+    await backend.close()
+    open({}, new WebPages({ policy: { allowPrivate: false } }))
+    await expect(backend.read(await found(), ALL, signal)).rejects.toMatchObject({ code: 'invalid_value' })
+  })
+})
+
+const METADATA = { location: 'http://169.254.169.254/mcp' }
+
+function json(response: ServerResponse, body: unknown): void {
+  response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(body))
+}
+
+function throttled(response: ServerResponse): void {
+  response.writeHead(429, { 'retry-after': '30' }).end()
+}
+
+function drip(response: ServerResponse): void {
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  const timer = setInterval(() => response.write(': x\n'), 100)
+  response.on('close', () => clearInterval(timer))
+}
