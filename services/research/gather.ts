@@ -2,8 +2,10 @@ import { setTimeout as wait } from 'node:timers/promises'
 import { ERRORS } from '#schemas/error.ts'
 import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
 import type { Budget } from './budget.ts'
 import type { Clock } from './clock.ts'
 
@@ -46,6 +48,8 @@ export class Gathering {
   readonly #found = new Map<string, Found>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
+  /** Of them, in the same order. */
+  readonly #prints: TextPrint[] = []
   searches = 0
   failedSearches = 0
   unread = 0
@@ -91,13 +95,22 @@ export class Gathering {
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
-    const known = new Set(this.snapshots.map(({ sha256 }) => sha256))
-    const fresh = read.filter((snapshot) => {
-      if (snapshot === undefined || known.has(snapshot.sha256)) return false
-      known.add(snapshot.sha256)
-      return true
-    }) as Snapshot[]
-    this.snapshots.push(...fresh)
+    return await inTurns(this.#keepNew(read), this.#options.signal)
+  }
+
+  /** What says the same as a source that was ranked before it is the same source. */
+  *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {
+    const fresh: Snapshot[] = []
+    for (const snapshot of read) {
+      if (snapshot === undefined || this.snapshots.some(({ sha256 }) => sha256 === snapshot.sha256)) continue
+      const print = yield* printOf(snapshot.text)
+      let isKnown = false
+      for (const other of this.#prints) isKnown ||= yield* isRepeat(print, other)
+      if (isKnown) continue
+      this.#prints.push(print)
+      this.snapshots.push(snapshot)
+      fresh.push(snapshot)
+    }
     return fresh
   }
 

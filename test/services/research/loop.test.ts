@@ -58,6 +58,22 @@ describe('a report', () => {
     expect(report.match(/\]\(/g)).toHaveLength(report.split('## Sources')[1]?.trim().split('\n').length ?? 0)
   })
 
+  test('cites a text that several sites carry once, as the source that was found first', async () => {
+    const article = Array.from(
+      { length: 40 },
+      (_, at) => `Note ${at} on leases says that word${at} comes before word${at + 1}.`,
+    )
+    const page = `# Leases\n\n${PAGES['https://a.example/leases']}\n\n${article.join(' ')}`
+    const copies = {
+      'https://a.example/leases': page,
+      'https://copy.example/leases': `${page}\n\nFrom the wire of another house.`,
+      'https://b.example/more': '# More\n\nA worker renews its lease only while it has work, says the manual.',
+    }
+    const run = await researched({ backends: [new PagesBackend(copies)] }, { question: QUESTION })
+    const urls = run.annotations.map(({ url_citation }) => url_citation.url)
+    expect(new Set(urls)).toEqual(new Set(['https://a.example/leases', 'https://b.example/more']))
+  })
+
   test('counts code points, also after characters that take two units', async () => {
     const run = await researched(setup(), { question: 'Does it rain in the north?' })
     expect(run.report).toContain('It rains 🌧 in the north.')

@@ -1,0 +1,113 @@
+/*
+ * Whether two sources say the same: syndicated texts and mirrors count once. Texts of the same words are the same; texts that are nearly
+ * the same are so by their SimHash (Charikar 2002; Manku, Jain and Das Sarma 2007), unless a sentence of one is a sentence of the other
+ * with other words in it. That is how pages of one template differ, and there the other word is what matters.
+ */
+import { sha256Of } from '#shared/search/snapshot.ts'
+
+/** Bits in which the hashes of texts that are nearly the same may differ, of 64. */
+const DISTANCE_MAX = 3
+/** Words of what is hashed together. */
+const GRAM = 3
+/** Below it each gram moves many bits, and a hash says nothing. */
+const GRAMS_MIN = 60
+/** A sentence that shares this part of its grams with the other text says something else there. */
+const VARIANT_SHARE = 0.4
+/** Words of a sentence that can be compared so; a shorter one with a number in it counts as changed. */
+const VARIANT_WORDS = 4
+/** Words after which others have their turn. */
+const TURN_WORDS = 200
+
+const WORD = /[\p{L}\p{N}]+/gu
+
+/** What is compared of a text. */
+export interface TextPrint {
+  /** Of its words, without case and punctuation. */
+  readonly sha256: string
+  /** The SimHash of its grams. */
+  readonly high: number
+  readonly low: number
+  readonly grams: ReadonlySet<number>
+  /** Their words, joined by spaces. */
+  readonly sentences: ReadonlySet<string>
+}
+
+/** Takes the print of a text. Yields so that it can be done in turns. */
+export function* printOf(text: string): Generator<void, TextPrint> {
+  const sum = { high: new Int32Array(32), low: new Int32Array(32) }
+  const grams = new Set<number>()
+  const sentences = new Set<string>()
+  let last: string[] = []
+  for (const piece of text.split(/(?<=[.!?])\s+|\n+/)) {
+    const words: string[] = []
+    for (const [word] of piece.normalize('NFKC').toLowerCase().matchAll(WORD)) {
+      words.push(word)
+      last = [...last.slice(1 - GRAM), word]
+      if (last.length === GRAM) addGram(last.join(' '), grams, sum)
+      if (words.length % TURN_WORDS === 0) yield
+    }
+    if (words.length > 0) sentences.add(words.join(' '))
+    yield
+  }
+  return { sha256: sha256Of([...sentences].join(' ')), high: bitsOf(sum.high), low: bitsOf(sum.low), grams, sentences }
+}
+
+/** Whether a text says nothing that another one does not. Yields so that it can be done in turns. */
+export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, boolean> {
+  if (text.sha256 === other.sha256) return true
+  if (Math.min(text.grams.size, other.grams.size) < GRAMS_MIN) return false
+  if (onesIn(text.high ^ other.high) + onesIn(text.low ^ other.low) > DISTANCE_MAX) return false
+  for (const sentence of text.sentences) {
+    if (!other.sentences.has(sentence) && isVariant(sentence, other)) return false
+    yield
+  }
+  return true
+}
+
+/** Whether a sentence is one of the other text with other words in it. */
+function isVariant(sentence: string, { grams }: TextPrint): boolean {
+  const words = sentence.split(' ')
+  if (words.length < VARIANT_WORDS) return /\p{N}/u.test(sentence)
+  let shared = 0
+  const all = words.length - GRAM + 1
+  for (let at = 0; at < all; at++) if (grams.has(hashOf(words.slice(at, at + GRAM).join(' '), LOW))) shared++
+  return shared >= VARIANT_SHARE * all
+}
+
+/** Starts of the two halves of a hash. */
+const HIGH = 0x811c9dc5
+const LOW = 0x1b873593
+
+function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
+  const low = hashOf(gram, LOW)
+  // A phrase that is said again and again would decide the hash alone.
+  if (grams.has(low)) return
+  grams.add(low)
+  vote(sum.low, low)
+  vote(sum.high, hashOf(gram, HIGH))
+}
+
+function vote(sum: Int32Array, hash: number): void {
+  for (let bit = 0; bit < 32; bit++) sum[bit] = (sum[bit] ?? 0) + ((hash >>> bit) & 1 ? 1 : -1)
+}
+
+function bitsOf(sum: Int32Array): number {
+  let bits = 0
+  for (let bit = 0; bit < 32; bit++) if ((sum[bit] ?? 0) > 0) bits |= 1 << bit
+  return bits
+}
+
+/** FNV-1a with the last step of MurmurHash3, without which words that end alike hash alike. */
+function hashOf(text: string, start: number): number {
+  let hash = start
+  for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193)
+  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b)
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35)
+  return hash ^ (hash >>> 16)
+}
+
+function onesIn(bits: number): number {
+  let ones = 0
+  for (let rest = bits; rest !== 0; rest &= rest - 1) ones++
+  return ones
+}
