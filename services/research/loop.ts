@@ -8,7 +8,7 @@ import { claimsOf, type Draft } from './draft.ts'
 import { type Evidence, findEvidence } from './evidence.ts'
 import { writeExtractive } from './extractive.ts'
 import { requireFounded } from './founded.ts'
-import { Gathering } from './gather.ts'
+import { Gathering } from './gather/gather.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
 import {
   distinct,

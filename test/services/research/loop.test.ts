@@ -225,6 +225,40 @@ describe('a run', () => {
   })
 })
 
+describe('a question that asks for what is new', () => {
+  const dates = {
+    'https://old.example/x': '2021-03-01',
+    'https://mid.example/x': '2024-03-01',
+    'https://new.example/x': '2026-03-01',
+  }
+  const backend = () => {
+    const pages = Object.keys(dates).map((url) => [
+      url,
+      `# Leases\n\nA worker renews its lease as ${url.slice(8, 11)} says it.`,
+    ])
+    const made = new PagesBackend(Object.fromEntries(pages))
+    const search = made.search.bind(made)
+    made.search = async (query) =>
+      (await search(query)).map((hit) => ({ ...hit, date: dates[hit.url as keyof typeof dates] }))
+    return made
+  }
+  const firstFor = async (question: string) => {
+    const { results } = await researched({ backends: [backend()] }, { question, limits: { max_searches: 1 } })
+    return results[0]?.url
+  }
+
+  test('reads the newest pages first, or those of the year that it names; another one goes by its words alone', async () => {
+    expect(await firstFor('What is the latest on how a worker renews its lease?')).toBe('https://new.example/x')
+    expect(await firstFor('How did a worker renew its lease in 2024?')).toBe('https://mid.example/x')
+    expect(await firstFor('How does a worker renew its lease?')).toBe('https://old.example/x')
+  })
+
+  test('still reads pages without a date', async () => {
+    const run = await researched(setup(), { question: 'How often does a worker currently renew its lease?' })
+    expect(run.report).toContain('A worker renews its lease three times')
+  })
+})
+
 describe('backends that fail', () => {
   const failing = (code: 'upstream_error' | 'rate_limit_exceeded' | 'upstream_refused') => {
     const backend = new PagesBackend(PAGES)

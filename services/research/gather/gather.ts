@@ -1,13 +1,14 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { ERRORS } from '#schemas/error.ts'
 import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
+import type { Budget } from '#services/research/budget.ts'
+import type { Clock } from '#services/research/clock.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
-import type { Budget } from './budget.ts'
-import type { Clock } from './clock.ts'
+import { type Freshness, freshnessOf } from './freshness.ts'
 
 /** Times that something outside is asked, and the longest wait in between. */
 const TRIES = 2
@@ -54,9 +55,11 @@ export class Gathering {
   failedSearches = 0
   unread = 0
   #failure: ServiceError | undefined
+  readonly #freshness: Freshness | undefined
 
   constructor(options: GatherOptions) {
     this.#options = options
+    this.#freshness = freshnessOf(options.request.question)
   }
 
   get sourcesFound(): number {
@@ -188,7 +191,10 @@ export class Gathering {
   }
 
   #ranked(): Found[] {
-    return [...this.#found.values()].sort((a, b) => b.score - a.score || (a.hit.url < b.hit.url ? -1 : 1))
+    const all = [...this.#found.values()]
+    const fresh = new Map(this.#freshness?.(all).map((found, rank) => [found, 1 / (RRF_K + rank + 1)]))
+    const scoreOf = (found: Found) => found.score + (fresh.get(found) ?? 0)
+    return all.sort((a, b) => scoreOf(b) - scoreOf(a) || (a.hit.url < b.hit.url ? -1 : 1))
   }
 }
 
