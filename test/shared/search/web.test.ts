@@ -173,6 +173,18 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   })
 })
 
+test('services that charge more for more results are asked for no more than one price gives', async () => {
+  const bodies: Record<string, unknown>[] = []
+  handle = (request, response) => {
+    request.on('data', (body: Buffer) => bodies.push(JSON.parse(String(body))))
+    request.on('end', () => send(response, JSON.stringify({ results: [], organic: [] })))
+  }
+  const options = { limit: 20, domains: ALL, signal }
+  await openWebSearch(exa('key-1', base), pages).search('x', options)
+  await openWebSearch(serper('key-1', base), pages).search('x', options)
+  expect(bodies).toMatchObject([{ numResults: 10 }, { num: 10 }])
+})
+
 test('SearXNG whose engines did not answer has not found nothing', async () => {
   handle = (_, response) =>
     send(response, JSON.stringify({ results: [], unresponsive_engines: [['google', 'timeout']] }))

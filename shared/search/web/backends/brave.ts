@@ -23,6 +23,7 @@ const COUNT_MAX = 20
 export function brave(key: string, base = 'https://api.search.brave.com'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'brave',
+    // By api-dashboard.search.brave.com/app/plans, 2026: $5 for 1,000 requests.
     searchUsd: 0.005,
     takesDomains: false,
     call(text, { limit, language }) {

@@ -12,14 +12,18 @@ const Answer = z.looseObject({
   ),
 })
 
+/** Results of one credit; more cost two. */
+const RESULTS_MAX = 10
+
 /** Serper's results of Google. @param base Another address of it */
 export function serper(key: string, base = 'https://google.serper.dev'): WebService<z.infer<typeof Answer>> {
   return {
     name: 'serper',
+    // By serper.dev, 2026: $1 for 1,000 credits in the smallest package, less in larger ones.
     searchUsd: 0.001,
     takesDomains: false,
     call(q, { limit, language }) {
-      const body = { q, num: limit, ...(language !== undefined && { hl: language }) }
+      const body = { q, num: Math.min(limit, RESULTS_MAX), ...(language !== undefined && { hl: language }) }
       return { url: new URL('/search', base).href, method: 'POST', headers: { 'x-api-key': key }, body, schema: Answer }
     },
     hits({ organic }) {
