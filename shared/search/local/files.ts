@@ -1,5 +1,7 @@
-import { lstat, opendir } from 'node:fs/promises'
+import { constants } from 'node:fs'
+import { lstat, open, opendir } from 'node:fs/promises'
 import { extname, join, relative, sep } from 'node:path'
+import { ServiceError } from '#shared/error.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 
 /** A folder whose documents are searched. */
@@ -23,7 +25,7 @@ export interface FoundFile {
 /** Documents of a corpus; the first in the order of their paths count. */
 export const FILES_MAX = 5_000
 /** Bytes of one file. */
-export const FILE_BYTES_MAX = 20 * 1024 * 1024
+const FILE_BYTES_MAX = 20 * 1024 * 1024
 /** Levels of folders that are followed. */
 const DEPTH_MAX = 12
 /** Entries that are looked at. */
@@ -65,6 +67,26 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
   return [...files.values()]
 }
 
+/**
+ * Reads a file that {@link listFiles} gave, if it is one still: what has become a link, or a pipe, or large, since then is not read.
+ *
+ * @param signal Ends it early.
+ * @throws ServiceError `permission_denied`, `request_too_large`; Error of the file system
+ */
+export async function readFound({ absolute }: FoundFile, signal: AbortSignal): Promise<Buffer> {
+  // Where a pipe is opened nobody may be writing into it.
+  const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
+  await using file = await open(absolute, flags).catch((error: unknown) => {
+    throw codeOf(error) === 'ELOOP' ? new ServiceError('permission_denied', 'It has become a link.') : error
+  })
+  const stat = await file.stat()
+  if (!stat.isFile()) throw new ServiceError('permission_denied', 'It is no file any more.')
+  if (stat.size > FILE_BYTES_MAX) throw tooLarge()
+  const content = await file.readFile({ signal })
+  if (content.length > FILE_BYTES_MAX) throw tooLarge()
+  return content
+}
+
 /** The URL of a document: its path, as it may stand in a link. */
 export function urlOf(path: string): string {
   return path.split('/').map(encodeURIComponent).join('/')
@@ -79,7 +101,15 @@ async function namesIn(directory: string): Promise<string[]> {
   return names.sort()
 }
 
+function tooLarge(): ServiceError {
+  return new ServiceError('request_too_large', `It has more than ${FILE_BYTES_MAX} bytes.`)
+}
+
+function codeOf(error: unknown): unknown {
+  return ((error ?? {}) as { code?: unknown }).code
+}
+
 function passOverMissing(error: unknown): void {
-  const { code } = (error ?? {}) as { code?: unknown }
+  const code = codeOf(error)
   if (code !== 'ENOENT' && code !== 'EACCES' && code !== 'EPERM') throw error
 }

@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises'
 import { basename, extname } from 'node:path'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -17,7 +16,7 @@ import {
 } from '#shared/search/search.ts'
 import { termsOf } from '#shared/search/text/terms.ts'
 import { CorpusIndex, type IndexedFile, PASSAGES_MAX } from './corpus-index.ts'
-import { type Corpus, FILE_BYTES_MAX, type FoundFile, listFiles, urlOf } from './files.ts'
+import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './files.ts'
 import { partsOf } from './parts.ts'
 import { watchCorpus } from './watch.ts'
 
@@ -172,10 +171,10 @@ class CorpusBackend implements LocalCorpus {
     }
   }
 
-  async #sourcesOf({ path, absolute, type, bytes, modifiedMs }: FoundFile): Promise<Snapshot[]> {
-    if (bytes > FILE_BYTES_MAX) throw new ServiceError('request_too_large', `It has more than ${FILE_BYTES_MAX} bytes.`)
+  async #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
+    const { path, type, modifiedMs } = file
     if (this.#index.size >= PASSAGES_MAX) throw new ServiceError('overloaded', 'The corpus is full.')
-    const content = await readFile(absolute, { signal: this.#closing.signal })
+    const content = await readFound(file, this.#closing.signal)
     const document = await this.#reader.read(
       { type, bytes: content, charsMax: DOCUMENT_CHARS_MAX },
       this.#closing.signal,

@@ -1,7 +1,9 @@
+import { execFileSync } from 'node:child_process'
 import { mkdir, mkdtemp, rm, symlink, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { type FoundFile, listFiles, readFound } from '#shared/search/local/files.ts'
 import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts'
 import { SNAPSHOT_CHARS_MAX } from '#shared/search/search.ts'
 import { until } from '../../support/stack.ts'
@@ -125,6 +127,25 @@ describe('the local corpus', () => {
     await utimes(join(root, 'docs/binary.txt'), sameTime, sameTime)
     await corpus.refresh()
     expect(problems).toHaveLength(4)
+  })
+
+  test('reads no file that has become a link, a pipe or a folder since it was listed', async () => {
+    open()
+    const directory = join(root, 'docs')
+    const [file] = await listFiles({ directory, paths: ['leases.md'] })
+    const { absolute } = file as FoundFile
+    expect((await readFound(file as FoundFile, signal)).toString()).toContain('# Leases')
+    await writeFile(join(root, 'secret.md'), 'secret')
+    const swaps: [() => unknown, RegExp][] = [
+      [() => symlink(join(root, 'secret.md'), absolute), /link/],
+      [() => execFileSync('mkfifo', [absolute]), /no file/],
+      [() => mkdir(absolute), /no file/],
+    ]
+    for (const [swap, problem] of swaps) {
+      await rm(absolute, { recursive: true })
+      await swap()
+      await expect(readFound(file as FoundFile, signal)).rejects.toThrow(problem)
+    }
   })
 
   test('parts a document that is longer than a source may be', async () => {
