@@ -1,5 +1,5 @@
 import type { Snapshot } from '#shared/search/search.ts'
-import { QUOTE_CHARS_MAX } from '#shared/search/text/sentences.ts'
+import { isQuotable } from '#shared/search/text/quotable.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { type CountedPassage, massOf } from './passages.ts'
 import { type Clause, namesOf, type Question, type Weights } from './question.ts'
@@ -41,7 +41,6 @@ const CLAUSE_SOURCES_MAX = 3
 const WANTED_PASSAGES_MAX = 3
 /** A source whose best passage carries less than this share of what the best one does is beside the point. */
 const SOURCE_SHARE_MIN = 0.55
-const SENTENCE_CHARS_MIN = 24
 /** Share of what the question says that a sentence with its heading must carry. */
 const SENTENCE_MASS_MIN = 0.05
 /** What a term is worth that stands only in the heading or in the title of the source. */
@@ -200,11 +199,6 @@ function candidatesOf(terms: readonly string[], passage: CountedPassage, rank: n
     const score = own + WEIGHTS.rank / (1 + rank) + WEIGHTS.passage * passageMass + lead - loss
     return [{ ...sentence, source: passage.source, passage, terms: all[at] ?? new Set(), score }]
   })
-}
-
-/** A sentence that says something by itself. One with an address sends its reader elsewhere, wherever that may be. */
-function isQuotable(text: string): boolean {
-  return text.length >= SENTENCE_CHARS_MIN && text.length <= QUOTE_CHARS_MAX && !/[:?]$|:\/\//.test(text)
 }
 
 /** What several sources say in the same words counts once. */

@@ -2,6 +2,7 @@
  * Whether a statement stands in the sentences that it cites, by what can be told without understanding: nothing passes here that
  * a reader would have to think about. What is undecided a judge decides; what is refused nobody can let pass.
  */
+import { hasAddress } from '#shared/search/text/quotable.ts'
 import { termsOf } from '#shared/search/text/terms.ts'
 
 /** What comes of a check. The reason is a sentence for whoever mends the statement. */
@@ -9,7 +10,7 @@ export type Verdict =
   | { readonly verdict: 'supported' }
   | { readonly verdict: 'refused' | 'undecided'; readonly reason: string }
 
-const ADDRESS = /:\/\/|\bwww\.|\]\(|<\w+[^>]*>|\b[\w.-]+@[\w-]+\.\w/i
+const MARKUP = /\]\(|<\w[^>]{0,300}>/
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
 const NEGATION = /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely)\b|n['’]t\b/gi
 /** Words that bound what is said; a statement that leaves them out says more than its quote. */
@@ -65,7 +66,7 @@ const UNITS: Readonly<Record<string, string>> = {
 /** Checks a statement against the texts of its quotes. */
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
-  if (ADDRESS.test(claim)) return refused('It has an address or markup of its own.')
+  if (hasLink(claim)) return refused('It has an address or markup of its own.')
   const number = numbersIn(claim).find((each) => !quotes.some((quote) => hasNumber(quote, each)))
   if (number) return refused(`No quote has the number ${number.value}${number.unit ? ` ${number.unit}` : ''}.`)
   const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
@@ -78,8 +79,8 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
 }
 
 /** Whether a text holds an address or markup, which nobody but the report writes. */
-export function hasAddress(text: string): boolean {
-  return ADDRESS.test(text)
+export function hasLink(text: string): boolean {
+  return hasAddress(text) || MARKUP.test(text)
 }
 
 /** Numbers of a text, with their units where they have some. */

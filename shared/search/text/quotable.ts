@@ -1,0 +1,30 @@
+import { QUOTE_CHARS_MAX } from './sentences.ts'
+
+/** UTF-16 units below which a sentence says nothing by itself. */
+const QUOTE_CHARS_MIN = 24
+/** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
+const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
+
+/** What may stand before an instruction or a form of address. */
+const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
+const FOR_MODELS = [
+  // "Ignore all previous instructions and …"
+  String.raw`(?:ignore|disregard|forget|override)\b(?:\W+\w+){0,3}?\W+(?:previous|prior|above|earlier|preceding|your|other)\b(?:\W+\w+){0,2}?\W+(?:instructions?|prompts?|directives?|guidelines)\b`,
+  // "Dear AI assistant, …", "Note to language models: …", "AI agents reading this page must …"
+  String.raw`(?:dear|to (?:all|any)|instructions? (?:to|for)|if you are|you are(?: now)?)\W+(?:an?\W+)?(?:\w+\W+)?(?:AI|LLMs?|(?:large )?language models?|chatbots?|AI (?:assistants?|agents?|models?))\b`,
+  String.raw`(?:any |all )?(?:AI|LLMs?|language models?|AI (?:assistants?|agents?|models?)|chatbots?|assistants?)\W+(?:that (?:are |is )?)?(?:reading|summari[sz]ing|processing) this\b`,
+].map((pattern) => new RegExp(`${OPENING}${pattern}`, 'i'))
+
+/**
+ * Whether a sentence may stand in a report as what its source says. One with an address sends its reader elsewhere, wherever that may
+ * be. One that begins by telling a model what to do was not written for people; what only speaks of such sentences may be quoted.
+ */
+export function isQuotable(sentence: string): boolean {
+  if (sentence.length < QUOTE_CHARS_MIN || sentence.length > QUOTE_CHARS_MAX) return false
+  return !/[:?]$/.test(sentence) && !hasAddress(sentence) && !FOR_MODELS.some((pattern) => pattern.test(sentence))
+}
+
+/** Whether a text holds an address, which nobody but the report's list of sources gives. */
+export function hasAddress(text: string): boolean {
+  return ADDRESS.test(text)
+}
