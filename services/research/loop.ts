@@ -20,7 +20,7 @@ import {
   weightsOf,
   withParts,
 } from './question.ts'
-import { assemble, type Report } from './report.ts'
+import { assemble, gapsWorthTelling, type Report } from './report.ts'
 import { weighWords } from './weigh.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
@@ -77,7 +77,8 @@ class Run {
   #sequence = 0
 
   constructor(setup: ResearchSetup, request: ResearchRequest, composition: Composition, signal: AbortSignal) {
-    this.#setup = setup
+    // Where the rules leave nothing to search nobody is asked.
+    this.#setup = { ...setup, backends: setup.backends.filter((each) => each.hasAllowed?.(request.domains) ?? true) }
     this.#request = request
     this.#signal = signal
     this.#asked = questionOf(request)
@@ -86,7 +87,7 @@ class Run {
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
     this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)
     this.#gathering = new Gathering({
-      backends: setup.backends,
+      backends: this.#setup.backends,
       request,
       clock: this.#clock,
       budget: this.#budget,
@@ -103,7 +104,8 @@ class Run {
     const evidence = await this.#evidence(this.#question)
     const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
     yield this.#progress('writing', 80, 'Writing the report')
-    const draft = await this.#write(evidence, late)
+    const written = await this.#write(evidence, late)
+    const draft = { ...written, gaps: gapsWorthTelling(this.#asked.text, written.gaps) }
     // The time may have ended while a model wrote: then it has not said all that it would have.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     yield this.#progress('finalizing', 95, 'Checking every citation')
@@ -147,7 +149,11 @@ class Run {
       waiting = distinct(waiting, [...this.#queries, ...queries])
       this.#queries.push(...queries)
       const share = (at: number) => Math.round(5 + (60 * (round - 1 + at)) / rounds)
-      yield this.#progress('searching', share(0), `Searching by ${queries.length} queries`)
+      yield this.#progress(
+        'searching',
+        share(0),
+        `Searching by ${queries.length === 1 ? '1 query' : `${queries.length} queries`}`,
+      )
       const isPaid = await this.#gathering.search(queries)
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
@@ -231,6 +237,7 @@ class Run {
   #remarks(stop: ResearchStop): string[] {
     const { failedSearches, searches, unread } = this.#gathering
     const remarks: string[] = []
+    if (this.#setup.backends.length === 0) remarks.push('The domains of the request leave nothing to search.')
     if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
     if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
     const why = { deadline: 'its time was over', budget: 'its budget was used up' }

@@ -9,6 +9,10 @@ const CITATIONS_MAX = 100
 /** UTF-16 units that a token stands for, where a length is given in tokens. */
 const CHARS_PER_TOKEN = 4
 const GAPS_MAX = 12
+/** UTF-16 units of each. */
+const GAP_CHARS_MAX = 80
+/** Words that with "how" ask for a measure: no source has to say them. */
+const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 
 /** A report as it is sent. */
 export interface Report {
@@ -44,6 +48,13 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
   }
   const report = reportOf(low)
   return report.content.length <= charsMax ? report : cut(report, charsMax)
+}
+
+/** What of a question no source speaks of, without words that belong to its asking, and each no longer than a line. */
+export function gapsWorthTelling(question: string, gaps: readonly string[]): string[] {
+  const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
+  const shown = gaps.filter((gap) => !asking.has(gap))
+  return shown.map((gap) => (gap.length <= GAP_CHARS_MAX ? gap : `${gap.slice(0, GAP_CHARS_MAX - 1).toWellFormed()}…`))
 }
 
 /** The draft, and what is left of it without its last claim, its last two, and so on. */

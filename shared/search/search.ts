@@ -74,6 +74,8 @@ export interface SearchBackend {
   readonly name: string
   /** What one search costs, in US dollars. */
   readonly searchUsd: number
+  /** False where the rules leave nothing of it to search; absent: there may always be something. */
+  hasAllowed?(domains: DomainRules): boolean
   /**
    * Finds sources for a text in plain words.
    *
@@ -92,6 +94,8 @@ export interface SearchBackend {
   close(): Promise<void>
 }
 
+/** The host that stands for the local corpus in lists of domains. */
+export const LOCAL_HOST = 'local'
 /** Hits of one search. */
 export const HITS_MAX = 20
 /** UTF-16 units of one snapshot; a longer document is several sources, a longer page is cut. */
@@ -99,6 +103,11 @@ export const SNAPSHOT_CHARS_MAX = 48 * 1024
 /** UTF-16 units of a title and of a snippet. */
 export const TITLE_CHARS_MAX = 200
 export const SNIPPET_CHARS_MAX = 300
+
+/** Whether the rules let any page of the web be read. */
+export function isWebAllowed({ allow }: DomainRules): boolean {
+  return allow.length === 0 || allow.some((domain) => domain.toLowerCase() !== LOCAL_HOST)
+}
 
 /** Whether the rules let a host be asked: what is denied counts first. */
 export function isHostAllowed(host: string, { allow, deny }: DomainRules): boolean {

@@ -7,6 +7,7 @@ import {
   type DomainRules,
   type Hit,
   isHostAllowed,
+  LOCAL_HOST,
   type SearchBackend,
   type SearchOptions,
   SNIPPET_CHARS_MAX,
@@ -20,8 +21,6 @@ import { type Corpus, type FoundFile, listFiles, readFound, urlOf } from './file
 import { partsOf } from './parts.ts'
 import { watchCorpus } from './watch.ts'
 
-/** The host that stands for the corpus in lists of domains. */
-export const LOCAL_HOST = 'local'
 /** UTF-16 units of one document that are read. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 /** Words of a search that are looked for. */
@@ -76,6 +75,10 @@ class CorpusBackend implements LocalCorpus {
     this.#unwatch = watchCorpus(options.corpus, options.lookMs, () => {
       this.refresh().catch((error: unknown) => this.#tell(error))
     })
+  }
+
+  hasAllowed(domains: DomainRules): boolean {
+    return isHostAllowed(LOCAL_HOST, domains)
   }
 
   async search(text: string, { limit, domains, signal }: SearchOptions): Promise<Hit[]> {

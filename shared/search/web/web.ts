@@ -2,6 +2,7 @@ import {
   type DomainRules,
   type Hit,
   isHostAllowed,
+  isWebAllowed,
   type SearchBackend,
   type SearchOptions,
   SNIPPET_CHARS_MAX,
@@ -59,6 +60,10 @@ class WebSearch<T> implements SearchBackend {
     this.#service = service
     this.#pages = pages
     this.#throttle = new Throttle(service.name)
+  }
+
+  hasAllowed(domains: DomainRules): boolean {
+    return isWebAllowed(domains)
   }
 
   async search(text: string, options: SearchOptions): Promise<Hit[]> {

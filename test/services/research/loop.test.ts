@@ -131,6 +131,25 @@ describe('a report', () => {
     expect(runs[2]?.annotations.length).toBeGreaterThan(0)
   })
 
+  test('names what no source speaks of in a line each, without the words of the asking', async () => {
+    const word = 'x'.repeat(5_000)
+    const { report, end } = await researched(setup(), {
+      question: `How long does a worker renew its lease by ${word}?`,
+    })
+    expect(end.quality.gaps).toEqual([`${'x'.repeat(79)}…`])
+    expect(report).toContain(`Nothing that was read speaks of “${'x'.repeat(79)}…”.`)
+  })
+
+  test('says so where the domains of the request leave nothing to search', async () => {
+    const asked = new PagesBackend(PAGES)
+    const backend: SearchBackend = Object.assign(asked, { hasAllowed: () => false, weigh: () => Promise.reject() })
+    const { report, end } = await researched({ backends: [backend] }, { question: QUESTION })
+    expect(report).toMatch(/^No source was searched/)
+    expect(report).toContain('The domains of the request leave nothing to search.')
+    expect(end).toMatchObject({ stop_reason: 'no_evidence', quality: { gaps: [] } })
+    expect(asked.queries).toEqual([])
+  })
+
   test('leans on the turn before where the question says too little by itself', async () => {
     const context = [{ role: 'user' as const, text: 'Tell me of the lease of a worker.' }]
     const backend = new PagesBackend(PAGES)
@@ -170,6 +189,7 @@ describe('a run', () => {
     const { events } = await researched(setup(), { question: QUESTION })
     const progress = events.flatMap((event) => (event.type === 'progress' ? [event] : []))
     expect(progress.map(({ sequence }) => sequence)).toEqual(progress.map((_, at) => at + 1))
+    expect(progress.map(({ message }) => message)).not.toContain('Searching by 1 queries')
     expect(progress.every(({ percent }, at) => percent >= (progress[at - 1]?.percent ?? 0))).toBe(true)
     expect(new Set(progress.map(({ phase }) => phase))).toEqual(
       new Set(['planning', 'searching', 'reading', 'analyzing', 'writing', 'finalizing']),

@@ -166,6 +166,8 @@ describe('the local corpus', () => {
   test('is not asked where its host is not allowed', async () => {
     open()
     const domains = { allow: ['example.com'], deny: [] }
+    expect(corpus.hasAllowed?.(domains)).toBe(false)
+    expect(corpus.hasAllowed?.(ALL)).toBe(true)
     expect(await corpus.search('lease', { ...options, domains })).toEqual([])
     await expect(corpus.read({ url: 'leases.md', title: '', snippet: '' }, domains, signal)).rejects.toMatchObject({
       code: 'permission_denied',

@@ -150,6 +150,8 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(await search(open(), { allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search(open(), { allow: [], deny: ['a.example'] })).toEqual([])
     expect(await search(open(), { allow: ['example'], deny: [] })).toHaveLength(1)
+    expect(open().hasAllowed?.({ allow: ['local'], deny: [] })).toBe(false)
+    expect(open().hasAllowed?.({ allow: ['local', 'a.example'], deny: [] })).toBe(true)
   })
 
   test('is left alone while it is throttled, by everybody', async () => {

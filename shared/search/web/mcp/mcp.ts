@@ -5,6 +5,7 @@ import {
   type DomainRules,
   type Hit,
   isHostAllowed,
+  isWebAllowed,
   type SearchBackend,
   type SearchOptions,
   SNAPSHOT_CHARS_MAX,
@@ -51,6 +52,10 @@ class McpSearch implements SearchBackend {
   constructor(server: McpServer, pages: WebPages) {
     this.#server = server
     this.#pages = pages
+  }
+
+  hasAllowed(domains: DomainRules): boolean {
+    return isWebAllowed(domains)
   }
 
   async search(text: string, options: SearchOptions): Promise<Hit[]> {
