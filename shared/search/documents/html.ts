@@ -118,15 +118,29 @@ export function bodyOf(html: string): DomNode {
 /** The parser makes no body of its own where the page writes none. */
 function parsed(html: string): { document: Document } {
   const isWhole = /<html[\s>]/i.test(html.slice(0, 64 * 1024))
-  return parseHTML(isWhole ? html : `<!doctype html><html><head></head><body>${html}</body></html>`) as unknown as {
-    document: Document
-  }
+  const whole = isWhole ? html : `<!doctype html><html><head></head><body>${html}</body></html>`
+  const { document } = parseHTML(whole) as unknown as { document: Document }
+  for (const raised of Array.from(document.querySelectorAll('sup'))) if (isMark(raised)) raised.remove()
+  return { document }
+}
+
+/** The mark of a note: a number or a letter above the line that leads elsewhere in the page. In a sentence it would be a word. */
+function isMark(raised: Raised): boolean {
+  const text = (raised.textContent ?? '').trim()
+  return /^\[?(?:\d{1,3}|\p{L}|[*†‡])\]?$/u.test(text) && raised.querySelector('a[href*="#"]') !== null
 }
 
 /** What is used of the parser's document. */
 interface Document {
   readonly title?: string
   readonly body: unknown
+  querySelectorAll(selector: string): ArrayLike<Raised>
+}
+
+interface Raised {
+  readonly textContent: string | null
+  querySelector(selector: string): unknown
+  remove(): void
 }
 
 /** It takes the document apart that it is given, so it is given its own. */

@@ -9,6 +9,19 @@ const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
 const ITEM = /^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?(.*)$/
 const QUOTE = /^\s{0,3}>\s?/
 
+/** A note's mark: `[^1]`. */
+const FOOTNOTE = /\s?\[\^[\w-]{1,40}\](?!:)/g
+/** A link whose text is a number alone: `[2](url)`, `[[2]](url)`, `[\[2\]](url)`. */
+const NUMBER_LINK = String.raw`\[(?:\\?\[)?\d{1,3}(?:\\?\])?\]\((?=([^)\s]{0,2000}))\$[^)]{0,300}\)`
+/** Some of them, with what stands before: the marks of notes, as pages that were turned into Markdown have them. */
+const MARKS = new RegExp(
+  String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
+  'g',
+)
+/** What belongs to the number after it: without that it would say something else. */
+const NUMBERED =
+  /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
+
 /**
  * Reads Markdown as people see it: blocks of plain text, without markup, links and pictures. Line by line, so that what is no
  * Markdown comes out as text and nothing takes long.
@@ -133,6 +146,8 @@ function cells(line: string): string {
  */
 function plain(line: string): string {
   const withoutLinks = line
+    .replace(FOOTNOTE, '')
+    .replace(MARKS, (whole, before: string) => (NUMBERED.test(before) ? whole : before.trimEnd()))
     .replace(/!\[([^\]\n]{0,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
     .replace(/\[([^\]\n]{1,300})\]\((?=([^)\s]{0,2000}))\2[^)]{0,300}\)/g, '$1')
     .replace(/\[([^\]\n]{1,300})\]\[[^\]\n]{0,300}\]/g, '$1')

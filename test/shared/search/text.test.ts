@@ -49,6 +49,19 @@ npm start
     ])
   })
 
+  test.each([
+    ['The gate is closed.[2](https://a.example/x) It opens at nine.', 'The gate is closed. It opens at nine.'],
+    ['The gate is closed [2](#note-2).', 'The gate is closed.'],
+    ['The gate [[2]](x)[[3]](y), once open [\\[4\\]](#cite_note-4), is closed.', 'The gate, once open, is closed.'],
+    ['The gate is closed [1](a), [2](b), [3](c). It opens at nine.', 'The gate is closed. It opens at nine.'],
+    ['The gate is closed.[^1] It opens[^note] at nine.', 'The gate is closed. It opens at nine.'],
+    ['See section [3](c.md) and chapter [4](d.md).', 'See section 3 and chapter 4.'],
+    ['The answer is [42](x), as is said in [7](y).', 'The answer is 42, as is said in 7.'],
+    ['[12](x) ships came in [2024](y).', '12 ships came in 2024.'],
+  ])('leaves out the marks of notes, and no number that says something: %s', (source, text) => {
+    expect(markdown(source)).toEqual([['text', text]])
+  })
+
   test('takes no longer for markup that never ends', () => {
     const hostile = [
       '['.repeat(50_000),
@@ -57,6 +70,8 @@ npm start
       '`'.repeat(50_000),
       '<!--'.repeat(20_000),
       '[a]('.repeat(12_000),
+      'x[1]('.repeat(10_000),
+      'x[1](a)'.repeat(7_000),
     ]
     for (const source of hostile) expect(markdown(source).length).toBeLessThan(10)
   })
