@@ -9,19 +9,19 @@ import { type Evidence, findEvidence } from './evidence.ts'
 import { writeExtractive } from './extractive.ts'
 import { requireFounded } from './founded.ts'
 import { Gathering } from './gather/gather.ts'
+import { weighWords } from './gather/weigh.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
 import {
   distinct,
   type Question,
   queriesOf,
-  questionOf,
+  takeApart,
   vocabularyOf,
   type Weights,
   weightsOf,
   withParts,
 } from './question.ts'
 import { assemble, gapsWorthTelling, type Report } from './report.ts'
-import { weighWords } from './weigh.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
@@ -55,7 +55,8 @@ export async function* runResearch(
   composition: Composition,
   signal: AbortSignal,
 ): AsyncGenerator<ResearchEvent> {
-  yield* new Run(setup, request, composition, signal).events()
+  const question = await inTurns(takeApart(request), signal)
+  yield* new Run(setup, request, question, composition, signal).events()
 }
 
 class Run {
@@ -76,13 +77,19 @@ class Run {
   #isWeighed = false
   #sequence = 0
 
-  constructor(setup: ResearchSetup, request: ResearchRequest, composition: Composition, signal: AbortSignal) {
+  constructor(
+    setup: ResearchSetup,
+    request: ResearchRequest,
+    question: Question,
+    composition: Composition,
+    signal: AbortSignal,
+  ) {
     // Where the rules leave nothing to search nobody is asked.
     this.#setup = { ...setup, backends: setup.backends.filter((each) => each.hasAllowed?.(request.domains) ?? true) }
     this.#request = request
     this.#signal = signal
-    this.#asked = questionOf(request)
-    this.#question = this.#asked
+    this.#asked = question
+    this.#question = question
     this.#budget = new Budget(boundsOf(request.effort, request.limits))
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
     this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)

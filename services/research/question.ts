@@ -8,6 +8,9 @@ const CLAUSES_MAX = 6
 const TERMS_MAX = 40
 /** Terms below which a question leans on the turn before it. */
 const LEANING_TERMS = 3
+/** Words, and clauses, after which others have their turn. */
+const TURN_WORDS = 50
+const TURN_CLAUSES = 10
 /** Rare terms of which pairs are made. */
 const RARE_MAX = 3
 
@@ -30,11 +33,19 @@ export interface Clause {
   readonly terms: readonly string[]
 }
 
-/** Takes a question apart. */
-export function questionOf({ question, context }: Pick<ResearchRequest, 'question' | 'context'>): Question {
+/** Takes a question apart. Yields so that it can be done in turns: one that was pasted may have thousands of words and clauses. */
+export function* takeApart({
+  question,
+  context,
+}: Pick<ResearchRequest, 'question' | 'context'>): Generator<void, Question> {
   const terms = new Map<string, string>()
-  for (const { term, word } of termsOf(question)) if (!terms.has(term) && terms.size < TERMS_MAX) terms.set(term, word)
-  const clauses = clausesOf(question)
+  let words = 0
+  for (const { term, word } of termsOf(question)) {
+    if (!terms.has(term)) terms.set(term, word)
+    if (terms.size >= TERMS_MAX) break
+    if (++words % TURN_WORDS === 0) yield
+  }
+  const clauses = yield* clausesOf(question)
   const before = context.findLast(({ role }) => role === 'user')?.text
   const leans = terms.size < LEANING_TERMS && before !== undefined
   return {
@@ -45,8 +56,14 @@ export function questionOf({ question, context }: Pick<ResearchRequest, 'questio
   }
 }
 
-function clausesOf(question: string): Clause[] {
-  return question.split(CLAUSE_END).flatMap(clauseOf).slice(0, CLAUSES_MAX)
+function* clausesOf(question: string): Generator<void, Clause[]> {
+  const clauses: Clause[] = []
+  for (const [at, text] of question.split(CLAUSE_END).entries()) {
+    clauses.push(...clauseOf(text))
+    if (clauses.length >= CLAUSES_MAX) break
+    if (at % TURN_CLAUSES === 0) yield
+  }
+  return clauses
 }
 
 /** One word alone asks for nothing. */

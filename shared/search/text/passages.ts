@@ -3,6 +3,10 @@ import { type Sentence, sentencesOf } from './sentences.ts'
 
 /** UTF-16 units of a passage: some paragraphs under one heading. A sentence that is longer is one by itself. */
 const PASSAGE_CHARS = 700
+/** UTF-16 units that are looked at in one piece. What is longer is no sentence, and is taken in parts too long to be quoted. */
+const PART_CHARS_MAX = 2_000
+/** How far from its middle a part may end at a space. */
+const SPACE_CHARS_MAX = 100
 /** Passages of one snapshot. */
 const PASSAGES_MAX = 600
 
@@ -26,7 +30,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
       open = []
       heading = snapshot.text.slice(block.start, block.end)
     }
-    for (const sentence of sentencesOf(snapshot, block)) {
+    for (const sentence of sentencesOf(snapshot, block).flatMap(partsOf)) {
       const [first] = open
       if (first && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
@@ -37,6 +41,28 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
   }
   if (open.length > 0) yield made(heading, open)
+}
+
+/** A sentence as it is, or as parts of about the same length. */
+function partsOf(whole: Sentence): Sentence[] {
+  const count = Math.ceil(whole.text.length / PART_CHARS_MAX)
+  if (count <= 1) return [whole]
+  const parts: Sentence[] = []
+  let from = 0
+  for (let at = 1; at <= count; at++) {
+    const to = at === count ? whole.text.length : partEnd(whole.text, Math.round((whole.text.length * at) / count))
+    const text = whole.text.slice(from, to).trimEnd()
+    parts.push({ start: whole.start + from, end: whole.start + from + text.length, text })
+    from = whole.text[to] === ' ' ? to + 1 : to
+  }
+  return parts
+}
+
+function partEnd(text: string, middle: number): number {
+  const space = text.lastIndexOf(' ', middle)
+  if (space > middle - SPACE_CHARS_MAX) return space
+  // No part begins inside a character.
+  return (text.charCodeAt(middle) & 0xfc00) === 0xdc00 ? middle - 1 : middle
 }
 
 function made(heading: string, sentences: readonly Sentence[]): Passage {

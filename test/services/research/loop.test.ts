@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { takeApart } from '#services/research/question.ts'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
@@ -243,6 +244,16 @@ describe('a run', () => {
     await corpus.close()
     await rm(directory, { recursive: true })
   })
+})
+
+test.each([
+  ['words', 'lease worker '],
+  ['clauses', 'a lease, '],
+  ['names', 'Ab Cd '],
+  ['numbers', '1.2 3.4 '],
+])('a question of thousands of %s is taken apart in turns', (_, piece) => {
+  const steps = [...takeApart({ question: piece.repeat(8_000 / piece.length), context: [] })].length
+  expect(steps).toBeGreaterThan(5)
 })
 
 describe('a question that asks for what is new', () => {

@@ -19,7 +19,8 @@ describe('the reader of documents', () => {
     expect(text).toContain('Depth | 9 m')
     expect(text).not.toContain('Home About')
     expect((await read('html', '<p>Short.</p>')).text).toBe('Short.')
-    const marked = '<p>It turns.<sup><a href="#n2">[2]</a></sup> It weighs 10<sup>3</sup> tonnes<sup>see <a href="#x">x</a></sup>.</p>'
+    const marked =
+      '<p>It turns.<sup><a href="#n2">[2]</a></sup> It weighs 10<sup>3</sup> tonnes<sup>see <a href="#x">x</a></sup>.</p>'
     expect((await read('html', marked)).text).toBe('It turns. It weighs 103 tonnessee x.')
   })
 

@@ -7,7 +7,7 @@ import { readMarkdown } from '#shared/search/text/markdown.ts'
 import { passagesOf } from '#shared/search/text/passages.ts'
 import { readPlain } from '#shared/search/text/plain.ts'
 import { isQuotable } from '#shared/search/text/quotable.ts'
-import { sentencesOf } from '#shared/search/text/sentences.ts'
+import { QUOTE_CHARS_MAX, sentencesOf } from '#shared/search/text/sentences.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 
 describe('Markdown', () => {
@@ -116,6 +116,19 @@ describe('a sentence', () => {
   ])('that speaks of models or of instructions is quoted: %s', (sentence) => {
     expect(isQuotable(sentence)).toBe(true)
   })
+})
+
+test('a text without an end of a sentence is looked at in parts, none of which is short enough to be quoted', () => {
+  const text = `${'word '.repeat(9_000)}end. It ends.`
+  const source = { text, blocks: [{ type: 'text' as const, start: 0, end: text.length }] }
+  const passages = [...passagesOf(source)]
+  expect(Math.max(...passages.map(({ start, end }) => end - start))).toBeLessThan(2_100)
+  const parts = passages.flatMap(({ sentences }) => sentences)
+  expect(parts.map(({ text }) => text).join(' ')).toBe(text)
+  expect(parts.filter((part) => part.text.length <= QUOTE_CHARS_MAX).map(({ text }) => text)).toEqual(['It ends.'])
+  const pairs = { text: '🌧'.repeat(5_000), blocks: [{ type: 'text' as const, start: 0, end: 10_000 }] }
+  for (const { sentences } of passagesOf(pairs))
+    for (const part of sentences) expect(part.text.isWellFormed()).toBe(true)
 })
 
 describe('sentences', () => {

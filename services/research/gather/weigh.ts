@@ -1,5 +1,5 @@
+import type { Clock } from '#services/research/clock.ts'
 import type { SearchBackend, TermWeights } from '#shared/search/search.ts'
-import type { Clock } from './clock.ts'
 
 /** Longest time to learn how common words are, and its share of the time that is left. */
 const WAIT_MS = 10_000
