@@ -21,6 +21,11 @@ export class Clock {
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000
   }
 
+  /** Milliseconds that the run has in all; less where its job ends before. */
+  get wholeMs(): number {
+    return this.#seconds * 1_000
+  }
+
   /** Milliseconds until the run has to write what there is; at least one. */
   get leftMs(): number {
     return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())

@@ -9,6 +9,7 @@ import { type Evidence, findEvidence } from './evidence.ts'
 import { writeExtractive } from './extractive.ts'
 import { requireFounded } from './founded.ts'
 import { Gathering } from './gather/gather.ts'
+import { waitForIndexes } from './gather/indexing.ts'
 import { weighWords } from './gather/weigh.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
 import {
@@ -105,6 +106,7 @@ class Run {
   async *events(): AsyncGenerator<ResearchEvent> {
     await this.#clock.start()
     yield this.#progress('planning', 2, 'Taking the question apart')
+    yield* this.#waitForIndexes()
     const queries = await this.#plan()
     const stop = yield* this.#gather(queries)
     yield this.#progress('analyzing', 70, 'Looking for sentences that answer')
@@ -117,6 +119,20 @@ class Run {
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     yield this.#progress('finalizing', 95, 'Checking every citation')
     yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
+  }
+
+  /** What is not indexed by then is not searched, which the report says. */
+  async *#waitForIndexes(): AsyncGenerator<ResearchEvent> {
+    const looks = waitForIndexes(this.#setup.backends, this.#clock, this.#signal)
+    for (let look = await looks.next(); ; look = await looks.next()) {
+      if (look.done) {
+        this.#gathering.indexing = look.value
+        return
+      }
+      const { indexed, documents } = look.value
+      const what = documents === 0 ? 'Looking for documents' : `Indexing ${indexed} of ${documents} documents`
+      yield this.#progress('planning', 2, what)
+    }
   }
 
   /** Texts to search by: those that a model thinks of, and those that the question has itself. */
@@ -135,8 +151,10 @@ class Run {
   /** Also learns how much each term of the question says, where the whole corpus is known. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
+    // What is not indexed yet would be waited for once more.
+    const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const [terms, words] = [[...vocabulary.keys()], [...vocabulary.values()]]
-    const weighed = await weighWords(this.#setup.backends, words, this.#clock, this.#signal)
+    const weighed = await weighWords(backends, words, this.#clock, this.#signal)
     if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
     this.#weights = weightsOf(terms, weighed)
@@ -242,10 +260,11 @@ class Run {
 
   /** What a reader must know of how the run went. */
   #remarks(stop: ResearchStop): string[] {
-    const { failedSearches, searches, unread } = this.#gathering
+    const { failedSearches, searches, unread, indexing } = this.#gathering
     const remarks: string[] = []
     if (this.#setup.backends.length === 0) remarks.push('The domains of the request leave nothing to search.')
     if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
+    if (indexing) remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed by then.`)
     if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
     const why = { deadline: 'its time was over', budget: 'its budget was used up' }
     if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)

@@ -21,6 +21,8 @@ export interface SearchOptions {
   readonly domains: DomainRules
   /** BCP 47; a backend that cannot search by language does without. */
   readonly language?: string | undefined
+  /** Searches what is indexed so far, where that is not all yet; else it waits. */
+  readonly isPartial?: boolean
   readonly signal: AbortSignal
 }
 
@@ -68,6 +70,12 @@ export interface TermWeights {
   readonly holding: readonly number[]
 }
 
+/** How far documents are indexed. */
+export interface IndexProgress {
+  readonly indexed: number
+  readonly documents: number
+}
+
 /** One place to search. */
 export interface SearchBackend {
   /** Such as `local` or `searxng`. */
@@ -91,6 +99,14 @@ export interface SearchBackend {
   read(hit: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot>
   /** How common terms are where the whole corpus is known; absent elsewhere. @throws ServiceError As {@link search} */
   weigh?(terms: readonly string[], signal: AbortSignal): Promise<TermWeights>
+  /**
+   * Waits until all is indexed, where the backend has an index of its own that it makes; absent elsewhere.
+   *
+   * @param waitMs Longest time to wait.
+   * @returns How far it is where that was not enough; undefined where it is whole, or cannot be made: a search says why
+   * @throws The signal's reason
+   */
+  indexed?(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined>
   close(): Promise<void>
 }
 

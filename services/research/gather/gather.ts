@@ -6,7 +6,7 @@ import type { Clock } from '#services/research/clock.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
-import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
 import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
 import { type Freshness, freshnessOf } from './freshness.ts'
 
@@ -54,6 +54,8 @@ export class Gathering {
   searches = 0
   failedSearches = 0
   unread = 0
+  /** How far indexes are that are searched before they are whole. */
+  indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
   readonly #freshness: Freshness | undefined
 
@@ -122,7 +124,9 @@ export class Gathering {
     const input = { backend: backend.name, query, limit: HITS_MAX, domains, language }
     const cost = { searches: 1, usd: backend.searchUsd }
     this.searches++
-    const run = (signal: AbortSignal) => backend.search(query, { limit: HITS_MAX, domains, language, signal })
+    const isPartial = this.indexing !== undefined
+    const run = (signal: AbortSignal) =>
+      backend.search(query, { limit: HITS_MAX, domains, language, isPartial, signal })
     const [hits, failure] = await this.#outside('search', input, cost, run)
     if (hits) return hits
     this.failedSearches++

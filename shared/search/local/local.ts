@@ -6,6 +6,7 @@ import { DocumentReader } from '#shared/search/documents/documents.ts'
 import {
   type DomainRules,
   type Hit,
+  type IndexProgress,
   isHostAllowed,
   LOCAL_HOST,
   type SearchBackend,
@@ -23,6 +24,8 @@ import { watchCorpus } from './watch.ts'
 
 /** UTF-16 units of one document that are read. */
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
+/** When to ask again where no document is indexed yet. */
+const RETRY_MS = 5_000
 /** Words of a search that are looked for. */
 const WORDS_MAX = 16
 
@@ -66,6 +69,8 @@ class CorpusBackend implements LocalCorpus {
   #looking: Promise<void>
   #next: Promise<void> | undefined
   #hasLooked = false
+  /** Of the look that is under way. */
+  #progress: IndexProgress = { indexed: 0, documents: 0 }
 
   constructor(options: LocalCorpusOptions) {
     this.#options = options
@@ -81,9 +86,10 @@ class CorpusBackend implements LocalCorpus {
     return isHostAllowed(LOCAL_HOST, domains)
   }
 
-  async search(text: string, { limit, domains, signal }: SearchOptions): Promise<Hit[]> {
+  async search(text: string, { limit, domains, isPartial = false, signal }: SearchOptions): Promise<Hit[]> {
     if (!isHostAllowed(LOCAL_HOST, domains)) return []
-    await this.#ready(signal)
+    if (isPartial) this.#requireSome()
+    else await this.#ready(signal)
     return this.#index.search(wordsOf(text), limit).map(({ snippet, date, ...source }) => ({
       ...source,
       snippet: snippet.slice(0, SNIPPET_CHARS_MAX).toWellFormed(),
@@ -93,7 +99,8 @@ class CorpusBackend implements LocalCorpus {
 
   async read({ url, sha256 }: Hit, domains: DomainRules, signal: AbortSignal): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains)) throw new ServiceError('permission_denied', 'The corpus may not be read.')
-    await this.#ready(signal)
+    // What a search has found is there, also while the rest is still being indexed.
+    if (sha256 === undefined) await this.#ready(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
     return snapshot
@@ -103,6 +110,13 @@ class CorpusBackend implements LocalCorpus {
     await this.#ready(signal)
     const holding = await inTurns(this.#countAll(words.slice(0, 4 * WORDS_MAX)), signal)
     return { passages: this.#index.size, holding }
+  }
+
+  async indexed(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined> {
+    const waited = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(Math.ceil(waitMs))])
+    await abortable(this.#looking, waited).catch(() => {})
+    signal.throwIfAborted()
+    return this.#hasLooked || !waited.aborted ? undefined : this.#progress
   }
 
   refresh(): Promise<void> {
@@ -142,13 +156,22 @@ class CorpusBackend implements LocalCorpus {
     if (!this.#hasLooked) await abortable(this.#looking, AbortSignal.any([signal, this.#closing.signal]))
   }
 
+  /** @throws ServiceError `overloaded` where nothing can be found yet */
+  #requireSome(): void {
+    const { indexed, documents } = this.#progress
+    if (this.#hasLooked || indexed > 0) return
+    const message = `The local corpus is being indexed: ${indexed} of ${documents} documents.`
+    throw new ServiceError('overloaded', message, { retryAfterMs: RETRY_MS })
+  }
+
   /** @throws ServiceError `upstream_error` */
   async #look(): Promise<void> {
     try {
       const found = await listFiles(this.#options.corpus)
       const known = new Map(this.#index.files().map((file) => [file.path, file]))
-      for (const file of found) {
+      for (const [at, file] of found.entries()) {
         this.#closing.signal.throwIfAborted()
+        this.#progress = { indexed: at, documents: found.length }
         if (!isSame(file, known.get(file.path))) await this.#take(file)
         known.delete(file.path)
       }

@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { takeApart } from '#services/research/question.ts'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
-import type { SearchBackend } from '#shared/search/search.ts'
+import type { SearchBackend, SearchOptions } from '#shared/search/search.ts'
 import { Killed, MemoryComposition } from '../../support/research/composition.ts'
 import { PagesBackend, researched, spansOf } from '../../support/research/run.ts'
 
@@ -254,6 +254,48 @@ test.each([
 ])('a question of thousands of %s is taken apart in turns', (_, piece) => {
   const steps = [...takeApart({ question: piece.repeat(8_000 / piece.length), context: [] })].length
   expect(steps).toBeGreaterThan(5)
+})
+
+describe('a run whose documents are still being indexed', () => {
+  const indexing = (looks: number) => {
+    const partial: unknown[] = []
+    const pages = new PagesBackend(PAGES)
+    const search = pages.search.bind(pages)
+    let indexed = 0
+    const backend: SearchBackend = Object.assign(pages, {
+      indexed: async () => (indexed++ < looks ? { indexed: indexed * 100, documents: 1_000 } : undefined),
+      search: async (query: string, options: SearchOptions) => {
+        partial.push(options.isPartial)
+        return await search(query)
+      },
+    })
+    return { backend, partial }
+  }
+
+  test('waits for them, and says how far they are', async () => {
+    const { backend, partial } = indexing(2)
+    const { events, report } = await researched({ backends: [backend] }, { question: QUESTION })
+    const messages = events.flatMap((event) => (event.type === 'progress' ? [event.message] : []))
+    expect(messages.slice(1, 4)).toEqual([
+      'Indexing 100 of 1000 documents',
+      'Indexing 200 of 1000 documents',
+      expect.stringMatching(/^Searching by/),
+    ])
+    expect(new Set(partial)).toEqual(new Set([false]))
+    expect(report).not.toContain('indexed')
+  })
+
+  test('searches what there is when it has waited long enough, and the report says so, also in a later attempt', async () => {
+    const { backend, partial } = indexing(1_000)
+    const first = new MemoryComposition()
+    const ask = { question: QUESTION, limits: { max_seconds: 30 } }
+    const run = await researched({ backends: [backend] }, ask, first)
+    expect(new Set(partial)).toEqual(new Set([true]))
+    expect(run.report).toContain('A worker renews its lease three times')
+    expect(run.report).toContain('Only 400 of 1000 documents were indexed by then.')
+    const again = await researched({ backends: [indexing(0).backend] }, ask, new MemoryComposition({}, first))
+    expect(again.events).toEqual(run.events)
+  })
 })
 
 describe('a question that asks for what is new', () => {

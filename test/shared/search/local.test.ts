@@ -182,6 +182,26 @@ describe('the local corpus', () => {
       })
   })
 
+  test('can be searched as far as it is indexed, and says how far that is', async () => {
+    for (let at = 0; at < 300; at++) await put(`many/${at}.txt`, `Number ${at}: ${'herons nest in trees. '.repeat(50)}`)
+    open()
+    const partial = () => corpus.search('herons', { ...options, isPartial: true })
+    await expect(partial()).rejects.toMatchObject({ code: 'overloaded', retryAfterMs: 5_000 })
+    const progress = await until(async () => {
+      const found = await corpus.indexed?.(1, signal)
+      return found && found.indexed > 1 ? found : undefined
+    })
+    expect(progress.documents).toBe(303)
+    expect(progress.indexed).toBeLessThan(303)
+    const [hit] = await until(async () => {
+      const hits = await partial()
+      return hits.length > 0 ? hits : undefined
+    })
+    expect((await corpus.read(hit as never, ALL, signal)).text).toContain('herons nest')
+    expect(await corpus.indexed?.(60_000, signal)).toBeUndefined()
+    expect(await urls('herons')).toHaveLength(5)
+  })
+
   test('says how many passages hold a word', async () => {
     open()
     expect(await corpus.weigh(['leases', 'webhook', 'zyzzyva'], new AbortController().signal)).toEqual({
