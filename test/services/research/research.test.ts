@@ -1,9 +1,11 @@
+import { createHash } from 'node:crypto'
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { dataOf } from '../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
+import { openWs } from '../../support/ws.ts'
 
 const PATH = '/v1/deep-research'
 const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
@@ -145,6 +147,40 @@ for (const mode of ['embedded', 'Kafka']) {
       const told = chunks.flatMap((chunk) => chunk.research_progress?.sequence ?? [])
       expect(told).toEqual(told.map((_, at) => at + 1))
       expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
+    })
+
+    it('shows nothing of a research to another key', async () => {
+      const secret = 'sk-of-somebody-else'
+      const hash = createHash('sha256').update(secret).digest('hex')
+      const key = { id: 'key_else', hash, hint: 'sk-...', created_at: 1_790_000_000 }
+      await writeFile(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+      const theirs = { headers: { authorization: `Bearer ${secret}` } }
+      await until(async () => (await stack.get('/v1/models', theirs)).status === 200)
+      const { id } = (await (await stack.post(PATH, ask(QUESTION, { background: true }))).json()) as WireJob
+      expect((await jobOf(id)).steps.length).toBeGreaterThan(0)
+      const missing = id.replace(/.{4}$/, '0000')
+      for (const job of [id, missing]) {
+        for (const end of ['', '/result', '/events', '?wait=1']) {
+          const response = await stack.get(`/v1/jobs/${job}${end}`, theirs)
+          expect([end, response.status]).toEqual([end, 404])
+          expect(JSON.stringify(await response.json()).replaceAll(job, 'X')).toContain('job_not_found')
+        }
+        expect((await stack.post(`/v1/jobs/${job}/cancel`, {}, theirs)).status).toBe(404)
+      }
+      const listed = (await (await stack.get('/v1/jobs', theirs)).json()) as { data: unknown[] }
+      expect(listed.data).toEqual([])
+    })
+
+    it('streams over a WebSocket what it streams over HTTP', async () => {
+      using client = await openWs(stack)
+      client.send({ type: 'request.create', id: 'r1', endpoint: PATH, body: ask(QUESTION, { stream: true }) })
+      expect((await client.end('r1')).type).toBe('request.completed')
+      type Chunk = { choices: { delta: { content?: string } }[]; research_progress?: { sequence: number } }
+      const chunks = client.about('r1').flatMap((frame) => (frame.type === 'request.event' ? [frame.event as Chunk] : []))
+      const told = chunks.flatMap(({ research_progress }) => research_progress?.sequence ?? [])
+      expect(told.length).toBeGreaterThan(3)
+      expect(told).toEqual(told.map((_, at) => at + 1))
+      expect(chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
     it('keeps to the sources that the caller allows', async () => {
