@@ -125,6 +125,35 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
     TEST_MS,
   )
 
+  it.each(['search', 'page'])(
+    'go on elsewhere where their worker is stopped while a %s is under way, and say the same',
+    async (sort) => {
+      const tag = sort === 'search' ? 'Tarn4000' : 'Tarn4001'
+      const whole = await runWhole(tag, {})
+      fleet.outside.countsOf(tag).clear()
+      const { promise: id, resolve } = Promise.withResolvers<string>()
+      let stopped: Promise<number | string> | undefined
+      fleet.outside.onCall = async ({ tag: own, what }) => {
+        if (own !== tag || !what.startsWith(sort) || stopped) return
+        const owner = await until(async () => await fleet.ownerOf(await id))
+        stopped ??= fleet.stop(owner)
+        // It waits no longer for this call than it may.
+        await stopped
+      }
+      resolve(await fleet.submit(tag))
+      const job = await fleet.ended(await id)
+      expect(await stopped).toBe(0)
+      expect(job).toMatchObject({ status: 'completed' })
+      expect(reportHash(job)).toBe(reportHash(whole))
+      const [row] = await fleet.database.query(`SELECT crashes FROM jobs WHERE id = '${await id}'`)
+      expect(Number(row?.crashes)).toBe(0)
+      const again = repeatsOf(tag)
+      expect(again.every(([what, times]) => what.startsWith(sort) && times === 1)).toBe(true)
+      expect(again.length).toBeLessThanOrEqual(AT_ONCE)
+    },
+    TEST_MS,
+  )
+
   it(
     'end their children when they are cancelled while they wait',
     async () => {

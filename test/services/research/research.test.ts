@@ -3,6 +3,7 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { type Answer, type ScriptedUpstream, type SeenCall, startUpstream } from '../../support/processes/upstream.ts'
 import { dataOf } from '../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
 import { openWs } from '../../support/ws.ts'
@@ -176,7 +177,9 @@ for (const mode of ['embedded', 'Kafka']) {
       client.send({ type: 'request.create', id: 'r1', endpoint: PATH, body: ask(QUESTION, { stream: true }) })
       expect((await client.end('r1')).type).toBe('request.completed')
       type Chunk = { choices: { delta: { content?: string } }[]; research_progress?: { sequence: number } }
-      const chunks = client.about('r1').flatMap((frame) => (frame.type === 'request.event' ? [frame.event as Chunk] : []))
+      const chunks = client
+        .about('r1')
+        .flatMap((frame) => (frame.type === 'request.event' ? [frame.event as Chunk] : []))
       const told = chunks.flatMap(({ research_progress }) => research_progress?.sequence ?? [])
       expect(told.length).toBeGreaterThan(3)
       expect(told).toEqual(told.map((_, at) => at + 1))
@@ -191,6 +194,56 @@ for (const mode of ['embedded', 'Kafka']) {
     })
   })
 }
+
+describe('a research whose writer says too much', () => {
+  let stack: Stack
+  let folder: string
+  let upstream: ScriptedUpstream
+  beforeAll(async () => {
+    upstream = await startUpstream()
+    folder = await mkdtemp(join(tmpdir(), 'sluice-floods-'))
+    await writeFile(join(folder, 'herons.md'), HERONS)
+    const writer = { ...ECHO_MODEL, id: 'writer-1', engine: { type: 'openai', base_url: `${upstream.url}/v1` } }
+    const model = { id: 'deep-research-flooded', pool: 'research', engine: { type: 'research', writer: 'writer-1' } }
+    stack = await startStack({ models: [writer, model], settings: { RESEARCH_CORPUS: folder } })
+  })
+  afterAll(async () => {
+    await stack[Symbol.asyncDispose]()
+    await upstream[Symbol.asyncDispose]()
+    await rm(folder, { recursive: true, force: true })
+  })
+
+  it.each([
+    ['10 MB', 160],
+    ['without an end', Number.POSITIVE_INFINITY],
+  ])('is written by quotes: %s', async (_, pieces) => {
+    upstream.script((call, answer) => flood(call, answer, pieces))
+    const more = { model: 'deep-research-flooded', max_duration_seconds: 6 }
+    const response = await stack.post(PATH, ask(QUESTION, more))
+    expect(response.status).toBe(200)
+    const { choices } = (await response.json()) as Completion
+    expect(choices[0]?.message.content).toContain('fish and frogs')
+    expect(choices[0]?.message.annotations.length).toBeGreaterThan(0)
+    // Nobody listens any more.
+    await until(() => upstream.connections === 0, { withinMs: 20_000 })
+  })
+
+  async function flood({ body, closed }: SeenCall, answer: Answer, pieces: number): Promise<void> {
+    let isClosed = false
+    void closed.then(() => (isClosed = true))
+    const piece = 'herons '.repeat(9_362)
+    const isStream = body.stream === true
+    answer.open(isStream ? undefined : 'application/json')
+    const head = { id: 'c-1', created: 1_790_000_000, model: 'm', object: 'chat.completion.chunk' }
+    if (!isStream)
+      await answer.bytes('{"id":"c-1","object":"chat.completion","choices":[{"index":0,"message":{"content":"')
+    const delta = { ...head, choices: [{ index: 0, delta: { content: piece }, finish_reason: null }] }
+    const frame = isStream ? `data: ${JSON.stringify(delta)}\n\n` : piece
+    for (let at = 0; at < pieces && !isClosed; at++) await Promise.race([answer.bytes(frame), closed])
+    if (!isStream) await answer.bytes('"},"finish_reason":"stop"}]}')
+    answer.end()
+  }
+})
 
 describe('a research whose caller leaves', () => {
   let stack: Stack

@@ -64,6 +64,7 @@ export class ResearchFleet implements AsyncDisposable {
       DATABASE_URL: database.url,
       DATABASE_CONNECTIONS: '3',
       JOB_LEASE_MS: '3000',
+      DRAIN_MS: '2000',
       RESEARCH_SLOTS: String(SLOTS),
       RESEARCH_ALLOW_PRIVATE: 'true',
       SEARXNG_URL: outside.url,
@@ -131,6 +132,14 @@ export class ResearchFleet implements AsyncDisposable {
     worker.kill('SIGKILL')
     this.researchers.splice(this.researchers.indexOf(worker), 1)
     await this.startResearcher()
+  }
+
+  /** Asks a worker to stop, and starts another in its place. @returns Its exit code, or the signal that ended it */
+  async stop(worker: Researcher): Promise<number | string> {
+    this.researchers.splice(this.researchers.indexOf(worker), 1)
+    await this.startResearcher()
+    worker.kill('SIGTERM')
+    return await worker.exited
   }
 
   /** Asks for a research in the background, and gives the id of its job. */
