@@ -4,9 +4,9 @@ import { lineOf } from '#shared/search/text/builder.ts'
  * Text of sources and models as Markdown shows it: nothing in it becomes markup, a link, a picture, HTML or a citation marker.
  */
 
-/** Escapes what Markdown would read as its own, on one line; what people see is the text itself. */
+/** Escapes what Markdown would read as its own, on one line; what people see is the text itself, with a bar between cells of a row. */
 export function escapeMarkdown(text: string): string {
-  return lineOf(text)
+  return lineOf(text.replaceAll('\t', ' | '))
     .replace(/[\\`*[\]<>~|&$]/g, '\\$&')
     .replace(/(?<![\p{L}\p{N}])_|_(?![\p{L}\p{N}])/gu, '\\_')
     .replace(/:\/\//g, '\\://')

@@ -197,10 +197,11 @@ function hasBlocks(node: DomNode): boolean {
   return Array.from(node.childNodes).some(({ nodeName }) => /^(P|UL|OL|DIV|PRE|TABLE|BLOCKQUOTE|LI)$/i.test(nodeName))
 }
 
+/** Cells with a tab between, as browsers give the text of a row (HTML, 3.2.7 The innerText property): the page writes no mark there. */
 function rowText(row: DomNode): string {
   const cells = Array.from(row.childNodes).filter(({ nodeType }) => nodeType === ELEMENT)
   return cells
-    .map(({ textContent }) => (textContent ?? '').trim())
+    .map(({ textContent }) => (textContent ?? '').replace(/\s+/g, ' ').trim())
     .filter((cell) => cell !== '')
-    .join(' | ')
+    .join('\t')
 }

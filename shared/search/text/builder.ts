@@ -67,8 +67,9 @@ export class TextBuilder {
   }
 }
 
-/** Whitespace reads as one space, but in code, where lines and columns mean something. */
+/** Whitespace reads as one space, but in code, where lines and columns mean something, and between the cells of a row. */
 function tidy(type: BlockType, raw: string): string {
+  if (type === 'row') return raw.split('\t').map(lineOf).join('\t').trim()
   return type === 'code' ? raw.normalize('NFC').replace(UNSEEN, '').toWellFormed().trimEnd() : lineOf(raw)
 }
 

@@ -19,11 +19,11 @@ const ABBREVIATION =
 /** A letter with a full stop stands for a name. */
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
-/** Sentences of a block in order; a row of a table and an item without full stops are one each. */
+/** Sentences of a block in order; a row of a table that is not too long for a quote and an item without full stops are one each. */
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
   if (type === 'heading' || type === 'code') return []
   const block = text.slice(start, end)
-  const pieces = type === 'row' ? [block] : joined(block)
+  const pieces = type === 'row' ? piecesOfRow(block) : joined(block)
   const sentences: Sentence[] = []
   let at = start
   for (const piece of pieces) {
@@ -32,6 +32,11 @@ export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end
     if (own) sentences.push(own)
   }
   return sentences
+}
+
+/** A row that is too long for one quote is as many as its cells have sentences. */
+function piecesOfRow(row: string): string[] {
+  return row.length <= QUOTE_CHARS_MAX ? [row] : row.split(/(?<=\t)/).flatMap(joined)
 }
 
 /**

@@ -9,6 +9,7 @@ test.each([
   ['# no heading', String.raw`\# no heading`],
   ['1. no list', String.raw`1\. no list`],
   ['one line\n\n- another [1]', String.raw`one line - another \[1\]`],
+  ['Depth\t9 m', String.raw`Depth \| 9 m`],
   ['turned\u202e around', 'turned around'],
   ['www.evil.example, a@b.example', String.raw`www\.evil.example, a\@b.example`],
   ['back\\slash', String.raw`back\\slash`],

@@ -16,7 +16,7 @@ describe('the reader of documents', () => {
       <td>9 m</td></tr></table></main><footer>Imprint</footer></body></html>`
     const { title, text } = await read('html', page)
     expect(title).toBe('Harbour')
-    expect(text).toContain('Depth | 9 m')
+    expect(text).toContain('Depth\t9 m')
     expect(text).not.toContain('Home About')
     expect((await read('html', '<p>Short.</p>')).text).toBe('Short.')
     const marked =

@@ -145,6 +145,13 @@ describe('sentences', () => {
     expect(sentences.every(({ start, end, text: own }) => text.slice(start, end) === own)).toBe(true)
   })
 
+  test('are as many as its cells have in a row that is too long for one quote', () => {
+    const text = `Note\t${'A sentence of this cell. '.repeat(30).trim()}`
+    const sentences = sentencesOf({ text }, { type: 'row', start: 0, end: text.length })
+    expect(sentences.map((sentence) => sentence.text)).toEqual(['Note', ...Array(30).fill('A sentence of this cell.')])
+    expect(sentencesOf({ text: 'Depth\t9 m. More.' }, { type: 'row', start: 0, end: 16 })).toHaveLength(1)
+  })
+
   test('take no longer where each goes on after the end of another', () => {
     for (const piece of ['a! ', 'A. ']) {
       const text = piece.repeat(500_000)
