@@ -1,6 +1,7 @@
 import { renderTable, show } from '../figures/markdown.ts'
 import { median } from '../figures/stats.ts'
 import type { ResearchResults } from './research.ts'
+import type { Scores } from './score.ts'
 
 /** The heading that the section of deep research begins with. */
 export const RESEARCH_TITLE = '## Deep research'
@@ -11,13 +12,15 @@ FAQ, the Jargon File: \`bench/research/manifest.json\`), answered by the extract
 questions whose report cites a document that holds the answer (of each group where several are needed); it is a lower bound, for another
 document may answer too. **Facts** is the mean share of expected facts that the report says. **Precision** is the share of citations whose
 quote stands, character for character but for white space, in the document that it names. **Silent** is the share of unanswerable questions
-whose report cites nothing. The **held-out** questions were never looked at while the thresholds were set.`
+whose report cites nothing. The **held-out** questions were never looked at while the thresholds were set.
+
+The *prototype* is the algorithm that the feature began as, made anew by its description (\`bench/research/baseline/\`) and asked the same
+questions of the same documents in the same run: its figures are the floor.`
 
 const HEAD = ['questions', 'how many', 'gold', 'all facts', 'facts', 'precision', 'abstained', 'silent']
 
 /** The section's tables, in Markdown. */
-export function renderResearch({ documents, scores, times }: ResearchResults): string[] {
-  const percent = (value: number | undefined) => (value === undefined ? '–' : `${show(value * 100, 1)} %`)
+export function renderResearch({ documents, scores, baseline, times }: ResearchResults): string[] {
   const rows = scores.map((each) => [
     each.group,
     String(each.questions),
@@ -29,7 +32,35 @@ export function renderResearch({ documents, scores, times }: ResearchResults): s
   const p95 = sorted[Math.floor(sorted.length * 0.95)] ?? Number.NaN
   return [
     RESEARCH_TITLE,
+    renderBeside(scores, baseline),
     renderTable(HEAD, rows),
     `${documents} documents; a report took ${show(median(times), 0)} ms (median), ${show(p95, 0)} ms (p95), two at once.`,
   ]
+}
+
+const FLOORS = [
+  ['gold', 'goldCited'],
+  ['facts', 'factsSaid'],
+  ['precision', 'citationPrecision'],
+  ['silent', 'silent'],
+] as const
+
+/** Each figure of all questions and of each set beside the prototype's. */
+function renderBeside(scores: readonly Scores[], baseline: readonly Scores[]): string {
+  const rows = ['all', 'open', 'held-out'].flatMap((group) => {
+    const own = scores.find((each) => each.group === group)
+    const floor = baseline.find((each) => each.group === group)
+    return FLOORS.map(([name, key]) => {
+      const [value, least] = [own?.[key], floor?.[key]]
+      const ratio = value === undefined || least === undefined ? Number.NaN : value / least
+      const verdict = ratio >= 1 ? 'reached' : '**missed**'
+      const measured = `${show(ratio, 2)} ×`
+      return [`${name}, ${group}`, percent(least), percent(value), '≥ 1 × prototype', measured, verdict]
+    })
+  })
+  return renderTable(['what', 'prototype', 'Sluice', 'target', 'measured', ''], rows)
+}
+
+function percent(value: number | undefined): string {
+  return value === undefined ? '–' : `${show(value * 100, 1)} %`
 }

@@ -1,10 +1,11 @@
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { z } from 'zod'
 import { sluice, urlOf } from '../calls/targets.ts'
 import { Processes } from '../machine/processes.ts'
-import { openCorpus } from './corpus.ts'
+import { openBaseline } from './baseline/baseline.ts'
+import { type Corpus, openCorpus } from './corpus.ts'
 import { type Question, readQuestions } from './questions.ts'
 import { type Report, type Scores, scoreQuestions, summarize } from './score.ts'
 
@@ -12,6 +13,8 @@ import { type Report, type Scores, scoreQuestions, summarize } from './score.ts'
 export interface ResearchResults {
   readonly documents: number
   readonly scores: readonly Scores[]
+  /** The same of the prototype (baseline/baseline.ts), on the same questions. */
+  readonly baseline: readonly Scores[]
   /** Milliseconds from a question to its report, for each. */
   readonly times: readonly number[]
 }
@@ -78,7 +81,24 @@ export async function measureResearch(options: ResearchOptions, dir: string): Pr
   await Promise.all(Array.from({ length: CALLERS }, work))
   const scores = scoreQuestions(questions, reports, corpus.texts)
   for (const score of scores) if (isShown(score.question)) print(missOf(score))
-  return { documents: corpus.texts.size, scores: summarize(scores), times }
+  print('asking the prototype')
+  const baseline = summarize(scoreQuestions(questions, askBaseline(corpus, questions, signal), corpus.texts))
+  return { documents: corpus.texts.size, scores: summarize(scores), baseline, times }
+}
+
+function askBaseline({ directory, texts }: Corpus, questions: readonly Question[], signal: AbortSignal) {
+  const contents = [...texts.keys()].map((name): [string, string] => [
+    name,
+    readFileSync(join(directory, name), 'utf8'),
+  ])
+  const baseline = openBaseline(new Map(contents))
+  const reports = new Map<string, Report>()
+  for (const { id, question } of questions) {
+    signal.throwIfAborted()
+    reports.set(id, baseline.answer(question))
+  }
+  baseline.close()
+  return reports
 }
 
 async function start(processes: Processes, corpus: string): Promise<URL> {

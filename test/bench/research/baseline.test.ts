@@ -1,0 +1,34 @@
+import { expect, test } from 'vitest'
+import { openBaseline } from '../../../bench/research/baseline/baseline.ts'
+import { renderResearch } from '../../../bench/research/report.ts'
+import type { Scores } from '../../../bench/research/score.ts'
+
+const FILLER = Array.from({ length: 30 }, (_, at): [string, string] => {
+  return [
+    `filler-${at}.html`,
+    `<title>Filler ${at}</title><p>Nothing but words about subject number ${at} stands here.</p>`,
+  ]
+})
+const CONTENTS = new Map([
+  ['herons.html', '<title>Herons</title><h2>Nests</h2><p>Herons build their nests in tall trees near the water.</p>'],
+  ['rivers.html', '<title>Rivers</title><p>The Elbe is a river that ends in the North Sea.</p><pre>herons nests</pre>'],
+  ...FILLER,
+])
+
+test('the prototype quotes the document that answers, and says nothing where none does', () => {
+  const baseline = openBaseline(CONTENTS)
+  const { annotations, content } = baseline.answer('In which trees do herons build their nests?')
+  expect(annotations[0]).toMatchObject({ url: 'herons.html', quote: expect.stringContaining('tall trees') })
+  expect(content).not.toContain('herons nests')
+  expect(baseline.answer('Who invented the bicycle in Mannheim?').abstained).toBe(true)
+  baseline.close()
+})
+
+test('each figure stands beside the prototype’s as a ratio', () => {
+  const shares = { goldCited: 0.9, factsSaid: 0.5, allFactsSaid: 0.5, citationPrecision: 1, abstained: 0, silent: 0.6 }
+  const own: Scores = { ...shares, group: 'all', questions: 10, unreported: 0 }
+  const results = { documents: 2, scores: [own], baseline: [{ ...own, goldCited: 0.75, silent: 0.8 }], times: [1] }
+  const text = renderResearch(results).join('\n')
+  expect(text).toContain('| gold, all | 75.0 % | 90.0 % | ≥ 1 × prototype | 1.20 × | reached |')
+  expect(text).toContain('| silent, all | 80.0 % | 60.0 % | ≥ 1 × prototype | 0.75 × | **missed** |')
+})
