@@ -1,8 +1,9 @@
 import type { Snapshot } from '#shared/search/search.ts'
 import { isQuotable } from '#shared/search/text/quotable.ts'
 import { termSet } from '#shared/search/text/terms.ts'
+import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type CountedPassage, massOf } from './passages.ts'
-import { type Clause, namesOf, type Question, type Weights } from './question.ts'
+import type { Question, Weights } from './question.ts'
 import { textRank } from './text-rank.ts'
 
 /** A sentence of a source: `source.text.slice(start, end)`, character for character. */
@@ -30,10 +31,6 @@ export interface Evidence {
   readonly gaps: readonly string[]
 }
 
-/** One passage must carry this share of what the question says, and of one that says little more: else nobody answers. */
-const MASS_MIN = 0.42
-const SHORT_MASS_MIN = 0.7
-const SHORT_TERMS = 3
 /** Passages whose sentences are looked at. */
 const PASSAGES_MAX = 32
 /** Sources that each clause brings, and passages of each of them that are looked at in any case. */
@@ -58,77 +55,30 @@ export function* findEvidence(
   read: readonly CountedPassage[],
   weights: Weights,
 ): Generator<void, Evidence> {
-  const texts = question.clauses.length > 0 ? question.clauses.map(({ text }) => text) : [question.text]
-  const named = new Map<string, readonly CountedPassage[]>()
-  for (const text of texts) named.set(text, yield* namedPassages(text, read, weights))
-  const some = new Set([...named.values()].flat())
+  const whole = yield* partOf(question.text, [...question.terms.keys()], read, weights)
+  const clauses: Part[] = []
+  for (const { text, terms } of question.clauses) clauses.push(yield* partOf(text, terms, read, weights))
+  const some = new Set((clauses.length > 0 ? clauses : [whole]).flatMap(({ passages }) => passages))
   const ranked = read.filter((passage) => some.has(passage))
-  const terms = [...question.terms.keys()]
-  const best = bestOf(terms, ranked, weights)
-  const open = question.clauses.filter((clause) => !isCarried(clause.terms, ranked, weights))
-  const isPart = question.clauses.some((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause))
-  if (best === undefined || (best.mass < leastMass(terms.length) && !isPart)) {
-    return { candidates: [], wanted: [], gaps: gapsOf(question, read, open) }
-  }
-  const wanted = question.clauses.flatMap((clause) => sourcesFor(clause, named.get(clause.text) ?? [], weights))
-  const passages = chosenPassages(terms, ranked, weights, wanted, best.mass)
-  const candidates = yield* scored(terms, passages, weights)
-  return { candidates, wanted, gaps: gapsOf(question, read, open) }
+  const open = clauses.filter((clause) => !isCarried(clause, weights))
+  const gaps = gapsOf(question, read, open)
+  const bearing = [
+    ...(isCarried(whole, weights) ? [whole] : []),
+    ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
+  ]
+  if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], wanted: [], gaps }
+  const wanted = clauses.flatMap((clause) => sourcesFor(clause, weights))
+  const passages = chosenPassages(whole.terms, ranked, weights, wanted)
+  return { candidates: yield* scored(whole.terms, passages, weights), wanted, gaps }
 }
 
-/** Passages that may answer a text: where it calls something by name, those of sources that use its rarest name too. */
-function* namedPassages(
-  text: string,
-  passages: readonly CountedPassage[],
-  weights: Weights,
-): Generator<void, readonly CountedPassage[]> {
-  const name = rarestName(text, weights)
-  if (name === undefined) return passages
-  const pattern = wholeWords(name)
-  const holding = new Set<Snapshot>()
-  for (const source of new Set(passages.map((passage) => passage.source))) {
-    if (pattern.test(`${source.title}\n${source.text}`)) holding.add(source)
-    yield
-  }
-  return passages.filter(({ source }) => holding.has(source))
-}
-
-function rarestName(text: string, weights: Weights): string | undefined {
-  const weighed = namesOf(text).map((name) => {
-    const weight = [...termSet(name)].reduce((sum, term) => sum + (weights.get(term) ?? 0), 0)
-    return { name, weight }
-  })
-  return weighed.toSorted((a, b) => b.weight - a.weight)[0]?.name
-}
-
-function wholeWords(name: string): RegExp {
-  const escaped = name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/\s+/g, '\\s+')
-  return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}(?!\\p{L}{3}|\\.?\\p{N})`, 'iu')
-}
-
-function leastMass(terms: number): number {
-  return terms <= SHORT_TERMS ? SHORT_MASS_MIN : MASS_MIN
-}
-
-function bestOf(
-  terms: readonly string[],
-  passages: readonly CountedPassage[],
-  weights: Weights,
-): { passage: CountedPassage; mass: number } | undefined {
-  let best: { passage: CountedPassage; mass: number } | undefined
-  for (const passage of passages) {
-    const mass = massOf(terms, weights, (term) => passage.terms.has(term))
-    if (best === undefined || mass > best.mass) best = { passage, mass }
-  }
-  return best
-}
-
-function isCarried(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): boolean {
-  return (bestOf(terms, passages, weights)?.mass ?? 0) >= leastMass(terms.length)
+function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<void, boolean> {
+  for (const part of parts) if (yield* isAnswered(part, weights)) return true
+  return false
 }
 
 /** The sources that carry a clause best. What a title says counts half: it is about all of the source. */
-function sourcesFor({ terms }: Clause, passages: readonly CountedPassage[], weights: Weights): Snapshot[] {
+function sourcesFor({ terms, passages }: Part, weights: Weights): Snapshot[] {
   const masses = new Map<Snapshot, number>()
   for (const passage of passages) {
     const own = massOf(terms, weights, (term) => passage.terms.has(term))
@@ -146,8 +96,8 @@ function chosenPassages(
   ranked: readonly CountedPassage[],
   weights: Weights,
   wanted: readonly Snapshot[],
-  bestMass: number,
 ): CountedPassage[] {
+  const bestMass = carriedBy(terms, ranked, weights)
   const massBySource = new Map<Snapshot, number>()
   for (const { source, terms: own } of ranked) {
     const mass = massOf(terms, weights, (term) => own.has(term))
@@ -219,7 +169,7 @@ function byScore(a: Candidate, b: Candidate): number {
 }
 
 /** Clauses that nobody carries, and words of the question that nobody uses. */
-function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Clause[]): string[] {
+function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   const words = [...question.terms].filter(([term]) => !passages.some((passage) => passage.terms.has(term)))
   return [...open.map(({ text }) => text), ...words.map(([, word]) => word)]
 }

@@ -1,0 +1,138 @@
+/*
+ * Whether sources answer a question at all. Nobody answers from passages that share words with it and nothing more: a wrong
+ * answer is worse than none.
+ */
+import type { Snapshot } from '#shared/search/search.ts'
+import { termSet } from '#shared/search/text/terms.ts'
+import { answerTypesOf, holdsType } from './answer-type.ts'
+import { type CountedPassage, massOf } from './passages.ts'
+import { namesOf, type Weights } from './question.ts'
+
+/** One passage must carry this share of what a question says, and of one that says little more. */
+export const MASS_MIN = 0.42
+const SHORT_MASS_MIN = 0.7
+/** Terms up to which a question says little. */
+export const SHORT_TERMS = 3
+/** Of some sentences that stand together: the share of the names, and of what is asked of them, that they must carry. */
+const NAMES_MIN = 0.4
+const ASKED_MIN = 0.2
+/** Below this weight, as `created` has, what is asked says too little to be looked for. */
+const ASKED_WEIGHT_MIN = 4
+const TITLE_CREDIT = 0.5
+/** Sentences that stand together, and passages whose sentences are looked at. */
+const TOGETHER = 3
+const PASSAGES_MAX = 150
+
+/** A question, or a clause of one, and where its answer may stand. */
+export interface Part {
+  readonly text: string
+  readonly terms: readonly string[]
+  /** Those of sources that use its rarest name too; all where it has none. */
+  readonly passages: readonly CountedPassage[]
+  /** Terms of its names. */
+  readonly names: ReadonlySet<string>
+}
+
+/** A text with the passages that may answer it. Yields so that it can be done in turns. */
+export function* partOf(
+  text: string,
+  terms: readonly string[],
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, Part> {
+  const names = namesOf(text)
+  const nameTerms = new Set(names.flatMap((name) => [...termSet(name)]).filter((term) => weights.has(term)))
+  return { text, terms, passages: yield* namedPassages(names, passages, weights), names: nameTerms }
+}
+
+/** The share of what some terms say that the best passage carries. */
+export function carriedBy(terms: readonly string[], passages: readonly CountedPassage[], weights: Weights): number {
+  return Math.max(0, ...passages.map((passage) => massOf(terms, weights, (term) => passage.terms.has(term))))
+}
+
+/** Whether one passage carries so much of a part that it may be an answer. */
+export function isCarried({ terms, passages }: Part, weights: Weights): boolean {
+  const least = terms.length <= SHORT_TERMS ? SHORT_MASS_MIN : MASS_MIN
+  return carriedBy(terms, passages, weights) >= least
+}
+
+/**
+ * Whether some sentences that stand together speak of what a part names, say something of what it asks of that, and hold a thing
+ * of the kind that it asks for. Yields so that it can be done in turns.
+ */
+export function* isAnswered({ text, terms, passages, names }: Part, weights: Weights): Generator<void, boolean> {
+  const types = answerTypesOf(text)
+  const asked = terms.filter((term) => !names.has(term))
+  const isVague = asked.reduce((sum, term) => sum + (weights.get(term) ?? 0), 0) < ASKED_WEIGHT_MIN
+  for (const passage of passages.slice(0, PASSAGES_MAX)) {
+    for (const { holds, said } of together(passage)) {
+      const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
+      if (names.size > 0 && carries(names) < NAMES_MIN) continue
+      if (!isVague && carries(asked) < ASKED_MIN) continue
+      if (types.length === 0 || types.some((type) => holdsType(said, type))) return true
+    }
+    yield
+  }
+  return false
+}
+
+/** Neighbouring sentences of a passage: what they say, and how far a term is said by them or stands above them, 0 to 1. */
+function* together({
+  source,
+  heading,
+  sentences,
+}: CountedPassage): Generator<{ said: string; holds: (term: string) => number }> {
+  const above = termSet(heading)
+  const title = termSet(source.title)
+  const own = sentences.map((sentence) => termSet(sentence.text))
+  for (const [at, first] of sentences.entries()) {
+    const some = own.slice(at, at + TOGETHER)
+    const last = sentences[Math.min(at + TOGETHER, sentences.length) - 1] ?? first
+    const holds = (term: string) => {
+      if (above.has(term) || some.some((terms) => terms.has(term))) return 1
+      return title.has(term) ? TITLE_CREDIT : 0
+    }
+    yield { said: source.text.slice(first.start, last.end), holds }
+  }
+}
+
+/** The share of what terms say, 0 to 1, each as far as it is held. */
+function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: string) => number): number {
+  let [all, held] = [0, 0]
+  for (const term of terms) {
+    const weight = weights.get(term) ?? 0
+    all += weight
+    held += weight * holds(term)
+  }
+  return all === 0 ? 0 : held / all
+}
+
+/** Passages of sources that use the rarest of some names; all where there are none. */
+function* namedPassages(
+  names: readonly string[],
+  passages: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, readonly CountedPassage[]> {
+  const name = rarest(names, weights)
+  if (name === undefined) return passages
+  const pattern = wholeWords(name)
+  const holding = new Set<Snapshot>()
+  for (const source of new Set(passages.map((passage) => passage.source))) {
+    if (pattern.test(`${source.title}\n${source.text}`)) holding.add(source)
+    yield
+  }
+  return passages.filter(({ source }) => holding.has(source))
+}
+
+function rarest(names: readonly string[], weights: Weights): string | undefined {
+  const weighed = names.map((name) => {
+    const weight = [...termSet(name)].reduce((sum, term) => sum + (weights.get(term) ?? 0), 0)
+    return { name, weight }
+  })
+  return weighed.toSorted((a, b) => b.weight - a.weight)[0]?.name
+}
+
+function wholeWords(name: string): RegExp {
+  const escaped = name.replace(/[.*+?^${}()|[\]\\]/g, '\\$&').replace(/\s+/g, '\\s+')
+  return new RegExp(`(?<![\\p{L}\\p{N}])${escaped}(?!\\p{L}{3}|\\.?\\p{N})`, 'iu')
+}
