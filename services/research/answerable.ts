@@ -80,8 +80,9 @@ export function* isAnswered({ text, terms, passages, names }: Part, weights: Wei
 function* together({
   source,
   heading,
-  sentences,
+  sentences: all,
 }: CountedPassage): Generator<{ said: string; holds: (term: string) => number }> {
+  const sentences = all.filter(({ isCode }) => !isCode)
   const above = termSet(heading)
   const title = termSet(source.title)
   const own = sentences.map((sentence) => termSet(sentence.text))

@@ -1,9 +1,10 @@
 import type { Snapshot } from '#shared/search/search.ts'
-import { isQuotable } from '#shared/search/text/quotable.ts'
 import { termSet } from '#shared/search/text/terms.ts'
+import { type AnswerType, answerTypesOf, holdsType } from './answer-type.ts'
 import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type CountedPassage, massOf } from './passages.ts'
 import type { Question, Weights } from './question.ts'
+import { quotablesIn } from './quotable.ts'
 import { textRank } from './text-rank.ts'
 
 /** A sentence of a source: `source.text.slice(start, end)`, character for character. */
@@ -43,11 +44,9 @@ const SENTENCE_MASS_MIN = 0.05
 /** What a term is worth that stands only in the heading or in the title of the source. */
 const HEADING_CREDIT = 0.35
 /** What the parts of a sentence's score are worth. */
-const WEIGHTS = { mass: 0.5, beside: 0.25, rank: 0.2, central: 0.1, passage: 0.25, lead: 0.08 }
+const WEIGHTS = { mass: 0.5, beside: 0.25, rank: 0.2, central: 0.1, passage: 0.25, lead: 0.08, typed: 0.15, code: 0.1 }
 /** Of a sentence that cannot be understood without the one before. */
 const PRONOUN_LOSS = 0.05
-const PRONOUN =
-  /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
 
 /** Finds what answers a question among passages that were ranked by it. Yields so that it can be done in turns. */
 export function* findEvidence(
@@ -69,7 +68,11 @@ export function* findEvidence(
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], wanted: [], gaps }
   const wanted = clauses.flatMap((clause) => sourcesFor(clause, weights))
   const passages = chosenPassages(whole.terms, ranked, weights, wanted)
-  return { candidates: yield* scored(whole.terms, passages, weights), wanted, gaps }
+  return {
+    candidates: yield* scored({ terms: whole.terms, types: answerTypesOf(question.text) }, passages, weights),
+    wanted,
+    gaps,
+  }
 }
 
 function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<void, boolean> {
@@ -113,14 +116,16 @@ function chosenPassages(
   return [...new Set([...first, ...more])]
 }
 
-function* scored(
-  terms: readonly string[],
-  passages: readonly CountedPassage[],
-  weights: Weights,
-): Generator<void, Candidate[]> {
+/** What a candidate is judged by. */
+interface Wanted {
+  readonly terms: readonly string[]
+  readonly types: readonly AnswerType[]
+}
+
+function* scored(wanted: Wanted, passages: readonly CountedPassage[], weights: Weights): Generator<void, Candidate[]> {
   const drafts: Candidate[] = []
   for (const [rank, passage] of passages.entries()) {
-    drafts.push(...candidatesOf(terms, passage, rank, weights))
+    drafts.push(...candidatesOf(wanted, passage, rank, weights))
     yield
   }
   const distinct = withoutRepeats(drafts)
@@ -131,7 +136,7 @@ function* scored(
 }
 
 /** The sentences of a passage that may answer: by themselves, or because one beside them speaks of what is asked for. */
-function candidatesOf(terms: readonly string[], passage: CountedPassage, rank: number, weights: Weights): Candidate[] {
+function candidatesOf({ terms, types }: Wanted, passage: CountedPassage, rank: number, weights: Weights): Candidate[] {
   const heading = termSet(`${passage.source.title} ${passage.heading}`)
   const passageMass = massOf(terms, weights, (term) => passage.terms.has(term))
   const all = passage.sentences.map(({ text }) => termSet(text))
@@ -139,15 +144,16 @@ function candidatesOf(terms: readonly string[], passage: CountedPassage, rank: n
     const above = massOf(terms, weights, (term) => heading.has(term) && !own.has(term))
     return massOf(terms, weights, (term) => own.has(term)) + HEADING_CREDIT * above
   })
-  return passage.sentences.flatMap((sentence, at) => {
+  return quotablesIn(passage.source.text, passage).flatMap(({ at, start, end, text, leans, isCode }) => {
     const beside = Math.max(masses[at - 1] ?? 0, masses[at + 1] ?? 0)
     const mass = masses[at] ?? 0
-    if (!isQuotable(sentence.text) || Math.max(mass, beside) < SENTENCE_MASS_MIN) return []
+    if (Math.max(mass, beside) < SENTENCE_MASS_MIN) return []
     const lead = at === 0 ? WEIGHTS.lead : 0
-    const loss = PRONOUN.test(sentence.text) ? PRONOUN_LOSS : 0
-    const own = WEIGHTS.mass * mass + WEIGHTS.beside * beside
+    const loss = (leans ? PRONOUN_LOSS : 0) + (isCode ? WEIGHTS.code : 0)
+    const typed = types.some((type) => holdsType(text, type)) ? WEIGHTS.typed : 0
+    const own = WEIGHTS.mass * mass + WEIGHTS.beside * beside + typed
     const score = own + WEIGHTS.rank / (1 + rank) + WEIGHTS.passage * passageMass + lead - loss
-    return [{ ...sentence, source: passage.source, passage, terms: all[at] ?? new Set(), score }]
+    return [{ source: passage.source, start, end, text, passage, terms: all[at] ?? new Set(), score }]
   })
 }
 

@@ -40,7 +40,7 @@ export interface Hit {
   readonly sha256?: string
 }
 
-/** What a piece of a text is. Only sentences of `text`, `item` and `row` can be quoted: a heading says nothing by itself. */
+/** What a piece of a text is. All can be quoted but a `heading`, which says nothing by itself. */
 export type BlockType = 'heading' | 'text' | 'item' | 'row' | 'code'
 
 /** A piece of a text: UTF-16 offsets, half open. Blocks are in order and do not overlap. */

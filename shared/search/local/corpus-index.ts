@@ -16,7 +16,7 @@ const KEEP_MS = 8 * 24 * 3_600_000
 const ADDING_MS = 3_600_000
 const BUSY_MS = 5_000
 /** Of the tables below; an index of another one is made anew. */
-const VERSION = 3
+const VERSION = 4
 
 const TABLES = `
   CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL, modified_ms INTEGER NOT NULL, problem TEXT) STRICT;

@@ -32,7 +32,8 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
     for (const sentence of sentencesOf(snapshot, block).flatMap(partsOf)) {
       const [first] = open
-      if (first && sentence.end - first.start > PASSAGE_CHARS) {
+      // Code belongs to the sentence that announces it.
+      if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
         open = []
         if (++count >= PASSAGES_MAX) return

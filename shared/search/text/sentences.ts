@@ -1,16 +1,20 @@
-import type { Block, Snapshot } from '#shared/search/search.ts'
+import type { Block, BlockType, Snapshot } from '#shared/search/search.ts'
 
 /** A sentence that can be quoted: `text.slice(start, end)` of its snapshot, character for character. */
 export interface Sentence {
   readonly start: number
   readonly end: number
   readonly text: string
+  /** A line of code, which is quoted as it stands. */
+  readonly isCode?: boolean
 }
 
 /** UTF-16 units of a quote; longer ones are no sentences but tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 /** Sentences of one block that are told apart. */
 const SENTENCES_MAX = 400
+/** Lines of one block of code that can be quoted: what it shows stands at its beginning. */
+const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 /** Words after which a full stop ends no sentence. */
@@ -21,17 +25,22 @@ const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
 /** Sentences of a block in order; a row of a table that is not too long for a quote and an item without full stops are one each. */
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
-  if (type === 'heading' || type === 'code') return []
+  if (type === 'heading') return []
   const block = text.slice(start, end)
-  const pieces = type === 'row' ? piecesOfRow(block) : joined(block)
+  const pieces = piecesOf(type, block)
   const sentences: Sentence[] = []
   let at = start
   for (const piece of pieces) {
     const own = trimmed(text, at, at + piece.length)
     at += piece.length
-    if (own) sentences.push(own)
+    if (own) sentences.push(type === 'code' ? { ...own, isCode: true } : own)
   }
   return sentences
+}
+
+function piecesOf(type: BlockType, block: string): string[] {
+  if (type === 'code') return block.split(/(?<=\n)/, CODE_LINES_MAX)
+  return type === 'row' ? piecesOfRow(block) : joined(block)
 }
 
 /** A row that is too long for one quote is as many as its cells have sentences. */

@@ -28,10 +28,7 @@ describe('sources answer', () => {
 
 describe('sources do not answer', () => {
   test.each([
-    [
-      'what is asked of a name is said of nothing near it',
-      'What salary did Tilda Marlow of Wexley earn?',
-    ],
+    ['what is asked of a name is said of nothing near it', 'What salary did Tilda Marlow of Wexley earn?'],
     ['nobody is named where a person is asked for', 'Who painted the lamp of the lighthouse of Ardmoor?'],
     ['no day or year is near where one is asked for', 'In which year was the lighthouse of Ardmoor painted red?'],
     ['the name is of another paragraph', 'What does a ticket of the ferry in Wexley cost?'],

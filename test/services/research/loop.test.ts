@@ -118,6 +118,21 @@ describe('a report', () => {
     expect(run.report).toContain('- Nine bells are rung before that. [1]')
   })
 
+  test('quotes code with the sentence that announces it, and what leans on the sentence before with that', async () => {
+    const page = `# Locks\n\nThe lock of a repository is removed by hand:\n\n\`\`\`sh\nrm .git/index.lock\n\`\`\`
+      \nAnother process holds the lock of a repository while it writes. It must not be killed before it ends.\n`
+    const run = await researched(
+      { backends: [new PagesBackend({ 'https://a.example/locks': page })] },
+      { question: 'How is the lock of a repository removed by hand?' },
+    )
+    const quotes = run.annotations.map(({ url_citation }) => url_citation.quote)
+    expect(quotes).toContain('The lock of a repository is removed by hand:\n\nrm .git/index.lock')
+    expect(quotes.filter((quote) => quote.endsWith('before it ends.'))).toEqual([
+      'Another process holds the lock of a repository while it writes. It must not be killed before it ends.',
+    ])
+    expect(run.report).toContain('removed by hand: rm .git/index.lock [1]')
+  })
+
   test('stays within the length that was asked for, and never ends inside a citation', async () => {
     const lengths = [1, 20, 40]
     const runs = await Promise.all(

@@ -159,9 +159,12 @@ describe('sentences', () => {
     }
   })
 
-  test('are none in headings and code', () => {
-    for (const type of ['heading', 'code'] as const)
-      expect(sentencesOf({ text: 'It is.' }, { type, start: 0, end: 6 })).toEqual([])
+  test('are none in headings, and the first lines in code', () => {
+    expect(sentencesOf({ text: 'It is.' }, { type: 'heading', start: 0, end: 6 })).toEqual([])
+    const text = `${'  git gc --auto. Now.\n'.repeat(20)}`
+    const lines = sentencesOf({ text }, { type: 'code', start: 0, end: text.length })
+    expect(lines).toHaveLength(12)
+    expect(lines[1]).toEqual({ start: 24, end: 43, text: 'git gc --auto. Now.', isCode: true })
   })
 })
 
