@@ -2,17 +2,16 @@
  * Whether a statement stands in the sentences that it cites, by what can be told without understanding: nothing passes here that
  * a reader would have to think about. What is undecided a judge decides; what is refused nobody can let pass.
  */
-import { hasAddress } from '#shared/search/text/quotable.ts'
-import { termsOf } from '#shared/search/text/terms.ts'
+import { termSet, termsOf } from '#shared/search/text/terms.ts'
+import { turnedIn } from './polarity.ts'
 
 /** What comes of a check. The reason is a sentence for whoever mends the statement. */
 export type Verdict =
   | { readonly verdict: 'supported' }
   | { readonly verdict: 'refused' | 'undecided'; readonly reason: string }
 
-const MARKUP = /\]\(|<\w[^>]{0,300}>/
+const ADDRESS = /:\/\/|\bwww\.|\]\(|<\w+[^>]*>|\b[\w.-]+@[\w-]+\.\w/i
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
-const NEGATION = /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely)\b|n['’]t\b/gi
 /** Words that bound what is said; a statement that leaves them out says more than its quote. */
 const QUALIFIER =
   /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
@@ -66,21 +65,38 @@ const UNITS: Readonly<Record<string, string>> = {
 /** Checks a statement against the texts of its quotes. */
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
-  if (hasLink(claim)) return refused('It has an address or markup of its own.')
+  if (ADDRESS.test(claim)) return refused('It has an address or markup of its own.')
   const number = numbersIn(claim).find((each) => !quotes.some((quote) => hasNumber(quote, each)))
   if (number) return refused(`No quote has the number ${number.value}${number.unit ? ` ${number.unit}` : ''}.`)
   const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
   if (name) return refused(`No quote has the name ${name}.`)
-  const near = quotes.find((quote) => standsIn(claim, quote))
-  if (near === undefined) return undecided('It says it in other words than its quotes.')
-  if (countOf(NEGATION, claim) !== countOf(NEGATION, near)) return undecided('It denies more or less than its quote.')
+  const near = quotes.find((quote) => standsIn(claim, quote)) ?? nearest(claim, quotes)
+  const turned = turnedIn(claim, near) ?? reorderedIn(claim, near)
+  if (turned !== undefined) return refused(turned)
+  if (!standsIn(claim, near)) return undecided('It says it in other words than its quotes.')
   if (countOf(QUALIFIER, claim) !== countOf(QUALIFIER, near)) return undecided('It leaves out or adds a condition.')
   return { verdict: 'supported' }
 }
 
 /** Whether a text holds an address or markup, which nobody but the report writes. */
-export function hasLink(text: string): boolean {
-  return hasAddress(text) || MARKUP.test(text)
+export function hasAddress(text: string): boolean {
+  return ADDRESS.test(text)
+}
+
+/** The quote that shares the most terms with a claim. */
+function nearest(claim: string, quotes: readonly string[]): string {
+  const own = termSet(claim)
+  const shared = quotes.map((quote) => own.intersection(termSet(quote)).size)
+  return quotes[shared.indexOf(Math.max(...shared))] ?? ''
+}
+
+/** Names and numbers in another order than the quote has them may have changed places: "A is 5 and B is 7" does not say "B is 5". */
+function reorderedIn(claim: string, quote: string): string | undefined {
+  const [own, other] = [[...wordsIn(claim)], [...wordsIn(quote)]]
+  const names = new Set([...namesIn(claim), ...namesIn(quote)])
+  const shared = own.filter((word) => (names.has(word) || /^\p{N}/u.test(word)) && other.includes(word))
+  const places = shared.map((word) => other.indexOf(word))
+  return places.every((place, at) => place > (places[at - 1] ?? -1)) ? undefined : 'Its names have changed places.'
 }
 
 /** Numbers of a text, with their units where they have some. */

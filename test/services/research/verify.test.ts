@@ -28,12 +28,14 @@ describe('a claim', () => {
     ['an address', 'A worker renews its lease, see https://evil.example.'],
     ['a link', 'A worker renews [its lease](x).'],
     ['markup', 'A worker renews <b>its lease</b>.'],
+    ['a denial', 'A worker of Sluice never renews its lease.'],
+    ['a word for all', 'A worker of Sluice always renews its lease.'],
+    ['its names in other places', 'In Kafka a worker of Sluice renews its lease.'],
   ])('with %s is refused', (_, claim) => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('refused')
   })
 
   test.each([
-    ['denies it', 'A worker of Sluice never renews its lease.'],
     ['says it in other words', 'A worker prolongs its right.'],
     ['takes pieces from both ends', 'A worker of Sluice keeps 1,000 records.'],
     ['turns it around', 'The lease renews its worker.'],
@@ -41,11 +43,24 @@ describe('a claim', () => {
     expect(verifyClaim(claim, [QUOTE]).verdict).toBe('undecided')
   })
 
-  test('that leaves out the condition or the denial of its quote is left to the judge', () => {
+  test.each([
+    ['A hook may not be skipped by users.', 'In practice users may skip a hook.'],
+    ['The cache is unsafe for two writers.', 'Two writers find a safe cache there.'],
+    ['Pushing is allowed for anyone with a key.', 'Whoever has a key is forbidden to do pushing.'],
+    ['The freeze begins after the transition.', 'Before the transition there is a freeze.'],
+    ['Some of the tests are run at night.', 'All tests run at night.'],
+    ['Reads take more time than writes.', 'Reading takes less time than writing.'],
+    ['Perens led it in 1996 and Jackson in 1998.', 'Jackson led the project before Perens did.'],
+  ])('that turns "%s" around in other words is refused', (quote, claim) => {
+    expect(verifyClaim(claim, [quote]).verdict).toBe('refused')
+  })
+
+  test('that leaves out the condition of its quote is left to the judge, and one that leaves out its denial is refused', () => {
     const quote = 'The job is cancelled only if the key was revoked, and never deleted.'
-    expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('undecided')
+    expect(verifyClaim('The key was never revoked.', [quote]).verdict).toBe('undecided')
+    expect(verifyClaim('The job is cancelled.', [quote]).verdict).toBe('refused')
     expect(verifyClaim('The key was revoked.', ['It is false that, if ever, the key was not revoked.']).verdict).toBe(
-      'undecided',
+      'refused',
     )
   })
 

@@ -1,0 +1,74 @@
+/*
+ * Whether a statement says the opposite of a sentence, or more than it, by words that turn what is said: such a statement must keep
+ * them as they are, so no judge decides on it.
+ */
+
+const NEGATION =
+  /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely|seldom|fails? to|failed to|lacks?|instead of|rather than)\b|n['’]t\b/gi
+/** Words of which a statement has none that its quote has not: they make it say more. */
+const UNIVERSAL = /\b(?:all|every|everyone|everything|always|only|entirely|completely|must|guaranteed?|guarantees)\b/gi
+/** Words that turn what is said around when one stands for the other. */
+const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
+  ['allow|permit', 'forb[ia]d|prohibit|prevent|den[iy]|refus|disallow'],
+  ['enabl', 'disabl'],
+  ['accept', 'refus|reject'],
+  ['increas|grow|rais|rise', 'decreas|shrink|reduc|lower|drop|fall'],
+  ['before\\b', 'after\\b'],
+  ['more\\b', 'less\\b|fewer\\b'],
+  ['most\\b', 'least\\b|few\\b'],
+  ['first\\b', 'last\\b'],
+  ['start|begin|began', 'stop|end|finish'],
+  ['includ|contain', 'exclud|omit'],
+  ['true\\b|right\\b|correct', 'false\\b|wrong\\b'],
+  ['always\\b', 'sometimes\\b|occasionally\\b|often\\b'],
+  ['requir|mandator|must\\b|need', 'optional|voluntar|need not\\b'],
+  ['open', 'clos|shut'],
+  ['add', 'remov|delet'],
+  ['fast|quick', 'slow'],
+  ['large|big|high|long', 'small|low\\b|short'],
+  ['old|earl', 'new|late'],
+  ['same\\b|equal', 'differen|unequal'],
+  ['keep|kept|retain', 'discard|delet|lose|lost|drop'],
+  ['succe', 'fail'],
+  ['maxim|at most\\b', 'minim|at least\\b'],
+  ['better\\b|best\\b', 'worse\\b|worst\\b'],
+  ['public', 'private|secret'],
+].map(([a, b]) => [new RegExp(`\\b(?:${a})`, 'i'), new RegExp(`\\b(?:${b})`, 'i')])
+const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
+
+/** Why a statement cannot stand by a quote that turns what is said otherwise; undefined where it does not. */
+export function turnedIn(claim: string, quote: string): string | undefined {
+  if (countOf(NEGATION, claim) !== countOf(NEGATION, quote)) return 'It denies more or less than its quote.'
+  const more = [...claim.matchAll(UNIVERSAL)].find(([word]) => !hasWord(quote, word))
+  if (more) return `It says “${more[0]}”, and its quote does not.`
+  const turned = OPPOSITES.some(([a, b]) => isTurned(claim, quote, a, b) || isTurned(claim, quote, b, a))
+  return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
+}
+
+/** The claim has one word without the other, and the quote the other way round. */
+function isTurned(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
+  return own.test(claim) && !own.test(quote) && other.test(quote) && !other.test(claim)
+}
+
+/** One of them has a word, and the other one that word with a syllable that denies it. */
+function hasOtherPrefix(claim: string, quote: string): boolean {
+  const [own, other] = [wordsOf(claim), wordsOf(quote)]
+  const isDenied = (some: ReadonlySet<string>, others: ReadonlySet<string>) =>
+    [...some].some((word) => {
+      const bare = word.replace(PREFIX, '')
+      return bare !== word && !others.has(word) && others.has(bare) && !some.has(bare)
+    })
+  return isDenied(own, other) || isDenied(other, own)
+}
+
+function hasWord(text: string, word: string): boolean {
+  return wordsOf(text).has(word.toLowerCase())
+}
+
+function wordsOf(text: string): Set<string> {
+  return new Set(text.toLowerCase().match(/\p{L}+(?:-\p{L}+)*/gu))
+}
+
+function countOf(pattern: RegExp, text: string): number {
+  return text.match(pattern)?.length ?? 0
+}
