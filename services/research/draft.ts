@@ -1,4 +1,4 @@
-import type { Quote } from './evidence.ts'
+import type { Quote } from './evidence/evidence.ts'
 
 /** One statement of a report, and the sentences that support it. */
 export interface Claim {

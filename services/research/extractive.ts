@@ -1,6 +1,6 @@
 import type { Snapshot } from '#shared/search/search.ts'
 import type { Claim, Draft } from './draft.ts'
-import type { Candidate, Evidence } from './evidence.ts'
+import type { Candidate, Evidence } from './evidence/evidence.ts'
 
 /** What relevance counts for against saying something new (maximal marginal relevance). */
 const LAMBDA = 0.8

@@ -1,7 +1,7 @@
 import type { ResearchAnnotation } from '#schemas/research.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
-import type { Quote } from './evidence.ts'
+import type { Quote } from './evidence/evidence.ts'
 import { escapeMarkdown, linkTo } from './markdown.ts'
 
 /** Citations of a report: all of them travel in one event, which may have 512 KiB, and one takes 4.4 KiB at most. */

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
-import { verifyClaim } from '#services/research/verify.ts'
+import { verifyClaim } from '#services/research/verify/verify.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
-import type { Candidate } from '#services/research/evidence.ts'
+import type { Candidate } from '#services/research/evidence/evidence.ts'
 import { massOf } from '#services/research/passages.ts'
 import type { Weights } from '#services/research/question.ts'
 import { termSet } from '#shared/search/text/terms.ts'

@@ -1,5 +1,5 @@
 import { type Claim, claimsOf, type Draft } from '#services/research/draft.ts'
-import type { Evidence } from '#services/research/evidence.ts'
+import type { Evidence } from '#services/research/evidence/evidence.ts'
 import { verbatim } from '#services/research/extractive.ts'
 import type { Weights } from '#services/research/question.ts'
 import type { Asker } from './ask.ts'

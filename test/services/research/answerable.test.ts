@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { answerTypesOf, holdsType } from '#services/research/answer-type.ts'
+import { answerTypesOf, holdsType } from '#services/research/evidence/answer-type.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
 const PAGE = `# The harbour\n\nThe engineer Tilda Marlow planned the harbour of Wexley in 1874 for the herring trade.\n

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
-import { verifyClaim } from '#services/research/verify.ts'
+import { verifyClaim } from '#services/research/verify/verify.ts'
 import { passagesOf } from '#shared/search/text/passages.ts'
 import { snapshotOf } from '../../support/research/run.ts'
 

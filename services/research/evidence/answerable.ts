@@ -2,11 +2,12 @@
  * Whether sources answer a question at all. Nobody answers from passages that share words with it and nothing more: a wrong
  * answer is worse than none.
  */
+
+import { type CountedPassage, massOf } from '#services/research/passages.ts'
+import { namesOf, type Weights } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { answerTypesOf, holdsType } from './answer-type.ts'
-import { type CountedPassage, massOf } from './passages.ts'
-import { namesOf, type Weights } from './question.ts'
 
 /** One passage must carry this share of what a question says, and of one that says little more. */
 export const MASS_MIN = 0.42

@@ -1,9 +1,9 @@
+import { type CountedPassage, massOf } from '#services/research/passages.ts'
+import type { Question, Weights } from '#services/research/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { type AnswerType, answerTypesOf, holdsType } from './answer-type.ts'
 import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
-import { type CountedPassage, massOf } from './passages.ts'
-import type { Question, Weights } from './question.ts'
 import { quotablesIn } from './quotable.ts'
 import { textRank } from './text-rank.ts'
 
