@@ -33,7 +33,7 @@ const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
   ['maxim|at most\\b', 'minim|at least\\b'],
   ['better\\b|best\\b', 'worse\\b|worst\\b'],
   ['public', 'private|secret'],
-].map(([a, b]) => [new RegExp(`\\b(?:${a})`, 'i'), new RegExp(`\\b(?:${b})`, 'i')])
+].map(([a, b]) => [new RegExp(`\\b(?:${a})`, 'gi'), new RegExp(`\\b(?:${b})`, 'gi')])
 const PREFIX = /^(?:un|in|im|ir|il|dis|non|mis)-?(?=\p{Ll}{4})/u
 
 /** Why a statement cannot stand by a quote that turns what is said otherwise; undefined where it does not. */
@@ -45,9 +45,9 @@ export function turnedIn(claim: string, quote: string): string | undefined {
   return turned || hasOtherPrefix(claim, quote) ? 'It says the opposite of a word of its quote.' : undefined
 }
 
-/** The claim has one word without the other, and the quote the other way round. */
+/** The claim has one word more often than the quote, and the other one less often. */
 function isTurned(claim: string, quote: string, own: RegExp, other: RegExp): boolean {
-  return own.test(claim) && !own.test(quote) && other.test(quote) && !other.test(claim)
+  return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }
 
 /** One of them has a word, and the other one that word with a syllable that denies it. */

@@ -16,6 +16,9 @@ const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
 const QUALIFIER =
   /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
 
+/** A statement that shares less of its terms with its quotes is one of another sentence, whatever a judge says. */
+const SHARED_MIN = 1 / 3
+
 const NUMBER_WORDS: Readonly<Record<string, string>> = {
   two: '2',
   three: '3',
@@ -71,6 +74,7 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
   if (name) return refused(`No quote has the name ${name}.`)
   const near = quotes.find((quote) => standsIn(claim, quote)) ?? nearest(claim, quotes)
+  if (sharedBy(claim, quotes) < SHARED_MIN) return refused('It speaks of something else than its quotes.')
   const turned = turnedIn(claim, near) ?? reorderedIn(claim, near)
   if (turned !== undefined) return refused(turned)
   if (!standsIn(claim, near)) return undecided('It says it in other words than its quotes.')
@@ -81,6 +85,12 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
 /** Whether a text holds an address or markup, which nobody but the report writes. */
 export function hasAddress(text: string): boolean {
   return ADDRESS.test(text)
+}
+
+/** The share of a claim's terms that its quotes have. */
+function sharedBy(claim: string, quotes: readonly string[]): number {
+  const own = termSet(claim)
+  return own.size === 0 ? 0 : own.intersection(termSet(quotes.join('\n'))).size / own.size
 }
 
 /** The quote that shares the most terms with a claim. */

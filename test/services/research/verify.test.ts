@@ -50,6 +50,8 @@ describe('a claim', () => {
     ['The freeze begins after the transition.', 'Before the transition there is a freeze.'],
     ['Some of the tests are run at night.', 'All tests run at night.'],
     ['Reads take more time than writes.', 'Reading takes less time than writing.'],
+    ['The first stage comes before the last stage.', 'The last stage comes before the last one.'],
+    ['A lock is removed by hand.', 'Ferries cross the bay in winter by night.'],
     ['Perens led it in 1996 and Jackson in 1998.', 'Jackson led the project before Perens did.'],
   ])('that turns "%s" around in other words is refused', (quote, claim) => {
     expect(verifyClaim(claim, [quote]).verdict).toBe('refused')
