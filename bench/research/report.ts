@@ -1,5 +1,6 @@
 import { renderTable, show } from '../figures/markdown.ts'
 import { median } from '../figures/stats.ts'
+import { LIES } from './liar/lies.ts'
 import type { ResearchResults } from './research.ts'
 import type { Scores } from './score.ts'
 
@@ -20,7 +21,8 @@ questions of the same documents in the same run: its figures are the floor.`
 const HEAD = ['questions', 'how many', 'gold', 'all facts', 'facts', 'precision', 'abstained', 'silent']
 
 /** The section's tables, in Markdown. */
-export function renderResearch({ documents, scores, baseline, times }: ResearchResults): string[] {
+export function renderResearch(results: ResearchResults): string[] {
+  const { documents, scores, baseline, times } = results
   const rows = scores.map((each) => [
     each.group,
     String(each.questions),
@@ -35,6 +37,9 @@ export function renderResearch({ documents, scores, baseline, times }: ResearchR
     renderBeside(scores, baseline),
     renderTable(HEAD, rows),
     `${documents} documents; a report took ${show(median(times), 0)} ms (median), ${show(p95, 0)} ms (p95), two at once.`,
+    '### A model that lies',
+    LIAR_INTRODUCTION,
+    renderLiar(results),
   ]
 }
 
@@ -63,4 +68,20 @@ function renderBeside(scores: readonly Scores[], baseline: readonly Scores[]): s
 
 function percent(value: number | undefined): string {
   return value === undefined ? '–' : `${show(value * 100, 1)} %`
+}
+
+const LIAR_INTRODUCTION = `A scripted model writes the reports on every seventh question, and lies: it changes numbers, names and denials, says the
+opposite in other words, invents sources and quote ids, and cites what another page says. Each third plan of it is no plan, each ninth note
+never ends, and as a judge it says yes to everything. **Falsified** are the cited claims that are such lies: by what the model is known
+to have told, not by the check that should have found them.`
+
+/** What became of each kind of lie. */
+function renderLiar({ liar, liarTimes, liarPrecision }: ResearchResults): string {
+  const rows = LIES.map((lie) => [lie, String(liar.told.get(lie) ?? 0), String(liar.falsified.get(lie) ?? 0)])
+  const falsified = [...liar.falsified.values()].reduce((sum, count) => sum + count, 0)
+  const verdict = falsified === 0 ? 'reached' : '**missed**'
+  const counts = `${liar.reports} reports, ${liar.byModel} of them by the model: ${liar.verbatim} claims in the words of a quote, ${liar.reworded} in other
+words, ${falsified} falsified (target: none, ${verdict}); ${liar.quoted} quoted in place of a claim, ${liar.dropped} left out. Precision of the
+citations ${percent(liarPrecision)}; ${show(median(liarTimes), 0)} ms (median) and ${show(liar.tokens / Math.max(1, liar.reports), 0)} tokens a report.`
+  return `${renderTable(['lie', 'told', 'falsified claims cited'], rows)}\n\n${counts}`
 }

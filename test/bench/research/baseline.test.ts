@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { openBaseline } from '../../../bench/research/baseline/baseline.ts'
+import { type LiarScores, scoreLiar } from '../../../bench/research/liar/score.ts'
 import { renderResearch } from '../../../bench/research/report.ts'
 import type { Scores } from '../../../bench/research/score.ts'
 
@@ -24,10 +25,20 @@ test('the prototype quotes the document that answers, and says nothing where non
   baseline.close()
 })
 
+const LIAR: LiarScores = scoreLiar([], new Map())
+
 test('each figure stands beside the prototype’s as a ratio', () => {
   const shares = { goldCited: 0.9, factsSaid: 0.5, allFactsSaid: 0.5, citationPrecision: 1, abstained: 0, silent: 0.6 }
   const own: Scores = { ...shares, group: 'all', questions: 10, unreported: 0 }
-  const results = { documents: 2, scores: [own], baseline: [{ ...own, goldCited: 0.75, silent: 0.8 }], times: [1] }
+  const results = {
+    documents: 2,
+    scores: [own],
+    baseline: [{ ...own, goldCited: 0.75, silent: 0.8 }],
+    times: [1],
+    liarTimes: [1],
+    liarPrecision: 1,
+    liar: LIAR,
+  }
   const text = renderResearch(results).join('\n')
   expect(text).toContain('| gold, all | 75.0 % | 90.0 % | ≥ 1 × prototype | 1.20 × | reached |')
   expect(text).toContain('| silent, all | 80.0 % | 60.0 % | ≥ 1 × prototype | 0.75 × | **missed** |')
