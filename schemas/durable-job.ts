@@ -43,7 +43,7 @@ export const DurableJob = z.strictObject({
   cancel_requested_at_ms: Time.nullable(),
   run_at_ms: Time.describe('It is not started before this'),
   expires_at_ms: Time.describe(
-    'It stops waiting at this: its start deadline before the first start, then its deadline',
+    'It stops waiting at this: its start deadline before the first start, then its deadline; cancelled, the end of its time to write what there is',
   ),
   deadline_ms: Time.describe('No output counts after this and the grace'),
   published_at_ms: Time.nullable().describe('When it was last put on the broker, or was about to be'),
@@ -64,6 +64,11 @@ export const DurableJob = z.strictObject({
   depth: z.int().min(0).describe('Above 0: a child of `parent_id`, that many levels below a job of a caller'),
   children: z.int().min(0).describe('Jobs it has submitted'),
   steps: z.int().min(0).describe('Steps it has done'),
+  partial_ms: z
+    .int()
+    .min(0)
+    .nullable()
+    .describe('A cancel lets it write what there is, for as long; null: it ends at once'),
 })
 export type DurableJob = z.infer<typeof DurableJob>
 

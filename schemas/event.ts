@@ -63,6 +63,7 @@ export const ControlRecord = z.discriminatedUnion('type', [
     job_id: z.string(),
     attempt: z.int().optional().describe('Absent: every attempt'),
     worker: z.string().optional().describe('Absent: whichever worker runs it'),
+    partial: z.boolean().optional().describe('It is to write what there is, and to end then'),
   }),
   z
     .strictObject({ type: z.literal('pause'), job_id: z.string(), attempt: z.int() })

@@ -1,5 +1,6 @@
 import { createHmac } from 'node:crypto'
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 
 /** What a receiver gets (docs/webhooks.md, What arrives): thin, the same in every try as long as the job stays as it is. */
 export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
@@ -29,8 +30,8 @@ export function signedHeaders(id: string, body: string, key: Buffer, nowMs: numb
 }
 
 /** The state as the API shows it: a job that waits for its next attempt is queued, one that waits for children in progress. */
-function statusOf(job: DurableJob): string {
-  if (job.state === 'scheduled') return 'queued'
-  if (job.state === 'waiting') return 'in_progress'
-  return job.state === 'in_progress' && job.cancel_requested_at_ms !== null ? 'cancelling' : job.state
+function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
+  if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
+  if (state === 'scheduled') return 'queued'
+  return state === 'waiting' ? 'in_progress' : state
 }

@@ -52,12 +52,17 @@ export interface Composition {
   submit(child: ChildJob): Promise<string>
   /**
    * Gives how children ended, in the order of `ids`. While one has not, the parent leaves its slot and is parked in the store: this
-   * never resolves then, and the handler runs again when they have, or at {@link wrapUpAtMs}: from then on a child that still runs is
-   * given as `undefined`.
+   * never resolves then, and the handler runs again when they have, at {@link wrapUpAtMs}, or once it is {@link cancelled}: from then
+   * on a child that still runs is given as `undefined`.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
-  /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. */
+  /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. 0: {@link cancelled}. */
   readonly wrapUpAtMs: number
+  /**
+   * Aborts when the job was cancelled and is to write what there is, within seconds; from then on in all its attempts. Whatever
+   * goes on outside is to be cut. A handler that has nothing to write throws a ServiceError `job_cancelled`.
+   */
+  readonly cancelled: AbortSignal
 }

@@ -34,5 +34,8 @@ export interface ProcessLease {
 export interface OwnedJob {
   readonly id: string
   readonly attempt: number
+  /** It is to stop: its cancel was asked for, and there is no time to write what there is. */
   readonly isCancelRequested: boolean
+  /** Its cancel was asked for, and it is to write what there is. */
+  readonly isToWrapUp: boolean
 }

@@ -54,18 +54,23 @@ export interface JobMoves {
   fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }): Promise<Moved | undefined>
   /**
    * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
-   * for.
+   * for that leaves no time to write what there is.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<Moved | undefined>
-  /** in_progress → queued on drain, to be published; no try used up; → cancelled when a cancel was asked for. */
+  /** in_progress → queued on drain, to be published; no try used up; → cancelled as for {@link retry}. */
   handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */
   honourCancel(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
-  /** queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown. */
-  cancel(scope: Scope, id: string): Promise<Moved | undefined>
+  /**
+   * queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown.
+   *
+   * The first cancel of a job with {@link NewJob.partialMs} gives it that time instead: where it waits and has done a step it is
+   * queued, to be published. The next one is as above, and so is the first with `isFinal`.
+   */
+  cancel(scope: Scope, id: string, isFinal?: boolean): Promise<Dispatch | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
   /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
@@ -80,7 +85,7 @@ export interface FamilyMoves {
   submitChild(run: HeldAttempt, child: NewChild): Promise<Moved | undefined>
   /**
    * in_progress → waiting, until the children `ids` have ended, or `wrapUpMs` before the deadline; → queued, to be published,
-   * when they have; → cancelled when a cancel was asked for. No try is used up.
+   * when they have, or a cancel lets it write what there is; → cancelled as for {@link JobMoves.retry}. No try is used up.
    */
   park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }): Promise<Moved | undefined>
   /** waiting → queued, to be published, when the children it waits for have ended. */
@@ -97,7 +102,7 @@ export interface Sweeps {
   startDue(limit: number): Promise<Dispatch[]>
   /** Queued jobs of a pool last published `olderThanMs` ago: to be published again, and marked so. Oldest first. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
-  /** queued, scheduled → expired, whose time to wait is over. */
+  /** queued, scheduled → expired, whose time to wait is over; → cancelled, whose time to write what there is. */
   expire(limit: number): Promise<Moved[]>
   /** waiting → queued, to be published, whose time to wait for children is over. */
   wakeDue(limit: number): Promise<Dispatch[]>
@@ -192,6 +197,8 @@ export interface NewJob {
   readonly webhook?: { readonly url: string; readonly events: readonly string[] }
   readonly requestId?: string
   readonly traceparent?: string
+  /** A cancel lets it write what there is, for as long; default: a cancel ends it at once. */
+  readonly partialMs?: number | undefined
 }
 
 /** A caller's promise that equal keys are equal requests. */

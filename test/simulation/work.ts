@@ -123,7 +123,10 @@ export class Witness {
       get spent() {
         return composition.spent
       },
-      wrapUpAtMs: composition.wrapUpAtMs,
+      get wrapUpAtMs() {
+        return composition.wrapUpAtMs
+      },
+      cancelled: composition.cancelled,
     }
   }
 

@@ -1,6 +1,7 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ERRORS } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { DoneStep } from '#shared/store/family.ts'
@@ -16,9 +17,9 @@ export interface JobDetails {
 
 /** The status of a job on the wire: `scheduled` shows as queued, `waiting` as in progress, a cancel that was asked for as cancelling. */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
+  if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
   if (state === 'scheduled') return 'queued'
-  if (state === 'waiting') return 'in_progress'
-  return state === 'in_progress' && cancel_requested_at_ms !== null ? 'cancelling' : state
+  return state === 'waiting' ? 'in_progress' : state
 }
 
 /** A job as callers see it (docs/protocol.md, The job object). */

@@ -20,7 +20,7 @@ import { refuseJobHeaders } from './wishes.ts'
 const STATES = {
   queued: ['queued', 'scheduled'],
   in_progress: ['in_progress', 'waiting'],
-  cancelling: ['in_progress'],
+  cancelling: ['queued', 'scheduled', 'in_progress'],
   completed: ['completed'],
   failed: ['failed'],
   cancelled: ['cancelled'],

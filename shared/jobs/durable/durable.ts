@@ -124,12 +124,14 @@ export class DurableJobs {
   }
 
   /**
-   * Asks that a job stops: at once when it waits, else as soon as its worker has heard.
+   * Asks that a job stops: at once when it waits, else as soon as its worker has heard. One that may write what there is does
+   * so first (docs/design.md, Families).
    *
+   * @param isFinal It writes nothing any more.
    * @throws ServiceError `job_not_found`, `job_already_finished`
    */
-  async cancel(scope: Scope, id: string): Promise<DurableJob> {
-    const moved = await this.#store.cancel(scope, id)
+  async cancel(scope: Scope, id: string, isFinal = false): Promise<DurableJob> {
+    const moved = await this.#store.cancel(scope, id, isFinal)
     if (!moved) {
       const job = await this.get(scope, id)
       if (job.state === 'cancelled' || !TERMINAL.has(job.state)) return job
@@ -138,6 +140,7 @@ export class DurableJobs {
     this.#dispatcher.publishEvents(moved.events)
     // The flag in the store is the truth, and its owner reads it with every renewal; this is quicker.
     if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
+    if (moved.job.state === 'queued') void this.#dispatcher.publishJob(moved.job, moved.request)
     await this.#family.onMoved(moved.job)
     return moved.job
   }
@@ -254,10 +257,11 @@ export function isSurelyUndone(error: unknown): boolean {
 
 /** The same job once more, with as much time. */
 function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext): NewDurableJob {
-  const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms } = job
+  const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
   const webhook = url === null ? undefined : { url, events }
   const deadlineInMs = deadline_ms - created_at_ms
-  return { ...job, body, encode, deadlineInMs, parentId: job.id, webhook, traceparent: traceparent ?? undefined }
+  const more = { webhook, traceparent: traceparent ?? undefined, partialMs: partial_ms ?? undefined }
+  return { ...job, body, encode, deadlineInMs, parentId: job.id, ...more }
 }
 
 function pastOf(state: DurableJob['state']): string {

@@ -8,11 +8,18 @@ import { TERMINAL } from './follow.ts'
 /** Children of one job that are cancelled in one go: all that may be under way. */
 const CANCELS_MAX = 500
 
-/** Tells the owner of a job over the control channel that the job is cancelled. */
+/** Tells the owner of a job over the control channel that the job is cancelled, and whether it is to write what there is. */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
-  return ({ id, attempt, owner }) => {
-    if (owner !== null) presence.send({ type: 'cancel', job_id: id, attempt, worker: owner })
+  return (job) => {
+    const { id, attempt, owner } = job
+    if (owner === null) return
+    presence.send({ type: 'cancel', job_id: id, attempt, worker: owner, ...(isToWrapUp(job) && { partial: true }) })
   }
+}
+
+/** Whether the cancel of a job gave it time to write what there is. */
+export function isToWrapUp({ cancel_requested_at_ms: atMs, expires_at_ms, partial_ms }: DurableJob): boolean {
+  return partial_ms !== null && atMs !== null && expires_at_ms > atMs
 }
 
 /** What {@link Family} needs. */

@@ -66,9 +66,10 @@ export class Attempt {
     }
   }
 
-  /** Its arbiter does not want it any more. */
-  cancel(): void {
-    this.#stop('cancelled')
+  /** Its arbiter does not want it any more. @param isPartial It may write what there is first */
+  cancel(isPartial = false): void {
+    if (isPartial && this.#sink.wrapUp) this.#sink.wrapUp()
+    else this.#stop('cancelled')
   }
 
   /** Somebody else has the job: stop, and say nothing. */
@@ -171,6 +172,8 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
+    // There was nothing to write: it ends as any other that is cancelled.
+    if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
       'attempt failed',

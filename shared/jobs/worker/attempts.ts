@@ -32,7 +32,8 @@ export class Attempts {
   readonly #running = new Map<string, Attempt>()
   /** Ingresses that fell silent while jobs of theirs ran here. */
   readonly #silent = new Set<string>()
-  readonly #cancelled = new Set<string>()
+  /** Whether it may write what there is, by what was cancelled. */
+  readonly #cancelled = new Map<string, boolean>()
   #isHandingBack = false
 
   constructor(options: AttemptsOptions) {
@@ -68,9 +69,11 @@ export class Attempts {
     return this.#running.has(keyOf(job.id, job.attempt))
   }
 
-  /** Whether an attempt was cancelled before it came. Says so once. */
-  wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): boolean {
-    return this.#cancelled.delete(keyOf(id, attempt))
+  /** Whether an attempt was cancelled before it came; `partial`: it may write what there is. Says so once. */
+  wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): false | 'at once' | 'partial' {
+    const key = keyOf(id, attempt)
+    const isPartial = this.#cancelled.get(key)
+    return this.#cancelled.delete(key) && (isPartial ? 'partial' : 'at once')
   }
 
   /** The same of a job as a whole. */
@@ -98,20 +101,20 @@ export class Attempts {
     this.#forgetSilent(boot)
   }
 
-  #onCancel({ job_id: id, attempt }: { job_id: string; attempt?: number | undefined }): void {
+  #onCancel({ job_id: id, attempt, partial = false }: Extract<ControlRecord, { type: 'cancel' }>): void {
     let isRunning = false
     for (const running of this.#running.values()) {
       if (running.job.id !== id || (attempt !== undefined && running.job.attempt !== attempt)) continue
-      running.cancel()
+      running.cancel(partial)
       isRunning = true
     }
-    if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt))
+    if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt), partial)
   }
 
   /** A job that is cancelled before it is taken must not run; the oldest are forgotten first. */
-  #remember(cancelled: string): void {
-    this.#cancelled.add(cancelled)
-    const [oldest = cancelled] = this.#cancelled
+  #remember(cancelled: string, isPartial: boolean): void {
+    this.#cancelled.set(cancelled, isPartial)
+    const [oldest = cancelled] = this.#cancelled.keys()
     if (this.#cancelled.size > CANCELS_MAX) this.#cancelled.delete(oldest)
   }
 

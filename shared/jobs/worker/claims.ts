@@ -111,12 +111,13 @@ export class Claims {
     const attempt = new Attempt(job, kind, sink, log)
     sink.onStop = (reason) => {
       if (reason === 'lost') attempt.lose()
-      else if (reason === 'cancelled') attempt.cancel()
+      else if (reason === 'cancelled' || reason === 'partial') attempt.cancel(reason === 'partial')
       else attempt.handBack()
     }
     if (runs.isLapsed) attempt.handBack()
     // A cancel that was faster than the answer to the claim found nothing to stop.
-    if (attempts.wasCancelled(job)) attempt.cancel()
+    const cancel = attempts.wasCancelled(job)
+    if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)
     runs.release(job)
   }

@@ -59,10 +59,10 @@ export interface RunOptions {
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
   /**
-   * Called when the attempt is to stop: the store wants it cancelled, the job is no longer ours, or may not be for long (it is
-   * to be handed back).
+   * Called when the attempt is to stop: the store wants it cancelled, or cancelled once it has written what there is (`partial`),
+   * the job is no longer ours, or may not be for long (it is to be handed back).
    */
-  onStop: (reason: 'cancelled' | 'lost' | 'lapsed') => void = () => {}
+  onStop: (reason: 'cancelled' | 'partial' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
   readonly #claimed: DurableJob
   readonly #writes: OwnerWrites
@@ -74,6 +74,8 @@ export class DurableRun implements AttemptSink {
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #parkedOn: readonly string[] = []
+  /** Aborts when the job is to write what there is. */
+  readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
   #progressAtMs = 0
   #flush: Promise<void> | undefined
@@ -90,6 +92,16 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
+    // An attempt before was told so.
+    if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
+  }
+
+  get isWrappingUp(): boolean {
+    return this.#wrapsUp.signal.aborted
+  }
+
+  wrapUp(): void {
+    this.#wrapsUp.abort()
   }
 
   /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
@@ -149,6 +161,7 @@ export class DurableRun implements AttemptSink {
       takeOutput: () => this.#takeOutput(),
       signal,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
+      cancelled: this.#wrapsUp.signal,
       onPark: (ids) => {
         this.#parkedOn = ids
         onPark()

@@ -208,7 +208,7 @@ export class DurableRuns {
       this.#isStoreDown = false
       this.#lives(askedAtMs + leaseMs)
       this.#stopLost(before, owned)
-      for (const job of owned) if (job.isCancelRequested) this.#cancel(job)
+      for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
       // It waits for claims under way, and must not keep the lease waiting.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
         this.#options.log.info({ err: error }, 'jobs claimed without an answer not handed back; trying again')
@@ -240,9 +240,9 @@ export class DurableRuns {
     }
   }
 
-  #cancel({ id, attempt }: OwnedJob): void {
+  #cancel({ id, attempt, isToWrapUp: isPartial }: OwnedJob): void {
     const held = this.#held.get(id)
-    if (held?.attempt === attempt) held.sink.onStop('cancelled')
+    if (held?.attempt === attempt) held.sink.onStop(isPartial ? 'partial' : 'cancelled')
   }
 
   /** Hands back what the store gave us without our hearing of it. */

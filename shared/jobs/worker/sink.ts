@@ -27,4 +27,8 @@ export interface AttemptSink {
    */
   compose?(signal: AbortSignal, onPark: () => void): Composition
   parked?(): Promise<void>
+  /** The job was cancelled, and is to write what there is; absent where nothing can. A second call does nothing. */
+  wrapUp?(): void
+  /** Whether it was told so. */
+  readonly isWrappingUp?: boolean
 }

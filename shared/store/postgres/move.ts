@@ -59,6 +59,8 @@ const TYPES: Record<string, string> = {
   retention_ms: 'bigint',
   wrap_up_ms: 'bigint',
   child_deadline_in_ms: 'bigint',
+  partial_ms: 'bigint',
+  is_final: 'boolean',
 }
 
 /** The statement of a sweep, with its parameters. */

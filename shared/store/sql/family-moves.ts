@@ -1,4 +1,15 @@
-import { CANCEL, CANCEL_REQUESTED, END, endWhen, type Move, OWNED, outputReset, STATE, WRITTEN } from './moves.ts'
+import {
+  CANCEL,
+  CANCEL_DUE,
+  CANCEL_REQUESTED,
+  END,
+  endWhen,
+  type Move,
+  OWNED,
+  outputReset,
+  STATE,
+  WRITTEN,
+} from './moves.ts'
 
 /**
  * The moves of composed jobs (docs/design.md, Families): as in `moves.ts`, a child is a job with a `depth`, and its parent is
@@ -68,9 +79,10 @@ export const PARK: Move = {
     lock: 'children',
   },
   set: `${WRITTEN}, awaits = :awaits, wake_at_ms = deadline_ms - CAST(:wrap_up_ms AS bigint), published_at_ms = now_ms(),
-        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled'
+        state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled'
+                     WHEN ${CANCEL_REQUESTED} THEN 'queued'
                      WHEN EXISTS (SELECT 1 FROM unended WHERE unended.parent_id = jobs.id) THEN 'waiting'
-                     ELSE 'queued' END, ${endWhen(CANCEL_REQUESTED)}`,
+                     ELSE 'queued' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.waiting' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"output_reset":' || ${outputReset} || '}' END`,

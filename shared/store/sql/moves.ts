@@ -41,6 +41,8 @@ export const endWhen = (condition: string) =>
    purge_at_ms = CASE WHEN ${condition} THEN now_ms() + retention_ms END`
 /** Somebody asked for its cancel. */
 export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
+/** Its cancel was asked for, and there is no time, or no more time, to write what there is. */
+export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
  * The state of a job that is found by its id, written so that no index of jobs in a state fits. Postgres would read such an
  * index whole for each job when it planned the statement while that index was empty.
@@ -51,7 +53,7 @@ export const STATE = `jobs.state || ''`
 export const outputReset = `CASE WHEN has_output THEN 'true' ELSE 'false' END`
 
 const CLAIMED = `state = 'in_progress', attempt = attempt + 1, owner = CAST(:owner AS text), chunk = 0, has_output = FALSE,
-  expires_at_ms = deadline_ms, started_at_ms = coalesce(started_at_ms, now_ms())`
+  expires_at_ms = CASE WHEN ${CANCEL_REQUESTED} THEN expires_at_ms ELSE deadline_ms END, started_at_ms = coalesce(started_at_ms, now_ms())`
 /** A process that counts as dead would see the job taken away again at once, and a crash counted. */
 const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
@@ -119,7 +121,7 @@ export const RETRY: Move = {
   name: 'retry',
   isOwners: true,
   set: `${WRITTEN}, tries = tries + CAST(:used AS integer), run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
-        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_REQUESTED)}`,
+        state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"' || CAST(:reason AS text)
@@ -132,14 +134,14 @@ export const HAND_BACK: Move = {
   name: 'hand_back',
   isOwners: true,
   set: `${WRITTEN}, published_at_ms = now_ms(),
-        state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'queued' END, ${endWhen(CANCEL_REQUESTED)}`,
+        state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled' ELSE 'queued' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"handed_back","delay_ms":0,"output_reset":'
          || ${outputReset} || '}' END`,
 }
 
-/** The owner ends a job whose cancel was asked for. */
+/** The owner ends a job whose cancel was asked for, and that is to write nothing, or has nothing to write. */
 export const HONOUR_CANCEL: Move = {
   name: 'honour_cancel',
   isOwners: true,
@@ -148,14 +150,30 @@ export const HONOUR_CANCEL: Move = {
   event: `'job.cancelled'`,
 }
 
-/** A caller ends a job that waits, or asks the owner of one that runs, once. */
+/** The first cancel of a job that may write what there is. */
+const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND NOT CAST(:is_final AS boolean)`
+/** The same of one that no worker has, and that has done something. */
+const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
+const ENDS = `${IDLE} AND NOT (${GOES_ON})`
+const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
+
+/**
+ * A caller ends a job that waits, or asks the owner of one that runs, once. One that may write what there is gets a time for
+ * that: it is queued where it waits, and the next cancel, or the end of that time, ends it.
+ */
 export const CANCEL: Move = {
   name: 'cancel',
-  set: `cancel_requested_at_ms = now_ms(), state = CASE WHEN ${IDLE} THEN 'cancelled' ELSE state END,
-        ${endWhen(IDLE)}`,
+  givesRequest: true,
+  set: `cancel_requested_at_ms = now_ms(),
+        expires_at_ms = CASE WHEN ${WRAPS_UP} THEN ${PARTIAL_UNTIL} WHEN partial_ms IS NOT NULL THEN now_ms()
+                             ELSE expires_at_ms END,
+        published_at_ms = CASE WHEN ${GOES_ON} THEN now_ms() ELSE published_at_ms END,
+        state = CASE WHEN ${GOES_ON} THEN 'queued' WHEN ${IDLE} THEN 'cancelled' ELSE state END, ${endWhen(ENDS)}`,
   where: `id = :id AND tenant = coalesce(:tenant, tenant)
-          AND (${STATE} IN ('queued', 'scheduled', 'waiting') OR (${STATE} = 'in_progress' AND cancel_requested_at_ms IS NULL))`,
+          AND (${STATE} IN ('queued', 'scheduled', 'waiting') OR (${STATE} = 'in_progress' AND NOT (${CANCEL_DUE})))`,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
+  data: `CASE WHEN state <> 'cancelled' AND expires_at_ms > cancel_requested_at_ms AND partial_ms IS NOT NULL
+              THEN '{"partial":' || 'true}' END`,
 }
 
 /** The scheduler queues jobs whose time has come. */
@@ -184,16 +202,18 @@ export const TAKE_UNPUBLISHED: Move = {
   },
 }
 
-/** The scheduler ends jobs whose time to wait is over. */
+/** The scheduler ends jobs whose time to wait is over; of one that was cancelled, the time to write what there is. */
 export const EXPIRE: Move = {
   name: 'expire',
-  set: `state = 'expired', ${END}`,
+  set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,
   pick: { from: 'jobs', where: `${WAITING} AND expires_at_ms <= now_ms()`, order: 'expires_at_ms', lock: 'jobs' },
-  event: `'job.expired'`,
+  event: `'job.' || state`,
 }
 
-const REAPED_LOST = `cancel_requested_at_ms IS NULL AND deadline_ms > now_ms()`
+const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
+/** What a cancelled job got to write what there is; nothing after the cancel that ends it. */
+const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms THEN coalesce(jobs.partial_ms, 0) ELSE 0 END`
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
@@ -214,15 +234,13 @@ export const REAP: Move = {
                       AND leases.since_ms + processes.lease_ms <= now_ms()`,
     where: `jobs.state = 'in_progress'
             AND (processes.lease_until_ms <= now_ms()
-                 OR jobs.cancel_requested_at_ms <= now_ms() - CAST(:cancel_grace_ms AS bigint)
+                 OR jobs.cancel_requested_at_ms + ${PARTIAL_LEFT} <= now_ms() - CAST(:cancel_grace_ms AS bigint)
                  OR jobs.deadline_ms <= now_ms() - CAST(:deadline_grace_ms AS bigint))`,
     order: 'jobs.deadline_ms',
     lock: 'jobs, processes',
   },
-  set: `state = CASE WHEN cancel_requested_at_ms IS NOT NULL THEN 'cancelled'
-                     WHEN deadline_ms <= now_ms() OR ${POISON} THEN 'failed'
-                     ELSE 'queued' END,
-        error = CASE WHEN cancel_requested_at_ms IS NOT NULL THEN NULL
+  set: `state = CASE WHEN ${REQUEUED} THEN 'queued' WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'failed' END,
+        error = CASE WHEN ${CANCEL_REQUESTED} THEN NULL
                      WHEN deadline_ms <= now_ms() THEN CAST(:timeout_error AS text)
                      WHEN ${POISON} THEN CAST(:lost_error AS text) END,
         crashes = CASE WHEN ${REAPED_LOST} THEN crashes + 1 ELSE crashes END,

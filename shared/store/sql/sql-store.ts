@@ -113,8 +113,9 @@ export class SqlStore implements Store {
     return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, {}, output)
   }
 
-  async cancel(scope: Scope, id: string): Promise<Moved | undefined> {
-    return await moveOne(this.#db, moves.CANCEL, { id, tenant: tenantOf(scope) })
+  async cancel(scope: Scope, id: string, isFinal = false): Promise<Dispatch | undefined> {
+    const [row] = await this.#db.move(moves.CANCEL, { id, tenant: tenantOf(scope), is_final: isFinal }, [])
+    return row && dispatchOf(row)
   }
 
   async erase(scope: Scope, id: string): Promise<boolean> {
@@ -174,7 +175,7 @@ export class SqlStore implements Store {
   }
 
   async cancelChildren(id: string, limit: number): Promise<Moved[]> {
-    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id }, limit)).map(dispatchOf)
+    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id, is_final: true }, limit)).map(dispatchOf)
   }
 
   async settle(id: string): Promise<void> {
@@ -246,7 +247,8 @@ export class SqlStore implements Store {
     return rows.map((row) => ({
       id: String(row.id),
       attempt: Number(row.attempt),
-      isCancelRequested: row.cancel_requested_at_ms !== null,
+      isCancelRequested: Boolean(row.is_cancel_due),
+      isToWrapUp: Boolean(row.is_cancelled) && !row.is_cancel_due,
     }))
   }
 

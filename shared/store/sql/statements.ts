@@ -4,6 +4,8 @@
  * Names of statements are unique; they name prepared statements.
  */
 
+import { CANCEL_DUE, CANCEL_REQUESTED } from './moves.ts'
+
 /** One statement of SQL under its name. */
 export interface Statement {
   readonly name: string
@@ -14,7 +16,7 @@ export interface Statement {
 export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, attempt, tries,
   crashes, owner, chunk, has_output, last_seq, cancel_requested_at_ms, run_at_ms, expires_at_ms, deadline_ms,
   published_at_ms, created_at_ms, started_at_ms, finished_at_ms, retention_ms, purge_at_ms, erased_at_ms, progress, error,
-  usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps`
+  usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /** Another tenant's job does not exist, nor does one whose time to be kept is over. */
 const KEPT = '(purge_at_ms IS NULL OR purge_at_ms > now_ms())'
@@ -156,7 +158,8 @@ export const SPARE: Statement = {
 /** The jobs that a process owns. */
 export const OWNED: Statement = {
   name: 'owned',
-  sql: `SELECT id, attempt, cancel_requested_at_ms FROM jobs WHERE state = 'in_progress' AND owner = :boot`,
+  sql: `SELECT id, attempt, ${CANCEL_REQUESTED} AS is_cancelled, ${CANCEL_DUE} AS is_cancel_due FROM jobs
+        WHERE state = 'in_progress' AND owner = :boot`,
 }
 
 /** Ends the lease of a process that says goodbye, so that the reaper need not wait it out. */

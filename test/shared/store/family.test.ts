@@ -4,7 +4,7 @@ import { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { NewChild, NewStep } from '#shared/store/family.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import type { HeldAttempt, Store } from '#shared/store/store.ts'
+import type { HeldAttempt, NewJob, Store } from '#shared/store/store.ts'
 import {
   alive,
   claimed,
@@ -49,8 +49,8 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     return { id: childJobId(run.id, key), ...call, request: { body: key }, ...changes }
   }
   /** A parent in the hands of its owner, with children, and the next write of it. */
-  async function parentOf(count: number): Promise<{ run: HeldAttempt; ids: string[] }> {
-    const run = await running(store, { priority: 'low' })
+  async function parentOf(count: number, changes: Partial<NewJob> = {}): Promise<{ run: HeldAttempt; ids: string[] }> {
+    const run = await running(store, { priority: 'low', ...changes })
     const children = Array.from({ length: count }, (_, nth) => childOf(run, `${nth}`))
     for (const [nth, child] of children.entries()) await store.submitChild(next(run, nth), child)
     return { run: next(run, count), ids: children.map(({ id }) => id) }
@@ -248,6 +248,120 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     const before = await job(over)
     await store.settle(over)
     expect(await job(over)).toEqual(before)
+  })
+
+  describe('of a job that may write what there is when it is cancelled', () => {
+    const PARTIAL_MS = 30_000
+    const partial = { partialMs: PARTIAL_MS }
+    /** One that has done a step and waits for a child. */
+    async function waiting(): Promise<{ id: string; child: string }> {
+      const { run, ids } = await parentOf(1, partial)
+      await store.addStep(run, step('a'), [])
+      await park(next(run), ids)
+      return { id: run.id, child: ids[0] ?? '' }
+    }
+    const owned = async (run: HeldAttempt) => {
+      const lease = { role: 'inference', slots: 4, version: 'test', draining: false, leaseMs: 9_000 }
+      return (await store.renew({ boot: run.boot, ...lease })).find(({ id }) => id === run.id)
+    }
+
+    it('asks its owner first to wrap up, then to stop, and is completed by it in between', async () => {
+      const run = await running(store, partial)
+      expect(await store.cancel(TENANT, run.id)).toMatchObject({
+        job: { state: 'in_progress', partial_ms: PARTIAL_MS },
+        events: [{ type: 'job.cancelling', data: { partial: true } }],
+      })
+      expect(await owned(run)).toMatchObject({ isCancelRequested: false, isToWrapUp: true })
+      expect((await store.append(run, [DELTA]))?.job.state).toBe('in_progress')
+      expect((await store.cancel(TENANT, run.id))?.events).toMatchObject([{ type: 'job.cancelling', data: null }])
+      expect(await owned(run)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
+      expect(await store.cancel(TENANT, run.id)).toBeUndefined()
+      expect((await store.honourCancel(next(run)))?.job.state).toBe('cancelled')
+      const second = await running(store, partial)
+      await store.cancel(TENANT, second.id)
+      expect((await store.complete(second, { result: 1 }))?.job.state).toBe('completed')
+    })
+
+    it('ends at once where nothing was done, at the second cancel, and where its caller has left', async () => {
+      const { id, child } = await waiting()
+      expect((await store.cancel(TENANT, id, true))?.job.state).toBe('cancelled')
+      expect((await job(child)).state).toBe('queued')
+      const { id: twice } = await waiting()
+      await store.cancel(TENANT, twice)
+      expect((await store.cancel(TENANT, twice))?.events).toMatchObject([{ type: 'job.cancelled' }])
+      const run = await running(store, partial)
+      await store.handBack(run)
+      expect((await store.cancel(TENANT, run.id))?.job.state).toBe('cancelled')
+      const left = await running(store, partial)
+      await store.cancel(TENANT, left.id, true)
+      expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
+    })
+
+    it('is queued where it waits, and outlives its worker, until its time to write is over', async () => {
+      const { id } = await waiting()
+      expect(await store.cancel(TENANT, id)).toMatchObject({ job: { state: 'queued' }, request: { body: 'hello' } })
+      expect(await store.wake(id)).toBeUndefined()
+      const second = await claimed(store, id, await alive(store))
+      expect((await store.handBack(second))?.job.state).toBe('queued')
+      const third = await claimed(store, id, await alive(store))
+      const failed = await store.retry(third, { error: ERROR, delayMs: 0 })
+      expect(failed?.job.state).toBe('scheduled')
+      await store.startDue(100)
+      const fourth = await claimed(store, id, await alive(store))
+      expect(
+        (
+          await park(
+            fourth,
+            (await store.listChildren(TENANT, id)).map((child) => child.id),
+          )
+        )?.job.state,
+      ).toBe('queued')
+      await database.advance(PARTIAL_MS)
+      expect(await store.claim(id, await alive(store))).toBeUndefined()
+      expect(await store.expire(100)).toMatchObject([
+        { job: { id, state: 'cancelled' }, events: [{ type: 'job.cancelled' }] },
+      ])
+    })
+
+    it.each([
+      ['gives it back', (run: HeldAttempt) => store.handBack(run)],
+      ['fails', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
+      ['waits', (run: HeldAttempt) => park(run, [])],
+    ])('ends when its worker %s after its time to write', async (_, write) => {
+      const run = await running(store, partial)
+      await store.cancel(TENANT, run.id)
+      await database.advance(PARTIAL_MS)
+      expect((await write(run))?.job.state).toBe('cancelled')
+    })
+
+    it('is queued again where its worker died, and ended where that only stands still', async () => {
+      const reaper = await alive(store, 'boot_reaper', 3_600_000)
+      await store.holdLease('reaper', reaper, 3_600_000)
+      const policy = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
+      const renew = () => alive(store, 'boot_still')
+      const [dead, still] = [await running(store, partial), await running(store, partial, await renew())]
+      for (const run of [dead, still]) await store.cancel(TENANT, run.id)
+      await database.advance(20_000)
+      await renew()
+      expect(await store.reap(reaper, policy, 100)).toMatchObject([
+        { job: { id: dead.id, state: 'queued', crashes: 1 } },
+      ])
+      await database.advance(15_000)
+      await renew()
+      expect(await store.reap(reaper, policy, 100)).toEqual([])
+      await database.advance(10_000)
+      await renew()
+      expect(await store.reap(reaper, policy, 100)).toMatchObject([
+        { job: { id: still.id, state: 'cancelled', error: null } },
+      ])
+    })
+
+    it('may do so again when it is run again', async () => {
+      const run = await running(store, partial)
+      await store.fail(run, { error: ERROR })
+      const again = await store.redrive(TENANT, run.id, childJobId(run.id, 'again'))
+      expect(again?.job.partial_ms).toBe(PARTIAL_MS)
+    })
   })
 
   it('counts who waits apart, and lists them', async () => {

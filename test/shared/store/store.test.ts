@@ -505,7 +505,9 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
       expect(await store.cancel(TENANT, run.id)).toBeUndefined()
       const process = { boot: run.boot, role: 'inference', slots: 1, version: 't', draining: false, leaseMs: LEASE_MS }
-      expect(await store.renew(process)).toEqual([{ id: run.id, attempt: 1, isCancelRequested: true }])
+      expect(await store.renew(process)).toEqual([
+        { id: run.id, attempt: 1, isCancelRequested: true, isToWrapUp: false },
+      ])
       expect((await store.honourCancel(run, [delta('x')]))?.job).toMatchObject({ state: 'cancelled', last_seq: 5 })
       expect(await store.renew(process)).toEqual([])
     })

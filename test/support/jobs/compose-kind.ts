@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { sayKind } from './jobs.ts'
@@ -14,6 +15,8 @@ export interface Plan {
   readonly childDeadlineInMs?: number
   /** Characters of what one more step gives, whose number is added. */
   readonly large?: number
+  /** It has nothing to write where it is cancelled. */
+  readonly writesNothing?: boolean
   /** Steps all at once, instead of one after the other. */
   readonly isParallel?: boolean
 }
@@ -47,6 +50,7 @@ async function* run(plan: Plan, { composition, idempotencyKey, onProgress }: Att
     counted.push((await composition.step('large', {}, async () => ({ value: 'é'.repeat(plan.large ?? 0) }))).length)
   onProgress?.({ phase: 'asking', percent: null, message: `${plan.children.length}` })
   const ends = await ask(plan, composition)
+  if (composition.cancelled.aborted && plan.writesNothing) throw new ServiceError('job_cancelled', 'There is nothing.')
   const sum = await count(
     'sum',
     counted.reduce((all, one) => all + one, 0),

@@ -37,6 +37,16 @@ export const FAMILY_GUARDS = {
   endCancelsChildren: true,
   /** settle: no child is left that nobody has cancelled. */
   settleNeedsCancels: true,
+  /** cancel: a job that waits, and may write what there is, goes on at once. */
+  partialBeatsWaiting: true,
+  /** park: so does one that is about to wait. */
+  partialBeatsPark: true,
+  /** Who takes such a job from a lost worker queues it, while its time to write is not over. */
+  wishOutlivesWorker: true,
+  /** claim: its time to write is not over. */
+  claimNeedsTime: true,
+  /** Somebody ends it when that time is over. */
+  expireSweeps: true,
 }
 export type FamilyGuards = typeof FAMILY_GUARDS
 
@@ -62,6 +72,9 @@ interface World {
   state: ParentState
   attempt: number
   cancel: boolean
+  /** A cancel lets it write what there is; the time for that is over, be it by a second cancel. */
+  readonly mayWrite: boolean
+  isTimeOver: boolean
   step: boolean
   children: Child[]
   /** Whose end is about to be told to the family, and whose was. */
@@ -79,12 +92,14 @@ const isOver = (state: ParentState) => state === 'completed' || state === 'cance
 const hasEnded = ({ state }: Child) => state === 'completed' || state === 'cancelled'
 const hasTwins = (children: readonly Child[]) => new Set(children.map(({ key }) => key)).size < children.length
 
-/** The model with these guards. */
-export function familyModel(guards: FamilyGuards, faultsMax = 1): Model<World> {
+/** The model with these guards. @param mayWrite Of a job that a cancel lets write what there is */
+export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 1): Model<World> {
   const initial: World = {
     state: 'queued',
     attempt: 0,
     cancel: false,
+    mayWrite,
+    isTimeOver: false,
     step: false,
     children: [],
     tells: [],
@@ -129,9 +144,10 @@ class Steps {
   }
 
   *#claim(i: 0 | 1) {
-    const { state, runs } = this.#world
-    if (state !== 'queued' || runs[i].at !== 'idle') return
+    const { state, runs, isTimeOver } = this.#world
+    if (state !== 'queued' || runs[i].at !== 'idle' || (isTimeOver && this.#guards.claimNeedsTime)) return
     yield this.#own(`w${i} claims`, (w) => {
+      if (isTimeOver) w.bad = 'a job ran after its time to write was over'
       Object.assign(w, { state: 'in_progress', attempt: w.attempt + 1 })
       w.runs[i] = { ...IDLE, at: 'begins', attempt: w.attempt }
     })
@@ -151,7 +167,7 @@ class Steps {
     }
     if (at === 'did') yield* this.#keep(i, isMine)
     if (at === 'stepped') yield* this.#submit(i, isMine)
-    if (at === 'submitted' && (isLate || children.every(hasEnded))) {
+    if (at === 'submitted' && (isLate || isToWrite(this.#world) || children.every(hasEnded))) {
       yield this.#own(`w${i} completes`, (w) => {
         w.runs[i] = IDLE
         if (isMine) end(w, 'completed')
@@ -164,7 +180,8 @@ class Steps {
       })
     }
     if (at === 'parks') yield* this.#park(i, isMine)
-    if (cancel && isMine && at !== 'parks') {
+    // Without a step there is nothing to write.
+    if (cancel && isMine && at !== 'parks' && !(isToWrite(this.#world) && step)) {
       yield this.#own(`w${i} honours the cancel`, (w) => {
         w.runs[i] = IDLE
         end(w, 'cancelled')
@@ -208,9 +225,11 @@ class Steps {
       w.runs[i] = IDLE
       if (!isMine && this.#guards.parkIsFenced) return
       if (!isMine) w.bad = 'a lost attempt moved the job'
-      if (w.cancel && this.#guards.cancelBeatsPark) return end(w, 'cancelled')
-      if (w.cancel) w.bad = 'a job waits whose cancel was asked for'
-      w.state = this.#world.runs[i].sees || !this.#guards.parkSeesEnds ? 'waiting' : 'queued'
+      const isQueued = isToWrite(w) && this.#guards.partialBeatsPark
+      if (w.cancel && !isToWrite(w) && this.#guards.cancelBeatsPark) return end(w, 'cancelled')
+      if (w.cancel && !isQueued) w.bad = 'a job waits whose cancel was asked for'
+      const isWaiting = (this.#world.runs[i].sees || !this.#guards.parkSeesEnds) && !isQueued
+      w.state = isWaiting ? 'waiting' : 'queued'
     })
   }
 
@@ -220,7 +239,7 @@ class Steps {
     if (state !== 'in_progress') return
     const isRun = runs.some((run) => run.at !== 'idle' && run.attempt === attempt)
     const requeue = (w: World) => {
-      if (w.cancel) end(w, 'cancelled')
+      if (w.cancel && !(isToWrite(w) && this.#guards.wishOutlivesWorker)) end(w, 'cancelled')
       else w.state = 'queued'
     }
     if (!isRun) yield this.#own('reaper queues the job again', requeue)
@@ -247,11 +266,15 @@ class Steps {
   }
 
   *#caller() {
-    const { state, cancel } = this.#world
-    if (cancel || isOver(state)) return
-    yield this.#help('caller cancels', (w) => {
+    const { state, cancel, mayWrite, isTimeOver, step } = this.#world
+    if ((cancel && (!mayWrite || isTimeOver)) || isOver(state)) return
+    yield this.#help(cancel ? 'caller cancels again' : 'caller cancels', (w) => {
+      w.isTimeOver = cancel
       w.cancel = true
-      if (state !== 'in_progress') end(w, 'cancelled')
+      if (state === 'in_progress') return
+      if (!isToWrite(w) || !step) end(w, 'cancelled')
+      else if (this.#guards.partialBeatsWaiting) w.state = 'queued'
+      else if (state === 'waiting') w.bad = 'a job waits whose cancel was asked for'
     })
   }
 
@@ -288,7 +311,7 @@ class Steps {
   }
 
   *#sweeps() {
-    const { state, children, settled, tells, isLate } = this.#world
+    const { state, children, settled, tells, isLate, cancel } = this.#world
     const ended: Who[] = children.filter(hasEnded).map(({ key }) => key)
     if (isOver(state)) ended.push('parent')
     for (const who of this.#guards.settleSweeps ? ended : []) {
@@ -303,6 +326,12 @@ class Steps {
       yield this.#own('sweep wakes who has waited long enough', (w) => {
         w.state = 'queued'
       })
+    if (isToWrite(this.#world) && !isOver(state))
+      yield this.#own('the time to write is over', (w) => {
+        w.isTimeOver = true
+      })
+    if (cancel && state === 'queued' && !isToWrite(this.#world) && this.#guards.expireSweeps)
+      yield this.#own('sweep ends who has written nothing in time', (w) => end(w, 'cancelled'))
   }
 
   #isMine(i: 0 | 1): boolean {
@@ -349,11 +378,17 @@ function keyOf(w: World): string {
   // Of an attempt only counts whether it is the last.
   const runs = w.runs.map(({ at, attempt, sent, sees }) => `${at}${attempt === w.attempt}${sent}${sees}`)
   const children = w.children.map(({ key, state }) => key + state)
-  const flags = `${w.cancel}${w.step}${w.isLate}${w.faults}`
+  const flags = `${w.cancel}${w.isTimeOver}${w.step}${w.isLate}${w.faults}`
   return [w.state, flags, ...runs, ...children, ...w.tells.toSorted(), '|', ...w.settled.toSorted(), w.bad].join()
 }
 
+/** It was cancelled, and has time to write what there is. */
+function isToWrite({ cancel, mayWrite, isTimeOver }: World): boolean {
+  return cancel && mayWrite && !isTimeOver
+}
+
 function end(w: World, state: 'completed' | 'cancelled'): void {
+  if (state === 'cancelled' && isToWrite(w) && w.step) w.bad = 'a job was ended that had something to write'
   w.state = state
   w.tells.push('parent')
 }

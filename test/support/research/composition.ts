@@ -14,6 +14,8 @@ export interface CompositionOptions {
   /** Does what a child asks for. Default: every child fails. */
   readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
   readonly wrapUpAtMs?: number
+  /** Its caller cancels it and wants what there is. */
+  readonly cancelled?: AbortSignal
 }
 
 interface Kept {
@@ -28,7 +30,7 @@ interface Kept {
  * can be handed to the next one, as to a second attempt.
  */
 export class MemoryComposition implements Composition {
-  readonly wrapUpAtMs: number
+  readonly cancelled: AbortSignal
   readonly #options: CompositionOptions
   readonly #kept: Map<string, Kept>
   readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()
@@ -40,13 +42,17 @@ export class MemoryComposition implements Composition {
 
   constructor(options: CompositionOptions = {}, before?: MemoryComposition) {
     this.#options = options
-    this.wrapUpAtMs = options.wrapUpAtMs ?? Number.POSITIVE_INFINITY
+    this.cancelled = options.cancelled ?? new AbortController().signal
     this.#kept = before ? new Map(before.#kept) : new Map()
     for (const kept of linesOf(options.cassette)) this.#kept.set(kept.key, kept)
   }
 
   get spent(): Cost {
     return this.#spent
+  }
+
+  get wrapUpAtMs(): number {
+    return this.cancelled.aborted ? 0 : (this.#options.wrapUpAtMs ?? Number.POSITIVE_INFINITY)
   }
 
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
@@ -80,8 +86,11 @@ export class MemoryComposition implements Composition {
 
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const ends = ids.map((id) => this.#children.get(id)?.end)
-    if (Date.now() < this.wrapUpAtMs) return await Promise.all(ends)
-    return ids.map(() => undefined)
+    if (Date.now() >= this.wrapUpAtMs) return ids.map(() => undefined)
+    const cut = new Promise<undefined[]>((resolve) => {
+      this.cancelled.addEventListener('abort', () => resolve(ids.map(() => undefined)), { once: true })
+    })
+    return await Promise.race([Promise.all(ends), cut])
   }
 
   #spend(cost: Cost): void {

@@ -72,9 +72,9 @@ export class Sweeps {
   async expire(): Promise<boolean> {
     const { store, dispatcher, log, metrics } = this.#context
     const moved = await store.expire(BATCH_MAX)
-    if (moved.length > 0) log.info({ count: moved.length }, 'jobs expired')
+    if (moved.length > 0) log.info(countStates(moved), 'jobs expired')
     for (const { job } of moved) {
-      metrics.expired.inc({ pool: job.pool })
+      if (job.state === 'expired') metrics.expired.inc({ pool: job.pool })
       this.#countEnd(job)
     }
     publishEvents(dispatcher, moved)

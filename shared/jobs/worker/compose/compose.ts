@@ -13,6 +13,8 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly job: ChildrenOptions['job']
   /** Unix milliseconds by the clock of this process. */
   readonly wrapUpAtMs: number
+  /** Aborts when the job is to write what there is. */
+  readonly cancelled: AbortSignal
   /** The attempt is to end: nothing goes on before these children have ended. */
   readonly onPark: (ids: readonly string[]) => void
 }
@@ -29,7 +31,6 @@ export function wrapUpMsOf(totalMs: number): number {
  * so that nothing outside is done twice.
  */
 export class Composing implements Composition {
-  readonly wrapUpAtMs: number
   readonly #options: ComposingOptions
   readonly #steps: Steps
   readonly #children: Children
@@ -42,13 +43,20 @@ export class Composing implements Composition {
 
   constructor(options: ComposingOptions) {
     this.#options = options
-    this.wrapUpAtMs = options.wrapUpAtMs
     this.#steps = new Steps(options)
     this.#children = new Children(options)
   }
 
   get spent(): Cost {
     return { ...this.#spent }
+  }
+
+  get cancelled(): AbortSignal {
+    return this.#options.cancelled
+  }
+
+  get wrapUpAtMs(): number {
+    return this.cancelled.aborted ? 0 : this.#options.wrapUpAtMs
   }
 
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {

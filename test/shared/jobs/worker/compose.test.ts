@@ -130,7 +130,10 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     return worker
   }
 
-  async function submit(plan: Plan, more: { deadlineInMs?: number; stream?: boolean } = {}): Promise<string> {
+  async function submit(
+    plan: Plan,
+    more: { deadlineInMs?: number; stream?: boolean; partialMs?: number } = {},
+  ): Promise<string> {
     const encode = { request_id: 'req_1', model: 'echo-1', include_usage: false, version: '' }
     const call = {
       pool: 'inference',
@@ -230,6 +233,69 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect((await ended(child?.id ?? '')).state).toBe('cancelled')
     const [deep] = await children(child?.id ?? '')
     expect(await ended(deep?.id ?? '')).toMatchObject({ state: 'cancelled', depth: 2 })
+  })
+
+  it('write what there is when they are cancelled while they wait, and end their children at once', async () => {
+    await openWorker()
+    const children = [{ text: 'slow', isHeld: true }, { text: 'quick' }]
+    const id = await submit({ steps: 1, children }, { partialMs: 30_000 })
+    await waiting(id)
+    await until(
+      async () => (await store.listChildren(TENANT, id)).some(({ state }) => state === 'completed') || undefined,
+    )
+    expect(statusOf(await jobs.cancel(TENANT, id))).toBe('cancelling')
+    expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0 })
+    expect(await textOf(id)).toMatch(/^0 (nothing|cancelled) quick /)
+    await until(
+      async () => (await store.listChildren(TENANT, id)).every(({ state }) => TERMINAL.has(state)) || undefined,
+    )
+    expect((await types(id)).filter((type) => type !== 'job.progress').slice(-3)).toEqual([
+      'job.cancelling',
+      'job.started',
+      'job.completed',
+    ])
+  })
+
+  it('write what there is also when the worker that was told so is lost, and nothing twice', async () => {
+    const first = await openWorker()
+    onStep = async ({ nth }, signal) => {
+      if (nth !== 1 || outside.filter((what) => what === 'step 1').length > 1) return
+      await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+    }
+    const id = await submit({ steps: 2, children: [{ text: 'late', isHeld: true }] }, { partialMs: 30_000 })
+    await until(() => outside.includes('step 1') || undefined)
+    expect(statusOf(await jobs.cancel(TENANT, id))).toBe('cancelling')
+    await openWorker()
+    await first.close()
+    expect(await ended(id)).toMatchObject({ state: 'completed' })
+    expect(await textOf(id)).toMatch(/^1 (nothing|cancelled) /)
+    expect(outside.filter((what) => what === 'step 0')).toHaveLength(1)
+  })
+
+  it('end as cancelled where there is nothing to write, at the second cancel, and when their time to write is over', async () => {
+    await openWorker()
+    const held: Plan = { steps: 1, children: [{ text: 'slow', isHeld: true }] }
+    const empty = await submit({ ...held, writesNothing: true }, { partialMs: 30_000 })
+    await waiting(empty)
+    await jobs.cancel(TENANT, empty)
+    expect((await ended(empty)).state).toBe('cancelled')
+    onStep = ({ nth }, signal) =>
+      nth === 'sum'
+        ? new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
+        : Promise.resolve()
+    const [twice, late] = [await submit(held, { partialMs: 30_000 }), await submit(held, { partialMs: 1_000 })]
+    for (const id of [twice, late]) {
+      await waiting(id)
+      await jobs.cancel(TENANT, id)
+    }
+    await until(() => outside.filter((what) => what === 'step sum').length === 2 || undefined)
+    expect(statusOf(await jobs.cancel(TENANT, twice))).toBe('cancelling')
+    expect((await ended(twice)).state).toBe('cancelled')
+    expect((await ended(late)).state).toBe('cancelled')
+    expect((await types(late)).filter((type) => type.startsWith('job.cancel'))).toEqual([
+      'job.cancelling',
+      'job.cancelled',
+    ])
   })
 
   it('make something of what is there when their time is nearly over', async () => {
