@@ -39,6 +39,10 @@ export const ResearchBody = z.looseObject({
     .nullish()
     .describe('After it the report is written from what there is'),
   max_tool_calls: z.int().min(1).max(100).nullish().describe('Searches'),
+  on_cancel: z
+    .enum(['discard', 'partial'])
+    .nullish()
+    .describe('partial: a cancelled research writes the report that its evidence supports; default discard'),
   domains: z.looseObject({ allow: Domains, deny: Domains }).nullish(),
   n: z.int().min(1).max(128).nullish(),
   tools: z.array(z.unknown()).max(128).nullish(),

@@ -98,7 +98,7 @@ export const ResearchSource = z.strictObject({
 export type ResearchSource = z.infer<typeof ResearchSource>
 
 /** Why the search for evidence ended. */
-export const ResearchStop = z.enum(['answered', 'no_evidence', 'budget', 'deadline'])
+export const ResearchStop = z.enum(['answered', 'no_evidence', 'budget', 'deadline', 'cancelled'])
 export type ResearchStop = z.infer<typeof ResearchStop>
 
 /** What was used. Tokens are those of all models of the run; without a model there are none. */

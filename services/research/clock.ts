@@ -36,7 +36,13 @@ export class Clock {
     return (await this.composition.step('clock', { at }, async () => ({ value: this.#look() }))) ?? undefined
   }
 
+  /** Aborts when the run was cancelled and is to write what there is at once. */
+  get cancelled(): AbortSignal {
+    return this.composition.cancelled
+  }
+
   #look(): ResearchStop | null {
+    if (this.cancelled.aborted) return 'cancelled'
     return Date.now() >= Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) ? 'deadline' : null
   }
 }

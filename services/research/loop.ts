@@ -1,4 +1,5 @@
 import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research.ts'
+import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
@@ -48,7 +49,8 @@ const FEEDBACK_TERMS = 6
  * the same sources the same question has the same report, byte for byte, unless a model writes it.
  *
  * @param signal Ends it at once.
- * @throws ServiceError When no search could be made; the signal's reason
+ * @throws ServiceError When no search could be made; `job_cancelled` where it is cancelled and there is nothing to report; the
+ *   signal's reason
  */
 export async function* runResearch(
   setup: ResearchSetup,
@@ -117,6 +119,7 @@ class Run {
     const draft = { ...written, gaps: gapsWorthTelling(this.#asked.text, written.gaps) }
     // The time may have ended while a model wrote: then it has not said all that it would have.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
+    if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
     yield this.#progress('finalizing', 95, 'Checking every citation')
     yield* this.#finish(draft, early ?? (claimsOf(draft).length > 0 ? 'answered' : 'no_evidence'))
   }
@@ -183,6 +186,8 @@ class Run {
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
       yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
+      // What was cut is not kept, and is cut again in each later attempt.
+      if (this.#gathering.isCut) return 'cancelled'
       if (!isPaid) return 'budget'
       if (!isNew) return undefined
       waiting.push(...(await this.#feedback()))
@@ -219,7 +224,7 @@ class Run {
 
   /** By the model, where there is one with time to write; by quotes where it cannot. */
   async #write(evidence: Evidence, late: ResearchStop | undefined): Promise<Draft> {
-    if (this.#asker && late !== 'deadline' && evidence.candidates.length > 0) {
+    if (this.#asker && late !== 'deadline' && late !== 'cancelled' && evidence.candidates.length > 0) {
       const { text, clauses } = this.#question
       const parts = clauses.map((clause) => clause.text)
       const assignment = { question: text, parts, evidence, weights: this.#weights }
@@ -266,7 +271,7 @@ class Run {
     if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
     if (indexing) remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed by then.`)
     if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
-    const why = { deadline: 'its time was over', budget: 'its budget was used up' }
+    const why = { deadline: 'its time was over', budget: 'its budget was used up', cancelled: 'it was cancelled' }
     if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)
     return remarks
   }
@@ -276,6 +281,11 @@ class Run {
     const counts = { queries: this.#queries.length, sources_found: sourcesFound, sources_read: snapshots.length }
     return { type: 'progress', sequence: ++this.#sequence, phase, percent, message, ...counts }
   }
+}
+
+/** Why a cancelled run ends without a report: that sources which were hardly looked at do not answer says nothing. */
+function nothingToWrite(): ServiceError {
+  return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
 }
 
 /** A text in pieces, none of which ends inside a character. */

@@ -54,8 +54,8 @@ async function answerCreated(
 ): Promise<void> {
   const jobs = requireJobs(context)
   const { reply } = call
-  const cancel = () => cancelJob(context, call, jobs, job)
-  reply.accepted(job.id, cancel)
+  const cancel = () => cancelJob(context, call, jobs, job, true)
+  reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
   // Durable by its endpoint alone: nobody was promised that it goes on without its caller.
   if (!isDurable) reply.left.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.left.aborted) cancel()
@@ -71,9 +71,15 @@ async function answerCreated(
   else await sendResult(call, jobs, job, prepared)
 }
 
-/** A client that cancels means the job; one that only leaves does not. */
-function cancelJob({ log }: IngressContext, { requestId }: Call, jobs: DurableJobs, { tenant, id }: DurableJob): void {
-  jobs.cancel(tenant, id).catch((error: unknown) => {
+/** A client that cancels means the job; one that only leaves does not. @param isFinal Nobody is there for what it would still write */
+function cancelJob(
+  { log }: IngressContext,
+  { requestId }: Call,
+  jobs: DurableJobs,
+  { tenant, id }: DurableJob,
+  isFinal: boolean,
+): void {
+  jobs.cancel(tenant, id, isFinal).catch((error: unknown) => {
     // It may have ended in the meantime, which its events tell.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job not cancelled')

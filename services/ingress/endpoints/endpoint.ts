@@ -22,6 +22,8 @@ export interface PreparedCall {
   readonly isText?: boolean
   /** Deadline of a caller who waits. */
   readonly timeoutMs: number
+  /** A cancel lets the job write what there is, for as long; default: it ends at once. Of durable jobs that compose. */
+  readonly partialMs?: number
   /** Bytes that the answer may have, where they are fewer than its kind's. */
   readonly answerBytesMax?: number
   /** What encoding needs beside the call itself. */

@@ -1,14 +1,11 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { ERRORS } from '#schemas/error.ts'
 import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
-import type { Budget } from '#services/research/budget.ts'
-import type { Clock } from '#services/research/clock.ts'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
-import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
-import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
-import { type Freshness, freshnessOf } from './freshness.ts'
+import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import type { Budget } from './budget.ts'
+import type { Clock } from './clock.ts'
 
 /** Times that something outside is asked, and the longest wait in between. */
 const TRIES = 2
@@ -49,19 +46,15 @@ export class Gathering {
   readonly #found = new Map<string, Found>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
-  /** Of them, in the same order. */
-  readonly #prints: TextPrint[] = []
   searches = 0
   failedSearches = 0
   unread = 0
-  /** How far indexes are that are searched before they are whole. */
-  indexing: IndexProgress | undefined
+  /** The run was cancelled while it searched or read: something of it is missing, and nothing has failed. */
+  isCut = false
   #failure: ServiceError | undefined
-  readonly #freshness: Freshness | undefined
 
   constructor(options: GatherOptions) {
     this.#options = options
-    this.#freshness = freshnessOf(options.request.question)
   }
 
   get sourcesFound(): number {
@@ -100,22 +93,13 @@ export class Gathering {
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
-    return await inTurns(this.#keepNew(read), this.#options.signal)
-  }
-
-  /** What says the same as a source that was ranked before it is the same source. */
-  *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {
-    const fresh: Snapshot[] = []
-    for (const snapshot of read) {
-      if (snapshot === undefined || this.snapshots.some(({ sha256 }) => sha256 === snapshot.sha256)) continue
-      const print = yield* printOf(snapshot.text)
-      let isKnown = false
-      for (const other of this.#prints) isKnown ||= yield* isRepeat(print, other)
-      if (isKnown) continue
-      this.#prints.push(print)
-      this.snapshots.push(snapshot)
-      fresh.push(snapshot)
-    }
+    const known = new Set(this.snapshots.map(({ sha256 }) => sha256))
+    const fresh = read.filter((snapshot) => {
+      if (snapshot === undefined || known.has(snapshot.sha256)) return false
+      known.add(snapshot.sha256)
+      return true
+    }) as Snapshot[]
+    this.snapshots.push(...fresh)
     return fresh
   }
 
@@ -123,12 +107,11 @@ export class Gathering {
     const { domains, language } = this.#options.request
     const input = { backend: backend.name, query, limit: HITS_MAX, domains, language }
     const cost = { searches: 1, usd: backend.searchUsd }
-    this.searches++
-    const isPartial = this.indexing !== undefined
-    const run = (signal: AbortSignal) =>
-      backend.search(query, { limit: HITS_MAX, domains, language, isPartial, signal })
+    const run = (signal: AbortSignal) => backend.search(query, { limit: HITS_MAX, domains, language, signal })
     const [hits, failure] = await this.#outside('search', input, cost, run)
+    if (hits || failure) this.searches++
     if (hits) return hits
+    if (!failure) return []
     this.failedSearches++
     this.#failure = failure
     return []
@@ -136,34 +119,42 @@ export class Gathering {
 
   async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
     const { domains } = this.#options.request
-    const input = { backend: backend.name, url: hit.url, id: hit.id, sha256: hit.sha256 }
+    const input = { backend: backend.name, url: hit.url, sha256: hit.sha256 }
     const run = (signal: AbortSignal) => backend.read(hit, domains, signal)
-    const [snapshot] = await this.#outside('read', input, { pages: 1 }, run)
-    if (!snapshot) this.unread++
+    const [snapshot, failure] = await this.#outside('read', input, { pages: 1 }, run)
+    if (failure) this.unread++
     return snapshot
   }
 
-  /** Asks a backend in a step. Its failure is one of the backend; what else goes wrong is no matter of ours. */
+  /**
+   * Asks a backend in a step. Its failure is one of the backend; what else goes wrong is no matter of ours.
+   *
+   * @returns What it gave, or its failure; neither where the run was cancelled meanwhile
+   */
   async #outside<T>(
     kind: string,
     input: unknown,
     cost: Cost,
     run: (signal: AbortSignal) => Promise<T>,
-  ): Promise<[T, undefined] | [undefined, ServiceError]> {
+  ): Promise<[T, undefined] | [undefined, ServiceError | undefined]> {
     const { clock, signal } = this.#options
     let failure: ServiceError | undefined
+    let isCut = false
     try {
       const value = await clock.composition.step(kind, input, async (stepSignal) => {
+        const ending = AbortSignal.any([signal, stepSignal])
         try {
-          return { value: await withRetry(run, AbortSignal.any([signal, stepSignal]), clock.leftMs), cost }
+          return { value: await withRetry(run, AbortSignal.any([ending, clock.cancelled]), clock.leftMs), cost }
         } catch (error) {
-          if (!stepSignal.aborted && !signal.aborted) failure = ServiceError.from(error)
+          isCut = clock.cancelled.aborted && !ending.aborted
+          if (!isCut && !ending.aborted) failure = ServiceError.from(error)
           throw error
         }
       })
       return [value, undefined]
     } catch (error) {
-      if (!failure) throw error
+      if (!failure && !isCut) throw error
+      this.isCut ||= isCut
       return [undefined, failure]
     }
   }
@@ -195,10 +186,7 @@ export class Gathering {
   }
 
   #ranked(): Found[] {
-    const all = [...this.#found.values()]
-    const fresh = new Map(this.#freshness?.(all).map((found, rank) => [found, 1 / (RRF_K + rank + 1)]))
-    const scoreOf = (found: Found) => found.score + (fresh.get(found) ?? 0)
-    return all.sort((a, b) => scoreOf(b) - scoreOf(a) || (a.hit.url < b.hit.url ? -1 : 1))
+    return [...this.#found.values()].sort((a, b) => b.score - a.score || (a.hit.url < b.hit.url ? -1 : 1))
   }
 }
 
@@ -219,6 +207,7 @@ async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>
  */
 async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: AbortSignal, leftMs: number): Promise<T> {
   const endsAtMs = Date.now() + leftMs
+  signal.throwIfAborted()
   for (let tries = 1; ; tries++) {
     const timeout = AbortSignal.timeout(Math.ceil(Math.min(TRY_MS, Math.max(1, endsAtMs - Date.now()))))
     try {

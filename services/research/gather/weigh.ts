@@ -20,17 +20,24 @@ export async function weighWords(
   const [backend] = backends
   if (backends.length !== 1 || !backend?.weigh) return undefined
   const weighed = await clock.composition.step('weigh', { backend: backend.name, words }, async (stepSignal) => {
-    return { value: await inTime(backend, words, clock.leftMs * TIME_SHARE, AbortSignal.any([stepSignal, signal])) }
+    const signals = { hard: AbortSignal.any([stepSignal, signal]), soft: clock.cancelled }
+    return { value: await inTime(backend, words, clock.leftMs * TIME_SHARE, signals) }
   })
   return weighed ?? undefined
 }
 
-async function inTime(backend: SearchBackend, words: readonly string[], leftMs: number, signal: AbortSignal) {
-  const timeout = AbortSignal.timeout(Math.ceil(Math.min(WAIT_MS, leftMs)))
+/** @param signals `soft` ends it like its time, `hard` ends the run. */
+async function inTime(
+  backend: SearchBackend,
+  words: readonly string[],
+  leftMs: number,
+  { hard, soft }: { readonly hard: AbortSignal; readonly soft: AbortSignal },
+) {
+  const over = AbortSignal.any([AbortSignal.timeout(Math.ceil(Math.min(WAIT_MS, leftMs))), soft])
   try {
-    return (await backend.weigh?.(words, AbortSignal.any([signal, timeout]))) ?? null
+    return (await backend.weigh?.(words, AbortSignal.any([hard, over]))) ?? null
   } catch (error) {
-    if (signal.aborted || !timeout.aborted) throw error
+    if (hard.aborted || !over.aborted) throw error
     return null
   }
 }

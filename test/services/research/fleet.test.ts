@@ -199,6 +199,39 @@ describe.skipIf(!kafka || !postgres)('researches in processes of their own', () 
     TEST_MS,
   )
 
+  it(
+    'write what there is when they are cancelled, at once where a model works, and also when their worker is dead',
+    async () => {
+      const hung = hangAt('Tarn4000', 'model note')
+      const id = await fleet.submit('Tarn4000', { on_cancel: 'partial' })
+      const call = await hung
+      await until(async () => (await statesOf([id]))[0] === 'waiting')
+      await fleet.post(`/v1/jobs/${id}/cancel`, {})
+      expectPartial(await fleet.ended(id))
+      await call.aborted
+
+      const page = hangAt('Tarn4001', 'page 2')
+      const other = await fleet.submit('Tarn4001', { on_cancel: 'partial' })
+      await page
+      await until(async () => kindsOf(await fleet.job(other)).includes('read'))
+      const owner = await until(() => fleet.ownerOf(other))
+      const killed = fleet.kill(owner)
+      await owner.exited
+      await fleet.post(`/v1/jobs/${other}/cancel`, {})
+      expectPartial(await fleet.ended(other))
+      await killed
+    },
+    TEST_MS,
+  )
+
+  function expectPartial({ status, result }: ResearchJob): void {
+    expect(status).toBe('completed')
+    const choice = result?.choices[0]
+    expect(choice?.finish_reason).toBe('length')
+    expect(choice?.message.content).toContain('because it was cancelled')
+    expect(choice?.message.annotations.length).toBeGreaterThan(0)
+  }
+
   async function runWhole(tag: string, more: object): Promise<ResearchJob> {
     const job = await fleet.ended(await fleet.submit(tag, more))
     expect(job.status, JSON.stringify(job.error)).toBe('completed')

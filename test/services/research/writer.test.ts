@@ -71,6 +71,23 @@ describe('a model', () => {
     expect(write).toBeLessThanOrEqual(note)
   })
 
+  test('that still works when the run is cancelled leaves a report of quotes, which says so', async () => {
+    const cancel = new AbortController()
+    const model = scriptedModel(GOOD)
+    const runChild: typeof model.run = (child) => {
+      if (!child.key.startsWith('note')) return model.run(child)
+      cancel.abort()
+      return new Promise(() => {})
+    }
+    const composition = new MemoryComposition({ runChild, cancelled: cancel.signal })
+    const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
+    const result = await researched(setup, { question: QUESTION }, composition)
+    expect(result.end).toMatchObject({ stop_reason: 'cancelled', finish_reason: 'length' })
+    expect(result.end.quality).toMatchObject({ writer: 'extractive' })
+    expect(result.report).toContain('because it was cancelled')
+    expect(composition.children.map(({ key }) => key)).toEqual(['plan', 'note.1'])
+  })
+
   test('that is too slow leaves a report of quotes, which says that it ended early', async () => {
     const model = scriptedModel({ ...GOOD, note: () => undefined })
     let wrapUpAtMs = Number.POSITIVE_INFINITY

@@ -9,6 +9,9 @@ import { decodeResearch } from './decode.ts'
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 
+/** Time of a cancelled research that is to write what it has, in milliseconds. */
+const PARTIAL_MS = 30_000
+
 /** POST /v1/deep-research (docs/protocol.md, Deep research): a question, and a report that cites what it read. */
 export const research: JobEndpoint = {
   path: '/v1/deep-research',
@@ -28,6 +31,7 @@ export const research: JobEndpoint = {
       timeoutMs: (max_seconds === undefined ? DURATION_MS : max_seconds * 1_000) + WRITING_MS,
       encode: { include_usage: asked.stream_options?.include_usage === true },
       metadata: asked.metadata ?? undefined,
+      ...(asked.on_cancel === 'partial' && { partialMs: PARTIAL_MS }),
     }
   },
 }

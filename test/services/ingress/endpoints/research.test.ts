@@ -38,6 +38,7 @@ describe('a research that cannot be', () => {
     ['two reports', { n: 2 }, 'unsupported_value', 'n'],
     ['tools', { tools: [{ type: 'function' }] }, 'unsupported_parameter', 'tools'],
     ['log probabilities', { logprobs: true }, 'unsupported_parameter', 'logprobs'],
+    ['a cancel that does neither', { on_cancel: 'keep' }, 'invalid_value', 'on_cancel'],
     ['a domain that is none', { domains: { allow: [''] } }, 'empty_string', 'domains.allow[0]'],
     ['a model that is not there', { model: 'deep-thought' }, 'model_not_found', 'model'],
     ['a model that does something else', { model: 'echo-1' }, 'model_not_supported', 'model'],
