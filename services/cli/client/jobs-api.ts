@@ -46,8 +46,8 @@ export class JobsApi {
     return answer
   }
 
-  async cancel(id: string): Promise<JobView> {
-    return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST' })
+  async cancel(id: string, signal?: AbortSignal): Promise<JobView> {
+    return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST', ...(signal && { signal }) })
   }
 
   /** A new job that repeats a failed, cancelled or expired one. */

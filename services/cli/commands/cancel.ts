@@ -8,7 +8,8 @@ export const cancel: Command = {
   help: `Usage: sluice cancel JOB
 
 Cancels a job that waits, and asks a running one to stop: its status is cancelling until it did. Work that finished first
-wins. A job that ended before is refused (exit code 5).
+wins. A research that was asked for with "on_cancel": "partial" writes a report of what it has found, within half a minute, and
+completes; a second cancel ends it at once. A job that ended before is refused (exit code 5).
 
 Example:
   sluice cancel job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F`,

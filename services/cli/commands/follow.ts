@@ -30,13 +30,35 @@ Examples:
   },
 }
 
-/** Follows a job after event number `after` and shows it. @returns how the job ended, as an exit code */
-export async function follow({ api, out }: Invocation, id: string, after: number): Promise<ExitCode> {
+/** What Ctrl-C does to a job that is followed, where it does not only end the following. */
+export interface Interrupts {
+  /** The first time: the following goes on. Must not throw. */
+  onFirst(): void
+  /** The second time, when the following has ended. @returns What it did, for whoever asked for it */
+  onSecond(): Promise<string>
+}
+
+/**
+ * Follows a job after event number `after` and shows it.
+ *
+ * @returns how the job ended, as an exit code
+ */
+export async function follow(
+  { api, out }: Invocation,
+  id: string,
+  after: number,
+  interrupts?: Interrupts,
+): Promise<ExitCode> {
   const view = openFollowView(out)
   const interrupt = new AbortController()
   const { signal } = interrupt
-  const onInterrupt = () => interrupt.abort()
-  process.once('SIGINT', onInterrupt)
+  let isFirst = interrupts !== undefined
+  const onInterrupt = () => {
+    if (isFirst) interrupts?.onFirst()
+    else interrupt.abort()
+    isFirst = false
+  }
+  process.on('SIGINT', onInterrupt)
   let last = after
   let ended: JobView | undefined
   try {
@@ -50,6 +72,7 @@ export async function follow({ api, out }: Invocation, id: string, after: number
     await view.end(ended)
   } catch (error) {
     if (!signal.aborted) throw error
+    if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
     const next = `It goes on. Follow it further: sluice follow ${id} --after ${last}. Stop it: sluice cancel ${id}`
     throw new CommandError(EXIT.interrupted, `${plain(id)} is no longer followed.`, next)
   } finally {

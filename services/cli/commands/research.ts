@@ -1,10 +1,13 @@
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/command.ts'
-import { type ExitCode, usageError } from '#services/cli/failure.ts'
+import { CommandError, type ExitCode, usageError } from '#services/cli/failure.ts'
+import { plain } from '#services/cli/text/output.ts'
 import { secondsOf } from '#services/cli/text/time.ts'
-import { follow } from './follow.ts'
+import { follow, type Interrupts } from './follow.ts'
 
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
+/** How long a second Ctrl-C waits for the service. */
+const CANCEL_MS = 5_000
 /** What a request may ask for (docs/deep-research.md, Ask). */
 const SOURCES_MAX = 50
 
@@ -14,8 +17,9 @@ export const research: Command = {
   help: `Usage: sluice research QUESTION [options]
 
 Searches for what answers a question, reads it, and prints a report in which each statement names its source. It runs as a
-durable job: a progress bar shows how far it is, the report follows. Ctrl-C stops the following, not the job. With --json each
-event is a line of JSON. Exits as the job ended: 0 completed, 1 failed or expired, 3 cancelled.
+durable job: a progress bar shows how far it is, the report follows. Ctrl-C ends it early: the report of what was found so far is
+printed; where nothing was, the job is cancelled. A second Ctrl-C cancels it at once. With --json each event is a line of JSON.
+Exits as the job ended: 0 completed, 1 failed or expired, 3 cancelled; 130 after the second Ctrl-C.
 
 Options:
   --model ID        who writes the report (default deep-research)
@@ -42,8 +46,24 @@ Examples:
     const question = onlyArgument(args, 'QUESTION')
     const job = await api.submit({ endpoint: ENDPOINT, body: bodyOf(values, question) }, undefined)
     if (out.isForPeople) out.note(job.id)
-    return await follow(invocation, job.id, 0)
+    return await follow(invocation, job.id, 0, endingEarly(invocation, job.id))
   },
+}
+
+/** Ctrl-C asks for what there is; the second one cancels. */
+function endingEarly({ api, out }: Invocation, id: string): Interrupts {
+  return {
+    onFirst() {
+      out.note('Ending early, with a report of what was found. Ctrl-C again cancels it at once.')
+      api.cancel(id).catch((error: unknown) => {
+        out.note(error instanceof CommandError ? error.message : String(error))
+      })
+    },
+    async onSecond() {
+      const cancelled = await api.cancel(id, AbortSignal.timeout(CANCEL_MS)).catch(() => undefined)
+      return cancelled ? `${plain(id)} is cancelled.` : `${plain(id)} ends within a minute.`
+    },
+  }
 }
 
 function bodyOf(values: Values, question: string): object {
@@ -58,6 +78,7 @@ function bodyOf(values: Values, question: string): object {
   return {
     model: values.text('model') ?? 'deep-research',
     stream: true,
+    on_cancel: 'partial',
     messages: [{ role: 'user', content: question }],
     ...(effort && { reasoning_effort: effort }),
     ...(length !== undefined && { max_duration_seconds: secondsOf('for', length) }),

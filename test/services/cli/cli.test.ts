@@ -1,12 +1,15 @@
 /** The `sluice` command as people and scripts run it: a process of its own, against a running service. */
 import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { ENVIRONMENT } from '../../support/processes/environment.ts'
+import { questionOf, startOutside } from '../../support/research/outside.ts'
 import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -284,6 +287,54 @@ describe('a job from the command line', () => {
     expect(code).toBe(130)
     expect(err).toContain(`sluice follow ${id} --after 1`)
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
+  })
+
+  it('that researches ends early with a report at Ctrl-C', async () => {
+    await using outside = await startOutside()
+    const writer = { ...ECHO_MODEL, id: 'writer-1', engine: { type: 'openai', base_url: `${outside.url}/v1` } }
+    const research = { id: 'deep-research', pool: 'research', engine: { type: 'research', writer: writer.id } }
+    const settings = { SEARXNG_URL: outside.url, RESEARCH_ALLOW_PRIVATE: 'true' }
+    await using stack = await startStack({ models: [ECHO_MODEL, writer, research], settings })
+    const run = against(stack)
+    let child: ReturnType<typeof spawn> | undefined
+    outside.onCall = ({ what }) => {
+      if (what !== 'model note') return
+      child?.kill('SIGINT')
+      return new Promise<void>(() => {})
+    }
+    const onStart = (started: typeof child) => {
+      child = started
+    }
+    const early = await run(['research', questionOf('Tarn7')], { onStart })
+    expect(early.err).toContain('Ending early')
+    expect(early.code).toBe(0)
+    const ended = early.lines.at(-1) as { job: { status: string; result: { choices: { finish_reason: string }[] } } }
+    expect(ended.job).toMatchObject({ status: 'completed', result: { research: { stop_reason: 'cancelled' } } })
+    expect(ended.job.result.choices[0]?.finish_reason).toBe('length')
+  })
+
+  it('that researches is cancelled by a second Ctrl-C, however long the report takes', async () => {
+    let cancels = 0
+    const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
+    const slow = createServer((request, response) => {
+      if (request.url?.endsWith('/cancel')) cancels++
+      if (!request.url?.endsWith('/events')) return response.end(JSON.stringify(job))
+      response.writeHead(200, { 'content-type': 'text/event-stream' })
+      response.write(`id: 1\ndata: ${JSON.stringify({ type: 'job.queued', sequence_number: 1 })}\n\n`)
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void slow.close().closeAllConnections())
+    await once(slow, 'listening')
+    const { port } = slow.address() as { port: number }
+    const { code, err } = await sluice(['research', 'Why?'], {
+      env: { SLUICE_URL: `http://127.0.0.1:${port}`, SLUICE_API_KEY: TEST_KEY },
+      onStart: (child) => {
+        child.stdout?.once('data', () => child.kill('SIGINT'))
+        child.stderr?.once('data', () => child.kill('SIGINT'))
+      },
+    })
+    expect(err).toContain('Ending early')
+    expect(err).toContain(`${job.id} is cancelled.`)
+    expect([code, cancels]).toEqual([130, 2])
   })
 
   it.each([
