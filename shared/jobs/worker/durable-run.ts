@@ -25,7 +25,7 @@ const BUSY_SHARE = 1 / 4
 const PAUSE_MS_MAX = 2_000
 /** Unwritten output of one run at which its engine is made to wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Progress is told at most twice a second (docs/protocol.md, Job events). */
+/** Progress is told at most twice a second, and once more when an attempt ends (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 /** Retries of durable jobs: nobody holds a connection, so they may take their time. */
@@ -123,7 +123,7 @@ export class DurableRun implements AttemptSink {
     await this.#stopFlushing()
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
-    const output = this.#takeOutput()
+    const output = this.#takeOutput(true)
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
     await this.#writes.write(() => (run) => this.#options.store.complete(run, { result, usage, output }))
@@ -138,7 +138,7 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    const output = this.#takeOutput()
+    const output = this.#takeOutput(true)
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTry(error)) budget.spend()
@@ -171,13 +171,14 @@ export class DurableRun implements AttemptSink {
 
   async parked(): Promise<void> {
     await this.#stopFlushing()
-    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput() }
+    const on = { ids: this.#parkedOn, wrapUpMs: this.#wrapUpMs, output: this.#takeOutput(true) }
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.park(run, on)))
   }
 
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
-    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run))
+    const output = this.#takeProgress(true)
+    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output))
   }
 
   /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */
@@ -193,6 +194,11 @@ export class DurableRun implements AttemptSink {
     if (content) await dispatcher.publishJob(moved.job, content.request)
   }
 
+  /** This attempt, or one before, has told its progress. */
+  get #hasTold(): boolean {
+    return this.#progressAtMs > 0 || this.#claimed.progress !== null
+  }
+
   /** Of all its time, which begins with the first start, so that each attempt says the same. */
   get #wrapUpMs(): number {
     const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
@@ -202,7 +208,6 @@ export class DurableRun implements AttemptSink {
   async #stopFlushing(): Promise<void> {
     this.#ending.abort()
     await this.#flush
-    this.#progress = undefined
   }
 
   /** One flush at a time; it goes on while there is more. Never rejects. */
@@ -231,16 +236,21 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  #takeOutput(): NewEvent[] {
+  /** @param isLast No later write of this attempt can tell the progress. */
+  #takeOutput(isLast = false): NewEvent[] {
     const output: NewEvent[] = []
     for (const event of this.#pending.takeAll()) output.push(...(this.#open()?.push(event) ?? []).map(outputOf))
-    if (this.#progress && Date.now() - this.#progressAtMs >= PROGRESS_MS) {
-      const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
-      output.push({ type: 'job.progress', data: { progress } })
-      this.#progress = undefined
-      this.#progressAtMs = Date.now()
-    }
-    return output
+    return [...output, ...this.#takeProgress(isLast)]
+  }
+
+  #takeProgress(isLast: boolean): NewEvent[] {
+    // Of a job that is over before it said anything nobody waited to hear it.
+    const isDue = isLast ? this.#hasTold : Date.now() - this.#progressAtMs >= PROGRESS_MS
+    if (!this.#progress || !isDue) return []
+    const progress = { ...this.#progress, updated_at: Math.floor(Date.now() / 1_000) }
+    this.#progress = undefined
+    this.#progressAtMs = Date.now()
+    return [{ type: 'job.progress', data: { progress } }]
   }
 
   /** @throws ServiceError `internal_error` for a job that nothing of ours has made */

@@ -23,7 +23,7 @@ const GRACE_MS = 60_000
 export const STEP: Move = {
   name: 'step',
   isOwners: true,
-  set: `${WRITTEN}, steps = steps + 1, progress = coalesce(:progress, progress)`,
+  set: `${WRITTEN}, steps = steps + 1`,
   where: OWNED,
   also: [
     (moved) => `

@@ -1,7 +1,7 @@
 import type { DoneStep, NewChild, NewStep, StepOutput } from '#shared/store/family.ts'
 import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import { STEP, SUBMIT } from './family-moves.ts'
-import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
+import { eventOf, jobOf, jsonOf } from './rows.ts'
 import type { Params, Row, SqlDatabase } from './sql.ts'
 import { FIND, FIND_CHUNK, FIND_STEP } from './statements.ts'
 import { writeAsOwner } from './writes.ts'
@@ -14,9 +14,7 @@ export async function addStep(
   output: Output,
 ): Promise<Moved | undefined> {
   const { id, attempt, boot: owner, chunk } = run
-  const progress = output.findLast(({ type }) => type === 'job.progress')?.data
   const params: Params = {
-    progress: jsonText(progress),
     step_key: step.key,
     step_kind: step.kind,
     step_output: JSON.stringify(step.output),

@@ -85,13 +85,14 @@ export const CLAIM_NEXT: Move = {
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
 /** What every write of an owner changes. */
-export const WRITTEN = 'chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean)'
+export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
+  progress = coalesce(:progress, progress)`
 
 /** Output and progress: fenced like the end of a run, so a lost attempt adds nothing. */
 export const APPEND: Move = {
   name: 'append',
   isOwners: true,
-  set: `${WRITTEN}, progress = coalesce(:progress, progress)`,
+  set: WRITTEN,
   where: OWNED,
 }
 

@@ -87,8 +87,7 @@ export class SqlStore implements Store {
   }
 
   async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {
-    const progress = output.findLast(({ type }) => type === 'job.progress')?.data
-    return await writeAsOwner(this.#db, moves.APPEND, run, { progress: jsonText(progress) }, output)
+    return await writeAsOwner(this.#db, moves.APPEND, run, {}, output)
   }
 
   async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }) {

@@ -1,6 +1,6 @@
 import type { Dispatch, HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import type { Move } from './moves.ts'
-import { eventOf, jobOf, jsonOf } from './rows.ts'
+import { eventOf, jobOf, jsonOf, jsonText } from './rows.ts'
 import { eventRows, type MovedRow, type Params, type SqlDatabase } from './sql.ts'
 import { FIND, FIND_CHUNK } from './statements.ts'
 
@@ -40,7 +40,8 @@ export async function writeAsOwner(
 ): Promise<Moved | undefined> {
   const { id, attempt, boot: owner, chunk } = run
   const has_output = output.some(({ type }) => type === 'job.output.delta')
-  const params = { id, attempt, owner, chunk, has_output, count: output.length, ...more }
+  const progress = jsonText(output.findLast(({ type }) => type === 'job.progress')?.data)
+  const params = { id, attempt, owner, chunk, has_output, progress, count: output.length, ...more }
   const [row] = await db.move(move, params, output)
   return row ? movedOf(row, output, true) : await findWritten(db, move, run, output)
 }

@@ -41,6 +41,7 @@ interface WireJob {
   readonly status: string
   readonly result: Completion | null
   readonly attempt: number
+  readonly progress: object | null
   readonly steps: readonly { readonly kind: string }[]
   readonly children: readonly { readonly id: string; readonly model: string; readonly status: string }[]
 }
@@ -120,6 +121,7 @@ for (const mode of ['embedded', 'Kafka']) {
       const job = await jobOf(id)
       expect(job.status).toBe('completed')
       expect(job.steps.map(({ kind }) => kind)).toEqual(expect.arrayContaining(['search', 'read']))
+      expect(job.progress).toMatchObject({ phase: 'finalizing', percent: 100 })
       const result = (await (await stack.get(`/v1/jobs/${id}/result`)).json()) as Completion
       expect(result).toEqual(job.result)
       const again = (await (await stack.post(PATH, ask(QUESTION))).json()) as Completion

@@ -273,6 +273,34 @@ describe('a durable run', () => {
     expect(told.at(-1)?.data).toMatchObject({ progress: { percent: 20 } })
     expect(sent.slice(1).every(({ atMs }, index) => atMs - (sent[index]?.atMs ?? 0) >= 500)).toBe(true)
   })
+
+  it.each([
+    ['completed', (run: DurableRun) => run.completed()],
+    ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'upstream_refused' })],
+    ['queued', (run: DurableRun) => run.parked()],
+    ['cancelled', (run: DurableRun) => run.cancelled()],
+  ])('shows the last progress of a job that is %s, however soon after another', async (state, end) => {
+    const { run, id } = await claim()
+    run.onProgress({ phase: 'planning', percent: 2, message: '' })
+    await pass(100)
+    run.onProgress({ phase: 'reading', percent: 40, message: '' })
+    run.onProgress({ phase: 'finalizing', percent: 95, message: '' })
+    if (state === 'cancelled') await passing(store.cancel(TENANT, id))
+    await passing(end(run))
+    expect(await passing(store.find(TENANT, id))).toMatchObject({ state, progress: { progress: { percent: 95 } } })
+    const told = (await eventsOf(id)).filter(({ type }) => type === 'job.progress')
+    expect(told.map(({ data }) => data)).toMatchObject([
+      { progress: { phase: 'planning' } },
+      { progress: { phase: 'finalizing' } },
+    ])
+  })
+
+  it('tells no progress of a job that is over before it said any', async () => {
+    const { run, id } = await claim()
+    run.onProgress({ phase: 'reading', percent: 5, message: '' })
+    await passing(run.completed())
+    expect((await eventsOf(id)).map(({ type }) => type)).not.toContain('job.progress')
+  })
 })
 
 /** A write that was not answered is made again as it was; only after an answer comes the next number. */
