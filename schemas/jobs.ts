@@ -63,3 +63,9 @@ export const ListJobs = z.object({
   beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere'),
 })
 export type ListJobs = z.infer<typeof ListJobs>
+
+/** Query of `GET /v1/jobs/{id}/steps`. */
+export const ListSteps = z.object({
+  after: z.string().optional().describe('Number of the last step that is left out'),
+  limit: z.string().optional().describe('Steps of a page, 1 to 20'),
+})

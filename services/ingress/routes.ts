@@ -5,6 +5,7 @@ import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
 import { streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs/read.ts'
+import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
 import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
@@ -40,6 +41,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
   { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
+  { method: 'GET', path: '/v1/jobs/:id/steps', format: 'openai', handle: listSteps },
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },

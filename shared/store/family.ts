@@ -7,6 +7,8 @@ export interface NewStep {
   /** Hash of what was asked for. */
   readonly key: string
   readonly kind: string
+  /** JSON text of a {@link StepInput}; absent: it is not kept. */
+  readonly input?: string | undefined
   /** Its value, or the blob in which it lies. */
   readonly output: StepOutput
   readonly cost: Readonly<Record<string, number>>
@@ -15,12 +17,22 @@ export interface NewStep {
 /** The value of a step, or the key of the blob that has it. */
 export type StepOutput = { readonly value: unknown } | { readonly blob: string }
 
+/** What a step was asked for: as it was, or how it began, in canonical JSON of so many characters. */
+export type StepInput = { readonly value: unknown } | { readonly cut: string; readonly length: number }
+
 /** A step that was done: what it was, when, in which attempt, and what it cost. */
-export interface DoneStep extends Omit<NewStep, 'output'> {
+export interface DoneStep extends Omit<NewStep, 'input' | 'output'> {
   readonly attempt: number
   readonly at_ms: number
   /** The blob in which its value lies, if in any. */
   readonly blob: string | null
+}
+
+/** A step with all that is known of it. */
+export interface RecordedStep extends DoneStep {
+  /** null where it was not kept. */
+  readonly input: StepInput | null
+  readonly output: StepOutput
 }
 
 /** A job to submit for another one, whose tenant, lane and trace it shares. */

@@ -1,7 +1,7 @@
 import type { DurableEvent, DurableJob, DurableState, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { DoneStep, NewChild, NewStep, StepOutput } from './family.ts'
+import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { Leases } from './leases.ts'
 
 /**
@@ -138,6 +138,8 @@ export interface JobReads {
   findStep(id: string, key: string): Promise<(DoneStep & { readonly output: StepOutput }) | undefined>
   /** The steps of a job, in the order they were done. */
   listSteps(scope: Scope, id: string): Promise<DoneStep[]>
+  /** The same with what each was asked for and gave, without the first `after`, at most `limit`. */
+  listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   /** The children of a job, in the order of their ids; erased ones are left out. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
   /** Jobs that have ended and whose family may not know it, those first that ended first. */

@@ -16,6 +16,7 @@ import { Dispatcher } from './dispatch.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import { JobsRoom } from './room.ts'
+import { type ShownStep, showSteps } from './steps.ts'
 
 /** A durable job as its caller asks for it. */
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs'> {
@@ -153,6 +154,11 @@ export class DurableJobs {
   /** The steps that a job has done. */
   async stepsOf({ id, tenant, steps }: DurableJob): Promise<DoneStep[]> {
     return steps === 0 ? [] : await this.#store.listSteps(tenant, id)
+  }
+
+  /** Some of them with what they were asked for and gave (see {@link showSteps}). */
+  showSteps(job: DurableJob, after: number, limit: number): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
+    return showSteps(this.#options, job, after, limit)
   }
 
   /**

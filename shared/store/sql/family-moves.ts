@@ -27,8 +27,8 @@ export const STEP: Move = {
   where: OWNED,
   also: [
     (moved) => `
-      INSERT INTO job_steps (job_id, key, kind, output, cost, attempt, chunk, at_ms)
-      SELECT moved.id, :step_key, :step_kind, :step_output, :step_cost, moved.attempt, moved.chunk - 1, now_ms()
+      INSERT INTO job_steps (job_id, key, kind, input, output, cost, attempt, chunk, at_ms)
+      SELECT moved.id, :step_key, :step_kind, :step_input, :step_output, :step_cost, moved.attempt, moved.chunk - 1, now_ms()
       FROM ${moved}`,
   ],
 }

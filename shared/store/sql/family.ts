@@ -1,4 +1,4 @@
-import type { DoneStep, NewChild, NewStep, StepOutput } from '#shared/store/family.ts'
+import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/family.ts'
 import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
 import { STEP, SUBMIT } from './family-moves.ts'
 import { eventOf, jobOf, jsonOf } from './rows.ts'
@@ -17,6 +17,7 @@ export async function addStep(
   const params: Params = {
     step_key: step.key,
     step_kind: step.kind,
+    step_input: step.input ?? null,
     step_output: JSON.stringify(step.output),
     step_cost: JSON.stringify(step.cost),
   }
@@ -61,4 +62,9 @@ export function stepOf({ key, kind, cost, attempt, at_ms, output }: Row): DoneSt
 /** A row of `job_steps` with what it gave. */
 export function keptStepOf(row: Row): DoneStep & { readonly output: StepOutput } {
   return { ...stepOf(row), output: jsonOf(row.output) as StepOutput }
+}
+
+/** A row of `job_steps` with all of it. */
+export function recordedStepOf(row: Row): RecordedStep {
+  return { ...keptStepOf(row), input: jsonOf(row.input) as StepInput | null }
 }

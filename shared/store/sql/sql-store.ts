@@ -1,7 +1,7 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { DoneStep, NewChild, NewStep } from '#shared/store/family.ts'
+import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
   type Created,
@@ -196,6 +196,11 @@ export class SqlStore implements Store {
 
   async listSteps(scope: Scope, id: string): Promise<DoneStep[]> {
     return (await this.#db.run(statements.LIST_STEPS, { id, tenant: tenantOf(scope) })).map(family.stepOf)
+  }
+
+  async listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]> {
+    const params = { id, tenant: tenantOf(scope), after, limit }
+    return (await this.#db.run(statements.LIST_RECORDED_STEPS, params)).map(family.recordedStepOf)
   }
 
   async listChildren(scope: Scope, id: string): Promise<DurableJob[]> {

@@ -80,6 +80,14 @@ export const LIST_STEPS: Statement = {
         ORDER BY at_ms, attempt, chunk`,
 }
 
+/** Some of them, with all that is known of each. */
+export const LIST_RECORDED_STEPS: Statement = {
+  name: 'list_recorded_steps',
+  sql: `SELECT key, kind, input, output, cost, attempt, at_ms FROM job_steps
+        WHERE job_id = :id AND EXISTS (SELECT 1 FROM jobs WHERE id = :id AND ${VISIBLE})
+        ORDER BY at_ms, attempt, chunk LIMIT :limit OFFSET :after`,
+}
+
 /** The children of a job. */
 export const LIST_CHILDREN: Statement = {
   name: 'list_children',

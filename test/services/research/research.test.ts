@@ -122,6 +122,22 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(job.status).toBe('completed')
       expect(job.steps.map(({ kind }) => kind)).toEqual(expect.arrayContaining(['search', 'read']))
       expect(job.progress).toMatchObject({ phase: 'finalizing', percent: 100 })
+      const recorded: { number: number; kind: string; input: { url?: string } | null; output: unknown }[] = []
+      for (let hasMore = true; hasMore; ) {
+        const path = `/v1/jobs/${id}/steps?limit=3&after=${recorded.length}`
+        const page = (await (await stack.get(path)).json()) as { data: typeof recorded; has_more: boolean }
+        expect(page.data.length).toBeLessThanOrEqual(3)
+        recorded.push(...page.data)
+        hasMore = page.has_more
+      }
+      expect(recorded.map(({ number, kind }) => `${number} ${kind}`)).toEqual(
+        job.steps.map(({ kind }, at) => `${at + 1} ${kind}`),
+      )
+      const read = recorded.find(({ kind, input }) => kind === 'read' && input?.url === 'birds/herons.md')
+      expect(read?.output).toMatchObject({ text: expect.stringContaining('tall trees near water') })
+      for (const query of ['limit=0', 'limit=21', 'after=x', 'first=1'])
+        expect((await stack.get(`/v1/jobs/${id}/steps?${query}`)).status).toBe(400)
+      expect((await stack.get('/v1/jobs/job_00000000000000000000/steps')).status).toBe(404)
       const result = (await (await stack.get(`/v1/jobs/${id}/result`)).json()) as Completion
       expect(result).toEqual(job.result)
       const again = (await (await stack.post(PATH, ask(QUESTION))).json()) as Completion

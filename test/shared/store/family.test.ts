@@ -79,6 +79,26 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await job(run.id)).toMatchObject({ steps: 1, chunk: 1, last_seq: 4 })
   })
 
+  it('lists steps with what they were asked for and gave, in order, page by page, to their tenant alone', async () => {
+    const run = await running(store)
+    const input = (text: string) => JSON.stringify({ value: { text } })
+    for (const [nth, key] of ['c', 'a', 'b'].entries())
+      await store.addStep(next(run, nth), step(key, key === 'b' ? {} : { input: input(key) }), [])
+    expect(await store.listRecordedSteps(TENANT, run.id, 0, 2)).toMatchObject([
+      {
+        key: 'c',
+        input: { value: { text: 'c' } },
+        output: { value: { hits: ['c'] } },
+        cost: { searches: 1 },
+        attempt: 1,
+      },
+      { key: 'a', input: { value: { text: 'a' } } },
+    ])
+    expect(await store.listRecordedSteps(TENANT, run.id, 2, 2)).toMatchObject([{ key: 'b', input: null }])
+    expect(await store.listRecordedSteps(TENANT, run.id, 3, 2)).toEqual([])
+    expect(await store.listRecordedSteps('key_b', run.id, 0, 2)).toEqual([])
+  })
+
   it('gives a step that is written again, without output, the same answer, and no other step', async () => {
     const run = await running(store)
     await store.addStep(run, step('a'), [])

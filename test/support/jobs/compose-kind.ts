@@ -17,6 +17,8 @@ export interface Plan {
   readonly large?: number
   /** It has nothing to write where it is cancelled. */
   readonly writesNothing?: boolean
+  /** What that step is asked for. */
+  readonly asked?: string
   /** Steps all at once, instead of one after the other. */
   readonly isParallel?: boolean
 }
@@ -47,7 +49,13 @@ async function* run(plan: Plan, { composition, idempotencyKey, onProgress }: Att
   const counted = plan.isParallel ? await Promise.all(numbers.map((nth) => count(nth, nth))) : []
   if (!plan.isParallel) for (const nth of numbers) counted.push(await count(nth, nth))
   if (plan.large)
-    counted.push((await composition.step('large', {}, async () => ({ value: 'é'.repeat(plan.large ?? 0) }))).length)
+    counted.push(
+      (
+        await composition.step('large', plan.asked ? { asked: plan.asked } : {}, async () => ({
+          value: 'é'.repeat(plan.large ?? 0),
+        }))
+      ).length,
+    )
   onProgress?.({ phase: 'asking', percent: null, message: `${plan.children.length}` })
   const ends = await ask(plan, composition)
   if (composition.cancelled.aborted && plan.writesNothing) throw new ServiceError('job_cancelled', 'There is nothing.')

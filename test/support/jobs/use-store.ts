@@ -72,6 +72,7 @@ async function moveFamilies(store: Store): Promise<void> {
   }
   await store.findStep(job.id, 'a')
   await store.listSteps(MANY_TENANT, job.id)
+  await store.listRecordedSteps(MANY_TENANT, job.id, 0, 20)
   await store.listChildren(MANY_TENANT, job.id)
   await store.park({ ...run, chunk: 3 }, { ids, wrapUpMs: 1_000 })
   await store.wake(job.id)

@@ -9,6 +9,8 @@ export class Killed extends Error {}
 export interface CompositionOptions {
   /** Where steps are kept, as JSON lines; read first where it is there. Default: in memory alone. */
   readonly cassette?: string
+  /** Steps as `sluice steps` prints them: a step that is not among them fails the run. */
+  readonly recorded?: string
   /** Dies after this step is committed, counted from 1 over what this one runs itself. */
   readonly killAfter?: number
   /** Does what a child asks for. Default: every child fails. */
@@ -44,7 +46,9 @@ export class MemoryComposition implements Composition {
     this.#options = options
     this.cancelled = options.cancelled ?? new AbortController().signal
     this.#kept = before ? new Map(before.#kept) : new Map()
-    for (const kept of linesOf(options.cassette)) this.#kept.set(kept.key, kept)
+    for (const kept of linesOf<Kept>(options.cassette)) this.#kept.set(kept.key, kept)
+    for (const { output: value, ...step } of linesOf<Omit<Kept, 'value'> & { output: unknown }>(options.recorded))
+      this.#kept.set(step.key, { ...step, value })
   }
 
   get spent(): Cost {
@@ -57,13 +61,14 @@ export class MemoryComposition implements Composition {
 
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
     const key = createHash('sha256')
-      .update(`${kind} ${canonical(input)}`)
+      .update(`${kind}\n${canonical(input)}`)
       .digest('hex')
     const known = this.#kept.get(key)
     if (known) {
       this.#spend(known.cost)
       return known.value as T
     }
+    if (this.#options.recorded) throw new Error(`No such step was recorded: ${kind} ${canonical(input)}`)
     const { value, cost = {} } = await run(new AbortController().signal)
     // What is kept is JSON: a value that does not survive it would differ in the next attempt.
     const kept: Kept = JSON.parse(JSON.stringify({ key, kind, value, cost }))
@@ -102,12 +107,12 @@ function failed(id: string): ChildEnd {
   return { id, state: 'failed', error: { code: 'upstream_error', message: 'No model.', param: null } }
 }
 
-function linesOf(path: string | undefined): Kept[] {
+function linesOf<T>(path: string | undefined): T[] {
   if (path === undefined || !existsSync(path)) return []
   return readFileSync(path, 'utf8')
     .split('\n')
     .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as Kept)
+    .map((line) => JSON.parse(line) as T)
 }
 
 /** JSON with sorted keys: the same input has the same text. */

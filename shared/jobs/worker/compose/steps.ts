@@ -8,7 +8,7 @@ import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import type { Cost, StepResult } from '#shared/kinds/composition.ts'
-import type { StepOutput } from '#shared/store/family.ts'
+import type { NewStep, StepOutput } from '#shared/store/family.ts'
 import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
 
@@ -16,6 +16,10 @@ import type { NewEvent, Store } from '#shared/store/store.ts'
 const STEPS_MAX = 1_000
 /** JSON of what one step gives. */
 const STEP_BYTES_MAX = 1024 * 1024
+
+/** Characters of what a step is asked for that are kept beside it, and of one that is longer. */
+const INPUT_CHARS_MAX = 64 * 1024
+const INPUT_SHOWN_CHARS = 4 * 1024
 
 /** What {@link Steps} need. */
 export interface StepsOptions {
@@ -53,10 +57,10 @@ export class Steps {
    * @throws ServiceError `invalid_request` beyond the bounds of a job
    */
   async do(kind: string, input: unknown, run: Run, onCost: (cost: Cost) => void): Promise<unknown> {
-    const key = await inTurns(keyOf(kind, input))
+    const { key, text } = await inTurns(known(kind, input))
     let done = this.#asked.get(key)
     if (!done) {
-      done = this.#once(kind, key, run)
+      done = this.#once({ kind, key, input: text }, run)
       this.#asked.set(key, done)
       done.then(
         ({ cost }) => onCost(cost),
@@ -66,9 +70,9 @@ export class Steps {
     return (await done).value
   }
 
-  async #once(kind: string, key: string, run: Run): Promise<Done> {
+  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
-    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, key)) : undefined
+    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, asked.key)) : undefined
     if (kept) return { cost: kept.cost, value: await this.#valueOf(kept.output) }
     signal.throwIfAborted()
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
@@ -77,7 +81,7 @@ export class Steps {
     const output = await outputOf(job.id, value, blobs)
     const moved = await writes.write(() => {
       const waiting = this.#options.takeOutput()
-      return (held) => store.addStep(held, { key, kind, output, cost }, waiting)
+      return (held) => store.addStep(held, { ...asked, output, cost }, waiting)
     })
     if (!moved) throw lost(signal)
     return { value, cost }
@@ -121,12 +125,17 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs): Promise<St
   return { blob }
 }
 
-/** What makes two steps the same one: their kind, and their input however its keys are sorted. */
-function* keyOf(kind: string, input: unknown): Generator<undefined, string> {
+/** What makes two steps the same one: their kind, and their input however its keys are sorted. @returns Its text as it is kept, too */
+function* known(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
   const hash = createHash('sha256').update(`${kind}\n`)
+  let [text, length] = ['', 0]
   for (const piece of writeJson(input ?? null, { sortsKeys: true })) {
     hash.update(piece)
+    length += piece.length
+    if (text.length <= INPUT_CHARS_MAX) text += piece
     yield
   }
-  return hash.digest('hex')
+  const isWhole = text.length <= INPUT_CHARS_MAX
+  const cut = () => JSON.stringify({ cut: text.slice(0, INPUT_SHOWN_CHARS).toWellFormed(), length })
+  return { key: hash.digest('hex'), text: isWhole ? `{"value":${text}}` : cut() }
 }

@@ -220,6 +220,19 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(tooLarge)).toMatchObject({ state: 'failed', error: { code: 'invalid_request' } })
   })
 
+  it('keep what each step was asked for, of a long one how it begins', async () => {
+    await openWorker()
+    const id = await submit({ steps: 1, children: [], large: 10, asked: 'ä'.repeat(70_000) })
+    await ended(id)
+    const { steps, hasMore } = await jobs.showSteps(await job(id), 0, 2)
+    expect(steps).toMatchObject([
+      { number: 1, kind: 'count', input: { value: { nth: 0 } }, output: 0 },
+      { number: 2, kind: 'large', input: { length: 70_012 }, output: 'é'.repeat(10) },
+    ])
+    expect(steps[1]?.input).toMatchObject({ cut: `{"asked":"${'ä'.repeat(4_086)}` })
+    expect(hasMore).toBe(true)
+  })
+
   it('are cancelled with their children, at all depths, while they wait', async () => {
     await openWorker()
     const inner: Plan = { steps: 0, children: [{ text: 'deep', isHeld: true }] }

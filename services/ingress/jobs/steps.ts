@@ -1,0 +1,30 @@
+import { ListSteps } from '#schemas/jobs.ts'
+import { refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { ShownStep } from '#shared/jobs/durable/steps.ts'
+import { findJob, queryNumber, requireJobs } from './paths.ts'
+
+/** Steps of a page: each may have 64 KiB of input and 1 MiB of output. */
+const LIMIT_MAX = 20
+/** More steps than any job has. */
+const AFTER_MAX = 1_000_000
+
+/** GET /v1/jobs/{id}/steps: what a composed job asked for outside, and what it got, in order (docs/jobs.md, Jobs that have others do work). */
+export async function listSteps(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  refuseUnknown(ListSteps, call.query)
+  const after = queryNumber(call, 'after', AFTER_MAX) ?? 0
+  const limit = queryNumber(call, 'limit', LIMIT_MAX) ?? LIMIT_MAX
+  if (limit === 0) throw new ServiceError('invalid_value', "Invalid 'limit': expected at least 1.", { param: 'limit' })
+  const { steps, hasMore } = await jobs.showSteps(await findJob(jobs, call), after, limit)
+  const data = steps.map(stepObject)
+  await call.reply.whole({ object: 'list', data, last_number: data.at(-1)?.number ?? null, has_more: hasMore })
+}
+
+function stepObject({ number, kind, key, input, output, cost, attempt, at_ms }: ShownStep) {
+  const cut = input && 'cut' in input ? { beginning: input.cut, length: input.length } : null
+  const asked = input && 'value' in input ? input.value : null
+  const done_at = Math.floor(at_ms / 1_000)
+  return { number, kind, key, input: asked, input_cut: cut, output, cost, attempt, done_at }
+}

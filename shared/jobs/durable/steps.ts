@@ -1,0 +1,42 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { readJson } from '#shared/json/read.ts'
+import type { RecordedStep, StepInput } from '#shared/store/family.ts'
+import type { StoreView } from '#shared/store/store.ts'
+
+/** Bytes of outputs in blobs that are read for one page: it ends where they are more, after one step at least. */
+const PAGE_BYTES_MAX = 4 * 1024 * 1024
+
+/** A step as it is shown: what was asked for, and what it gave. */
+export interface ShownStep extends Omit<RecordedStep, 'output' | 'blob'> {
+  /** Counts from 1, in the order they were done. */
+  readonly number: number
+  readonly input: StepInput | null
+  readonly output: unknown
+}
+
+/**
+ * Some steps of a job in the order they were done, with what they gave.
+ *
+ * @param after Number of the last one that is left out.
+ * @throws ServiceError `not_found` where the output of one is gone
+ */
+export async function showSteps(
+  { store, blobs }: { readonly store: StoreView; readonly blobs: Blobs },
+  { id, tenant }: DurableJob,
+  after: number,
+  limit: number,
+): Promise<{ steps: ShownStep[]; hasMore: boolean }> {
+  const rows = await store.listRecordedSteps(tenant, id, after, limit + 1)
+  const steps: ShownStep[] = []
+  let bytes = 0
+  for (const { output, blob: _, ...row } of rows.slice(0, limit)) {
+    if (bytes >= PAGE_BYTES_MAX) break
+    const json = 'blob' in output ? await blobs.get(output.blob) : undefined
+    bytes += json?.length ?? 0
+    const value = 'blob' in output ? json && (await inTurns(readJson(json))) : output.value
+    steps.push({ ...row, number: after + steps.length + 1, output: value })
+  }
+  return { steps, hasMore: rows.length > steps.length }
+}
