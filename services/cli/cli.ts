@@ -21,7 +21,7 @@ const GLOBAL_HELP = `Everywhere, before or after the command:
   --json      JSON lines also on a terminal
   -h, --help  show this help
 
-Exit codes: 0 ok · 1 the job failed or expired, or doctor found a failure · 2 wrong usage or settings · 3 the job was
+Exit codes: 0 ok · 1 the job failed or expired, or doctor or replay found something · 2 wrong usage or settings · 3 the job was
 cancelled · 4 the service cannot be reached or fails itself · 5 the service refused · 130 interrupted
 `
 

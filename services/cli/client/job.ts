@@ -60,6 +60,27 @@ export const JobEventView = z.looseObject({
 })
 export type JobEventView = z.infer<typeof JobEventView>
 
+/** A step of a composed job, as it was recorded. */
+export const StepView = z.looseObject({
+  number: z.number(),
+  kind: z.string(),
+  key: z.string(),
+  input: z.unknown().describe('null where it was not kept, or only its beginning'),
+  input_cut: z.looseObject({ beginning: z.string(), length: z.number() }).nullish(),
+  output: z.unknown(),
+  cost: z.record(z.string(), z.number()).nullish(),
+  attempt: z.number().nullish(),
+  done_at: z.number().nullish(),
+})
+export type StepView = z.infer<typeof StepView>
+
+/** A page of steps. */
+export const StepPage = z.looseObject({
+  data: z.array(StepView),
+  has_more: z.boolean(),
+  last_number: z.number().nullish(),
+})
+
 /** States that never change. */
 const ENDS: Readonly<Record<string, ExitCode>> = {
   completed: EXIT.ok,

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'
-import { endedAt, exitOf, JobPage, JobView } from './job.ts'
+import { endedAt, exitOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
 /** The service waits at most this long for a job in one request (docs/jobs.md, Wait for it). */
 const WAIT_SECONDS_MAX = 60
@@ -48,6 +48,17 @@ export class JobsApi {
 
   async cancel(id: string, signal?: AbortSignal): Promise<JobView> {
     return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST', ...(signal && { signal }) })
+  }
+
+  /** The steps of a job, in the order they were done, page by page as they are taken. */
+  async *steps(id: string): AsyncGenerator<StepView> {
+    for (let after = 0; ; ) {
+      const page = await this.http.json(StepPage, `${pathOf(id)}/steps?after=${after}`)
+      yield* page.data
+      const last = page.last_number ?? after
+      if (!page.has_more || last <= after) return
+      after = last
+    }
   }
 
   /** A new job that repeats a failed, cancelled or expired one. */

@@ -6,7 +6,9 @@ import { get } from './get.ts'
 import { jobs } from './jobs.ts'
 import { keys } from './keys.ts'
 import { redrive } from './redrive.ts'
+import { replay } from './replay.ts'
 import { research } from './research.ts'
+import { steps } from './steps.ts'
 import { submit } from './submit.ts'
 
 /** Every command by its word, in the order of the help. */
@@ -18,6 +20,8 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   cancel,
   jobs,
   redrive,
+  steps,
+  replay,
   keys,
   doctor,
 }

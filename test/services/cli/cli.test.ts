@@ -77,7 +77,7 @@ function endedId(lines: Record<string, unknown>[]): string {
 const say = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
 
 describe('sluice', () => {
-  it.each(['submit', 'research', 'follow', 'get', 'cancel', 'jobs', 'redrive', 'keys', 'doctor'])(
+  it.each(['submit', 'research', 'follow', 'get', 'cancel', 'jobs', 'redrive', 'steps', 'replay', 'keys', 'doctor'])(
     'explains %s with examples and the exit codes, without looking at the settings',
     async (command) => {
       const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
@@ -116,6 +116,9 @@ describe('sluice', () => {
     { args: ['redrive', '--status', 'completed'], says: '--status completed: only failed, expired, cancelled' },
     { args: ['redrive', 'job_1', '--since', '1d'], says: '--since and --endpoint narrow --status' },
     { args: ['redrive', 'job_1', '--status', 'failed'], says: 'Give job ids or --status, not both.' },
+    { args: ['steps'], says: 'JOB is missing.' },
+    { args: ['replay', 'job_1'], says: 'Give the ids of two jobs: JOB OTHER.' },
+    { args: ['replay', 'job_1', 'job_2', 'job_3'], says: 'Two jobs at a time; job_3 is one too many.' },
     { args: ['keys'], says: 'keys: create, list or revoke?' },
     { args: ['keys', 'create', '--endpoints', 'v1/jobs'], says: '--endpoints v1/jobs: give paths' },
     { args: ['keys', 'create', '--models', ','], says: '--models ,: give values with commas between them.' },
@@ -287,6 +290,29 @@ describe('a job from the command line', () => {
     expect(code).toBe(130)
     expect(err).toContain(`sluice follow ${id} --after 1`)
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
+  })
+
+  it('that researches is shown step by step, and says where it parts from another run', async () => {
+    const folder = await emptyDirectory()
+    await writeFile(join(folder, 'herons.md'), '# Herons\n\nHerons build their nests in tall trees near water.\n')
+    const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
+    await using stack = await startStack({ models: [ECHO_MODEL, research], settings: { RESEARCH_CORPUS: folder } })
+    const run = against(stack)
+    const ask = async (...more: string[]) =>
+      endedId((await run(['research', 'Where do herons build their nests?', ...more])).lines)
+    const [one, same, other] = [await ask(), await ask(), await ask('--deny', 'owls.example')]
+    const steps = (await run(['steps', one])).lines
+    expect(steps.map(({ number }) => number)).toEqual(steps.map((_, at) => at + 1))
+    expect(steps.map(({ kind }) => kind)).toEqual(expect.arrayContaining(['admit', 'clock', 'weigh', 'search', 'read']))
+    const alike = await run(['replay', one, same])
+    expect(alike.lines.at(-1)).toEqual({ parts_at: null, same_report: true })
+    expect(alike.code).toBe(0)
+    const parted = await run(['replay', one, other])
+    expect(parted.lines.at(-1)).toMatchObject({
+      parts_at: { kind: 'search', differences: ['domains.deny.0: nothing ≠ "owls.example"'] },
+      same_report: true,
+    })
+    expect(parted.code).toBe(1)
   })
 
   it('that researches ends early with a report at Ctrl-C', async () => {

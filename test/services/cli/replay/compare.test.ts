@@ -1,0 +1,61 @@
+import { describe, expect, test } from 'vitest'
+import type { StepView } from '#services/cli/client/job.ts'
+import { compareRuns, differencesOf } from '#services/cli/replay/compare.ts'
+
+/** A run of steps, each known by its kind and its input. */
+const run = (...steps: [kind: string, input: unknown, output?: unknown][]): StepView[] =>
+  steps.map(([kind, input, output = null], at) => {
+    return { number: at + 1, kind, key: `${kind} ${JSON.stringify(input)}`, input, output }
+  })
+
+describe('two runs', () => {
+  test('are the same where they ask for the same and get the same, at whatever time and in whatever order', () => {
+    const one = run(['admit', {}, 1], ['search', { query: 'a' }, [1]], ['search', { query: 'b' }, [2]])
+    const two = run(['admit', {}, 2], ['search', { query: 'b' }, [2]], ['search', { query: 'a' }, [1]])
+    expect(compareRuns(one, two)).toMatchObject({ divergence: undefined, more: [] })
+  })
+
+  test('part at the first step that the other did not do; the most like it is named, with what differs', () => {
+    const one = run(
+      ['search', { query: 'a', limit: 10 }],
+      ['search', { query: 'b', limit: 10 }],
+      ['read', { url: 'x' }],
+    )
+    const two = run(
+      ['search', { query: 'a', limit: 10 }],
+      ['search', { query: 'c', limit: 5 }],
+      ['search', { query: 'd', limit: 10 }],
+    )
+    const { divergence, steps, more } = compareRuns(one, two)
+    expect(steps.map(({ is }) => is)).toEqual(['same', 'missing', 'missing'])
+    expect(more.map(({ number }) => number)).toEqual([2, 3])
+    expect(divergence).toMatchObject({ step: { number: 2 }, nearest: { number: 3 }, differences: ['query: "b" ≠ "d"'] })
+  })
+
+  test('part where the same was asked for and something else came of it', () => {
+    const one = run(['search', { query: 'a' }, { hits: ['x', 'y'] }])
+    const two = run(['search', { query: 'a' }, { hits: ['x', 'z'] }])
+    expect(compareRuns(one, two)).toMatchObject({
+      steps: [{ is: 'other output' }],
+      divergence: { nearest: { number: 1 }, differences: ['hits.1: "y" ≠ "z"'] },
+    })
+  })
+
+  test('part where one goes on, and say so where nothing is like it', () => {
+    const { divergence } = compareRuns(run(['search', 1]), run(['search', 1], ['read', 2]))
+    expect(divergence).toMatchObject({ step: { number: 2, kind: 'read' }, nearest: undefined, differences: [] })
+    expect(compareRuns(run(['read', 2]), run(['search', 1])).divergence?.nearest).toBeUndefined()
+  })
+})
+
+test('differences are named by their paths, in few and short lines', () => {
+  expect(differencesOf({ a: [1, { b: 2 }], c: 3 }, { a: [1, { b: 4 }], d: null })).toEqual([
+    'a.1.b: 2 ≠ 4',
+    'c: 3 ≠ nothing',
+    'd: nothing ≠ null',
+  ])
+  expect(differencesOf([1], { 0: 1 })).toEqual(['it: [1] ≠ {"0":1}'])
+  const many = differencesOf(Array(100).fill('x'), Array(100).fill('y'.repeat(10_000)))
+  expect(many).toHaveLength(9)
+  expect(Math.max(...many.map((line) => line.length))).toBeLessThan(200)
+})
