@@ -66,6 +66,10 @@ export const JobEnvelope = z.strictObject({
   request_id: z.string().optional(),
   body: z.unknown().optional().describe('The request in the internal form of its kind, up to 64 KiB of JSON'),
   blob: z.string().optional().describe('Where the body lies when it is larger'),
+  replay_of: z
+    .string()
+    .optional()
+    .describe('Composed: the job whose record answers in the place of everything outside'),
 })
 export type JobEnvelope = z.infer<typeof JobEnvelope>
 
@@ -81,5 +85,6 @@ export const StoredRequest = z.strictObject({
     .optional()
     .describe('Blobs the body names, such as uploaded audio: they live as long as it'),
   encode: EncodeContext,
+  replay_of: z.string().optional().describe('The job whose record answers in the place of everything outside'),
 })
 export type StoredRequest = z.infer<typeof StoredRequest>

@@ -4,7 +4,7 @@ import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
 import { streamEvents } from './jobs/events.ts'
-import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob } from './jobs/read.ts'
+import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
 import type { WireFormat } from './reply/errors.ts'
@@ -44,5 +44,6 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/jobs/:id/steps', format: 'openai', handle: listSteps },
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
+  { method: 'POST', path: '/v1/jobs/:id/replay', format: 'openai', isCall: true, handle: replayJob },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
 ]

@@ -66,6 +66,11 @@ export class JobsApi {
     return await this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST' })
   }
 
+  /** A new job that runs a composed one again from its record alone. */
+  async replay(id: string): Promise<JobView> {
+    return await this.http.json(JobView, `${pathOf(id)}/replay`, { method: 'POST' })
+  }
+
   /** The job that repeats an ended one already, if any. Other children were submitted while it ran. */
   async findRepeat(job: JobView): Promise<JobView | undefined> {
     const path = `/v1/jobs?limit=1&parent_id=${encodeURIComponent(job.id)}`

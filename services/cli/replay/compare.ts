@@ -1,12 +1,9 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { StepView } from '#services/cli/client/job.ts'
+import { differencesOf } from '#shared/json/differences.ts'
 
 /** Steps whose output is a time: it differs in each run, and everything that follows from it is a step of its own. */
 const TIMES: ReadonlySet<string> = new Set(['admit'])
-/** Differences that are told of one step. */
-const DIFFERENCES_MAX = 8
-/** Characters of a value that are shown. */
-const SHOWN_CHARS = 120
 
 /** A step of one run held against another run: `missing` asked for what the other never asked for. */
 export interface ComparedStep {
@@ -46,16 +43,6 @@ export function compareRuns(first: readonly StepView[], second: readonly StepVie
   return { steps, more, divergence: partedAt(step, is === 'missing' ? nearestOf(step, more) : byKey.get(step.key)) }
 }
 
-/** The paths at which two JSON values differ, each with both values, in a bounded number of lines. */
-export function differencesOf(a: unknown, b: unknown): string[] {
-  const found: string[] = []
-  for (const line of walk(a, b, '')) {
-    if (found.length === DIFFERENCES_MAX) return [...found, '…']
-    found.push(line)
-  }
-  return found
-}
-
 function stateOf(step: StepView, other: StepView | undefined): ComparedStep['is'] {
   if (!other) return 'missing'
   return TIMES.has(step.kind) || isDeepStrictEqual(step.output, other.output) ? 'same' : 'other output'
@@ -76,24 +63,4 @@ function nearestOf(step: StepView, others: readonly StepView[]): StepView | unde
     if (!nearest || count < nearest.count) nearest = { step: other, count }
   }
   return nearest?.step
-}
-
-function* walk(a: unknown, b: unknown, path: string): Generator<string> {
-  if (isDeepStrictEqual(a, b)) return
-  if (!isTree(a) || !isTree(b) || Array.isArray(a) !== Array.isArray(b)) {
-    yield `${path || 'it'}: ${shown(a)} ≠ ${shown(b)}`
-    return
-  }
-  for (const key of new Set([...Object.keys(a), ...Object.keys(b)])) {
-    yield* walk(a[key], b[key], path === '' ? key : `${path}.${key}`)
-  }
-}
-
-function isTree(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null
-}
-
-function shown(value: unknown): string {
-  const text = JSON.stringify(value) ?? 'nothing'
-  return text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS).toWellFormed()}…` : text
 }

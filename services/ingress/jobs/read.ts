@@ -106,6 +106,15 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
 
 /** POST /v1/jobs/{id}/redrive: a failed, cancelled or expired job again, as a new one. @throws ServiceError `job_not_finished` */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
+  await runAgain(context, call, 'redrive')
+}
+
+/** POST /v1/jobs/{id}/replay: a composed job from its record alone, as a new one. @throws ServiceError `job_not_finished` */
+export async function replayJob(context: IngressContext, call: Call): Promise<void> {
+  await runAgain(context, call, 'replay')
+}
+
+async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'replay'): Promise<void> {
   const jobs = requireJobs(context)
   refuseJobHeaders(call.headers, 'a job that is run again is asked what it was asked before.')
   const { id, endpoint, model, pool } = await findJob(jobs, call)
@@ -114,7 +123,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
   if (hasModels(pool)) getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
-  const { job, isReplay } = acceptedOf(await jobs.redrive(call.key.id, id, asked))
+  const { job, isReplay } = acceptedOf(await jobs[how](call.key.id, id, asked))
   call.facts.job_id = job.id
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)

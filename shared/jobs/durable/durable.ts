@@ -15,6 +15,7 @@ import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
+import { repeatOf } from './repeat.ts'
 import { JobsRoom } from './room.ts'
 import { type ShownStep, showSteps } from './steps.ts'
 
@@ -25,6 +26,8 @@ export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestI
   /** Blobs the body names, under {@link newAttachmentKey keys} of one job id, which becomes that of this job. They are its own once it is created. */
   readonly attachments?: readonly string[] | undefined
   readonly stream: boolean
+  /** The job whose record answers in the place of everything outside. */
+  readonly replayOf?: string | undefined
   readonly encode: Omit<EncodeContext, 'call_id' | 'created_at'>
 }
 
@@ -82,7 +85,8 @@ export class DurableJobs {
     const id = ownerOfBlob(attachment) ?? newJobId()
     const call_id = id.slice('job_'.length)
     const encode = { ...spec.encode, call_id, created_at: Math.floor(Date.now() / 1_000) }
-    const request = await storeRequest(id, spec, encode, this.#options.blobs)
+    const stored = await storeRequest(id, spec, encode, this.#options.blobs)
+    const request = spec.replayOf === undefined ? stored : { ...stored, replay_of: spec.replayOf }
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
@@ -192,6 +196,29 @@ export class DurableJobs {
     if (job.state === 'completed') {
       throw new ServiceError('job_already_finished', 'The job has completed: there is nothing to run again.')
     }
+    return await this.#again(scope, job, {}, key)
+  }
+
+  /**
+   * Runs a composed job again from its record alone, as a new job: nothing outside is asked for. It fails where it asks for what
+   * the record does not have.
+   *
+   * @throws ServiceError `job_not_found`, `job_not_finished`, `invalid_request` for a job without a record, `overloaded`
+   */
+  async replay(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
+    const job = await this.get(scope, id)
+    if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
+    if (job.steps === 0) throw new ServiceError('invalid_request', 'The job has done no steps that could be replayed.')
+    return await this.#again(scope, job, { replayOf: id, parentId: undefined, webhook: undefined }, key)
+  }
+
+  async #again(
+    scope: Scope,
+    job: DurableJob,
+    more: Partial<NewDurableJob>,
+    key: IdempotencyKey | undefined,
+  ): Promise<Created> {
+    const { id } = job
     const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
@@ -199,7 +226,8 @@ export class DurableJobs {
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
       const body = await copyBody(request, this.#options.blobs, copies)
-      return await this.create({ ...repeatOf(job, body, request.encode), attachments: copies }, key)
+      const replayOf = request.replay_of
+      return await this.create({ ...repeatOf(job, body, request.encode), replayOf, attachments: copies, ...more }, key)
     })
   }
 
@@ -259,15 +287,6 @@ export function isSurelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // The store says `overloaded` when an answer is lost; with any other error it has answered.
   return isUndone || code !== 'overloaded'
-}
-
-/** The same job once more, with as much time. */
-function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext): NewDurableJob {
-  const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
-  const webhook = url === null ? undefined : { url, events }
-  const deadlineInMs = deadline_ms - created_at_ms
-  const more = { webhook, traceparent: traceparent ?? undefined, partialMs: partial_ms ?? undefined }
-  return { ...job, body, encode, deadlineInMs, parentId: job.id, ...more }
 }
 
 function pastOf(state: DurableJob['state']): string {

@@ -14,6 +14,7 @@ import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
+import { Replaying } from './compose/replay.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
@@ -154,12 +155,10 @@ export class DurableRun implements AttemptSink {
   }
 
   compose(signal: AbortSignal, onPark: () => void): Composition {
-    return new Composing({
-      ...this.#options,
-      job: this.#claimed,
-      writes: this.#writes,
+    const options = { ...this.#options, job: this.#claimed, writes: this.#writes, signal }
+    const inner = new Composing({
+      ...options,
       takeOutput: () => this.#takeOutput(),
-      signal,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
       cancelled: this.#wrapsUp.signal,
       onPark: (ids) => {
@@ -167,6 +166,8 @@ export class DurableRun implements AttemptSink {
         onPark()
       },
     })
+    const of = this.#job.replay_of
+    return of === undefined ? inner : new Replaying({ ...options, inner, of })
   }
 
   async parked(): Promise<void> {

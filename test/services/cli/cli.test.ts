@@ -117,7 +117,7 @@ describe('sluice', () => {
     { args: ['redrive', 'job_1', '--since', '1d'], says: '--since and --endpoint narrow --status' },
     { args: ['redrive', 'job_1', '--status', 'failed'], says: 'Give job ids or --status, not both.' },
     { args: ['steps'], says: 'JOB is missing.' },
-    { args: ['replay', 'job_1'], says: 'Give the ids of two jobs: JOB OTHER.' },
+    { args: ['replay'], says: 'JOB is missing.' },
     { args: ['replay', 'job_1', 'job_2', 'job_3'], says: 'Two jobs at a time; job_3 is one too many.' },
     { args: ['keys'], says: 'keys: create, list or revoke?' },
     { args: ['keys', 'create', '--endpoints', 'v1/jobs'], says: '--endpoints v1/jobs: give paths' },
@@ -307,6 +307,11 @@ describe('a job from the command line', () => {
     const alike = await run(['replay', one, same])
     expect(alike.lines.at(-1)).toEqual({ parts_at: null, same_report: true })
     expect(alike.code).toBe(0)
+    await rm(join(folder, 'herons.md'))
+    const again = await run(['replay', one])
+    expect([again.code, again.err]).toEqual([0, ''])
+    expect(again.lines.filter(({ is }) => is === 'same')).toHaveLength(steps.length)
+    expect(again.lines.at(-1)).toEqual({ parts_at: null, same_report: true })
     const parted = await run(['replay', one, other])
     expect(parted.lines.at(-1)).toMatchObject({
       parts_at: { kind: 'search', differences: ['domains.deny.0: nothing ≠ "owls.example"'] },

@@ -140,6 +140,10 @@ for (const mode of ['embedded', 'Kafka']) {
       expect((await stack.get('/v1/jobs/job_00000000000000000000/steps')).status).toBe(404)
       const result = (await (await stack.get(`/v1/jobs/${id}/result`)).json()) as Completion
       expect(result).toEqual(job.result)
+      const replay = (await (await stack.post(`/v1/jobs/${id}/replay`, {})).json()) as WireJob
+      const replayed = await jobOf(replay.id)
+      expect(replayed).toMatchObject({ status: 'completed', result: { choices: result.choices } })
+      expect(replayed.steps.map(({ kind }) => kind)).toEqual(job.steps.map(({ kind }) => kind))
       const again = (await (await stack.post(PATH, ask(QUESTION))).json()) as Completion
       expect(again.choices[0]?.message).toEqual(result.choices[0]?.message)
     })
@@ -155,6 +159,10 @@ for (const mode of ['embedded', 'Kafka']) {
       )
       // Each wait leaves the slot, and is one more execution.
       expect(job.attempt).toBeGreaterThan(1)
+      const replay = (await (await stack.post(`/v1/jobs/${id}/replay`, {})).json()) as WireJob
+      const { status, result, attempt, children } = await jobOf(replay.id)
+      expect({ status, attempt, children }).toEqual({ status: 'completed', attempt: 1, children: [] })
+      expect(result?.choices).toEqual(job.result?.choices)
       for (const { url_citation: cited } of job.result?.choices[0]?.message.annotations ?? []) {
         expect(HERONS).toContain(cited.quote)
       }

@@ -26,14 +26,18 @@ export interface Plan {
 /** What steps do outside: a test counts them, holds them up, or ends their process. */
 export type Outside = (step: { job: string; nth: number | 'sum' }, signal: AbortSignal) => Promise<void>
 
-/** A kind that composes: it counts in steps, has children say something, and says the sum and all they said. */
-export function composeKind(outside: Outside = async () => {}): Handler {
+/**
+ * A kind that composes: it counts in steps, has children say something, and says the sum and all they said.
+ *
+ * @param change As another version of it would read a plan.
+ */
+export function composeKind(outside: Outside = async () => {}, change = (plan: Plan): Plan => plan): Handler {
   return {
     ...sayKind,
     name: 'compose',
     request: z.unknown(),
     parse: (body) => body,
-    run: (body, context) => run(body as Plan, context, outside),
+    run: (body, context) => run(change(body as Plan), context, outside),
   }
 }
 

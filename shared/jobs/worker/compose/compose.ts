@@ -75,7 +75,7 @@ export class Composing implements Composition {
       return await Promise.all(children.map((child) => this.#children.endOf(child)))
     })
     if (!ends) return await this.#leave(ids)
-    for (const end of ends) if (end) this.#count(end)
+    for (const end of ends) if (end) this.count(end)
     return ends
   }
 
@@ -109,7 +109,8 @@ export class Composing implements Composition {
     })
   }
 
-  #count(end: ChildEnd): void {
+  /** Counts what a child has used, once. */
+  count(end: ChildEnd): void {
     if (end.state !== 'completed' || this.#counted.has(end.id)) return
     this.#counted.add(end.id)
     this.#spend({ tokens: tokensOf(end.usage) })

@@ -57,7 +57,7 @@ export class Steps {
    * @throws ServiceError `invalid_request` beyond the bounds of a job
    */
   async do(kind: string, input: unknown, run: Run, onCost: (cost: Cost) => void): Promise<unknown> {
-    const { key, text } = await inTurns(known(kind, input))
+    const { key, text } = await inTurns(keyOf(kind, input))
     let done = this.#asked.get(key)
     if (!done) {
       done = this.#once({ kind, key, input: text }, run)
@@ -73,7 +73,7 @@ export class Steps {
   async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
     const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, asked.key)) : undefined
-    if (kept) return { cost: kept.cost, value: await this.#valueOf(kept.output) }
+    if (kept) return { cost: kept.cost, value: await valueOfOutput(kept.output, this.#options.blobs) }
     signal.throwIfAborted()
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
     this.#count++
@@ -86,11 +86,11 @@ export class Steps {
     if (!moved) throw lost(signal)
     return { value, cost }
   }
+}
 
-  async #valueOf(output: StepOutput): Promise<unknown> {
-    if (!('blob' in output)) return output.value
-    return await inTurns(readJson(await this.#options.blobs.get(output.blob)))
-  }
+/** What a step gave, from its row or from its blob. */
+export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<unknown> {
+  return 'blob' in output ? await inTurns(readJson(await blobs.get(output.blob))) : output.value
 }
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
@@ -126,7 +126,7 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs): Promise<St
 }
 
 /** What makes two steps the same one: their kind, and their input however its keys are sorted. @returns Its text as it is kept, too */
-function* known(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
+export function* keyOf(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
   const hash = createHash('sha256').update(`${kind}\n`)
   let [text, length] = ['', 0]
   for (const piece of writeJson(input ?? null, { sortsKeys: true })) {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { StepView } from '#services/cli/client/job.ts'
-import { compareRuns, differencesOf } from '#services/cli/replay/compare.ts'
+import { compareRuns } from '#services/cli/replay/compare.ts'
 
 /** A run of steps, each known by its kind and its input. */
 const run = (...steps: [kind: string, input: unknown, output?: unknown][]): StepView[] =>
@@ -46,16 +46,4 @@ describe('two runs', () => {
     expect(divergence).toMatchObject({ step: { number: 2, kind: 'read' }, nearest: undefined, differences: [] })
     expect(compareRuns(run(['read', 2]), run(['search', 1])).divergence?.nearest).toBeUndefined()
   })
-})
-
-test('differences are named by their paths, in few and short lines', () => {
-  expect(differencesOf({ a: [1, { b: 2 }], c: 3 }, { a: [1, { b: 4 }], d: null })).toEqual([
-    'a.1.b: 2 ≠ 4',
-    'c: 3 ≠ nothing',
-    'd: nothing ≠ null',
-  ])
-  expect(differencesOf([1], { 0: 1 })).toEqual(['it: [1] ≠ {"0":1}'])
-  const many = differencesOf(Array(100).fill('x'), Array(100).fill('y'.repeat(10_000)))
-  expect(many).toHaveLength(9)
-  expect(Math.max(...many.map((line) => line.length))).toBeLessThan(200)
 })

@@ -51,6 +51,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   /** What steps did outside, and what children said, in order. */
   let outside: string[]
   let onStep: Outside
+  let change: (plan: Plan) => Plan
   /** Children that hold until they are let go. */
   let held: Map<string, () => void>
 
@@ -61,6 +62,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     store = await database.open()
     outside = []
     onStep = async () => {}
+    change = (plan) => plan
     held = new Map()
     pools = []
     const none = () => 0
@@ -108,10 +110,13 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   }
 
   async function openWorker(slots = 4): Promise<Worker> {
-    const compose = composeKind(async (step, signal) => {
-      outside.push(`step ${step.nth}`)
-      await onStep(step, signal)
-    })
+    const compose = composeKind(
+      async (step, signal) => {
+        outside.push(`step ${step.nth}`)
+        await onStep(step, signal)
+      },
+      (plan) => change(plan),
+    )
     const definition = { name: 'inference', slots, kinds: { say, compose } } as const
     const onFatal = (error: unknown) => {
       throw error
@@ -231,6 +236,70 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
     expect(steps[1]?.input).toMatchObject({ cut: `{"asked":"${'ä'.repeat(4_086)}` })
     expect(hasMore).toBe(true)
+  })
+
+  describe('that are replayed', () => {
+    const plan: Plan = { steps: 2, children: [{ text: 'a' }, { text: 'b' }], large: 100_000 }
+    const replayOf = async (id: string) => {
+      const created = await jobs.replay(TENANT, id)
+      return created.outcome === 'created' ? await ended(created.job.id) : undefined
+    }
+
+    it('say the same from their record alone, and leave it to its owner', async () => {
+      await openWorker()
+      const id = await submit(plan)
+      await ended(id)
+      const before = [...outside]
+      const replay = await replayOf(id)
+      expect(replay).toMatchObject({ state: 'completed', attempt: 1, steps: 4, children: 0, parent_id: null })
+      expect(await textOf(replay?.id ?? '')).toBe(await textOf(id))
+      expect(outside).toEqual(before)
+      await jobs.erase(TENANT, replay?.id ?? '')
+      expect((await jobs.showSteps(await job(id), 0, 20)).steps).toHaveLength(4)
+    })
+
+    it('end where they ask for what was not recorded, and name it with what is most like it', async () => {
+      await openWorker()
+      const id = await submit(plan)
+      await ended(id)
+      const before = [...outside]
+      change = (asked) => ({ ...asked, steps: 3 })
+      expect((await replayOf(id))?.error).toMatchObject({
+        code: 'invalid_request',
+        message: expect.stringContaining(
+          `parts from ${id}: it asks for count {"nth":2}, which that job did not; most like it is {"nth":0}: nth: 0 ≠ 2`,
+        ),
+      })
+      change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
+      const message = expect.stringContaining(`it asks for 'child 1' in other words: body.text: "b" ≠ "c"`)
+      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
+      expect(outside).toEqual(before)
+    })
+
+    it('are cancelled ones that wrote what there was, too', async () => {
+      await openWorker()
+      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] }, { partialMs: 30_000 })
+      await waiting(id)
+      await jobs.cancel(TENANT, id)
+      await ended(id)
+      await until(
+        async () => (await store.listChildren(TENANT, id)).every(({ state }) => TERMINAL.has(state)) || undefined,
+      )
+      expect(await replayOf(id)).toMatchObject({ state: 'completed' })
+    })
+
+    it('must have ended, and have a record', async () => {
+      await openWorker()
+      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] })
+      await waiting(id)
+      await expect(jobs.replay(TENANT, id)).rejects.toMatchObject({ code: 'job_not_finished' })
+      await expect(jobs.replay('key_2', id)).rejects.toMatchObject({ code: 'job_not_found' })
+      const [child] = await store.listChildren(TENANT, id)
+      await until(() => held.get('slow'))
+      held.get('slow')?.()
+      await ended(id)
+      await expect(jobs.replay(TENANT, child?.id ?? '')).rejects.toMatchObject({ code: 'invalid_request' })
+    })
   })
 
   it('are cancelled with their children, at all depths, while they wait', async () => {

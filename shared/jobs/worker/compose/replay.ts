@@ -1,0 +1,139 @@
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { fetchBody } from '#shared/jobs/body.ts'
+import { readStored } from '#shared/jobs/records.ts'
+import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
+import { differencesOf, shownValue } from '#shared/json/differences.ts'
+import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
+import type { RecordedStep } from '#shared/store/family.ts'
+import { childJobId } from '#shared/store/job-id.ts'
+import type { Store } from '#shared/store/store.ts'
+import { Children, type ChildrenOptions } from './children.ts'
+import type { Composing } from './compose.ts'
+import { keyOf, lost, valueOfOutput } from './steps.ts'
+
+/** Recorded steps that are looked at together for one that is like a missing one. */
+const LOOK_MAX = 20
+
+/** What {@link Replaying} needs. */
+export interface ReplayOptions extends ChildrenOptions {
+  /** The job whose record answers, of the same tenant. */
+  readonly of: string
+  readonly store: Store
+  readonly blobs: Blobs
+  readonly writes: OwnerWrites
+  /** Keeps steps, and counts what was used. */
+  readonly inner: Composing
+}
+
+/**
+ * A composition that takes everything from the record of another job: its steps, and how its children ended. Nothing outside is
+ * asked for, and no child is submitted. What that job never asked for ends the run with a message that names it, and what was
+ * recorded that is most like it.
+ */
+export class Replaying implements Composition {
+  readonly #options: ReplayOptions
+  readonly #children: Children
+  readonly #cut = new AbortController()
+  readonly cancelled: AbortSignal
+
+  constructor(options: ReplayOptions) {
+    this.#options = options
+    this.cancelled = AbortSignal.any([options.inner.cancelled, this.#cut.signal])
+    this.#children = new Children({ ...options, job: { ...options.job, id: options.of } })
+  }
+
+  get spent(): Cost {
+    return this.#options.inner.spent
+  }
+
+  /** When the run looked at the clock is in the record. */
+  get wrapUpAtMs(): number {
+    return this.cancelled.aborted ? 0 : Number.POSITIVE_INFINITY
+  }
+
+  async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
+    return await this.#options.inner.step(kind, input, async (signal) => {
+      const kept = await this.#recorded<T>(kind, input)
+      if (kept) return kept
+      if (!(await this.#wasCut())) throw await this.#missing(kind, input)
+      // It was cut there by a cancel, and so is this one: nothing outside is asked for any more.
+      this.#cut.abort()
+      return await run(signal)
+    })
+  }
+
+  async submit(child: ChildJob): Promise<string> {
+    const { of, blobs, job } = this.#options
+    const id = childJobId(of, child.key)
+    const content = await this.#read((store) => store.findContent(job.tenant, id))
+    if (!content) throw this.#parted(`has other jobs do '${child.key}', which that job did not`)
+    const body = await fetchBody(readStored(content.request), blobs)
+    const row = await this.#read((store) => store.find(job.tenant, id))
+    const asked = { model: child.model, body: JSON.parse(JSON.stringify(child.body)) as unknown }
+    const differences = differencesOf({ model: row?.model, body }, asked)
+    if (differences.length > 0) throw this.#parted(`asks for '${child.key}' in other words: ${differences.join('; ')}`)
+    return id
+  }
+
+  async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
+    const children = await this.#children.find(ids)
+    const ends = await Promise.all(children.map((child) => this.#children.endOf(child)))
+    for (const end of ends) if (end) this.#options.inner.count(end)
+    return ends
+  }
+
+  async #recorded<T>(kind: string, input: unknown): Promise<StepResult<T> | undefined> {
+    const { of, blobs } = this.#options
+    const { key } = await inTurns(keyOf(kind, input))
+    const kept = await this.#read((store) => store.findStep(of, key))
+    return kept && { value: (await valueOfOutput(kept.output, blobs)) as T, cost: kept.cost }
+  }
+
+  /** The job that is replayed was cancelled, and wrote what there was. */
+  async #wasCut(): Promise<boolean> {
+    const { job, of } = this.#options
+    const replayed = await this.#read((store) => store.find(job.tenant, of))
+    return replayed !== undefined && replayed.cancel_requested_at_ms !== null
+  }
+
+  async #missing(kind: string, input: unknown): Promise<ServiceError> {
+    const nearest = await this.#nearest(kind, input)
+    const like = nearest
+      ? `most like it is ${shownInput(nearest.step)}: ${nearest.lines.join('; ')}`
+      : 'nothing is like it'
+    return this.#parted(`asks for ${kind} ${shownValue(input)}, which that job did not; ${like}`)
+  }
+
+  /** The recorded step of a kind whose input has the fewest differences. */
+  async #nearest(kind: string, input: unknown): Promise<{ step: RecordedStep; lines: string[] } | undefined> {
+    const { of, job } = this.#options
+    const asked = JSON.parse(JSON.stringify(input ?? null)) as unknown
+    let nearest: { step: RecordedStep; lines: string[] } | undefined
+    for (let after = 0; ; after += LOOK_MAX) {
+      const page = await this.#read((store) => store.listRecordedSteps(job.tenant, of, after, LOOK_MAX))
+      for (const step of page) {
+        if (step.kind !== kind || !step.input || !('value' in step.input)) continue
+        const lines = differencesOf(step.input.value, asked)
+        if (!nearest || lines.length < nearest.lines.length) nearest = { step, lines }
+      }
+      if (page.length < LOOK_MAX) return nearest
+    }
+  }
+
+  #parted(what: string): ServiceError {
+    return new ServiceError('invalid_request', `The replay parts from ${this.#options.of}: it ${what}.`)
+  }
+
+  async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {
+    const { signal, store, writes } = this.#options
+    const answer = await writes.read(() => ask(store))
+    if (writes.isLost) throw lost(signal)
+    return answer as T
+  }
+}
+
+function shownInput({ input }: RecordedStep): string {
+  return input && 'value' in input ? shownValue(input.value) : 'a long one'
+}
