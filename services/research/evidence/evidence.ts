@@ -4,7 +4,7 @@ import type { Snapshot } from '#shared/search/search.ts'
 import { termSet } from '#shared/search/text/terms.ts'
 import { type AnswerType, answerTypesOf, holdsType } from './answer-type.ts'
 import { carriedBy, isAnswered, isCarried, MASS_MIN, type Part, partOf, SHORT_TERMS } from './answerable.ts'
-import { quotablesIn } from './quotable.ts'
+import { quotablesIn } from './quotes.ts'
 import { textRank } from './text-rank.ts'
 
 /** A sentence of a source: `source.text.slice(start, end)`, character for character. */

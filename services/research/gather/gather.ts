@@ -1,11 +1,14 @@
 import { setTimeout as wait } from 'node:timers/promises'
 import { ERRORS } from '#schemas/error.ts'
 import { type ResearchRequest, type ResearchSource, SOURCES_MAX } from '#schemas/research.ts'
+import type { Budget } from '#services/research/budget.ts'
+import type { Clock } from '#services/research/clock.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
-import { HITS_MAX, type Hit, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
-import type { Budget } from './budget.ts'
-import type { Clock } from './clock.ts'
+import { HITS_MAX, type Hit, type IndexProgress, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { isRepeat, printOf, type TextPrint } from '#shared/search/text/duplicates.ts'
+import { type Freshness, freshnessOf } from './freshness.ts'
 
 /** Times that something outside is asked, and the longest wait in between. */
 const TRIES = 2
@@ -46,15 +49,26 @@ export class Gathering {
   readonly #found = new Map<string, Found>()
   readonly #tried = new Set<string>()
   readonly snapshots: Snapshot[] = []
+  /** Of them, in the same order. */
+  readonly #prints: TextPrint[] = []
   searches = 0
   failedSearches = 0
   unread = 0
   /** The run was cancelled while it searched or read: something of it is missing, and nothing has failed. */
   isCut = false
+  /** How far indexes are that are searched before they are whole. */
+  indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
+  readonly #freshness: Freshness | undefined
 
   constructor(options: GatherOptions) {
     this.#options = options
+    this.#freshness = freshnessOf(options.request.question)
+  }
+
+  /** Whether there is anything that may be searched. */
+  get canSearch(): boolean {
+    return this.#options.backends.length > 0
   }
 
   get sourcesFound(): number {
@@ -93,13 +107,22 @@ export class Gathering {
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
-    const known = new Set(this.snapshots.map(({ sha256 }) => sha256))
-    const fresh = read.filter((snapshot) => {
-      if (snapshot === undefined || known.has(snapshot.sha256)) return false
-      known.add(snapshot.sha256)
-      return true
-    }) as Snapshot[]
-    this.snapshots.push(...fresh)
+    return await inTurns(this.#keepNew(read), this.#options.signal)
+  }
+
+  /** What says the same as a source that was ranked before it is the same source. */
+  *#keepNew(read: readonly (Snapshot | undefined)[]): Generator<void, Snapshot[]> {
+    const fresh: Snapshot[] = []
+    for (const snapshot of read) {
+      if (snapshot === undefined || this.snapshots.some(({ sha256 }) => sha256 === snapshot.sha256)) continue
+      const print = yield* printOf(snapshot.text)
+      let isKnown = false
+      for (const other of this.#prints) isKnown ||= yield* isRepeat(print, other)
+      if (isKnown) continue
+      this.#prints.push(print)
+      this.snapshots.push(snapshot)
+      fresh.push(snapshot)
+    }
     return fresh
   }
 
@@ -107,7 +130,9 @@ export class Gathering {
     const { domains, language } = this.#options.request
     const input = { backend: backend.name, query, limit: HITS_MAX, domains, language }
     const cost = { searches: 1, usd: backend.searchUsd }
-    const run = (signal: AbortSignal) => backend.search(query, { limit: HITS_MAX, domains, language, signal })
+    const isPartial = this.indexing !== undefined
+    const run = (signal: AbortSignal) =>
+      backend.search(query, { limit: HITS_MAX, domains, language, isPartial, signal })
     const [hits, failure] = await this.#outside('search', input, cost, run)
     if (hits || failure) this.searches++
     if (hits) return hits
@@ -119,7 +144,7 @@ export class Gathering {
 
   async #readOne({ hit, backend }: Found): Promise<Snapshot | undefined> {
     const { domains } = this.#options.request
-    const input = { backend: backend.name, url: hit.url, sha256: hit.sha256 }
+    const input = { backend: backend.name, url: hit.url, id: hit.id, sha256: hit.sha256 }
     const run = (signal: AbortSignal) => backend.read(hit, domains, signal)
     const [snapshot, failure] = await this.#outside('read', input, { pages: 1 }, run)
     if (failure) this.unread++
@@ -186,7 +211,10 @@ export class Gathering {
   }
 
   #ranked(): Found[] {
-    return [...this.#found.values()].sort((a, b) => b.score - a.score || (a.hit.url < b.hit.url ? -1 : 1))
+    const all = [...this.#found.values()]
+    const fresh = new Map(this.#freshness?.(all).map((found, rank) => [found, 1 / (RRF_K + rank + 1)]))
+    const scoreOf = (found: Found) => found.score + (fresh.get(found) ?? 0)
+    return all.sort((a, b) => scoreOf(b) - scoreOf(a) || (a.hit.url < b.hit.url ? -1 : 1))
   }
 }
 

@@ -2,6 +2,7 @@
  * Whether a statement stands in the sentences that it cites, by what can be told without understanding: nothing passes here that
  * a reader would have to think about. What is undecided a judge decides; what is refused nobody can let pass.
  */
+import { hasAddress } from '#shared/search/text/quotable.ts'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'
 import { turnedIn } from './polarity.ts'
 
@@ -10,7 +11,7 @@ export type Verdict =
   | { readonly verdict: 'supported' }
   | { readonly verdict: 'refused' | 'undecided'; readonly reason: string }
 
-const ADDRESS = /:\/\/|\bwww\.|\]\(|<\w+[^>]*>|\b[\w.-]+@[\w-]+\.\w/i
+const MARKUP = /\]\(|<\w[^>]{0,300}>/
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
 /** Words that bound what is said; a statement that leaves them out says more than its quote. */
 const QUALIFIER =
@@ -68,7 +69,7 @@ const UNITS: Readonly<Record<string, string>> = {
 /** Checks a statement against the texts of its quotes. */
 export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   if (quotes.some((quote) => plain(quote) === plain(claim))) return { verdict: 'supported' }
-  if (ADDRESS.test(claim)) return refused('It has an address or markup of its own.')
+  if (hasLink(claim)) return refused('It has an address or markup of its own.')
   const number = numbersIn(claim).find((each) => !quotes.some((quote) => hasNumber(quote, each)))
   if (number) return refused(`No quote has the number ${number.value}${number.unit ? ` ${number.unit}` : ''}.`)
   const name = namesIn(claim).find((each) => !quotes.some((quote) => wordsIn(quote).has(each)))
@@ -83,8 +84,8 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
 }
 
 /** Whether a text holds an address or markup, which nobody but the report writes. */
-export function hasAddress(text: string): boolean {
-  return ADDRESS.test(text)
+export function hasLink(text: string): boolean {
+  return hasAddress(text) || MARKUP.test(text)
 }
 
 /** The share of a claim's terms that its quotes have. */
@@ -162,7 +163,8 @@ function countOf(pattern: RegExp, text: string): number {
   return text.match(pattern)?.length ?? 0
 }
 
-function plain(text: string): string {
+/** A text as it is compared word by word: its white space and its last mark do not matter. */
+export function plain(text: string): string {
   return text
     .replace(/\s+/g, ' ')
     .trim()

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { Claim, Draft } from '#services/research/draft.ts'
-import { hasAddress, numbersIn } from '#services/research/verify/verify.ts'
+import { hasLink, numbersIn } from '#services/research/verify/verify.ts'
 import type { Asker } from './ask.ts'
 import type { PartNotes } from './notes.ts'
 
@@ -72,5 +72,5 @@ function keyOf({ source, start }: Claim['quotes'][number]): string {
 function titleOf(title: string, question: string): string {
   const asked = numbersIn(question).map(({ value }) => value)
   const isNew = numbersIn(title).some(({ value }) => !asked.includes(value))
-  return hasAddress(title) || isNew ? 'More' : title.trim()
+  return hasLink(title) || isNew ? 'More' : title.trim()
 }

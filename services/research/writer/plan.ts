@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { ResearchRequest } from '#schemas/research.ts'
-import { hasAddress } from '#services/research/verify/verify.ts'
+import { hasLink } from '#services/research/verify/verify.ts'
 import type { Asker } from './ask.ts'
 
 const PARTS_MAX = 5
@@ -35,6 +35,6 @@ export async function planResearch(asker: Asker, { question, context }: Research
     timeShare: TIME_SHARE,
   })
   // An address in a query could only come from the conversation, and would search for a page instead of an answer.
-  const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasAddress))
+  const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasLink))
   return parts === undefined || parts.length === 0 ? undefined : { parts }
 }

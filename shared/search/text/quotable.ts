@@ -1,7 +1,8 @@
-import { QUOTE_CHARS_MAX } from './sentences.ts'
+import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 
-/** UTF-16 units below which a sentence says nothing by itself. */
+/** UTF-16 units below which a sentence, or a line of code, says nothing by itself. */
 const QUOTE_CHARS_MIN = 24
+const CODE_CHARS_MIN = 4
 /** Where a reader could be sent: a URL, a host that says it is one, a mailbox. */
 const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
@@ -19,9 +20,14 @@ const FOR_MODELS = [
  * Whether a sentence may stand in a report as what its source says. One with an address sends its reader elsewhere, wherever that may
  * be. One that begins by telling a model what to do was not written for people; what only speaks of such sentences may be quoted.
  */
-export function isQuotable(sentence: string): boolean {
-  if (sentence.length < QUOTE_CHARS_MIN || sentence.length > QUOTE_CHARS_MAX) return false
-  return !/[:?]$/.test(sentence) && !hasAddress(sentence) && !FOR_MODELS.some((pattern) => pattern.test(sentence))
+export function isQuotable({ text, isCode }: Pick<Sentence, 'text' | 'isCode'>): boolean {
+  if (text.length > QUOTE_CHARS_MAX || !isForReaders(text)) return false
+  return isCode ? text.length >= CODE_CHARS_MIN : text.length >= QUOTE_CHARS_MIN && !/[:?]$/.test(text)
+}
+
+/** Whether a text sends its reader nowhere, and was written for people. */
+export function isForReaders(text: string): boolean {
+  return !hasAddress(text) && !FOR_MODELS.some((pattern) => pattern.test(text))
 }
 
 /** Whether a text holds an address, which nobody but the report's list of sources gives. */

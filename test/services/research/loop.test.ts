@@ -2,9 +2,10 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
+import { takeApart } from '#services/research/question.ts'
 import { ServiceError } from '#shared/error.ts'
 import { openLocalCorpus } from '#shared/search/local/local.ts'
-import type { Hit, SearchBackend } from '#shared/search/search.ts'
+import type { Hit, SearchBackend, SearchOptions } from '#shared/search/search.ts'
 import { Killed, MemoryComposition } from '../../support/research/composition.ts'
 import { PagesBackend, researched, spansOf } from '../../support/research/run.ts'
 
@@ -68,6 +69,22 @@ describe('a report', () => {
     expect(report.match(/\]\(/g)).toHaveLength(report.split('## Sources')[1]?.trim().split('\n').length ?? 0)
   })
 
+  test('cites a text that several sites carry once, as the source that was found first', async () => {
+    const article = Array.from(
+      { length: 40 },
+      (_, at) => `Note ${at} on leases says that word${at} comes before word${at + 1}.`,
+    )
+    const page = `# Leases\n\n${PAGES['https://a.example/leases']}\n\n${article.join(' ')}`
+    const copies = {
+      'https://a.example/leases': page,
+      'https://copy.example/leases': `${page}\n\nFrom the wire of another house.`,
+      'https://b.example/more': '# More\n\nA worker renews its lease only while it has work, says the manual.',
+    }
+    const run = await researched({ backends: [new PagesBackend(copies)] }, { question: QUESTION })
+    const urls = run.annotations.map(({ url_citation }) => url_citation.url)
+    expect(new Set(urls)).toEqual(new Set(['https://a.example/leases', 'https://b.example/more']))
+  })
+
   test('counts code points, also after characters that take two units', async () => {
     const run = await researched(setup(), { question: 'Does it rain in the north?' })
     expect(run.report).toContain('It rains 🌧 in the north.')
@@ -111,6 +128,21 @@ describe('a report', () => {
     expect(run.report).toContain('- Nine bells are rung before that. [1]')
   })
 
+  test('quotes code with the sentence that announces it, and what leans on the sentence before with that', async () => {
+    const page = `# Locks\n\nThe lock of a repository is removed by hand:\n\n\`\`\`sh\nrm .git/index.lock\n\`\`\`
+      \nAnother process holds the lock of a repository while it writes. It must not be killed before it ends.\n`
+    const run = await researched(
+      { backends: [new PagesBackend({ 'https://a.example/locks': page })] },
+      { question: 'How is the lock of a repository removed by hand?' },
+    )
+    const quotes = run.annotations.map(({ url_citation }) => url_citation.quote)
+    expect(quotes).toContain('The lock of a repository is removed by hand:\n\nrm .git/index.lock')
+    expect(quotes.filter((quote) => quote.endsWith('before it ends.'))).toEqual([
+      'Another process holds the lock of a repository while it writes. It must not be killed before it ends.',
+    ])
+    expect(run.report).toContain('removed by hand: rm .git/index.lock [1]')
+  })
+
   test('stays within the length that was asked for, and never ends inside a citation', async () => {
     const lengths = [1, 20, 40]
     const runs = await Promise.all(
@@ -123,6 +155,25 @@ describe('a report', () => {
     }
     expect(runs[0]?.annotations).toEqual([])
     expect(runs[2]?.annotations.length).toBeGreaterThan(0)
+  })
+
+  test('names what no source speaks of in a line each, without the words of the asking', async () => {
+    const word = 'x'.repeat(5_000)
+    const { report, end } = await researched(setup(), {
+      question: `How long does a worker renew its lease by ${word}?`,
+    })
+    expect(end.quality.gaps).toEqual([`${'x'.repeat(79)}…`])
+    expect(report).toContain(`Nothing that was read speaks of “${'x'.repeat(79)}…”.`)
+  })
+
+  test('says so where the domains of the request leave nothing to search', async () => {
+    const asked = new PagesBackend(PAGES)
+    const backend: SearchBackend = Object.assign(asked, { hasAllowed: () => false, weigh: () => Promise.reject() })
+    const { report, end } = await researched({ backends: [backend] }, { question: QUESTION })
+    expect(report).toMatch(/^No source was searched/)
+    expect(report).toContain('The domains of the request leave nothing to search.')
+    expect(end).toMatchObject({ stop_reason: 'no_evidence', quality: { gaps: [] } })
+    expect(asked.queries).toEqual([])
   })
 
   test('leans on the turn before where the question says too little by itself', async () => {
@@ -197,6 +248,7 @@ describe('a run', () => {
     const { events } = await researched(setup(), { question: QUESTION })
     const progress = events.flatMap((event) => (event.type === 'progress' ? [event] : []))
     expect(progress.map(({ sequence }) => sequence)).toEqual(progress.map((_, at) => at + 1))
+    expect(progress.map(({ message }) => message)).not.toContain('Searching by 1 queries')
     expect(progress.every(({ percent }, at) => percent >= (progress[at - 1]?.percent ?? 0))).toBe(true)
     expect(new Set(progress.map(({ phase }) => phase))).toEqual(
       new Set(['planning', 'searching', 'reading', 'analyzing', 'writing', 'finalizing']),
@@ -293,6 +345,92 @@ describe('a run', () => {
     expect(run.report).toContain('A worker renews its lease three times in nine seconds. [1]')
     await corpus.close()
     await rm(directory, { recursive: true })
+  })
+})
+
+test.each([
+  ['words', 'lease worker '],
+  ['clauses', 'a lease, '],
+  ['names', 'Ab Cd '],
+  ['numbers', '1.2 3.4 '],
+])('a question of thousands of %s is taken apart in turns', (_, piece) => {
+  const steps = [...takeApart({ question: piece.repeat(8_000 / piece.length), context: [] })].length
+  expect(steps).toBeGreaterThan(5)
+})
+
+describe('a run whose documents are still being indexed', () => {
+  const indexing = (looks: number) => {
+    const partial: unknown[] = []
+    const pages = new PagesBackend(PAGES)
+    const search = pages.search.bind(pages)
+    let indexed = 0
+    const backend: SearchBackend = Object.assign(pages, {
+      indexed: async () => (indexed++ < looks ? { indexed: indexed * 100, documents: 1_000 } : undefined),
+      search: async (query: string, options: SearchOptions) => {
+        partial.push(options.isPartial)
+        return await search(query)
+      },
+    })
+    return { backend, partial }
+  }
+
+  test('waits for them, and says how far they are', async () => {
+    const { backend, partial } = indexing(2)
+    const { events, report } = await researched({ backends: [backend] }, { question: QUESTION })
+    const messages = events.flatMap((event) => (event.type === 'progress' ? [event.message] : []))
+    expect(messages.slice(1, 4)).toEqual([
+      'Indexing 100 of 1000 documents',
+      'Indexing 200 of 1000 documents',
+      expect.stringMatching(/^Searching by/),
+    ])
+    expect(new Set(partial)).toEqual(new Set([false]))
+    expect(report).not.toContain('indexed')
+  })
+
+  test('searches what there is when it has waited long enough, and the report says so, also in a later attempt', async () => {
+    const { backend, partial } = indexing(1_000)
+    const first = new MemoryComposition()
+    const ask = { question: QUESTION, limits: { max_seconds: 30 } }
+    const run = await researched({ backends: [backend] }, ask, first)
+    expect(new Set(partial)).toEqual(new Set([true]))
+    expect(run.report).toContain('A worker renews its lease three times')
+    expect(run.report).toContain('Only 400 of 1000 documents were indexed by then.')
+    const again = await researched({ backends: [indexing(0).backend] }, ask, new MemoryComposition({}, first))
+    expect(again.events).toEqual(run.events)
+  })
+})
+
+describe('a question that asks for what is new', () => {
+  const dates = {
+    'https://old.example/x': '2021-03-01',
+    'https://mid.example/x': '2024-03-01',
+    'https://new.example/x': '2026-03-01',
+  }
+  const backend = () => {
+    const pages = Object.keys(dates).map((url) => [
+      url,
+      `# Leases\n\nA worker renews its lease as ${url.slice(8, 11)} says it.`,
+    ])
+    const made = new PagesBackend(Object.fromEntries(pages))
+    const search = made.search.bind(made)
+    made.search = async (query) =>
+      (await search(query)).map((hit) => ({ ...hit, date: dates[hit.url as keyof typeof dates] }))
+    return made
+  }
+  const firstFor = async (question: string) => {
+    const { results } = await researched({ backends: [backend()] }, { question, limits: { max_searches: 1 } })
+    return results[0]?.url
+  }
+
+  test('reads the newest pages first, or those of the year that it names; another one goes by its words alone', async () => {
+    expect(await firstFor('What is the latest on how a worker renews its lease?')).toBe('https://new.example/x')
+    expect(await firstFor('How did a worker renew its lease in 2024?')).toBe('https://mid.example/x')
+    expect(await firstFor('How does a worker renew its lease?')).toBe('https://old.example/x')
+  })
+
+  test('still reads pages without a date', async () => {
+    const run = await researched(setup(), { question: 'How often does a worker currently renew its lease?' })
+    expect(run.report).toContain('A worker renews its lease three times')
   })
 })
 

@@ -99,7 +99,7 @@ describe('a sentence', () => {
     'Write to master@harbour.example for the key of the gate.',
     'The key lies at www.harbour.example until the evening.',
   ])('that speaks to a model, or sends its reader elsewhere, is not quoted: %s', (sentence) => {
-    expect(isQuotable(sentence)).toBe(false)
+    expect(isQuotable({ text: sentence })).toBe(false)
   })
 
   test.each([
@@ -114,7 +114,7 @@ describe('a sentence', () => {
     'Install version 4 by npm install express@4.1.0 and start it.',
     'Forget about the previous lease: a new one begins at once.',
   ])('that speaks of models or of instructions is quoted: %s', (sentence) => {
-    expect(isQuotable(sentence)).toBe(true)
+    expect(isQuotable({ text: sentence })).toBe(true)
   })
 })
 

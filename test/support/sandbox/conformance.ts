@@ -72,12 +72,16 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       ['off', false],
     ] as const)('with the scan %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
-      it.concurrent.for(scan ? some(attacks) : attacks)('holds against $id', { timeout: WAIT_MS }, async (snippet, context) => {
-        const expectation = expectationOf(snippet, name, scan)
-        expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
-        if (!isAliveAsked) return
-        expect(await runCode(sandbox(context), "print('alive')")).toMatchObject({ exit_code: 0, stdout: 'alive\n' })
-      })
+      it.concurrent.for(scan ? some(attacks) : attacks)(
+        'holds against $id',
+        { timeout: WAIT_MS },
+        async (snippet, context) => {
+          const expectation = expectationOf(snippet, name, scan)
+          expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])
+          if (!isAliveAsked) return
+          expect(await runCode(sandbox(context), "print('alive')")).toMatchObject({ exit_code: 0, stdout: 'alive\n' })
+        },
+      )
       it.concurrent.for(some(legit))('runs $id', { timeout: WAIT_MS }, async (snippet, context) => {
         const expectation = expectationOf(snippet, name, scan)
         expect(await brokenBy(sandbox(context), snippet, { scan, expectation })).toEqual([])

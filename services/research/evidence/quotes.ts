@@ -1,8 +1,7 @@
 import type { Passage } from '#shared/search/text/passages.ts'
+import { isForReaders, isQuotable } from '#shared/search/text/quotable.ts'
 import { QUOTE_CHARS_MAX, type Sentence } from '#shared/search/text/sentences.ts'
 
-const SENTENCE_CHARS_MIN = 24
-const CODE_CHARS_MIN = 4
 const PRONOUN =
   /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
 
@@ -45,14 +44,7 @@ export function quotablesIn(text: string, { sentences }: Pick<Passage, 'sentence
  * paragraph. Between two paragraphs the page may hold what was not read.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
-  if (before.isCode || before.text.includes('://') || sentence.end - before.start > QUOTE_CHARS_MAX) return false
+  if (before.isCode || !isForReaders(before.text) || sentence.end - before.start > QUOTE_CHARS_MAX) return false
   if (sentence.isCode) return before.text.endsWith(':')
   return PRONOUN.test(sentence.text) && !text.slice(before.end, sentence.start).includes('\n')
-}
-
-/** A sentence that says something by itself. One with an address sends its reader elsewhere, wherever that may be. */
-function isQuotable({ text, isCode }: Sentence): boolean {
-  if (text.length > QUOTE_CHARS_MAX || text.includes('://')) return false
-  if (isCode) return text.length >= CODE_CHARS_MIN
-  return text.length >= SENTENCE_CHARS_MIN && !/[:?]$/.test(text)
 }
