@@ -23,6 +23,7 @@ import {
   weightsOf,
   withParts,
 } from './question.ts'
+import { remarksOf } from './remarks.ts'
 import { assemble, gapsWorthTelling, type Report } from './report.ts'
 import { Asker, type WriterModel } from './writer/ask.ts'
 import { planResearch } from './writer/plan.ts'
@@ -239,7 +240,7 @@ class Run {
 
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
     const isSearched = this.#gathering.searches > 0
-    const notes = { isSearched, remarks: this.#remarks(stop) }
+    const notes = { isSearched, remarks: remarksOf(this.#gathering, stop) }
     const report = assemble(draft, notes, this.#request.report_tokens)
     requireFounded(report)
     for (const text of piecesOf(report.content)) yield { type: 'text', text }
@@ -261,19 +262,6 @@ class Run {
     const counts = { supported: report.claims, quoted, dropped, unread, failed_searches: failedSearches }
     const quality = { writer, ...counts, gaps: [...gaps] }
     return { type: 'end', stop_reason: stop, finish_reason: isWhole ? 'stop' : 'length', quality }
-  }
-
-  /** What a reader must know of how the run went. */
-  #remarks(stop: ResearchStop): string[] {
-    const { failedSearches, searches, unread, indexing } = this.#gathering
-    const remarks: string[] = []
-    if (this.#setup.backends.length === 0) remarks.push('The domains of the request leave nothing to search.')
-    if (failedSearches > 0) remarks.push(`${failedSearches} of ${searches} searches failed, so sources may be missing.`)
-    if (indexing) remarks.push(`Only ${indexing.indexed} of ${indexing.documents} documents were indexed by then.`)
-    if (unread > 0) remarks.push(`${unread} ${unread === 1 ? 'source' : 'sources'} could not be read.`)
-    const why = { deadline: 'its time was over', budget: 'its budget was used up', cancelled: 'it was cancelled' }
-    if (stop in why) remarks.push(`The research ended early, because ${why[stop as keyof typeof why]}.`)
-    return remarks
   }
 
   #progress(phase: ResearchPhase, percent: number, message: string): ResearchEvent {
