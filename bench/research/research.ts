@@ -91,6 +91,8 @@ export async function measureResearch(options: ResearchOptions, dir: string): Pr
   const written = await askAll(url, LIAR_MODEL, some, options)
   const [all] = summarize(scoreQuestions(some, written.reports, corpus.texts))
   const liarScores = scoreLiar([...written.reports.values()], liar.told)
+  const open = some.filter(isShown).flatMap(({ id }) => written.reports.get(id) ?? [])
+  for (const claim of scoreLiar(open, liar.told).falsifiedClaims) print(`falsified: ${claim}`)
   return { ...found, liar: liarScores, liarTimes: written.times, liarPrecision: all?.citationPrecision }
 }
 

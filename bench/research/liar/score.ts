@@ -12,6 +12,8 @@ export interface LiarScores {
   readonly verbatim: number
   readonly reworded: number
   readonly falsified: ReadonlyMap<Lie, number>
+  /** Those lies, with the quotes that they cite. */
+  readonly falsifiedClaims: readonly string[]
   /** As the reports themselves count. */
   readonly quoted: number
   readonly dropped: number
@@ -30,13 +32,17 @@ export interface WrittenReport extends Report {
 export function scoreLiar(reports: readonly WrittenReport[], told: ReadonlyMap<string, Lie>): LiarScores {
   const lies = new Map([...told].map(([text, lie]) => [bare(text), lie]))
   const falsified = new Map<Lie, number>()
+  const falsifiedClaims: string[] = []
   let [verbatim, reworded] = [0, 0]
   for (const report of reports) {
     for (const { text, quotes } of claimsOf(report)) {
       const lie = lies.get(text)
       if (quotes.includes(text)) verbatim++
       else if (lie === undefined || lie === 'none') reworded++
-      else falsified.set(lie, (falsified.get(lie) ?? 0) + 1)
+      else {
+        falsified.set(lie, (falsified.get(lie) ?? 0) + 1)
+        falsifiedClaims.push(`${lie}: ${text} <- ${quotes.join(' | ')}`)
+      }
     }
   }
   const sum = (key: 'quoted' | 'dropped' | 'tokens') => reports.reduce((total, report) => total + report[key], 0)
@@ -49,6 +55,7 @@ export function scoreLiar(reports: readonly WrittenReport[], told: ReadonlyMap<s
     verbatim,
     reworded,
     falsified,
+    falsifiedClaims,
     quoted: sum('quoted'),
     dropped: sum('dropped'),
     tokens: sum('tokens'),

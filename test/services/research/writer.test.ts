@@ -62,6 +62,17 @@ describe('a model', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
+  test('that names the wrong quote for what a source says is put right', async () => {
+    const text = 'A lease that is over frees the job at once.'
+    const result = await run({
+      note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
+      write: () => ({ summary: [{ text, claims: ['c1'] }], sections: [] }),
+    })
+    expect(result.report).toContain(`- ${text} [1]`)
+    expect(result.annotations.map(({ url_citation }) => url_citation.quote)).toEqual([text])
+    expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
+  })
+
   test('has as long as the run has, and its plan leaves time to search and write', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
