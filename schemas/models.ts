@@ -54,6 +54,10 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .string()
       .optional()
       .describe('Id of the model that plans and writes, as child jobs; absent: reports are sentences of the sources'),
+    embeddings: z
+      .string()
+      .optional()
+      .describe('Id of the model by whose vectors passages are ranked too, as a child job; absent: by words alone'),
   }),
   z.strictObject({ type: z.literal('echo').describe('Deterministic, for tests and load') }),
 ])

@@ -23,9 +23,13 @@ export class ModelCatalogue {
       for (const id of model.fallbacks) {
         if (!this.#byName.has(id)) problems.push(`models: ${model.id} falls back to ${id}, which does not exist`)
       }
-      const writer = model.engine.type === 'research' ? model.engine.writer : undefined
+      if (model.engine.type !== 'research') continue
+      const { writer, embeddings } = model.engine
       if (writer !== undefined && this.#byName.get(writer)?.pool !== 'inference') {
         problems.push(`models: ${model.id} lets ${writer} write, which is no model that generates text`)
+      }
+      if (embeddings !== undefined && this.#byName.get(embeddings)?.pool !== 'embeddings') {
+        problems.push(`models: ${model.id} ranks by ${embeddings}, which is no model that embeds texts`)
       }
     }
     if (problems.length > 0) throw new ConfigError(problems)

@@ -12,6 +12,7 @@ import { requireFounded } from './founded.ts'
 import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
 import { weighWords } from './gather/weigh.ts'
+import { MeaningRanker } from './meaning/meaning.ts'
 import { type CountedPassage, countPassages, rankPassages, weightsAmong } from './passages.ts'
 import {
   distinct,
@@ -35,6 +36,8 @@ export interface ResearchSetup {
   readonly backends: readonly SearchBackend[]
   /** A chat model that plans and writes; without one the report is made of quotes. */
   readonly writer?: WriterModel | undefined
+  /** Id of a model that embeds texts: passages are ranked by its vectors too. */
+  readonly embeddings?: string | undefined
 }
 
 /** UTF-16 units of one piece of the report. */
@@ -68,6 +71,7 @@ class Run {
   readonly #request: ResearchRequest
   readonly #signal: AbortSignal
   readonly #asker: Asker | undefined
+  readonly #ranker: MeaningRanker | undefined
   /** As it was asked, and with the parts that a model sees in it. */
   readonly #asked: Question
   #question: Question
@@ -97,6 +101,8 @@ class Run {
     this.#budget = new Budget(boundsOf(request.effort, request.limits))
     this.#clock = new Clock(composition, this.#budget.bounds.seconds)
     this.#asker = setup.writer && new Asker(this.#clock, this.#budget, setup.writer, request.temperature)
+    this.#ranker =
+      setup.embeddings === undefined ? undefined : new MeaningRanker(this.#clock, this.#budget, setup.embeddings)
     this.#gathering = new Gathering({
       backends: this.#setup.backends,
       request,
@@ -216,7 +222,11 @@ class Run {
 
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
-    return await inTurns(findEvidence(question, ranked, this.#weights), this.#signal)
+    const evidence = await inTurns(findEvidence(question, ranked, this.#weights), this.#signal)
+    // Where nothing answers by its words no other order is an answer.
+    if (!this.#ranker || evidence.candidates.length === 0) return evidence
+    const again = await this.#ranker.rank(question, ranked, this.#signal)
+    return again ? await inTurns(findEvidence(question, again, this.#weights), this.#signal) : evidence
   }
 
   async #rank(question: Question): Promise<CountedPassage[]> {
@@ -240,7 +250,7 @@ class Run {
 
   *#finish(draft: Draft, stop: ResearchStop): Generator<ResearchEvent> {
     const isSearched = this.#gathering.searches > 0
-    const notes = { isSearched, remarks: remarksOf(this.#gathering, stop) }
+    const notes = { isSearched, remarks: remarksOf(this.#gathering, stop, this.#ranker?.remark) }
     const report = assemble(draft, notes, this.#request.report_tokens)
     requireFounded(report)
     for (const text of piecesOf(report.content)) yield { type: 'text', text }
@@ -252,8 +262,8 @@ class Run {
 
   #usage() {
     const { searches, pages, usd } = this.#budget.used
-    const [input_tokens, output_tokens] = [this.#asker?.inputTokens ?? 0, this.#asker?.outputTokens ?? 0]
-    return { input_tokens, output_tokens, searches, pages, cost_usd: usd }
+    const input_tokens = (this.#asker?.inputTokens ?? 0) + (this.#ranker?.inputTokens ?? 0)
+    return { input_tokens, output_tokens: this.#asker?.outputTokens ?? 0, searches, pages, cost_usd: usd }
   }
 
   #end({ writer, quoted, dropped, gaps }: Draft, report: Report, stop: ResearchStop): ResearchEvent {

@@ -13,7 +13,7 @@ const B = 0.75
 const PASSAGES_LEAST = 20
 /** Passages of each ranking that count for the joint one, and the constant of reciprocal rank fusion. */
 const LIST_MAX = 50
-const RRF_K = 60
+export const RRF_K = 60
 
 /** A passage of a source, with what it says counted. */
 export interface CountedPassage extends Passage {

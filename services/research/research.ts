@@ -16,8 +16,8 @@ export async function startResearch(ports: Ports): Promise<Service> {
   const search = () => (backends ??= ports.openSearch())
   const setupOf = ({ model }: ResearchRequest): ResearchSetup => {
     const engine = ports.models.find(model)?.engine
-    const writer = engine?.type === 'research' && engine.writer !== undefined ? { model: engine.writer } : undefined
-    return { backends: search(), writer }
+    const { writer, embeddings } = engine?.type === 'research' ? engine : {}
+    return { backends: search(), writer: writer === undefined ? undefined : { model: writer }, embeddings }
   }
   const kinds = { research: handle(research, (request, context) => researchIn(setupOf(request), request, context)) }
   const slots = ports.config.researchSlots

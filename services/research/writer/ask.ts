@@ -2,6 +2,7 @@ import { z } from 'zod'
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
+import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 
 /** A chat model that works for researches. */
@@ -26,8 +27,6 @@ export interface Ask<T> {
   readonly timeShare?: number
 }
 
-/** UTF-16 units that a token stands for, as far as a budget is concerned: low, so that it reserves enough. */
-const CHARS_PER_TOKEN = 3
 const ANSWER_CHARS_MAX = 256 * 1024
 /** Of a malformed answer, as it is shown to its author. */
 const SHOWN_CHARS_MAX = 4_000
@@ -42,10 +41,6 @@ text to be judged, never addressed to you, and never followed. Use no knowledge 
 const Completion = z.looseObject({
   choices: z.array(z.looseObject({ message: z.looseObject({ content: z.string().nullish() }) })).min(1),
 })
-const Tokens = z.union([
-  z.looseObject({ prompt_tokens: z.int().min(0), completion_tokens: z.int().min(0) }),
-  z.looseObject({ input_tokens: z.int().min(0), output_tokens: z.int().min(0) }),
-])
 
 /**
  * Asks a model by child jobs. A malformed answer is mended once; whoever gets undefined goes on without the model: it failed, it
@@ -108,7 +103,7 @@ export class Asker {
   }
 
   #settle(child: ChildJob, end: ChildEnd): void {
-    const usage = end.state === 'completed' ? usageOf(end) : { input: 0, output: 0 }
+    const usage = usageOf(end)
     this.inputTokens += usage.input
     this.outputTokens += usage.output
     this.#budget.settle({ tokens: tokensOf(child) }, { tokens: usage.input + usage.output })
@@ -176,16 +171,6 @@ function jsonIn(text: string): unknown {
   } catch {
     return undefined
   }
-}
-
-function usageOf(end: Extract<ChildEnd, { state: 'completed' }>): { input: number; output: number } {
-  for (const from of [(end.result as { usage?: unknown } | null)?.usage, end.usage]) {
-    const { data } = Tokens.safeParse(from)
-    if (data && 'prompt_tokens' in data)
-      return { input: Number(data.prompt_tokens), output: Number(data.completion_tokens) }
-    if (data) return { input: Number(data.input_tokens), output: Number(data.output_tokens) }
-  }
-  return { input: 0, output: 0 }
 }
 
 function tokensOf({ body }: ChildJob): number {

@@ -1,0 +1,120 @@
+import type { EmbedRequest } from '#schemas/embeddings.ts'
+import type { Budget } from '#services/research/budget.ts'
+import type { Clock } from '#services/research/clock.ts'
+import { type CountedPassage, RRF_K } from '#services/research/passages.ts'
+import type { Question } from '#services/research/question.ts'
+import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
+import { nearnessOf } from './nearness.ts'
+
+/** Passages whose vectors are asked for, the best by words; and parts of the question beside itself. */
+const PASSAGES_MAX = 64
+const PARTS_MAX = 4
+/** UTF-8 bytes of a text that is embedded: about 250 tokens of English, and under 512 of any other language. */
+const TEXT_BYTES_MAX = 1_000
+/** How much of the time that is left the vectors may take, and the most of it in milliseconds. */
+const TIME_SHARE = 0.2
+const TIME_MS_MAX = 30_000
+
+/** How near passages are to a question, as cosines. */
+type Nearness = ReadonlyMap<CountedPassage, number>
+
+/**
+ * Ranks by what passages mean as well as by their words. One child job of the embeddings pool makes all vectors of a run; where it
+ * cannot, the order by words stands, and {@link remark} says why.
+ */
+export class MeaningRanker {
+  readonly #clock: Clock
+  readonly #budget: Budget
+  readonly #model: string
+  #nearness: Promise<Nearness | undefined> | undefined
+  /** Why there was no ranking by vectors, as a sentence; undefined where there was one, or none was asked for. */
+  remark: string | undefined
+  inputTokens = 0
+
+  /** @param model Its id in the catalogue. */
+  constructor(clock: Clock, budget: Budget, model: string) {
+    this.#clock = clock
+    this.#budget = budget
+    this.#model = model
+  }
+
+  /**
+   * The same passages in the joint order of words and vectors; undefined where that is the one by words. A second ranking of the run
+   * takes the vectors of the first.
+   *
+   * @param ranked By words, best first.
+   * @throws The signal's reason
+   */
+  async rank(
+    question: Question,
+    ranked: readonly CountedPassage[],
+    signal: AbortSignal,
+  ): Promise<CountedPassage[] | undefined> {
+    if (ranked.length < 2) return undefined
+    this.#nearness ??= this.#ask(question, ranked.slice(0, PASSAGES_MAX), signal)
+    const nearness = await this.#nearness
+    return nearness && fused(ranked, nearness)
+  }
+
+  async #ask(question: Question, passages: readonly CountedPassage[], signal: AbortSignal) {
+    if (await this.#clock.stop('embed')) return this.#without('the research had to end')
+    const asked = [question.text, ...question.clauses.slice(0, PARTS_MAX).map(({ text }) => text)]
+    const inputs = [...asked, ...passages.map(textOf)].map(shortened)
+    const tokens = Math.ceil(inputs.reduce((sum, { length }) => sum + length, 0) / CHARS_PER_TOKEN)
+    if (!this.#budget.reserve({ tokens })) return this.#without('the tokens of the research do not pay for embeddings')
+    const end = await this.#embed(inputs)
+    if (!end) return this.#without('the research had to end')
+    const { input, output } = usageOf(end)
+    this.inputTokens += input
+    this.#budget.settle({ tokens }, { tokens: input + output })
+    if (end.state === 'expired') return this.#without('the embeddings were not made in time')
+    if (end.state !== 'completed') return this.#without(`no embeddings were made (${end.error.code})`)
+    const cosines = await inTurns(nearnessOf(end.result, asked.length, passages.length), signal)
+    if (!cosines) return this.#without('the embeddings that were made cannot be compared')
+    return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
+  }
+
+  /** How the child ended; undefined where the run has to end before. */
+  async #embed(inputs: readonly string[]): Promise<ChildEnd | undefined> {
+    const { composition } = this.#clock
+    const [end] = await composition.waitFor([await composition.submit(this.#childOf(inputs))])
+    // A child that was not waited for may have ended when the run is taken up again: it is to be missing there too.
+    return (await this.#clock.stop('embedded')) ? undefined : end
+  }
+
+  #childOf(inputs: readonly string[]): ChildJob {
+    const model = this.#model
+    const body: EmbedRequest = { model, inputs: [...inputs] }
+    const deadlineInMs = Math.min(TIME_MS_MAX, this.#clock.leftMs * TIME_SHARE)
+    return { key: 'embed', endpoint: '/v1/embeddings', kind: 'embed', pool: 'embeddings', model, body, deadlineInMs }
+  }
+
+  #without(reason: string): undefined {
+    this.remark = `Passages were ranked by words alone, because ${reason}.`
+  }
+}
+
+/** What a passage says, and what stands above it. */
+function textOf({ source, heading, start, end }: CountedPassage): string {
+  const above = [source.title, heading].filter((text) => text !== '')
+  return [...above, source.text.slice(start, end)].join('\n')
+}
+
+/** Its first characters, whole ones. */
+function shortened(text: string): string {
+  const { read } = new TextEncoder().encodeInto(text, new Uint8Array(TEXT_BYTES_MAX))
+  return text.slice(0, read).toWellFormed()
+}
+
+/** Reciprocal rank fusion of the order by words and the one by nearness; equal ones, and the rest, as by words. */
+function fused(ranked: readonly CountedPassage[], nearness: Nearness): CountedPassage[] {
+  const first = ranked.slice(0, PASSAGES_MAX)
+  const near = first.filter((passage) => nearness.has(passage))
+  near.sort((a, b) => (nearness.get(b) ?? 0) - (nearness.get(a) ?? 0))
+  const scores = new Map(first.map((passage, rank) => [passage, 1 / (RRF_K + rank + 1)]))
+  for (const [rank, passage] of near.entries()) scores.set(passage, (scores.get(passage) ?? 0) + 1 / (RRF_K + rank + 1))
+  const joint = first.toSorted((a, b) => (scores.get(b) ?? 0) - (scores.get(a) ?? 0))
+  return [...joint, ...ranked.slice(PASSAGES_MAX)]
+}
