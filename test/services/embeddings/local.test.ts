@@ -1,4 +1,4 @@
-import { mkdtemp, rm, symlink } from 'node:fs/promises'
+import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -13,6 +13,10 @@ interface List {
   usage: { prompt_tokens: number; total_tokens: number }
 }
 
+interface Research {
+  result: { choices: { message: { content: string } }[]; usage: { prompt_tokens: number } }
+}
+
 describe.skipIf(!environment)('embeddings of the local model, through the whole service', () => {
   let stack: Stack
   let dataDir: string
@@ -22,7 +26,12 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const engine = { type: 'local', model: MODEL }
     const model = { id: MODEL, pool: 'embeddings', engine, embeddings: { dimensions: 384 } }
-    stack = await startStack({ models: [model], settings: { DATA_DIR: dataDir } })
+    const research = { id: 'deep-research', pool: 'research', engine: { type: 'research', embeddings: MODEL } }
+    const corpus = join(dataDir, 'corpus')
+    await mkdir(corpus)
+    await writeFile(join(corpus, 'refunds.md'), '# Refunds\n\nMoney goes back to the buyer within five days.\n')
+    await writeFile(join(corpus, 'whales.md'), '# Whales\n\nNo buyer has the money for a whale of five days.\n')
+    stack = await startStack({ models: [model, research], settings: { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus } })
   })
   afterAll(async () => {
     await stack[Symbol.asyncDispose]()
@@ -52,6 +61,18 @@ describe.skipIf(!environment)('embeddings of the local model, through the whole 
     expect(together).toEqual(alone)
     expect(all.data.map(({ embedding }) => embedding)).toEqual(alone.map(({ data }) => data[0]?.embedding))
     expect(all.usage.prompt_tokens).toBe(alone.reduce((sum, { usage }) => sum + usage.prompt_tokens, 0))
+  })
+
+  it('rank the passages of a research, as a child of its job', async () => {
+    const messages = [{ role: 'user', content: 'Within how many days does the money go back to the buyer?' }]
+    const posted = await stack.post('/v1/deep-research', { model: 'deep-research', messages, background: true })
+    const { id } = (await posted.json()) as { id: string }
+    const job = await (await stack.get(`/v1/jobs/${id}?wait=30`)).json()
+    expect(job).toMatchObject({ status: 'completed', children: [{ model: MODEL, status: 'completed' }] })
+    const { choices, usage } = (job as Research).result
+    expect(choices[0]?.message.content).toContain('Money goes back to the buyer within five days. [1]')
+    expect(choices[0]?.message.content).not.toContain('by words alone')
+    expect(usage.prompt_tokens).toBeGreaterThan(20)
   })
 
   it('are made of tokens as of their text', async () => {
