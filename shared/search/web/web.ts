@@ -37,6 +37,8 @@ export interface RawHit {
 
 /** Domains that are put into the words of a search. */
 const SITES_MAX = 5
+/** Characters with markup that are looked at, for each that may be kept. */
+const MARKUP_FACTOR = 4
 /** UTF-16 units of an address; longer ones are none that the guard lets us ask for. */
 const URL_CHARS_MAX = 2_048
 /** What only says where a visitor came from. */
@@ -92,13 +94,8 @@ export function hitsOf(raw: readonly RawHit[], { domains, limit }: SearchOptions
     const day = date ? dayOf(date) : undefined
     hits.set(url.href, {
       url: url.href,
-      title:
-        plain(title ?? '')
-          .slice(0, TITLE_CHARS_MAX)
-          .toWellFormed() || url.hostname,
-      snippet: plain(snippet ?? '')
-        .slice(0, SNIPPET_CHARS_MAX)
-        .toWellFormed(),
+      title: plain(title ?? '', TITLE_CHARS_MAX) || url.hostname,
+      snippet: plain(snippet ?? '', SNIPPET_CHARS_MAX),
       ...(day && { date: day }),
       ...(id !== undefined && { id }),
     })
@@ -116,11 +113,14 @@ function canonicalUrl(text: string): URL | undefined {
   return url
 }
 
-/** Services mark words with HTML. */
-function plain(text: string): string {
-  return decodeEntities(text.replace(/<\/?[a-z][^>]{0,200}>/gi, ''))
+/** Services mark words with HTML. What they send may be as long as an answer: no more of it is looked at than may be kept. */
+function plain(text: string, charsMax: number): string {
+  const some = text.slice(0, charsMax * MARKUP_FACTOR)
+  return decodeEntities(some.replace(/<\/?[a-z][^>]{0,200}>/gi, ''))
     .replace(/\s+/g, ' ')
     .trim()
+    .slice(0, charsMax)
+    .toWellFormed()
 }
 
 function dayOf(date: string): string | undefined {

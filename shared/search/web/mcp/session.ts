@@ -23,7 +23,7 @@ export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
 /** Bytes of one answer: a text is cut at 48 Ki characters, and what is parsed at once must not take long. */
-const BYTES_MAX = 2 * 1024 * 1024
+const BYTES_MAX = 512 * 1024
 /** Pages of the list of tools. */
 const TOOL_PAGES_MAX = 5
 /** Statuses that say why the server cannot be used, whatever it was asked. */
