@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { Claim } from '#services/research/draft.ts'
-import { verifyClaim } from '#services/research/verify/verify.ts'
+import { type Verdict, verifyClaim } from '#services/research/verify/verify.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { Ask, Asker } from './ask.ts'
 import type { Judge } from './judge.ts'
 
@@ -48,12 +49,7 @@ export async function checkClaims(
 
 /** By words first; what they leave open by the judge, which can refuse and let pass, but never what words have refused. */
 async function checkAll(judge: Judge, claims: readonly Claim[], round: string): Promise<Checked[]> {
-  const verdicts = claims.map(({ text, quotes }) =>
-    verifyClaim(
-      text,
-      quotes.map((quote) => quote.text),
-    ),
-  )
+  const verdicts = await inTurns(verdictsOn(claims))
   const open = claims.filter((_, at) => verdicts[at]?.verdict === 'undecided')
   const judged = open.length === 0 ? [] : await judge(open, round)
   return claims.map((claim, at) => {
@@ -62,6 +58,16 @@ async function checkAll(judge: Judge, claims: readonly Claim[], round: string): 
     const isJudged = verdict?.verdict === 'undecided' && judged[open.indexOf(claim)] === 'supported'
     return { claim, reason: isJudged ? undefined : (verdict?.reason ?? 'It was not checked.') }
   })
+}
+
+function* verdictsOn(claims: readonly Claim[]): Generator<void, Verdict[]> {
+  const verdicts: Verdict[] = []
+  for (const { text, quotes } of claims) {
+    const texts = quotes.map((quote) => quote.text)
+    verdicts.push(verifyClaim(text, texts))
+    yield
+  }
+  return verdicts
 }
 
 async function rewrite(asker: Asker, failed: readonly Checked[]): Promise<Map<Claim, Claim>> {
