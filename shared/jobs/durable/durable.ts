@@ -226,8 +226,9 @@ export class DurableJobs {
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
       const body = await copyBody(request, this.#options.blobs, copies)
-      const replayOf = request.replay_of
-      return await this.create({ ...repeatOf(job, body, request.encode), replayOf, attachments: copies, ...more }, key)
+      const spec = { ...repeatOf(job, body, request.encode), attachments: copies, ...more }
+      // What a replay had recorded has no children: the one before it has.
+      return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
   }
 

@@ -53,14 +53,13 @@ export class Replaying implements Composition {
     return this.cancelled.aborted ? 0 : Number.POSITIVE_INFINITY
   }
 
-  async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
-    return await this.#options.inner.step(kind, input, async (signal) => {
+  async step<T>(kind: string, input: unknown): Promise<T> {
+    return await this.#options.inner.step(kind, input, async () => {
       const kept = await this.#recorded<T>(kind, input)
       if (kept) return kept
-      if (!(await this.#wasCut())) throw await this.#missing(kind, input)
-      // It was cut there by a cancel, and so is this one: nothing outside is asked for any more.
-      this.#cut.abort()
-      return await run(signal)
+      // Where that job was cut by a cancel this one is cut too: a handler that is cut there goes on without the step.
+      if (await this.#wasCut()) this.#cut.abort()
+      throw await this.#missing(kind, input)
     })
   }
 

@@ -253,6 +253,8 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       const replay = await replayOf(id)
       expect(replay).toMatchObject({ state: 'completed', attempt: 1, steps: 4, children: 0, parent_id: null })
       expect(await textOf(replay?.id ?? '')).toBe(await textOf(id))
+      const again = await replayOf(replay?.id ?? '')
+      expect(await textOf(again?.id ?? '')).toBe(await textOf(id))
       expect(outside).toEqual(before)
       await jobs.erase(TENANT, replay?.id ?? '')
       expect((await jobs.showSteps(await job(id), 0, 20)).steps).toHaveLength(4)
@@ -286,6 +288,11 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
         async () => (await store.listChildren(TENANT, id)).every(({ state }) => TERMINAL.has(state)) || undefined,
       )
       expect(await replayOf(id)).toMatchObject({ state: 'completed' })
+      const before = [...outside]
+      change = (asked) => ({ ...asked, steps: 2 })
+      const message = expect.stringContaining('asks for count {"nth":1}, which that job did not')
+      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
+      expect(outside).toEqual(before)
     })
 
     it('must have ended, and have a record', async () => {
