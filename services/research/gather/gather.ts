@@ -164,20 +164,20 @@ export class Gathering {
   ): Promise<[T, undefined] | [undefined, ServiceError | undefined]> {
     const { clock, signal } = this.#options
     let failure: ServiceError | undefined
-    let isCut = false
     try {
       const value = await clock.composition.step(kind, input, async (stepSignal) => {
         const ending = AbortSignal.any([signal, stepSignal])
         try {
           return { value: await withRetry(run, AbortSignal.any([ending, clock.cancelled]), clock.leftMs), cost }
         } catch (error) {
-          isCut = clock.cancelled.aborted && !ending.aborted
-          if (!isCut && !ending.aborted) failure = ServiceError.from(error)
+          if (!clock.cancelled.aborted && !ending.aborted) failure = ServiceError.from(error)
           throw error
         }
       })
       return [value, undefined]
     } catch (error) {
+      // A replay is cut without being asked to run what was not recorded.
+      const isCut = !failure && clock.cancelled.aborted && !signal.aborted
       if (!failure && !isCut) throw error
       this.isCut ||= isCut
       return [undefined, failure]
