@@ -32,6 +32,8 @@ Examples:
 
 /** What Ctrl-C does to a job that is followed, where it does not only end the following. */
 export interface Interrupts {
+  /** The first Ctrl-C came before the following began. */
+  readonly isFirstOver?: boolean
   /** The first time: the following goes on. Must not throw. */
   onFirst(): void
   /** The second time, when the following has ended. @returns What it did, for whoever asked for it */
@@ -52,7 +54,7 @@ export async function follow(
   const view = openFollowView(out)
   const interrupt = new AbortController()
   const { signal } = interrupt
-  let isFirst = interrupts !== undefined
+  let isFirst = interrupts !== undefined && !interrupts.isFirstOver
   const onInterrupt = () => {
     if (isFirst) interrupts?.onFirst()
     else interrupt.abort()

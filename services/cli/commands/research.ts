@@ -1,5 +1,5 @@
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/command.ts'
-import { CommandError, type ExitCode, usageError } from '#services/cli/failure.ts'
+import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { secondsOf } from '#services/cli/text/time.ts'
 import { follow, type Interrupts } from './follow.ts'
@@ -44,9 +44,20 @@ Examples:
   async run(invocation: Invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
     const question = onlyArgument(args, 'QUESTION')
-    const job = await api.submit({ endpoint: ENDPOINT, body: bodyOf(values, question) }, undefined)
+    const body = bodyOf(values, question)
+    // Without this a Ctrl-C would leave a job that nobody was told of.
+    let isEarly = false
+    const onInterrupt = () => {
+      isEarly = true
+    }
+    process.once('SIGINT', onInterrupt)
+    const job = await api.submit({ endpoint: ENDPOINT, body }, undefined).finally(() => {
+      process.off('SIGINT', onInterrupt)
+    })
     if (out.isForPeople) out.note(job.id)
-    return await follow(invocation, job.id, 0, endingEarly(invocation, job.id))
+    const interrupts = endingEarly(invocation, job.id)
+    if (isEarly) interrupts.onFirst()
+    return await follow(invocation, job.id, 0, { ...interrupts, isFirstOver: isEarly })
   },
 }
 
@@ -60,8 +71,13 @@ function endingEarly({ api, out }: Invocation, id: string): Interrupts {
       })
     },
     async onSecond() {
-      const cancelled = await api.cancel(id, AbortSignal.timeout(CANCEL_MS)).catch(() => undefined)
-      return cancelled ? `${plain(id)} is cancelled.` : `${plain(id)} ends within a minute.`
+      try {
+        await api.cancel(id, AbortSignal.timeout(CANCEL_MS))
+        return `${plain(id)} is cancelled.`
+      } catch (error) {
+        const hasEnded = error instanceof CommandError && error.exit === EXIT.refused
+        return hasEnded ? `${plain(id)} has ended: sluice get ${plain(id)}` : `${plain(id)} ends within a minute.`
+      }
     },
   }
 }

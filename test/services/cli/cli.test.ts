@@ -344,12 +344,19 @@ describe('a job from the command line', () => {
     expect(ended.job.result.choices[0]?.finish_reason).toBe('length')
   })
 
-  it('that researches is cancelled by a second Ctrl-C, however long the report takes', async () => {
+  it.each([
+    { first: 'while it is submitted', isEarly: true },
+    { first: 'while it runs', isEarly: false },
+  ])('that researches takes a Ctrl-C $first, and is cancelled by a second one', async ({ isEarly }) => {
     let cancels = 0
+    let child: ReturnType<typeof spawn> | undefined
     const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
     const slow = createServer((request, response) => {
       if (request.url?.endsWith('/cancel')) cancels++
-      if (!request.url?.endsWith('/events')) return response.end(JSON.stringify(job))
+      else if (isEarly && request.method === 'POST') child?.kill('SIGINT')
+      // Signals take a while on a busy machine.
+      const afterMs = isEarly && cancels === 0 ? 500 : 0
+      if (!request.url?.endsWith('/events')) return setTimeout(() => response.end(JSON.stringify(job)), afterMs)
       response.writeHead(200, { 'content-type': 'text/event-stream' })
       response.write(`id: 1\ndata: ${JSON.stringify({ type: 'job.queued', sequence_number: 1 })}\n\n`)
     }).listen(0, '127.0.0.1')
@@ -358,9 +365,10 @@ describe('a job from the command line', () => {
     const { port } = slow.address() as { port: number }
     const { code, err } = await sluice(['research', 'Why?'], {
       env: { SLUICE_URL: `http://127.0.0.1:${port}`, SLUICE_API_KEY: TEST_KEY },
-      onStart: (child) => {
-        child.stdout?.once('data', () => child.kill('SIGINT'))
-        child.stderr?.once('data', () => child.kill('SIGINT'))
+      onStart: (started) => {
+        child = started
+        started.stdout?.once('data', () => started.kill('SIGINT'))
+        if (!isEarly) started.stderr?.once('data', () => started.kill('SIGINT'))
       },
     })
     expect(err).toContain('Ending early')
