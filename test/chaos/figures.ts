@@ -1,4 +1,5 @@
 import { acceptedOf, type Verdict } from './check/check.ts'
+import { isHeldUp } from './check/family.ts'
 import type { JobHistory, Of, Recorded } from './check/history.ts'
 import { of } from './check/job.ts'
 
@@ -91,6 +92,7 @@ function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
     '- times parked': count(researches, ({ event }) => event === 'job.waiting'),
     '- workers lost under a research': count(researches, isLoss),
     '- workers lost under a child': count(children, isLoss),
+    '- held up for long in an attempt': researches.filter(isHeldUp).length,
     '- searches and pages asked for outside': asked.length,
     '- of these again': asked.length - new Set(asked.map(({ tag, what }) => `${tag} ${what}`)).size,
     '- of these without an answer in time': asked.filter(({ phase }) => phase === 'aborted').length,

@@ -101,6 +101,13 @@ function submitted(expected: Expectation = EXPECT): Entry[] {
   ]
 }
 
+/** The events of a research whose last attempt takes this long, in milliseconds. */
+function heldUp(ms: number): Entry[] {
+  return EVENTS.map((entry, i) =>
+    i === 4 && entry.type === 'event' ? { ...entry, wall_ms: entry.wall_ms + ms } : entry,
+  )
+}
+
 /** Rules that a history breaks. */
 function broken(...entries: Entry[]): string[] {
   const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
@@ -138,6 +145,12 @@ describe('the checker of researches under chaos', () => {
     const plain = parent({ text: 'Quotes.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
     const whole = [child('job_plan'), ...done('job_plan')]
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
+  })
+
+  it('finds nothing when a report says less, because its process stood still for long', () => {
+    const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
+    expect(broken(...submitted(), ...heldUp(8_000), plain, ...CHILDREN)).toEqual([])
+    expect(broken(...submitted(), ...heldUp(7_000), plain, ...CHILDREN)).toContain('I5 output')
   })
 
   it.each<[string, string, Entry[]]>([

@@ -9,6 +9,12 @@ const UNTOLD_MS = 20_000
 /** How often one attempt asks for the same, where it has no answer in time. */
 const TRIES_MAX = 2
 
+/** Of one attempt that goes on: whoever was held up for so long may have given up what it asked for outside. */
+const HELD_UP_MS = 8_000
+
+/** After these nothing of it is under way. */
+const STANDS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
+
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
 /** I12: what one attempt was given the next one has, unless that attempt was broken off, for what it had under way is not kept. */
@@ -78,9 +84,22 @@ export function childrenEndWithIt(job: JobHistory): string[] {
   return problems
 }
 
-/** Whether it has all that it was to have: it completed, and none of its children was given up. */
-export function isWhole({ row, children }: JobHistory): boolean {
-  return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed')
+/** Whether it has all that it was to have: it completed, none of its children was given up, and it was not held up. */
+export function isWhole(job: JobHistory): boolean {
+  const { row, children } = job
+  return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed') && !isHeldUp(job)
+}
+
+/**
+ * Whether an attempt of a research stood still for long, because its process was stopped or the machine was too busy for
+ * it: a page has seconds to be read in, and a report says of one that was not read that it could not be.
+ */
+export function isHeldUp({ expect, events }: JobHistory): boolean {
+  if (!expect?.research) return false
+  return events.some(({ event, wall_ms }, i) => {
+    const next = events[i + 1]
+    return next !== undefined && !STANDS.has(event) && next.wall_ms - wall_ms >= HELD_UP_MS
+  })
 }
 
 function orphanProblems({ row, parent }: JobHistory): string[] {
