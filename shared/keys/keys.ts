@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
 import { newId } from '#shared/id.ts'
+import { Limits } from './project.ts'
 
 /** An API key as it is kept: its secret is known to its owner only. */
 export const ApiKey = z.strictObject({
@@ -15,6 +16,13 @@ export const ApiKey = z.strictObject({
   revoked: z.boolean().default(false),
   endpoints: z.array(z.string()).optional().describe('Paths the key may call, with those below them; absent: all'),
   models: z.array(z.string()).optional().describe('Models the key may use; absent: all'),
+  project: z.string().min(1).optional().describe('Whose it is; absent: the key is a project of its own'),
+  expires_at: z.int().optional().describe('Unix seconds from which it is not valid; absent: never'),
+  scopes: z
+    .array(z.enum(['calls', 'admin']))
+    .optional()
+    .describe('What it is for; absent: calls'),
+  limits: Limits.optional().describe('Of this key alone, beside those of its project'),
 })
 export type ApiKey = z.infer<typeof ApiKey>
 
