@@ -12,6 +12,7 @@ export const CODE = {
   invalidProducerEpoch: 47,
   unknownProducerId: 59,
   groupIdNotFound: 69,
+  groupMaxSizeReached: 81,
   invalidRecord: 87,
   fencedMemberEpoch: 110,
   shareSessionNotFound: 122,

@@ -1,10 +1,13 @@
-/** Calls whose output, or input, is larger than the topics of a real Kafka take. */
+/** What is more than a real Kafka takes: calls whose output, or input, is too large, and members of a group. */
 import { describe, expect, inject, it } from 'vitest'
+import type { QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/id.ts'
-import { alterTopic } from '../../support/processes/kafka.ts'
+import { alterTopic, startLocalKafka } from '../../support/processes/kafka.ts'
 import { startStack, until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
+const never = new AbortController().signal
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take small records only (%s)', (client) => {
   it('cost the one call that is too large, and none before, beside or after it', async () => {
@@ -46,5 +49,38 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)('topics that take sm
       stack.post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content }] })
     await until(async () => (await call('x'.repeat(20_000))).status === 413)
     expect((await call('small')).status).toBe(200)
+  })
+})
+
+describe.skipIf(!kafka)('a share group that has as many members as it may', () => {
+  it('lets the next one wait until another leaves, and says which setting that is', async () => {
+    await using small = await startLocalKafka(1, 'group.share.max.size=1')
+    const topics: Topic[] = [{ name: 'jobs', partitions: 1, retentionMs: 3_600_000, kind: 'queue' }]
+    const told: Record<string, unknown>[] = []
+    const fatal: unknown[] = []
+    const open = () =>
+      openKafkaBroker({
+        ...{ brokers: [small.address], client: 'share', prefix: '', topics, clientId: 'test' },
+        onProblem: (_message, fields) => told.push(fields),
+        onFatal: (error) => fatal.push(error),
+      })
+    const [first, second] = [await open(), await open()]
+    const held = await first.openQueue('jobs')
+    await first.submit('jobs', Buffer.from('one'))
+    const takeOne = async (queue: QueueConsumer) => {
+      for (;;) {
+        const [taken] = await queue.take(1, never)
+        taken?.acknowledge()
+        if (taken) return String(taken.value)
+      }
+    }
+    expect(await takeOne(held)).toBe('one')
+    const waiting = await second.openQueue('jobs')
+    await until(() => told.some(({ fix }) => String(fix).includes('group.share.max.size')), { withinMs: 60_000 })
+    await held.close()
+    await second.submit('jobs', Buffer.from('two'))
+    expect(await takeOne(waiting)).toBe('two')
+    expect(fatal).toEqual([])
+    await Promise.all([first.close(), second.close()])
   })
 })

@@ -58,10 +58,15 @@ export async function whyNoLocalKafka(): Promise<string | undefined> {
   }
 }
 
-/** Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller. */
-export async function startLocalKafka(nodes = 1): Promise<LocalKafka> {
+/**
+ * Starts Kafka in a run directory of its own. Disposing stops it and deletes the directory. Node 1 is the controller.
+ *
+ * @param settings More lines of its server.properties.
+ */
+export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKafka> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
-  const env = { ...SHORT_LIVED, ...process.env, KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes) }
+  const own = { KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes), KAFKA_EXTRA: settings }
+  const env = { ...SHORT_LIVED, ...process.env, ...own }
   const script = async (command: string, node?: number) => {
     const args = node === undefined ? [command] : [command, String(node)]
     return (await run(SCRIPT, args, { env, timeout: COMMAND_TIMEOUT_MS })).stdout

@@ -13,6 +13,8 @@ const JOIN_ASKS_MAX = 100
 /** A member that the group keeps out asks this often after that. */
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
+/** A member that the group has no room for asks this often, until another one leaves. */
+const FULL_INTERVAL_MS = 5_000
 const REJOIN: readonly number[] = [CODE.unknownMemberId, CODE.fencedMemberEpoch, CODE.groupIdNotFound]
 
 /**
@@ -32,6 +34,8 @@ export class Membership {
   #beating: Promise<void> = Promise.resolve()
   /** The group does not know this member, and did not at its last try either. */
   #isOut = false
+  /** The group has as many members as it may. */
+  #isFull = false
 
   /** @param onAssigned Hears of every new assignment. */
   constructor(
@@ -102,16 +106,30 @@ export class Membership {
       this.#isOut = true
       return { ...response, intervalMs: REJOIN_INTERVAL_MS }
     }
+    if (response.errorCode === CODE.groupMaxSizeReached) return this.#waitForRoom(response)
     if (response.errorCode !== CODE.none) {
       throw new KafkaRefusal(`Joining ${this.#member.group}`, response.errorCode, response.errorMessage)
     }
     this.#isOut = false
+    this.#isFull = false
     this.#epoch = response.memberEpoch
     if (response.assignment) {
       this.#isAssigned = response.assignment.length > 0
       this.#onAssigned(response.assignment)
     }
     return response
+  }
+
+  /** Ending the process would not help: the next one would find the group as full. */
+  #waitForRoom(response: HeartbeatResponse): HeartbeatResponse {
+    if (!this.#isFull) {
+      this.#options.onProblem('a share group has no room for this member, which takes no jobs until one leaves', {
+        group: this.#member.group,
+        fix: "raise group.share.max.size, 200 by default, in every broker's server.properties (docs/scale.md)",
+      })
+    }
+    this.#isFull = true
+    return { ...response, intervalMs: FULL_INTERVAL_MS }
   }
 
   async #beatOnce(memberEpoch: number, topics: readonly string[] | null): Promise<HeartbeatResponse> {
