@@ -10,7 +10,7 @@ import { startTarget, startUpstream, type Target } from './calls/targets.ts'
 import { type DurableResults, measureDurable } from './durable/durable.ts'
 import { measureEmbeddings } from './embeddings/embeddings.ts'
 import { nameOf } from './figures/figures.ts'
-import { type Duration, type Results, renderDocument, renderResults } from './figures/report.ts'
+import { type Duration, type Results, renderDocument, renderResults, type SectionResults } from './figures/report.ts'
 import { measureFootprint } from './machine/footprint.ts'
 import { type Kafka, openKafka } from './machine/kafka.ts'
 import { Processes } from './machine/processes.ts'
@@ -18,6 +18,7 @@ import { machineCpuMs } from './machine/usage.ts'
 import { type Options, readOptions } from './options.ts'
 import { measureResearch } from './research/research.ts'
 import { measureSandbox } from './sandbox/sandbox.ts'
+import { SECTIONS } from './sections.ts'
 import { measureTranscription } from './transcription/transcription.ts'
 
 const DOCUMENT = new URL('../docs/benchmarks.md', import.meta.url)
@@ -54,7 +55,10 @@ function commandLine(): string {
 async function runAll(options: Options): Promise<Results> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
   const needsKafka =
-    options.targets.includes('kafka') || options.durable.length > 0 || options.embeddings || options.transcription
+    options.targets.includes('kafka') ||
+    options.durable.length + options.sections.length > 0 ||
+    options.embeddings ||
+    options.transcription
   try {
     await using kafka = needsKafka ? await openBroker(dir) : undefined
     const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
@@ -63,7 +67,8 @@ async function runAll(options: Options): Promise<Results> {
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
     const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
     const research = options.research ? await timed(() => runResearch(options, dir)) : undefined
-    return { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion: kafka?.version }
+    const sections = kafka ? await runSections(options, dir, kafka) : []
+    return { calls, durable, embeddings, transcription, sandbox, research, sections, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -106,6 +111,15 @@ async function runSandbox(options: Options) {
 
 async function runResearch({ questions }: Options, dir: string) {
   return await measureResearch({ questions, print, signal: interrupted.signal }, dir)
+}
+
+async function runSections({ sections, isQuick }: Options, dir: string, kafka: Kafka): Promise<SectionResults[]> {
+  const results: SectionResults[] = []
+  for (const section of SECTIONS.filter(({ name }) => sections.includes(name))) {
+    const how = { kafka, dir, isQuick, print, signal: interrupted.signal }
+    results.push(await timed(async () => ({ section, tables: await section.measure(how) })))
+  }
+  return results
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

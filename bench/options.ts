@@ -2,13 +2,17 @@ import { parseArgs } from 'node:util'
 import type { Cell } from './calls/measure.ts'
 import { BESIDE, TARGET_NAMES, type TargetName } from './calls/targets.ts'
 import { DURABLE_NAMES, type DurableName } from './durable/targets.ts'
+import { SECTIONS } from './sections.ts'
 
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
-built-in model, Python in each sandbox, and deep research over a fixed corpus. Everything runs on this machine, on 127.0.0.1:
+built-in model, Python in each sandbox, deep research over a fixed corpus, and one tenant beside a flood of another; a larger
+run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
+  .map(({ name }) => name)
+  .join(', ')}. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
 local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
 only.
@@ -17,7 +21,7 @@ Options:
       --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
-                       embeddings, transcription, sandbox, research: those only
+                       embeddings, transcription, sandbox, research, ${SECTIONS.map(({ name }) => name).join(', ')}: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
@@ -39,6 +43,8 @@ export interface Options {
   readonly transcription: boolean
   readonly sandbox: boolean
   readonly research: boolean
+  /** Names of {@link SECTIONS}. */
+  readonly sections: readonly string[]
   /** Questions of the evaluation of research that are asked. */
   readonly questions: number
   /** How often each sandbox is opened, how many programs it runs, and for how long it runs as many as it can. */
@@ -49,6 +55,7 @@ export interface Options {
   readonly durableWarmUpSeconds: number
   readonly cells: readonly Cell[]
   readonly rounds: number
+  readonly isQuick: boolean
   readonly seconds: (cell: Cell) => number
   readonly warmUpSeconds: (target: TargetName, cell: Cell) => number
   readonly write: boolean
@@ -92,6 +99,7 @@ export function readOptions(): Options {
     durableWarmUpSeconds: quick ? 0.5 : 2,
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
+    isQuick: quick,
     seconds: (cell) => readNumber('--seconds', values.seconds) ?? (quick ? 1 : cell.shape === 'whole' ? 2 : 4),
     warmUpSeconds: (target, { shape, callers }) => {
       if (quick) return 1
@@ -104,7 +112,10 @@ export function readOptions(): Options {
 }
 
 /** What is measured. */
-type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research'>
+type Measured = Pick<
+  Options,
+  'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research' | 'sections'
+>
 
 function readTargets(only: string | undefined): Measured {
   if (only === undefined) {
@@ -115,6 +126,7 @@ function readTargets(only: string | undefined): Measured {
       transcription: true,
       sandbox: true,
       research: true,
+      sections: SECTIONS.filter(({ isLarge }) => !isLarge).map(({ name }) => name),
     }
   }
   const wanted = new Set(only.split(','))
@@ -126,6 +138,7 @@ function readTargets(only: string | undefined): Measured {
     'transcription',
     'sandbox',
     'research',
+    ...SECTIONS.map(({ name }) => name),
     'durable',
     ...DURABLE_NAMES.map((name) => `durable-${name}`),
   ]
@@ -138,6 +151,7 @@ function readTargets(only: string | undefined): Measured {
     transcription: wanted.has('transcription'),
     sandbox: wanted.has('sandbox'),
     research: wanted.has('research'),
+    sections: SECTIONS.map(({ name }) => name).filter((name) => wanted.has(name)),
   }
 }
 

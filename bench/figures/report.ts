@@ -10,6 +10,8 @@ import { RESEARCH_INTRODUCTION, RESEARCH_TITLE, renderResearch } from '../resear
 import type { ResearchResults } from '../research/research.ts'
 import type { SandboxResults } from '../sandbox/figures.ts'
 import { renderSandbox, SANDBOX_INTRODUCTION, SANDBOX_TITLE } from '../sandbox/report.ts'
+import type { Section } from '../section.ts'
+import { SECTIONS } from '../sections.ts'
 import { renderTranscription, TRANSCRIPTION_INTRODUCTION, TRANSCRIPTION_TITLE } from '../transcription/report.ts'
 import type { TranscriptionResults } from '../transcription/transcription.ts'
 import { renderBeside } from './beside.ts'
@@ -30,6 +32,12 @@ export interface CallResults extends Duration {
   readonly footprint: Footprint
 }
 
+/** What a section of its own found out. */
+export interface SectionResults extends Duration {
+  readonly section: Section
+  readonly tables: readonly string[]
+}
+
 /** Everything a run found out; undefined is what it did not measure. */
 export interface Results {
   readonly calls: CallResults | undefined
@@ -38,11 +46,20 @@ export interface Results {
   readonly transcription: (TranscriptionResults & Duration) | undefined
   readonly sandbox: (SandboxResults & Duration) | undefined
   readonly research: (ResearchResults & Duration) | undefined
+  readonly sections: readonly SectionResults[]
   readonly kafkaVersion: string | undefined
 }
 
 /** The tables of a run, in Markdown. */
-export function renderResults({ calls, durable, embeddings, transcription, sandbox, research }: Results): string {
+export function renderResults({
+  calls,
+  durable,
+  embeddings,
+  transcription,
+  sandbox,
+  research,
+  sections,
+}: Results): string {
   const parts = [
     ...(calls ? renderCalls(calls) : []),
     ...(durable ? renderDurable(durable) : []),
@@ -50,6 +67,7 @@ export function renderResults({ calls, durable, embeddings, transcription, sandb
     ...(transcription ? renderTranscription(transcription) : []),
     ...(sandbox ? renderSandbox(sandbox) : []),
     ...(research ? renderResearch(research) : []),
+    ...sections.flatMap(({ section, tables }) => [section.title, ...tables]),
   ]
   return `${parts.join('\n\n')}\n`
 }
@@ -177,7 +195,7 @@ function sumOf(values: readonly number[]): number {
  * @param existing The document so far, for what the run did not measure.
  */
 export function renderDocument(
-  { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion }: Results,
+  { calls, durable, embeddings, transcription, sandbox, research, sections: own, kafkaVersion }: Results,
   commandLine: string,
   existing: string,
 ): string {
@@ -191,13 +209,20 @@ export function renderDocument(
     transcription && [TRANSCRIPTION_INTRODUCTION, facts(transcription), ...renderTranscription(transcription).slice(1)],
     sandbox && [SANDBOX_INTRODUCTION, facts(sandbox), ...renderSandbox(sandbox).slice(1)],
     research && [RESEARCH_INTRODUCTION, facts(research), ...renderResearch(research).slice(1)],
+    ...SECTIONS.map(({ name, introduction }) => {
+      const found = own.find(({ section }) => section.name === name)
+      return found && [introduction, facts(found), ...found.tables]
+    }),
   ].map((section, at) => (section ? [TITLES_AFTER_CALLS[at], ...section].join('\n\n') : (old[at] ?? '')))
   const first = calls ? `${facts(calls)}\n\n${renderCalls(calls).join('\n\n')}` : oldCalls
   return `${[INTRODUCTION.trimEnd(), first, ...sections].filter((part) => part !== '').join('\n\n')}\n`
 }
 
 /** The sections after that of plain calls, in their order. */
-const TITLES_AFTER_CALLS = [DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE, SANDBOX_TITLE, RESEARCH_TITLE]
+const TITLES_AFTER_CALLS = [
+  ...[DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE, SANDBOX_TITLE, RESEARCH_TITLE],
+  ...SECTIONS.map(({ title }) => title),
+]
 
 /** What a document says of each measurement, plain calls first; empty where it says nothing. */
 function sectionsOf(text: string): string[] {

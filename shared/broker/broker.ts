@@ -85,4 +85,6 @@ export interface Topic {
   /** Retention below which somebody still waits for what is deleted; default: {@link retentionMs}. */
   readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
+  /** Least time between two fetches of a channel, in milliseconds: what comes meanwhile comes together. Default: none. */
+  readonly fetchGapMs?: number
 }

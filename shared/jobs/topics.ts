@@ -16,6 +16,11 @@ export const CONTROL = 'control'
 /** Records that could not be decoded, raw, for people to look at. */
 export const DEAD = 'dead'
 
+/**
+ * Everybody hears everybody on `control`. A fetch for each heartbeat would cost a fleet of 200 five percent of a core a
+ * process (docs/scale.md); a cancel is late by no more than this.
+ */
+const CONTROL_GAP_MS = 50
 const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 
@@ -46,7 +51,7 @@ export function topicsFor(
     ...queues,
     channel(REPLIES, REPLY_SHARDS, Math.max(10 * MINUTE_MS, callDeadlineMs)),
     channel(EVENTS, EVENT_PARTITIONS, 24 * HOUR_MS),
-    channel(CONTROL, 1, HOUR_MS),
+    { ...channel(CONTROL, 1, HOUR_MS), fetchGapMs: CONTROL_GAP_MS },
     channel(DEAD, 1, 14 * 24 * HOUR_MS),
   ]
 }

@@ -6,8 +6,8 @@ import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
-import type { KafkaOptions } from './options.ts'
-import { handOver, Supervisor } from './supervision.ts'
+import { fetchGapMs, type KafkaOptions } from './options.ts'
+import { handOver, pause, Supervisor } from './supervision.ts'
 
 const LONG_POLL_MS = 500
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
@@ -26,10 +26,12 @@ export class ChannelReceiver implements Closable {
   readonly #partition: number
   readonly #onRecord: (record: ChannelRecord) => void
   readonly #supervisor: Supervisor
+  readonly #gapMs: number
   readonly #closing = new AbortController()
   readonly #lane = `receive ${lanes++}`
   #node = -1
   #position = LATEST
+  #fetchedAtMs = Number.NEGATIVE_INFINITY
   #loop: Promise<void> = Promise.resolve()
 
   constructor(
@@ -44,6 +46,7 @@ export class ChannelReceiver implements Closable {
     this.#topic = topic
     this.#partition = partition
     this.#onRecord = onRecord
+    this.#gapMs = fetchGapMs(options, topic)
     this.#supervisor = new Supervisor(`receiver of ${topic}/${partition}`, options, isTransient)
   }
 
@@ -68,7 +71,10 @@ export class ChannelReceiver implements Closable {
   }
 
   async #poll(): Promise<boolean> {
+    const restMs = this.#gapMs - (performance.now() - this.#fetchedAtMs)
+    if (restMs > 0) await pause(restMs, this.#closing.signal)
     const answer = await this.#fetch()
+    this.#fetchedAtMs = performance.now()
     if (answer.errorCode === CODE.offsetOutOfRange) await this.#jump(answer)
     else if (answer.errorCode !== CODE.none) throw new KafkaRefusal(`Fetching ${this.#topic}`, answer.errorCode)
     for (const batch of answer.records ?? []) {

@@ -45,6 +45,11 @@ export function classicGroup(topic: string): string {
   return `${topic}.classic`
 }
 
+/** The {@link Topic.fetchGapMs} of a channel, by its name with the prefix; 0 where it has none. */
+export function fetchGapMs({ topics, prefix }: KafkaOptions, topic: string): number {
+  return topics.find(({ name }) => prefix + name === topic)?.fetchGapMs ?? 0
+}
+
 /** The defaults of what {@link KafkaOptions} leaves open. */
 export const KAFKA_DEFAULTS = {
   sendTimeoutMs: 10_000,

@@ -6,8 +6,8 @@
 import { randomUUID } from 'node:crypto'
 import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
-import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
-import { handOver, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
+import { fetchGapMs, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
+import { handOver, pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
 import { isTransientInKafkaJs } from './client.ts'
 
 const LONG_POLL_MS = 250
@@ -90,7 +90,7 @@ export class ClassicReceiver implements Closable {
     try {
       await consumer.connect()
       await consumer.subscribe({ topics: [this.#topic], fromBeginning: true })
-      await consumer.run({ autoCommit: false, eachBatch: async (payload) => this.#onBatch(payload) })
+      await consumer.run({ autoCommit: false, eachBatch: (payload) => this.#onBatch(payload) })
       return await ended.promise
     } finally {
       this.#closing.signal.removeEventListener('abort', end)
@@ -98,13 +98,15 @@ export class ClassicReceiver implements Closable {
     }
   }
 
-  #onBatch({ batch }: EachBatchPayload): void {
+  async #onBatch({ batch }: EachBatchPayload): Promise<void> {
     for (const { offset, key, value } of batch.messages) {
       const at = BigInt(offset)
       if (at < this.#position || this.#closing.signal.aborted) continue
       this.#position = at + 1n
       handOver(this.#onRecord, { key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
     }
+    const restMs = fetchGapMs(this.#options, this.#topic)
+    if (restMs > 0) await pause(restMs, this.#closing.signal)
   }
 }
 

@@ -1,0 +1,26 @@
+import type { Kafka } from './machine/kafka.ts'
+
+/** One part of the benchmark, with its own section in docs/benchmarks.md. */
+export interface Section {
+  /** As `--only` names it. */
+  readonly name: string
+  /** Its heading, with the marks of Markdown. */
+  readonly title: string
+  /** What the section says before its figures. */
+  readonly introduction: string
+  /** Only when it is asked for: it takes long, or much memory. */
+  readonly isLarge?: true
+  /** @returns Its tables, in Markdown */
+  measure(options: SectionOptions): Promise<string[]>
+}
+
+/** What a section measures with. */
+export interface SectionOptions {
+  readonly kafka: Kafka
+  /** A folder of the run's own. */
+  readonly dir: string
+  /** Short and coarse. */
+  readonly isQuick: boolean
+  readonly print: (line: string) => void
+  readonly signal: AbortSignal
+}
