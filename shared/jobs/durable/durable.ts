@@ -16,7 +16,7 @@ import { Dispatcher } from './dispatch.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, TERMINAL } from './follow.ts'
 import { repeatOf } from './repeat.ts'
-import { JobsRoom } from './room.ts'
+import { type JobBounds, JobsRoom } from './room.ts'
 import { type ShownStep, showSteps } from './steps.ts'
 
 /** A durable job as its caller asks for it. */
@@ -39,8 +39,7 @@ export interface DurableJobsOptions {
   readonly log: Log
   readonly presence: () => Presence
   readonly retentionMs: number
-  /** Jobs that may wait and run at once. */
-  readonly jobsMax: number
+  readonly bounds: JobBounds
 }
 
 /**
@@ -59,7 +58,7 @@ export class DurableJobs {
     this.#store = arbiterOf(options.store)
     this.#options = options
     this.#live = live
-    this.#room = new JobsRoom(options.store, options.jobsMax)
+    this.#room = new JobsRoom(options.store, options.bounds)
     this.#dispatcher = new Dispatcher(options.broker, options.log)
     const { log, presence } = options
     const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
@@ -77,10 +76,14 @@ export class DurableJobs {
    *
    * Nothing is kept of a job that is refused; what may have been accepted all the same is left to the sweep of blobs.
    *
-   * @throws ServiceError `overloaded` when the store is down or too many jobs are under way
+   * @throws ServiceError `overloaded` when the store is down or too many jobs are under way; `rate_limit_exceeded` when too many
+   *   of the tenant are
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
-    await this.#room.require()
+    return await this.#room.enter(spec, () => this.#create(spec, key))
+  }
+
+  async #create(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const [attachment = ''] = spec.attachments ?? []
     const id = ownerOfBlob(attachment) ?? newJobId()
     const call_id = id.slice('job_'.length)
@@ -90,7 +93,6 @@ export class DurableJobs {
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
-    this.#room.taken()
     this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
@@ -222,7 +224,7 @@ export class DurableJobs {
     const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
-    await this.#room.require()
+    await this.#room.require(job)
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
       const body = await copyBody(request, this.#options.blobs, copies)
