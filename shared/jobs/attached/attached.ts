@@ -99,10 +99,12 @@ export class AttachedJobs implements Arbiter {
       listener: {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
         onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), boot, 'worker lost'),
+        // The channel is heard before there is anything to send.
+        onControl: (record) => jobs.#sender?.onControl(record),
       },
     })
-    const { presence } = jobs
-    jobs.#sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
+    const { boot, presence } = jobs
+    jobs.#sender = new Sender({ ...options, boot, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
     return jobs
   }
 

@@ -1,4 +1,5 @@
 import type { ErrorBody } from '#schemas/error.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -10,6 +11,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import { Admission } from './admission.ts'
 import type { AttachedJob } from './attached-job.ts'
+import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
 /** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
@@ -21,6 +23,8 @@ const RETRY_MS_MIN = 5_000
 
 /** What a {@link Sender} needs. */
 export interface SenderOptions {
+  /** Boot id of this ingress. */
+  readonly boot: string
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
@@ -44,13 +48,23 @@ export class Sender {
   /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
   readonly #admissions = new Map<string, Admission>()
   readonly #withBlob = new Set<string>()
+  readonly #shares: Shares
   readonly #timer: NodeJS.Timeout
 
   constructor(options: SenderOptions) {
     this.#options = options
-    this.#timer = setInterval(() => {
+    const { boot, presence } = options
+    const sendAll = () => {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
-    }, TURN_MS)
+    }
+    const waiting = () => this.#waiting()
+    this.#shares = new Shares({ boot, tell: (record) => presence.send(record), waiting, onTold: sendAll })
+    this.#timer = setInterval(sendAll, TURN_MS)
+  }
+
+  /** Another process said something: of another ingress it may be what waits there. */
+  onControl(record: ControlRecord): void {
+    if (record.type === 'waiting') this.#shares.heard(record)
   }
 
   /**
@@ -151,6 +165,7 @@ export class Sender {
   /** Gives no more turns. */
   close(): void {
     clearInterval(this.#timer)
+    this.#shares.close()
   }
 
   /** How long a new job would wait, in milliseconds. */
@@ -174,12 +189,23 @@ export class Sender {
     if (known) return known
     const { broker, presence } = this.#options
     const turns = new TenantTurns<AttachedJob>({
-      slots: () => (broker.isReachable ? Math.max(ROOM_MIN, presence.slots(pool)) : undefined),
+      slots: () => (broker.isReachable ? this.#roomIn(pool) : undefined),
       capacityOf: (work) => presence.capacityOf(pool, work),
+      shareOf: (work) => this.#shares.of(pool, work),
+      spreadOf: (tenant) => this.#shares.spread(pool, tenant),
       isIdle: () => presence.freeSlots(pool) > 0,
     })
     this.#turns.set(pool, turns)
     return turns
+  }
+
+  /** At least one: a share is above 0. */
+  #roomIn(pool: PoolName): number {
+    return Math.ceil(Math.max(ROOM_MIN, this.#options.presence.slots(pool)) * this.#shares.of(pool))
+  }
+
+  *#waiting(): Generator<WaitingCalls> {
+    for (const [pool, turns] of this.#turns) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
   /** Publishes every job whose turn it is. @returns Settles when the broker has `own`; undefined if that still waits */
@@ -190,6 +216,7 @@ export class Sender {
       if (job === own) sending = this.#publish(job)
       else this.#publishLater(job)
     }
+    if (turns.hasWaiting) this.#shares.changed()
     return sending
   }
 
