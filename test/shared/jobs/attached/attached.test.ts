@@ -481,14 +481,14 @@ describe('an ingress with attached jobs', () => {
     for (let i = 0; i < 30; i++) await submit({ tenant: 'key_one' })
     await vi.advanceTimersByTimeAsync(1_000)
     const order: string[] = []
-    for (let i = 0; i < 52; i++) {
+    for (let i = 0; i < 72; i++) {
       await beat('wrk_1', { slots: 4, running: 4 })
       const taken = await take()
       order.push(taken.tenant)
       await tell(taken, 1, [STARTED, COMPLETED])
     }
-    // The first twelve were sent before the ingresses had heard of each other.
-    expect(order.slice(12).filter((tenant) => tenant === 'key_one').length).toBeGreaterThanOrEqual(16)
+    // The first were sent before the ingresses had heard of each other. Of four places they have three, one and one: a share of 0.45.
+    expect(order.slice(20).filter((tenant) => tenant === 'key_one').length).toBeGreaterThanOrEqual(20)
     for (const ingress of ingresses) await ingress.close()
   })
 
