@@ -152,7 +152,8 @@ async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJob
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
   }
   const { jobRetentionMs: retentionMs } = config
-  return await DurableJobs.open({ store, broker, blobs, log, presence: () => jobs.presence, retentionMs, bounds })
+  const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }
+  return await DurableJobs.open({ store, broker, blobs, log, ...attached, retentionMs, bounds })
 }
 
 function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {

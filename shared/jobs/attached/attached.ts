@@ -118,6 +118,11 @@ export class AttachedJobs implements Arbiter {
     return this.#jobs.count(pool, state)
   }
 
+  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  callsWaiting(pool: PoolName): number {
+    return this.#sender.callsWaiting(pool)
+  }
+
   /** Jobs of a model that wait for their turn here. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#sender.waitingOf(pool, model)

@@ -144,6 +144,11 @@ export class Sender {
     if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
+  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  callsWaiting(pool: PoolName): number {
+    return this.#turnsOf(pool).waiting + this.#shares.callsElsewhere(pool)
+  }
+
   /** Jobs of a model that wait for their turn. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#turnsOf(pool).waitingOf(model)

@@ -77,6 +77,13 @@ export class TenantTurns<Job extends TurnTaker> {
     return this.#waiting.size > 0
   }
 
+  /** Jobs that wait for their turn. */
+  get waiting(): number {
+    let count = 0
+    for (const { waiting } of this.#models.values()) count += waiting
+    return count
+  }
+
   /** A job asks for its turn. It is given by {@link next}, maybe at once. */
   enter(job: Job): void {
     this.#order.set(job, ++this.#entered)

@@ -1,5 +1,5 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { EncodeContext, StoredRequest } from '#schemas/job.ts'
+import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -14,7 +14,8 @@ import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreVie
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { cancelsIn, Family } from './family.ts'
-import { follow, LiveEvents, TERMINAL } from './follow.ts'
+import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
+import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
 import { type JobBounds, JobsRoom } from './room.ts'
 import { type ShownStep, showSteps } from './steps.ts'
@@ -40,6 +41,8 @@ export interface DurableJobsOptions {
   readonly presence: () => Presence
   readonly retentionMs: number
   readonly bounds: JobBounds
+  /** Calls that wait for a pool; default: none is known of. */
+  readonly callsWaiting?: (pool: PoolName) => number
 }
 
 /**
@@ -47,6 +50,7 @@ export interface DurableJobsOptions {
  * whatever is said here was committed before.
  */
 export class DurableJobs {
+  readonly positions: Positions
   readonly #store: Store
   readonly #options: DurableJobsOptions
   readonly #dispatcher: Dispatcher
@@ -59,6 +63,7 @@ export class DurableJobs {
     this.#options = options
     this.#live = live
     this.#room = new JobsRoom(options.store, options.bounds)
+    this.positions = new Positions(options.store, options.callsWaiting ?? (() => 0))
     this.#dispatcher = new Dispatcher(options.broker, options.log)
     const { log, presence } = options
     const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
@@ -93,6 +98,7 @@ export class DurableJobs {
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
+    void this.positions.added(created.job)
     this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
@@ -290,8 +296,4 @@ export function isSurelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // The store says `overloaded` when an answer is lost; with any other error it has answered.
   return isUndone || code !== 'overloaded'
-}
-
-function pastOf(state: DurableJob['state']): string {
-  return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
 }
