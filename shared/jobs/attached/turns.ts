@@ -160,15 +160,20 @@ export class TenantTurns<Job extends TurnTaker> {
   /**
    * Jobs that would be run before a new one of a tenant: those of its model where that has a bound, else those of all models
    * that have none.
+   *
+   * @param reserved Jobs of each tenant that are expected before it.
    */
-  ahead(tenant: string, work: Work): number {
+  ahead(tenant: string, work: Work, reserved: ReadonlyMap<string, number> = new Map()): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
     let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
-    if (this.#waiting.size === 0) return ahead
+    if (this.#waiting.size + reserved.size === 0) return ahead
     const keys = isBounded ? new Set([workKey(work)]) : this.#unbounded()
-    const own = countOf(this.#waiting.get(tenant), keys)
+    const own = countOf(this.#waiting.get(tenant), keys) + (reserved.get(tenant) ?? 0)
     // Of each other tenant one for each of ours, and one more where it comes first in the round.
-    for (const waiting of this.#waiting.values()) ahead += Math.min(countOf(waiting, keys), own + 1)
+    for (const [each, waiting] of this.#waiting) {
+      ahead += Math.min(countOf(waiting, keys) + (reserved.get(each) ?? 0), own + 1)
+    }
+    for (const [each, count] of reserved) if (!this.#waiting.has(each)) ahead += Math.min(count, own + 1)
     return ahead
   }
 
