@@ -82,6 +82,22 @@ export const ControlRecord = z.discriminatedUnion('type', [
         .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
     })
     .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
+  z
+    .strictObject({
+      type: z.literal('waiting'),
+      boot: z.string(),
+      queues: z.array(
+        z.strictObject({
+          pool: z.string(),
+          kind: z.string(),
+          model: z.string(),
+          calls: z.int().min(1),
+          tenants: z.array(z.string()).describe('Hashes of whose they are'),
+          more_tenants: z.int().min(0).describe('How many others there are'),
+        }),
+      ),
+    })
+    .describe('Calls that wait in an ingress for their turn: the ingresses share a pool by whose they are'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

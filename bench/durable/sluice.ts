@@ -25,7 +25,15 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
   const presence = () => {
     throw new Error('no job is cancelled here')
   }
-  const jobs = await DurableJobs.open({ store, broker, blobs, log, presence, retentionMs: DAY_MS, jobsMax: 1_000_000 })
+  const jobs = await DurableJobs.open({
+    store,
+    broker,
+    blobs,
+    log,
+    presence,
+    retentionMs: DAY_MS,
+    bounds: { jobsMax: 1_000_000, scheduledMax: 1_000_000 },
+  })
   const tally = new Tally()
   const observer = { onEnd: () => tally.end() }
   const options = {

@@ -145,8 +145,15 @@ function openBudget({ config, metrics }: Ports): ByteBudget {
 async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {
   const { config, store, broker, blobs, log } = ports
   if (!store) return undefined
-  const bounds = { retentionMs: config.jobRetentionMs, jobsMax: config.durableJobsMax }
-  return await DurableJobs.open({ store, broker, blobs, log, presence: () => jobs.presence, ...bounds })
+  const bounds = {
+    jobsMax: config.durableJobsMax,
+    jobsMaxPerProject: config.durableJobsMaxPerProject,
+    scheduledMax: config.scheduledJobsMax,
+    scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
+  }
+  const { jobRetentionMs: retentionMs } = config
+  const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }
+  return await DurableJobs.open({ store, broker, blobs, log, ...attached, retentionMs, bounds })
 }
 
 function problemsOf(ports: Ports, jobs: AttachedJobs): string[] {

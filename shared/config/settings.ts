@@ -64,6 +64,11 @@ export const Settings = z.object({
     'Silence in the store after which a worker loses its durable jobs',
   ),
   DURABLE_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait and run at once'),
+  DURABLE_JOBS_MAX_PER_PROJECT: Count.optional().describe(
+    'Those of one project; unset: as many as are free for others',
+  ),
+  SCHEDULED_JOBS_MAX: Count.default(100_000).describe('Durable jobs that may wait for their run_at at once'),
+  SCHEDULED_JOBS_MAX_PER_PROJECT: Count.optional().describe('Those of one project; unset: as many as are free'),
   WEBHOOK_SECRET: z
     .string()
     .regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be whsec_ and the base64 of 24 to 64 bytes')

@@ -72,7 +72,7 @@ export function eventPartition(jobId: string): number {
 }
 
 /** FNV-1a, so that every process and language finds the same. */
-function hashOf(text: string): number {
+export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0
   return hash

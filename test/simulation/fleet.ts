@@ -137,7 +137,12 @@ export class Fleet {
       isDraining: () => false,
     } as const
     const presence = await Presence.open({ broker, self, listener: {}, lostMs: WORKER_LOST_MS, log: silentLog })
-    const more = { blobs: noBlobs, log: silentLog, retentionMs: 86_400_000, jobsMax: 1_000 }
+    const more = {
+      blobs: noBlobs,
+      log: silentLog,
+      retentionMs: 86_400_000,
+      bounds: { jobsMax: 1_000, scheduledMax: 1_000 },
+    }
     return await DurableJobs.open({ store, broker, presence: () => presence, ...more })
   }
 

@@ -16,6 +16,9 @@ export type Progress = z.infer<typeof Progress>
 
 const Failure = z.looseObject({ code: z.string().nullish(), message: z.string(), status: z.number().nullish() })
 
+/** How many jobs would be started before one that waits. */
+const Queue = z.looseObject({ position: z.number().nullish() })
+
 /** A job as the API shows it. Times are unix seconds. */
 export const JobView = z.looseObject({
   id: z.string(),
@@ -29,6 +32,7 @@ export const JobView = z.looseObject({
   cancelled_at: z.number().nullish(),
   expired_at: z.number().nullish(),
   attempt: z.number().nullish(),
+  queue: Queue.nullish(),
   parent_id: z.string().nullish(),
   progress: Progress.nullish(),
   result: z.unknown().optional(),
@@ -52,6 +56,7 @@ export const JobEventView = z.looseObject({
   sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
   attempt: z.number().nullish(),
   progress: Progress.nullish(),
+  queue: Queue.nullish(),
   chunk: z.unknown().optional(),
   job: JobView.nullish(),
   reason: z.string().nullish(),
@@ -98,6 +103,11 @@ export function exitOf(job: JobView): ExitCode | undefined {
 export function isLast(event: JobEventView): boolean {
   const [group, state] = event.type.split('.')
   return group === 'job' && state !== undefined && Object.hasOwn(ENDS, state)
+}
+
+/** How many jobs come before one that waits: ` (3 before it)`; nothing where that is not known. */
+export function beforeIt({ queue }: Pick<JobView, 'queue'>): string {
+  return typeof queue?.position === 'number' ? ` (${queue.position} before it)` : ''
 }
 
 /** Unix seconds of its end; undefined while it goes on. */

@@ -1,4 +1,4 @@
-import { exitOf, type JobView } from '#services/cli/client/job.ts'
+import { beforeIt, exitOf, type JobView } from '#services/cli/client/job.ts'
 import { type Command, noArguments } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
@@ -63,7 +63,14 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
     const { percent } = job.progress ?? {}
     const share = typeof percent === 'number' && exitOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
     const age = ageOf(job.created_at, nowMs)
-    return [job.id, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? ''), `${job.status}${share}`]
+    return [
+      job.id,
+      age,
+      job.endpoint ?? '',
+      job.model ?? '',
+      String(job.attempt ?? ''),
+      `${job.status}${share}${beforeIt(job)}`,
+    ]
   })
   const table = { head: ['job', 'age', 'endpoint', 'model', 'attempt', 'status'], rows, spare: ['attempt', 'endpoint'] }
   const [head, ...lines] = tableOf(table, columnsMax).split('\n')

@@ -1,4 +1,4 @@
-import { exitOf, isLast, type JobEventView, type JobView, type Progress } from '#services/cli/client/job.ts'
+import { beforeIt, exitOf, isLast, type JobEventView, type JobView, type Progress } from '#services/cli/client/job.ts'
 import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
 import { coloured, type Output, plain, printable } from './output.ts'
@@ -72,6 +72,7 @@ class PeopleView implements FollowView {
     if (event.type === 'job.retrying') this.#retry(event)
     if (event.type === 'job.snapshot') this.#note('Its earlier events are no longer kept.')
     this.#label = event.job?.status ?? LABELS[event.type] ?? this.#label
+    if (event.queue) this.#label += beforeIt(event)
     this.#progress = event.progress ?? event.job?.progress ?? this.#progress
     this.#draw()
   }

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { endedAt, type JobView } from '#services/cli/client/job.ts'
+import { beforeIt, endedAt, type JobView } from '#services/cli/client/job.ts'
 import { plain } from './output.ts'
 
 /*
@@ -49,7 +49,7 @@ export function describeJob(job: JobView): string {
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
   const fields: [string, string | null | undefined][] = [
     ['id', job.id],
-    ['status', job.status],
+    ['status', `${job.status}${beforeIt(job)}`],
     ['endpoint', job.endpoint],
     ['model', job.model],
     ['attempt', job.attempt ? String(job.attempt) : ''],

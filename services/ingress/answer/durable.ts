@@ -106,7 +106,10 @@ export async function waitFor(
 
 /** Says 202 with the job (docs/protocol.md, Submitting). One that an equal call has made before may have completed: then its result is there. */
 export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: DurableJob): Promise<void> {
-  const details = job.state === 'completed' ? { result: await jobs.result(job.tenant, job.id) } : {}
+  const details =
+    job.state === 'completed'
+      ? { result: await jobs.result(job.tenant, job.id) }
+      : { position: await jobs.positions.of(job) }
   reply.setHeader('location', `/v1/jobs/${job.id}`)
   reply.setHeader('preference-applied', 'respond-async')
   reply.setHeader('retry-after', String(RETRY_AFTER_SECONDS))

@@ -1,4 +1,4 @@
-import type { DurableJob } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { type Reply, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -59,13 +59,20 @@ async function sendEvents(reply: Reply, jobs: DurableJobs, job: DurableJob, afte
     if (hasGap) await reply.frames([frameOf({ type: 'job.snapshot', job: await wholeNow() })])
     for (const event of events) {
       const whole = isLast(event) ? await wholeNow() : undefined
-      await reply.frames([frameOf(eventObject(event, job.pool, whole), event.seq)])
+      const position = event.type === 'job.queued' ? await positionNow(jobs, job.tenant, event) : null
+      await reply.frames([frameOf(eventObject(event, job.pool, whole, position), event.seq)])
       if (whole || reply.hasLeft) return
       seq = event.seq
     }
   }
   throwIfRefused(reply)
   if (!leaving.aborted) throw jobNotFound(job.id)
+}
+
+/** Where a job stands that nothing has happened to since it was queued. */
+async function positionNow(jobs: DurableJobs, tenant: string, { job_id, seq }: DurableEvent): Promise<number | null> {
+  const job = await jobs.get(tenant, job_id)
+  return job.last_seq === seq ? await jobs.positions.of(job) : null
 }
 
 function frameOf(object: Record<string, unknown>, id?: number): Frame {

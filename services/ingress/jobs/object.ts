@@ -13,6 +13,8 @@ export interface JobDetails {
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
   readonly steps?: readonly DoneStep[]
+  /** Jobs that would be started before it; default: it does not wait, or nobody knows. */
+  readonly position?: number | null
 }
 
 /** The status of a job on the wire: `scheduled` shows as queued, `waiting` as in progress, a cancel that was asked for as cancelling. */
@@ -44,7 +46,7 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     result_expires_at: seconds(keptUntilMs(job)),
     attempt: job.attempt,
     max_attempts: DURABLE_POLICY.triesMax,
-    queue: { pool: job.pool, position: null },
+    queue: { pool: job.pool, position: details.position ?? null },
     priority: job.priority,
     parent_id: job.parent_id,
     ...(details.children && { children: details.children.map(childObject) }),
@@ -76,12 +78,22 @@ function keptUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: Du
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 
-/** An event as callers see it (docs/protocol.md, Job events). @param job The whole job, for the events that end it. */
-export function eventObject(event: DurableEvent, pool: string, job?: Record<string, unknown>): Record<string, unknown> {
+/**
+ * An event as callers see it (docs/protocol.md, Job events).
+ *
+ * @param job The whole job, for the events that end it.
+ * @param position Of a job that is still queued when the event is told.
+ */
+export function eventObject(
+  event: DurableEvent,
+  pool: string,
+  job?: Record<string, unknown>,
+  position: number | null = null,
+): Record<string, unknown> {
   const { type, seq, job_id, at_ms, attempt } = event
   const head = { type, sequence_number: seq, job_id, created_at: seconds(at_ms) }
   if (job) return { ...head, job }
-  if (type === 'job.queued') return { ...head, queue: { pool, position: null } }
+  if (type === 'job.queued') return { ...head, queue: { pool, position } }
   const isOfAttempt = type === 'job.started' || type === 'job.retrying'
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
 }

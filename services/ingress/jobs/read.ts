@@ -49,7 +49,9 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
   })
   const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
-  const data = asked.map((job) => listed(jobObject(job)))
+  const data = await Promise.all(
+    asked.map(async (job) => listed(jobObject(job, { position: await jobs.positions.of(job) }))),
+  )
   const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
@@ -143,7 +145,8 @@ export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Reco
   const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
   const isComposed = job.children + job.steps > 0
   const family = isComposed ? { children: await jobs.childrenOf(job), steps: await jobs.stepsOf(job) } : {}
-  return jobObject(job, { result, deliveries: await jobs.deliveriesOf(job), ...family })
+  const position = await jobs.positions.of(job)
+  return jobObject(job, { result, position, deliveries: await jobs.deliveriesOf(job), ...family })
 }
 
 function statesOf(status: string) {

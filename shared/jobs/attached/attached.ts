@@ -99,10 +99,12 @@ export class AttachedJobs implements Arbiter {
       listener: {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
         onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), boot, 'worker lost'),
+        // The channel is heard before there is anything to send.
+        onControl: (record) => jobs.#sender?.onControl(record),
       },
     })
-    const { presence } = jobs
-    jobs.#sender = new Sender({ ...options, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
+    const { boot, presence } = jobs
+    jobs.#sender = new Sender({ ...options, boot, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
     return jobs
   }
 
@@ -114,6 +116,11 @@ export class AttachedJobs implements Arbiter {
   /** Jobs of a pool held now, that wait or run. */
   count(pool: PoolName, state: 'queued' | 'running'): number {
     return this.#jobs.count(pool, state)
+  }
+
+  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  callsWaiting(pool: PoolName): number {
+    return this.#sender.callsWaiting(pool)
   }
 
   /** Jobs of a model that wait for their turn here. */

@@ -1,15 +1,15 @@
 import type { ErrorBody } from '#schemas/error.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
 import { recordOf, storeBody } from '#shared/jobs/body.ts'
-import { type Work, workKey } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import { Admission } from './admission.ts'
 import type { AttachedJob } from './attached-job.ts'
+import { type Asked, Gate, type GateOptions } from './gate.ts'
+import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
 /** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
@@ -21,6 +21,8 @@ const RETRY_MS_MIN = 5_000
 
 /** What a {@link Sender} needs. */
 export interface SenderOptions {
+  /** Boot id of this ingress. */
+  readonly boot: string
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
@@ -31,9 +33,6 @@ export interface SenderOptions {
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/** Whose turn it is that a job would wait for. */
-type Asked = Work & { readonly pool: PoolName; readonly tenant: string }
-
 /**
  * Puts attached jobs on the queues of their pools, each in the turn of its tenant, and refuses those that would wait too long.
  * Whoever made it closes it.
@@ -41,43 +40,46 @@ type Asked = Work & { readonly pool: PoolName; readonly tenant: string }
 export class Sender {
   readonly #options: SenderOptions
   readonly #turns = new Map<PoolName, TenantTurns<AttachedJob>>()
-  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
-  readonly #admissions = new Map<string, Admission>()
+  readonly #gate: Gate
   readonly #withBlob = new Set<string>()
+  readonly #shares: Shares
   readonly #timer: NodeJS.Timeout
 
   constructor(options: SenderOptions) {
     this.#options = options
-    this.#timer = setInterval(() => {
+    const { boot, presence } = options
+    const sendAll = () => {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
-    }, TURN_MS)
+    }
+    const waiting = () => this.#waiting()
+    const ahead: GateOptions['ahead'] = (asked, reserved) =>
+      this.#turnsOf(asked.pool).ahead(asked.tenant, asked, reserved)
+    this.#gate = new Gate({ ...options, ahead })
+    this.#shares = new Shares({ boot, tell: (record) => presence.send(record), waiting, onTold: sendAll })
+    this.#timer = setInterval(sendAll, TURN_MS)
   }
 
-  /**
-   * What cannot start in time is refused now, with the time after which it could (± 20 %, so that not all come back at once).
-   *
-   * @throws ServiceError `overloaded`
-   */
+  /** Another process said something: of another ingress it may be what waits there. */
+  onControl(record: ControlRecord): void {
+    if (record.type === 'waiting') this.#shares.heard(record)
+  }
+
+  /** Refuses what cannot start in time (see {@link Gate}). @throws ServiceError `overloaded` */
   admit(asked: Asked): void {
-    const { startTimeoutMs } = this.#options
-    const waitMs = this.#estimateMs(asked)
-    if (waitMs <= startTimeoutMs) return
-    const retryAfterMs = (waitMs - startTimeoutMs) * (0.8 + 0.4 * Math.random())
-    const seconds = Math.round(waitMs / 1_000)
-    throw new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
+    this.#gate.admit(asked)
   }
 
   /** What the caller of a job hears that nobody will start; undefined while somebody may. @param waitMs How long it waited */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = whyUnstarted(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
-    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#estimateMs(job.envelope))
+    const retry_after_ms = Math.max(RETRY_MS_MIN, this.#gate.estimateMs(job.envelope))
     return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
   }
 
   /** A job ended well: others like it need not wait as long. */
   completed(job: AttachedJob): void {
-    this.#admissionOf(job.envelope).completed(Date.now())
+    this.#gate.completed(job.envelope)
   }
 
   /**
@@ -130,6 +132,11 @@ export class Sender {
     if (this.#turnsOf(pool).leave(job)) void this.#sendNext(pool)
   }
 
+  /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
+  callsWaiting(pool: PoolName): number {
+    return this.#turnsOf(pool).waiting + this.#shares.callsElsewhere(pool)
+  }
+
   /** Jobs of a model that wait for their turn. */
   waitingOf(pool: PoolName, model: string): number {
     return this.#turnsOf(pool).waitingOf(model)
@@ -151,22 +158,7 @@ export class Sender {
   /** Gives no more turns. */
   close(): void {
     clearInterval(this.#timer)
-  }
-
-  /** How long a new job would wait, in milliseconds. */
-  #estimateMs(asked: Asked): number {
-    const ahead = this.#turnsOf(asked.pool).ahead(asked.tenant, asked)
-    return ahead === 0 ? 0 : this.#admissionOf(asked).estimateMs(ahead, Date.now())
-  }
-
-  #admissionOf(job: Work & { readonly pool: PoolName }): Admission {
-    const isBounded = this.#options.presence.capacityOf(job.pool, job) !== undefined
-    const key = isBounded ? `${job.pool} ${workKey(job)}` : job.pool
-    const known = this.#admissions.get(key)
-    if (known) return known
-    const admission = new Admission()
-    this.#admissions.set(key, admission)
-    return admission
+    this.#shares.close()
   }
 
   #turnsOf(pool: PoolName): TenantTurns<AttachedJob> {
@@ -174,12 +166,23 @@ export class Sender {
     if (known) return known
     const { broker, presence } = this.#options
     const turns = new TenantTurns<AttachedJob>({
-      slots: () => (broker.isReachable ? Math.max(ROOM_MIN, presence.slots(pool)) : undefined),
+      slots: () => (broker.isReachable ? this.#roomIn(pool) : undefined),
       capacityOf: (work) => presence.capacityOf(pool, work),
+      shareOf: (work) => this.#shares.of(pool, work),
+      spreadOf: (tenant) => this.#shares.spread(pool, tenant),
       isIdle: () => presence.freeSlots(pool) > 0,
     })
     this.#turns.set(pool, turns)
     return turns
+  }
+
+  /** At least one: a share is above 0. */
+  #roomIn(pool: PoolName): number {
+    return Math.ceil(Math.max(ROOM_MIN, this.#options.presence.slots(pool)) * this.#shares.of(pool))
+  }
+
+  *#waiting(): Generator<WaitingCalls> {
+    for (const [pool, turns] of this.#turns) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
   /** Publishes every job whose turn it is. @returns Settles when the broker has `own`; undefined if that still waits */
@@ -190,6 +193,7 @@ export class Sender {
       if (job === own) sending = this.#publish(job)
       else this.#publishLater(job)
     }
+    if (turns.hasWaiting) this.#shares.changed()
     return sending
   }
 

@@ -1,4 +1,5 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
+import { RecentCount } from './recent-count.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
@@ -7,12 +8,19 @@ const WAY_MS = 100
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
 const AHEAD_MIN = 2
 
+/** Rounds that a tenant rests at most, at however many ingresses it waits. */
+const RESTS_MAX = 15
+
 /** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
-  /** Slots of the pool's workers; undefined while nothing can be sent. */
+  /** Slots of the pool's workers that are for this ingress; undefined while nothing can be sent. */
   slots(): number | undefined
   /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
   capacityOf(work: Work): number | undefined
+  /** The part of that which is for this ingress, above 0 and at most 1. */
+  shareOf(work: Work): number
+  /** At how many ingresses jobs of a tenant wait, this one counted. */
+  spreadOf(tenant: string): number
   /** Whether workers of the pool wait for work. */
   isIdle(): boolean
 }
@@ -40,7 +48,8 @@ type Waiting<Job> = Map<string, Set<Job>>
  * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
  * its workers busy, and of each model only so many are with the workers as they can start soon. The others wait here, and
  * go one of each tenant after the other. So a call of one tenant waits behind that room and one call of each other tenant,
- * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy.
+ * however many those have sent before (docs/design.md, Turns), and not at all behind calls of a model that is busy. A tenant
+ * whose calls wait at n ingresses gets a turn in one of n rounds.
  */
 export class TenantTurns<Job extends TurnTaker> {
   readonly #view: TurnsView
@@ -50,6 +59,8 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #held = new Set<Job>()
   /** By tenant; whose turn is next comes first. */
   #waiting = new Map<string, Waiting<Job>>()
+  /** Rounds in which a tenant gets no turn here, since it gets them elsewhere. */
+  readonly #rests = new Map<string, number>()
   readonly #models = new Map<string, Model>()
   /** The order in which jobs came; those that come again have negative numbers. */
   readonly #order = new WeakMap<Job, number>()
@@ -64,6 +75,13 @@ export class TenantTurns<Job extends TurnTaker> {
   /** Whether some job waits for its turn. */
   get hasWaiting(): boolean {
     return this.#waiting.size > 0
+  }
+
+  /** Jobs that wait for their turn. */
+  get waiting(): number {
+    let count = 0
+    for (const { waiting } of this.#models.values()) count += waiting
+    return count
   }
 
   /** A job asks for its turn. It is given by {@link next}, maybe at once. */
@@ -86,7 +104,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const own: Waiting<Job> = this.#waiting.get(tenant) ?? new Map()
     const key = workKey(job.envelope)
     own.set(key, new Set([job, ...(own.get(key) ?? [])]))
-    this.#waiting.delete(tenant)
+    this.#drop(tenant)
     this.#waiting = new Map([[tenant, own], ...this.#waiting])
     this.#modelOf(job.envelope).waiting++
   }
@@ -108,7 +126,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const same = own?.get(key)
     if (!own || !same?.delete(job)) return false
     if (same.size === 0) own.delete(key)
-    if (own.size === 0) this.#waiting.delete(tenant)
+    if (own.size === 0) this.#drop(tenant)
     const model = this.#modelOf(job.envelope)
     model.waiting--
     if (model.waiting + model.held === 0) this.#models.delete(key)
@@ -120,25 +138,42 @@ export class TenantTurns<Job extends TurnTaker> {
     if (this.#waiting.size === 0 || !this.#hasRoom()) return undefined
     const open = this.#openModels()
     if (open.size === 0) return undefined
+    // A tenant that rests comes again at the end of the round: where no other has a turn, it has it after all.
     for (const [tenant, own] of this.#waiting) {
       const job = this.#firstOf(own, open)
-      if (job) return this.#send(job, tenant, own)
+      if (job && !this.#hasToRest(tenant, own)) return this.#send(job, tenant, own)
     }
     return undefined
+  }
+
+  /** What waits, by what it is. */
+  *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
+    const tenants = new Map<string, Set<string>>()
+    for (const [tenant, own] of this.#waiting) {
+      for (const key of own.keys()) tenants.set(key, (tenants.get(key) ?? new Set()).add(tenant))
+    }
+    for (const [key, { work, waiting }] of this.#models) {
+      if (waiting > 0) yield { work, calls: waiting, tenants: tenants.get(key) ?? new Set() }
+    }
   }
 
   /**
    * Jobs that would be run before a new one of a tenant: those of its model where that has a bound, else those of all models
    * that have none.
+   *
+   * @param reserved Jobs of each tenant that are expected before it.
    */
-  ahead(tenant: string, work: Work): number {
+  ahead(tenant: string, work: Work, reserved: ReadonlyMap<string, number> = new Map()): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
     let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
-    if (this.#waiting.size === 0) return ahead
+    if (this.#waiting.size + reserved.size === 0) return ahead
     const keys = isBounded ? new Set([workKey(work)]) : this.#unbounded()
-    const own = countOf(this.#waiting.get(tenant), keys)
+    const own = countOf(this.#waiting.get(tenant), keys) + (reserved.get(tenant) ?? 0)
     // Of each other tenant one for each of ours, and one more where it comes first in the round.
-    for (const waiting of this.#waiting.values()) ahead += Math.min(countOf(waiting, keys), own + 1)
+    for (const [each, waiting] of this.#waiting) {
+      ahead += Math.min(countOf(waiting, keys) + (reserved.get(each) ?? 0), own + 1)
+    }
+    for (const [each, count] of reserved) if (!this.#waiting.has(each)) ahead += Math.min(count, own + 1)
     return ahead
   }
 
@@ -171,9 +206,25 @@ export class TenantTurns<Job extends TurnTaker> {
     for (const [key, { work, waiting, held, ends }] of this.#models) {
       if (waiting === 0) continue
       const capacity = this.#view.capacityOf(work)
-      if (capacity === undefined || held < capacity + Math.max(AHEAD_MIN, ends.count)) open.add(key)
+      const share = capacity === undefined ? Infinity : Math.ceil(capacity * this.#view.shareOf(work))
+      if (held < share + Math.max(AHEAD_MIN, ends.count)) open.add(key)
     }
     return open
+  }
+
+  /** Goes to the end of the round where it rests. */
+  #hasToRest(tenant: string, own: Waiting<Job>): boolean {
+    const rounds = this.#rests.get(tenant) ?? 0
+    if (rounds === 0) return false
+    this.#drop(tenant)
+    this.#waiting.set(tenant, own)
+    if (rounds > 1) this.#rests.set(tenant, rounds - 1)
+    return true
+  }
+
+  #drop(tenant: string): void {
+    this.#waiting.delete(tenant)
+    this.#rests.delete(tenant)
   }
 
   /** The oldest job of a tenant for one of these models. */
@@ -190,9 +241,13 @@ export class TenantTurns<Job extends TurnTaker> {
     const key = workKey(job.envelope)
     own.get(key)?.delete(job)
     if (own.get(key)?.size === 0) own.delete(key)
-    this.#waiting.delete(tenant)
+    this.#drop(tenant)
     // To the end of the round.
-    if (own.size > 0) this.#waiting.set(tenant, own)
+    if (own.size > 0) {
+      this.#waiting.set(tenant, own)
+      const rounds = Math.min(RESTS_MAX, this.#view.spreadOf(tenant) - 1)
+      if (rounds > 0) this.#rests.set(tenant, rounds)
+    }
     const model = this.#modelOf(job.envelope)
     model.waiting--
     model.held++
@@ -229,37 +284,4 @@ function countOf(waiting: ReadonlyMap<string, ReadonlySet<unknown>> | undefined,
   let count = 0
   for (const [key, jobs] of waiting ?? []) if (keys.has(key)) count += jobs.size
   return count
-}
-
-/** Counts how often something happened of late: in this span of time, or in the one before where that was busier. */
-class RecentCount {
-  readonly #spanMs: number
-  #fromMs = 0
-  #before = 0
-  #now = 0
-
-  /** @param spanMs Milliseconds of one span. */
-  constructor(spanMs: number) {
-    this.#spanMs = spanMs
-  }
-
-  /** It happened once more. */
-  add(): void {
-    this.#roll()
-    this.#now++
-  }
-
-  /** How often it happened in the busier one of the last two spans. */
-  get count(): number {
-    this.#roll()
-    return Math.max(this.#before, this.#now)
-  }
-
-  #roll(): void {
-    const sinceMs = Date.now() - this.#fromMs
-    if (sinceMs < this.#spanMs) return
-    this.#before = sinceMs < 2 * this.#spanMs ? this.#now : 0
-    this.#now = 0
-    this.#fromMs = Date.now()
-  }
 }

@@ -1,5 +1,5 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { EncodeContext, StoredRequest } from '#schemas/job.ts'
+import type { EncodeContext, PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -14,9 +14,10 @@ import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreVie
 import { blobsOf, dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
 import { cancelsIn, Family } from './family.ts'
-import { follow, LiveEvents, TERMINAL } from './follow.ts'
+import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
+import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
-import { JobsRoom } from './room.ts'
+import { type JobBounds, JobsRoom } from './room.ts'
 import { type ShownStep, showSteps } from './steps.ts'
 
 /** A durable job as its caller asks for it. */
@@ -39,8 +40,9 @@ export interface DurableJobsOptions {
   readonly log: Log
   readonly presence: () => Presence
   readonly retentionMs: number
-  /** Jobs that may wait and run at once. */
-  readonly jobsMax: number
+  readonly bounds: JobBounds
+  /** Calls that wait for a pool; default: none is known of. */
+  readonly callsWaiting?: (pool: PoolName) => number
 }
 
 /**
@@ -48,6 +50,7 @@ export interface DurableJobsOptions {
  * whatever is said here was committed before.
  */
 export class DurableJobs {
+  readonly positions: Positions
   readonly #store: Store
   readonly #options: DurableJobsOptions
   readonly #dispatcher: Dispatcher
@@ -59,7 +62,8 @@ export class DurableJobs {
     this.#store = arbiterOf(options.store)
     this.#options = options
     this.#live = live
-    this.#room = new JobsRoom(options.store, options.jobsMax)
+    this.#room = new JobsRoom(options.store, options.bounds)
+    this.positions = new Positions(options.store, options.callsWaiting ?? (() => 0))
     this.#dispatcher = new Dispatcher(options.broker, options.log)
     const { log, presence } = options
     const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
@@ -77,10 +81,14 @@ export class DurableJobs {
    *
    * Nothing is kept of a job that is refused; what may have been accepted all the same is left to the sweep of blobs.
    *
-   * @throws ServiceError `overloaded` when the store is down or too many jobs are under way
+   * @throws ServiceError `overloaded` when the store is down or too many jobs are under way; `rate_limit_exceeded` when too many
+   *   of the tenant are
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
-    await this.#room.require()
+    return await this.#room.enter(spec, () => this.#create(spec, key))
+  }
+
+  async #create(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const [attachment = ''] = spec.attachments ?? []
     const id = ownerOfBlob(attachment) ?? newJobId()
     const call_id = id.slice('job_'.length)
@@ -90,7 +98,7 @@ export class DurableJobs {
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
-    this.#room.taken()
+    void this.positions.added(created.job)
     this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
@@ -222,7 +230,7 @@ export class DurableJobs {
     const content = await this.#store.findContent(scope, id)
     if (!content) throw new ServiceError('job_not_found', `No job with the id '${id}'.`)
     const request = readStored(content.request)
-    await this.#room.require()
+    await this.#room.require(job)
     const copies: string[] = []
     return await this.#orDrop(copies, async () => {
       const body = await copyBody(request, this.#options.blobs, copies)
@@ -288,8 +296,4 @@ export function isSurelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
   // The store says `overloaded` when an answer is lost; with any other error it has answered.
   return isUndone || code !== 'overloaded'
-}
-
-function pastOf(state: DurableJob['state']): string {
-  return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
 }

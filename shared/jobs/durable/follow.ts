@@ -197,3 +197,8 @@ function ignoreOutage<T>(instead: T): (error: unknown) => T {
     return instead
   }
 }
+
+/** How a job ended, as one would say it. */
+export function pastOf(state: DurableState): string {
+  return state === 'completed' || state === 'failed' || state === 'expired' ? state : 'ended'
+}

@@ -1,41 +1,228 @@
 import { ServiceError } from '#shared/error.ts'
-import type { StoreView } from '#shared/store/store.ts'
+import type { Limits } from '#shared/keys/project.ts'
+import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
+import type { TenantDepth } from '#shared/store/tenants.ts'
 
-/** How old the count of jobs may be that new ones are admitted by: counting asks the store. */
+/** How old the counts of jobs may be that new ones are admitted by: counting asks the store. */
 const COUNT_AGE_MS = 1_000
+/** Counting very many takes long: it rests for as many times as long. */
+const COUNT_RESTS = 50
+const RETRY_MS = 10_000
 
-/** Whether there is room for one more durable job, asked before anything is kept of it. */
+/** How many durable jobs there may be. Those that wait for their time, `run_at`, are counted apart from those that wait or run. */
+export interface JobBounds {
+  /** Of all processes and tenants. */
+  readonly jobsMax: number
+  readonly scheduledMax: number
+  /** Of one tenant; undefined: as many as are left free for others. */
+  readonly jobsMaxPerProject?: number | undefined
+  readonly scheduledMaxPerProject?: number | undefined
+  /** What a tenant may have in the place of that: `queued` bounds those that wait to be started. */
+  readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
+}
+
+/** Jobs that wait to be started, those with the ones that run, and those that wait for their time. */
+type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
+
+/** A job that asks for a place. */
+type Entrant = Pick<NewJob, 'tenant'> & { readonly runAtMs?: number | undefined }
+
+/** That of a job on its way to the store. */
+interface Place {
+  readonly tenant: string
+  readonly isScheduled: boolean
+}
+
+/** What a job is asked to be counted as. */
+interface Bound {
+  readonly count: number
+  /** Undefined: a share of `most`. */
+  readonly own: number | undefined
+  readonly total: number
+  readonly most: number
+  readonly what: string
+}
+
+/**
+ * Whether there is room for one more durable job, asked before anything is kept of it.
+ *
+ * One tenant cannot take the room of all: where it has no bound of its own it may have as many jobs as places are free, so one
+ * alone has half of them, two a third each, and the next still finds some. What of a tenant is above its bound, since its time
+ * came all at once, counts only for itself.
+ */
 export class JobsRoom {
   readonly #store: StoreView
-  readonly #jobsMax: number
+  readonly #bounds: JobBounds
   #countedAtMs = 0
-  #count = 0
+  #countMs = 0
+  #counting: Promise<void> | undefined
+  #tally: Tally
+  /** What was taken since the counting began, or was on its way then: the next counts may not have it. */
+  #since: Tally
+  readonly #onTheWay = new Set<Place>()
 
-  /** @param jobsMax Jobs that may wait and run at once, of all processes. */
-  constructor(store: StoreView, jobsMax: number) {
+  constructor(store: StoreView, bounds: JobBounds) {
     this.#store = store
-    this.#jobsMax = jobsMax
+    this.#bounds = bounds
+    this.#tally = new Tally(bounds)
+    this.#since = new Tally(bounds)
   }
 
-  /** @throws ServiceError `overloaded` while the store is down or too many jobs are under way */
-  async require(): Promise<void> {
+  /**
+   * Refuses a job that there is no room for.
+   *
+   * @throws ServiceError `rate_limit_exceeded` at the tenant's own bound; `overloaded` at that of all, or while the store is down
+   */
+  async require({ tenant }: Entrant): Promise<void> {
+    await this.#ready()
+    this.#refuse({ tenant, isScheduled: false })
+  }
+
+  /** Makes a job, if there is room for it: it has its place from the first moment on. @throws ServiceError As {@link require} */
+  async enter({ tenant, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
+    const place = { tenant, isScheduled: runAtMs > Date.now() }
+    await this.#ready()
+    // In one step with the taking: those that come together must not all find the same place free.
+    this.#refuse(place)
+    this.#onTheWay.add(place)
+    this.#add(place, 1)
+    try {
+      const created = await create()
+      if (created.outcome !== 'created') this.#add(place, -1)
+      return created
+    } catch (error) {
+      // Where nobody knows, the next counts will.
+      if (ServiceError.from(error).isUndone) this.#add(place, -1)
+      throw error
+    } finally {
+      this.#onTheWay.delete(place)
+    }
+  }
+
+  async #ready(): Promise<void> {
     if (!this.#store.isReachable) {
       const message = 'The job store cannot be reached now.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
-    if (Date.now() - this.#countedAtMs > COUNT_AGE_MS) {
-      // Others are admitted by the last count meanwhile.
-      this.#countedAtMs = Date.now()
-      const depth = await this.#store.depth()
-      this.#count = depth.reduce((sum, { count }) => sum + count, 0)
-    }
-    if (this.#count < this.#jobsMax) return
-    const message = 'Too many jobs are under way. Try again later.'
-    throw new ServiceError('overloaded', message, { retryAfterMs: 10_000, isUndone: true })
+    await this.#count()
   }
 
-  /** A job was accepted: it counts from now on. */
-  taken(): void {
-    this.#count++
+  #refuse({ tenant, isScheduled }: Place): void {
+    refuseBeyond(isScheduled ? this.#scheduledOf(tenant) : this.#underWayOf(tenant), isScheduled)
   }
+
+  #add(place: Place, count: number): void {
+    for (const tally of [this.#tally, this.#since]) tally.add(place, count)
+  }
+
+  /** Others are admitted by the last counts while new ones are made, but for the very first. */
+  async #count(): Promise<void> {
+    const isFirst = this.#countedAtMs === 0
+    const restMs = Math.max(COUNT_AGE_MS, COUNT_RESTS * this.#countMs)
+    if (this.#counting === undefined && Date.now() - this.#countedAtMs > restMs) {
+      this.#counting = this.#read().finally(() => {
+        this.#counting = undefined
+      })
+      await this.#counting
+    } else if (isFirst) {
+      await this.#counting
+    }
+  }
+
+  async #read(): Promise<void> {
+    const startedAtMs = Date.now()
+    this.#since = new Tally(this.#bounds)
+    for (const place of this.#onTheWay) this.#since.add(place, 1)
+    const depth = await this.#store.tenants.depth()
+    this.#tally = new Tally(this.#bounds)
+    for (const row of depth) this.#tally.addStored(row)
+    this.#tally.addAll(this.#since)
+    this.#countedAtMs = Date.now()
+    this.#countMs = this.#countedAtMs - startedAtMs
+  }
+
+  #underWayOf(tenant: string): Bound {
+    const { jobsMax: most, jobsMaxPerProject, limitsOf } = this.#bounds
+    const { underWay: total } = this.#tally.totals
+    const { queued, underWay } = this.#tally.of(tenant)
+    const queuedMax = limitsOf?.(tenant)?.queued
+    if (queuedMax !== undefined) return { count: queued, own: queuedMax, total, most, what: 'jobs that wait' }
+    return { count: underWay, own: jobsMaxPerProject, total, most, what: 'jobs that wait or run' }
+  }
+
+  #scheduledOf(tenant: string): Bound {
+    const { scheduledMax: most, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const own = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
+    const { scheduled: total } = this.#tally.totals
+    return { count: this.#tally.of(tenant).scheduled, own, total, most, what: 'jobs that wait for their time' }
+  }
+}
+
+/** Counts of each tenant, and of all: there a tenant counts for no more than it may have. */
+class Tally {
+  readonly #bounds: JobBounds
+  readonly #counts = new Map<string, Counts>()
+  readonly totals = { underWay: 0, scheduled: 0 }
+
+  constructor(bounds: JobBounds) {
+    this.#bounds = bounds
+  }
+
+  of(tenant: string): Counts {
+    return this.#counts.get(tenant) ?? NONE
+  }
+
+  add({ tenant, isScheduled }: Place, count: number): void {
+    if (isScheduled) this.#add(tenant, { ...NONE, scheduled: count })
+    else this.#add(tenant, { ...NONE, queued: count, underWay: count })
+  }
+
+  addStored({ tenant, state, count }: TenantDepth): void {
+    if (state === 'scheduled') this.#add(tenant, { ...NONE, scheduled: count })
+    else this.#add(tenant, { ...NONE, queued: state === 'queued' ? count : 0, underWay: count })
+  }
+
+  addAll(other: Tally): void {
+    for (const [tenant, counts] of other.#counts) this.#add(tenant, counts)
+  }
+
+  #add(tenant: string, { queued, underWay, scheduled }: Counts): void {
+    const before = this.of(tenant)
+    const after = {
+      queued: Math.max(0, before.queued + queued),
+      underWay: Math.max(0, before.underWay + underWay),
+      scheduled: Math.max(0, before.scheduled + scheduled),
+    }
+    this.#counts.set(tenant, after)
+    const most = this.#mostOf(tenant)
+    for (const kind of ['underWay', 'scheduled'] as const) {
+      this.totals[kind] += Math.min(after[kind], most[kind]) - Math.min(before[kind], most[kind])
+    }
+  }
+
+  #mostOf(tenant: string): Record<'underWay' | 'scheduled', number> {
+    const { jobsMax, scheduledMax, jobsMaxPerProject, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const scheduled = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
+    return {
+      underWay: jobsMaxPerProject ?? Math.ceil(jobsMax / 2),
+      scheduled: scheduled ?? Math.ceil(scheduledMax / 2),
+    }
+  }
+}
+
+const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
+
+function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
+  const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
+  if (own !== undefined && count >= own) {
+    const message = `This project has ${count} ${what}, and may have ${own}. Try again later.`
+    throw new ServiceError('rate_limit_exceeded', message, refusal)
+  }
+  if (total >= most) {
+    const many = isScheduled ? 'Too many jobs wait for their time.' : 'Too many jobs are under way.'
+    throw new ServiceError('overloaded', `${many} Try again later.`, refusal)
+  }
+  if (own !== undefined || count < most - total) return
+  const message = `This project has ${count} ${what}: the other places are for other projects. Try again later.`
+  throw new ServiceError('rate_limit_exceeded', message, refusal)
 }

@@ -32,6 +32,7 @@ import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { Params, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
+import { tenantReads } from './tenants.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
 
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
@@ -42,12 +43,14 @@ const EVENTS_MAX = 2_000
 
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
+  readonly tenants: ReturnType<typeof tenantReads>
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
 
   constructor(db: SqlDatabase) {
     this.#db = db
+    this.tenants = tenantReads(db)
   }
 
   get name(): string {

@@ -14,6 +14,7 @@ import * as inserts from '#shared/store/sql/inserts.ts'
 import * as moves from '#shared/store/sql/moves.ts'
 import * as purges from '#shared/store/sql/purge.ts'
 import * as statements from '#shared/store/sql/statements.ts'
+import * as tenants from '#shared/store/sql/tenants.ts'
 import { fillStatements, type Layout } from '../../support/jobs/many-jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../support/jobs/stores.ts'
 import { useStore } from '../../support/jobs/use-store.ts'
@@ -40,7 +41,9 @@ function namesInCode(): string[] {
     if (typeof value === 'function') return value.length === 1 ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
-  return [moves, familyMoves, statements, purges, inserts].flatMap((module) => Object.values(module)).flatMap(named)
+  return [moves, familyMoves, statements, tenants, purges, inserts]
+    .flatMap((module) => Object.values(module))
+    .flatMap(named)
 }
 
 describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
@@ -206,7 +209,7 @@ describe('among some hundred thousand jobs in SQLite', () => {
 function isWhole(step: string): boolean {
   return (
     /^SCAN (jobs|children|job_events|job_steps|deliveries|idempotency_keys|earlier)\b/.test(step) &&
-    !/jobs_(unended|running|queued_models|unsettled)\b/.test(step)
+    !/jobs_(unended|unended_tenant|running|queued_models|unsettled)\b/.test(step)
   )
 }
 

@@ -824,6 +824,39 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         { pool: 'inference', priority: 'normal', state: 'in_progress', count: 1 },
       ])
     })
+
+    it('counts what waits and runs of each tenant', async () => {
+      await running(store)
+      await store.create(newJob())
+      await store.create(newJob({ tenant: 'key_b', runAtMs: Date.now() + HOUR_MS }))
+      const depth = (await store.tenants.depth()).toSorted((a, b) => (a.tenant + a.state < b.tenant + b.state ? -1 : 1))
+      expect(depth).toEqual([
+        { tenant: TENANT, state: 'in_progress', count: 1 },
+        { tenant: TENANT, state: 'queued', count: 1 },
+        { tenant: 'key_b', state: 'scheduled', count: 1 },
+      ])
+    })
+
+    it('tells where the jobs of a tenant stand among those for the same slots', async () => {
+      const { pool, kind, model } = newJob()
+      const of = { pool, kind, model, priority: 'normal' } as const
+      const ids: string[] = []
+      for (let i = 0; i < 3; i++) {
+        const given = newJob()
+        await store.create(given)
+        ids.push(given.id)
+      }
+      await store.create(newJob({ tenant: 'key_b' }))
+      await store.create(newJob({ priority: 'low' }))
+      await store.create(newJob({ model: 'other' }))
+      const tenants = (await store.tenants.queued(of)).toSorted((a, b) => b.count - a.count)
+      expect(tenants).toEqual([
+        { tenant: TENANT, count: 3 },
+        { tenant: 'key_b', count: 1 },
+      ])
+      expect(await store.tenants.places(of, TENANT)).toEqual(ids.map((id, i) => ({ id, nth: i + 1 })))
+      expect(await store.tenants.places(of, 'key_c')).toEqual([])
+    })
   })
 
   describe('afterwards', () => {

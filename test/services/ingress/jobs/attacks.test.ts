@@ -86,10 +86,13 @@ describe('a job that runs again', () => {
   })
 
   it('is refused when there are too many jobs', async () => {
-    await using service = await startService({ settings: { DURABLE_JOBS_MAX: '2' } })
+    await using service = await startService({
+      settings: { DURABLE_JOBS_MAX: '2', DURABLE_JOBS_MAX_PER_PROJECT: '3', INFERENCE_SLOTS: '1' },
+    })
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
     // A count serves for a second, in which the ended job still counts.
-    const fill = async () => (await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), ...inAnHour() })).status
+    const slow = { endpoint: CHAT, body: say('!echo first_ms=60000\nx') }
+    const fill = async () => (await service.post('/v1/jobs', slow)).status
     await until(async () => (await fill()) === 202)
     await until(async () => (await fill()) === 202)
     const refused = await redrive(service, id)

@@ -466,16 +466,40 @@ describe('a deployment without a store', () => {
 
 describe('too many jobs', () => {
   it('are refused with 503 and a time to come back', async () => {
-    await using service = await startService({ settings: { DURABLE_JOBS_MAX: '2' } })
+    await using service = await startService({
+      settings: { SCHEDULED_JOBS_MAX: '2', SCHEDULED_JOBS_MAX_PER_PROJECT: '3' },
+    })
     const jobs = [
       await service.submit(say('x'), { run_at: FUTURE() }),
       await service.submit(say('x'), { run_at: FUTURE() }),
     ]
-    const refused = await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') })
+    const later = { endpoint: CHAT, body: say('x'), run_at: FUTURE() }
+    const refused = await service.post('/v1/jobs', later)
     expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '10'])
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     await cancelAll(service, jobs)
-    await until(async () => (await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') })).status === 202)
+    await until(async () => (await service.post('/v1/jobs', later)).status === 202)
+  })
+
+  it('of one project are refused with 429: neither jobs of others nor those that are to run now', async () => {
+    await using service = await startService({ settings: { SCHEDULED_JOBS_MAX: '5', DURABLE_JOBS_MAX: '5' } })
+    const park = async (key: string) => {
+      return await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key })
+    }
+    const statuses: number[] = []
+    for (let i = 0; i < 5; i++) statuses.push((await park(TEST_KEY)).status)
+    expect(statuses).toEqual([202, 202, 202, 429, 429])
+    const refused = await park(TEST_KEY)
+    expect(refused.headers.get('retry-after')).toBe('10')
+    expect(await errorOf(refused)).toMatchObject({
+      code: 'rate_limit_exceeded',
+      message:
+        'This project has 3 jobs that wait for their time: the other places are for other projects. Try again later.',
+    })
+    expect((await park(OTHER_KEY)).status).toBe(202)
+    for (const key of [TEST_KEY, OTHER_KEY]) {
+      expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { key })).status).toBe(202)
+    }
   })
 })
 

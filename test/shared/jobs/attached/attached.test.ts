@@ -56,8 +56,8 @@ function openJobs(more: Partial<AttachedOptions> = {}): Promise<AttachedJobs> {
   })
 }
 
-function submit(more: Partial<NewAttachedJob> = {}): Promise<AttachedJob> {
-  return jobs.submit({
+function submit(more: Partial<NewAttachedJob> = {}, ingress = jobs): Promise<AttachedJob> {
+  return ingress.submit({
     pool: 'inference',
     kind: 'say',
     tenant: 'key_1',
@@ -471,6 +471,25 @@ describe('an ingress with attached jobs', () => {
       await tell(taken, 1, [STARTED, COMPLETED])
     }
     expect(order).toEqual([0, 1, 2, 3, 4, 'one', 5, 6, 7, 8, 9])
+  })
+
+  it('starts as many calls of a tenant at one ingress as of one that floods three', async () => {
+    const ingresses = [jobs, await openJobs(), await openJobs()]
+    for (const ingress of ingresses) {
+      for (let i = 0; i < 60; i++) await submit({ tenant: 'key_many' }, ingress)
+    }
+    for (let i = 0; i < 30; i++) await submit({ tenant: 'key_one' })
+    await vi.advanceTimersByTimeAsync(1_000)
+    const order: string[] = []
+    for (let i = 0; i < 72; i++) {
+      await beat('wrk_1', { slots: 4, running: 4 })
+      const taken = await take()
+      order.push(taken.tenant)
+      await tell(taken, 1, [STARTED, COMPLETED])
+    }
+    // The first were sent before the ingresses had heard of each other. Of four places they have three, one and one: a share of 0.45.
+    expect(order.slice(20).filter((tenant) => tenant === 'key_one').length).toBeGreaterThanOrEqual(20)
+    for (const ingress of ingresses) await ingress.close()
   })
 
   it('keeps as many jobs in the queue as its workers have slots', async () => {

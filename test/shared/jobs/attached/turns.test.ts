@@ -11,13 +11,24 @@ let room: number | undefined
 let isIdle: boolean
 /** By model. */
 let capacities: Map<string, number>
+/** Of this ingress, by model. */
+let shares: Map<string, number>
+/** By tenant. */
+let spread: Map<string, number>
 beforeEach(() => {
   vi.useFakeTimers()
   room = 2
   isIdle = false
   capacities = new Map()
-  const capacityOf = ({ model }: { model: string }) => capacities.get(model)
-  turns = new TenantTurns<Waiter>({ slots: () => room, capacityOf, isIdle: () => isIdle })
+  shares = new Map()
+  spread = new Map()
+  turns = new TenantTurns<Waiter>({
+    slots: () => room,
+    capacityOf: ({ model }) => capacities.get(model),
+    shareOf: ({ model }) => shares.get(model) ?? 1,
+    spreadOf: (tenant) => spread.get(tenant) ?? 1,
+    isIdle: () => isIdle,
+  })
 })
 afterEach(() => {
   vi.useRealTimers()
@@ -82,6 +93,14 @@ describe('turns', () => {
     enter('a', '3')
     turns.leave(first as Waiter)
     expect(order()).toEqual(['b1', 'a2', 'a3'])
+  })
+
+  it('pass over a tenant that has its turn elsewhere, unless no other waits', () => {
+    room = 1
+    spread.set('a', 3)
+    enter('a', '1', '2', '3', '4')
+    enter('b', '1', '2', '3', '4')
+    expect(order()).toEqual(['a1', 'b1', 'b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
   })
 
   it('put a job first that had its turn before', () => {

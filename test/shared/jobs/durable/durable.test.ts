@@ -7,6 +7,7 @@ import { newId } from '#shared/id.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
+import type { JobBounds } from '#shared/jobs/durable/room.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
@@ -36,7 +37,9 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-async function open(through: { store?: Store; broker?: Broker; jobsMax?: number } = {}): Promise<DurableJobs> {
+async function open(
+  through: { store?: Store; broker?: Broker; bounds?: Partial<JobBounds> } = {},
+): Promise<DurableJobs> {
   return await DurableJobs.open({
     store: through.store ?? store,
     broker: through.broker ?? broker,
@@ -44,7 +47,7 @@ async function open(through: { store?: Store; broker?: Broker; jobsMax?: number 
     log: silentLog,
     presence: () => ({ send: (record) => told.push(record) }) as Pick<Presence, 'send'> as Presence,
     retentionMs: 60_000,
-    jobsMax: through.jobsMax ?? 100,
+    bounds: { jobsMax: 100, scheduledMax: 100, ...through.bounds },
   })
 }
 
@@ -199,7 +202,7 @@ describe('a submitted job', () => {
   })
 
   it('is refused when too many are under way', async () => {
-    const jobs = await open({ jobsMax: 2 })
+    const jobs = await open({ bounds: { jobsMax: 2, jobsMaxPerProject: 3 } })
     await jobs.create(specOf())
     await jobs.create(specOf())
     await expect(jobs.create(specOf())).rejects.toMatchObject({ code: 'overloaded' })

@@ -75,7 +75,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       isDraining: () => false,
     } as const
     presence = await Presence.open({ broker, self, listener: {}, lostMs: 5_000, log: silentLog })
-    const more = { blobs, log: silentLog, retentionMs: 86_400_000, jobsMax: 1_000 }
+    const more = { blobs, log: silentLog, retentionMs: 86_400_000, bounds: { jobsMax: 1_000, scheduledMax: 1_000 } }
     jobs = await DurableJobs.open({ store, broker, presence: () => presence, ...more })
     const config = { jobLeaseMs: LEASE_MS, workerLostMs: 5_000, webhookSecret: `whsec_${'a'.repeat(32)}` }
     const ports = { broker, store, blobs, config, log: silentLog, metrics, models: { models: [] }, version: 'test' }

@@ -1,0 +1,154 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { ServiceError } from '#shared/error.ts'
+import { Gate } from '#shared/jobs/attached/gate.ts'
+import { fingerprintOf, Reservations } from '#shared/jobs/attached/reservations.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+
+const START_MS = 4_000
+const STEP_MS = 5
+/** Milliseconds from one completion to the next: fifty a second. */
+const SERVICE_MS = 20
+
+beforeEach(() => {
+  vi.useFakeTimers({ now: 1_790_000_000_000, toFake: ['Date'] })
+})
+afterEach(() => {
+  vi.useRealTimers()
+})
+
+interface Caller {
+  readonly tenant: string
+  readonly body: object
+  tries: number
+}
+
+/** A pool that is always busy, and callers who come back when they were told to, in whole seconds as the header says. */
+class Overload {
+  readonly queue: Caller[] = []
+  readonly back: { readonly atMs: number; readonly caller: Caller }[] = []
+  readonly admittedAt: number[] = []
+  readonly toldSeconds: number[] = []
+  ended = 0
+  #callers = 0
+  readonly #gate = new Gate({
+    presence: { capacityOf: () => undefined } as Pick<Presence, 'capacityOf'> as Presence,
+    startTimeoutMs: START_MS,
+    ahead: ({ tenant }, reserved) => this.#ahead(tenant, reserved),
+  })
+  readonly #comesBack: (nth: number) => boolean
+
+  constructor(comesBack: (nth: number) => boolean = () => true) {
+    this.#comesBack = comesBack
+  }
+
+  /** @param everyMs Between two new callers */
+  run(ms: number, everyMs: number, tenantOf: (nth: number) => string = () => 'a'): void {
+    for (let passed = 0; passed < ms; passed += STEP_MS) {
+      vi.setSystemTime(Date.now() + STEP_MS)
+      if (passed % SERVICE_MS === 0) this.#serve()
+      while (this.back[0] && this.back[0].atMs <= Date.now()) this.#call(this.back.shift()?.caller as Caller)
+      if (Math.floor(passed / everyMs) !== Math.floor((passed - STEP_MS) / everyMs)) {
+        const nth = this.#callers++
+        this.#call({ tenant: tenantOf(nth), body: { messages: [`question ${nth}`] }, tries: 0 })
+      }
+    }
+  }
+
+  #serve(): void {
+    const done = this.queue.shift()
+    if (!done) return
+    this.ended++
+    this.#gate.completed({ pool: 'inference', kind: 'say', model: 'm', tenant: done.tenant })
+  }
+
+  #call(caller: Caller): void {
+    caller.tries++
+    try {
+      this.#gate.admit({ pool: 'inference', kind: 'say', model: 'm', tenant: caller.tenant, body: caller.body })
+      this.queue.push(caller)
+      this.admittedAt.push(caller.tries)
+    } catch (error) {
+      const seconds = Math.ceil((ServiceError.from(error).retryAfterMs ?? 0) / 1_000)
+      this.toldSeconds.push(seconds)
+      if (!this.#comesBack(this.#callers)) return
+      this.back.push({ atMs: Date.now() + seconds * 1_000, caller })
+      this.back.sort((a, b) => a.atMs - b.atMs)
+    }
+  }
+
+  #ahead(tenant: string, reserved: ReadonlyMap<string, number>): number {
+    const counts = new Map(reserved)
+    for (const each of this.queue) counts.set(each.tenant, (counts.get(each.tenant) ?? 0) + 1)
+    const own = counts.get(tenant) ?? 0
+    let ahead = 0
+    for (const count of counts.values()) ahead += Math.min(count, own + 1)
+    return ahead
+  }
+}
+
+describe('a gate before a pool that gets a fifth more calls than it can run', () => {
+  it('lets those in who come back when they were told to, and keeps the pool busy', () => {
+    const overload = new Overload()
+    overload.run(60_000, SERVICE_MS / 1.2)
+    const back = overload.admittedAt.filter((tries) => tries > 1)
+    expect(back.length).toBeGreaterThan(200)
+    expect(back.filter((tries) => tries === 2).length / back.length).toBeGreaterThan(0.95)
+    expect(overload.ended).toBeGreaterThan((60_000 / SERVICE_MS) * 0.98)
+    expect(overload.queue.length).toBeLessThanOrEqual(START_MS / SERVICE_MS + 1)
+    // Each is told a later time than those before it.
+    expect(new Set(overload.toldSeconds).size).toBeGreaterThan(5)
+  })
+
+  it('keeps the pool busy where nobody comes back, or every other one', () => {
+    for (const comesBack of [() => false, (nth: number) => nth % 2 === 0]) {
+      const overload = new Overload(comesBack)
+      overload.run(60_000, SERVICE_MS / 1.2)
+      expect(overload.ended).toBeGreaterThan((60_000 / SERVICE_MS) * 0.98)
+      const back = overload.admittedAt.filter((tries) => tries > 1)
+      expect(back.filter((tries) => tries > 2).length).toBeLessThanOrEqual(back.length * 0.05)
+    }
+  })
+
+  it('lets a tenant with few calls in, however many another has told to come back', () => {
+    const overload = new Overload()
+    overload.run(30_000, SERVICE_MS / 3, () => 'flood')
+    const before = overload.toldSeconds.length
+    overload.run(100, 10, () => 'other')
+    expect(overload.queue.filter(({ tenant }) => tenant === 'other').length).toBeGreaterThan(5)
+    expect(before).toBeGreaterThan(1_000)
+  })
+})
+
+describe('places of refused callers', () => {
+  it('are found by tenant and request, from their time on until it is past', () => {
+    const places = new Reservations()
+    const now = Date.now()
+    places.add('a', { text: 'x' }, now + 4_000, now)
+    expect(places.find('b', { text: 'x' }, now)).toBeUndefined()
+    expect(places.find('a', { text: 'y' }, now)).toBeUndefined()
+    expect(places.find('a', { text: 'x' }, now + 2_000)).toMatchObject({ isDue: false })
+    expect(places.find('a', { text: 'x' }, now + 4_000)).toMatchObject({ isDue: true })
+    expect(places.find('a', { text: 'x' }, now + 10_000)).toBeUndefined()
+    expect(places.counts.size).toBe(0)
+  })
+
+  it('are bounded, and one tenant leaves half of them to others', () => {
+    const places = new Reservations()
+    const now = Date.now()
+    for (let i = 0; i < 20_000; i++) places.add('a', { i }, now + 1_000, now)
+    expect(places.counts.get('a')).toBe(10_000)
+    places.add('b', {}, now + 1_000, now)
+    expect(places.counts.get('b')).toBe(1)
+    places.drop('b', {})
+    expect(places.counts.has('b')).toBe(false)
+  })
+
+  it('know a request by its texts, their ends and lengths, however large it is', () => {
+    const long = 'x'.repeat(10_000_000)
+    const many = Array.from({ length: 100_000 }, (_, i) => `message ${i}`)
+    const bodies = [{}, [], { a: 1 }, { a: 2 }, { text: long }, { text: `${long}y` }, { text: `y${long}` }, many]
+    const seen = [...bodies, [...many, 'last']].map(fingerprintOf)
+    expect(new Set(seen).size).toBe(seen.length)
+    expect(fingerprintOf({ text: long })).toBe(fingerprintOf({ text: long }))
+  })
+})

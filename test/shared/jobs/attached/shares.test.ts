@@ -1,0 +1,170 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { ControlRecord } from '#schemas/event.ts'
+import { Shares, type WaitingCalls } from '#shared/jobs/attached/shares.ts'
+import { TenantTurns } from '#shared/jobs/attached/turns.ts'
+
+type Told = Extract<ControlRecord, { type: 'waiting' }>
+
+beforeEach(() => {
+  vi.useFakeTimers()
+})
+afterEach(() => {
+  for (const ingress of fleet.splice(0)) ingress.shares.close()
+  vi.useRealTimers()
+})
+
+const WORK = { kind: 'say', model: 'm' }
+const fleet: Ingress[] = []
+
+interface Call {
+  readonly envelope: { readonly tenant: string; readonly kind: string; readonly model: string }
+  readonly ingress: Ingress
+}
+
+/** An ingress over the same channel as all of the fleet. Its calls take their turns for a pool with so many slots. */
+class Ingress {
+  readonly told: Told[] = []
+  readonly shares: Shares
+  readonly turns: TenantTurns<Call>
+
+  constructor(slots: number, capacityOf: (model: string) => number | undefined = () => undefined) {
+    this.shares = new Shares({
+      boot: `ing_${fleet.length}`,
+      tell: (record) => {
+        this.told.push(record)
+        for (const ingress of fleet) ingress.shares.heard(record)
+      },
+      waiting: () => this.#waiting(),
+      onTold: () => {},
+    })
+    this.turns = new TenantTurns({
+      slots: () => Math.ceil(slots * this.shares.of('inference')),
+      capacityOf: ({ model }) => capacityOf(model),
+      shareOf: (work) => this.shares.of('inference', work),
+      spreadOf: (tenant) => this.shares.spread('inference', tenant),
+      isIdle: () => false,
+    })
+    fleet.push(this)
+  }
+
+  enter(tenant: string, count: number, model = 'm'): void {
+    for (let i = 0; i < count; i++) this.turns.enter({ envelope: { ...WORK, tenant, model }, ingress: this })
+    this.shares.changed()
+  }
+
+  /** Sends what has its turn. */
+  sent(): Call[] {
+    const calls: Call[] = []
+    for (let call = this.turns.next(); call; call = this.turns.next()) calls.push(call)
+    return calls
+  }
+
+  *#waiting(): Generator<WaitingCalls> {
+    for (const calls of this.turns.calls()) yield { pool: 'inference', ...calls }
+  }
+}
+
+/** The tenants in the order of their starts: the pool takes what was sent first, one by one. @param sent Before */
+function starts(count: number, sent: readonly Call[] = []): string[] {
+  const queue = [...sent]
+  const order: string[] = []
+  while (order.length < count) {
+    for (const ingress of fleet) queue.push(...ingress.sent())
+    const call = queue.shift()
+    if (!call) break
+    order.push(call.envelope.tenant)
+    call.ingress.turns.leave(call)
+    // Far apart, so that nothing more is sent ahead for a quick pool.
+    vi.advanceTimersByTime(1_000)
+  }
+  return order
+}
+
+const countOf = (tenant: string, order: readonly string[]) => order.filter((each) => each === tenant).length
+
+describe('ingresses that share a pool', () => {
+  it('have all of it where no other has calls waiting', () => {
+    const [one, two] = [new Ingress(6), new Ingress(6)]
+    one.enter('a', 10)
+    expect(one.sent()).toHaveLength(6)
+    vi.advanceTimersByTime(500)
+    expect([one.shares.of('inference'), two.shares.of('inference')]).toEqual([1, 0.5])
+  })
+
+  it('have a part for each tenant that waits, and again all of it when the others have nothing left', () => {
+    const [one, two] = [new Ingress(6), new Ingress(6)]
+    one.enter('a', 10)
+    two.enter('b', 10)
+    two.enter('c', 10)
+    vi.advanceTimersByTime(500)
+    const first = fleet.map((ingress) => ingress.sent())
+    expect(first.map(({ length }) => length)).toEqual([2, 4])
+    const order = starts(40, first.flat())
+    expect(['a', 'b', 'c'].map((tenant) => countOf(tenant, order))).toEqual([10, 10, 10])
+    expect(order.slice(0, 27).filter((tenant) => tenant === 'a').length).toBeGreaterThanOrEqual(8)
+    one.enter('a', 10)
+    expect(one.shares.of('inference')).toBe(1)
+  })
+
+  it('have one place each at least, however few there are', () => {
+    for (let i = 0; i < 3; i++) new Ingress(1).enter(`t${i}`, 5)
+    vi.advanceTimersByTime(500)
+    expect(fleet.map((ingress) => ingress.sent().length)).toEqual([1, 1, 1])
+  })
+
+  it.each([1, 3])('start a call of one tenant next in turn while another floods %i of them', (flooded) => {
+    for (let i = 0; i < 3; i++) new Ingress(1)
+    for (const ingress of fleet.slice(0, flooded)) ingress.enter('flood', 100)
+    vi.advanceTimersByTime(500)
+    for (const ingress of fleet) ingress.sent()
+    fleet[0]?.enter('other', 1)
+    // Behind what has been sent, one of each ingress, and one more turn of the other tenant at each.
+    expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
+  })
+
+  it('give a tenant that waits at three of them as much as one that waits at one', () => {
+    for (let i = 0; i < 3; i++) new Ingress(12)
+    for (const ingress of fleet) ingress.enter('wide', 300)
+    fleet[0]?.enter('narrow', 300)
+    vi.advanceTimersByTime(500)
+    const order = starts(200).slice(20)
+    expect(countOf('narrow', order) / order.length).toBeGreaterThan(0.42)
+    expect(countOf('wide', order) / order.length).toBeGreaterThan(0.42)
+  })
+
+  it('divide the places of a model with a bound among those where its calls wait, and only those', () => {
+    const capacity = (model: string) => (model === 'few' ? 8 : undefined)
+    const [one, two, three] = [new Ingress(100, capacity), new Ingress(100, capacity), new Ingress(100, capacity)]
+    one.enter('a', 20, 'few')
+    three.enter('c', 200)
+    two.enter('b', 20, 'few')
+    vi.advanceTimersByTime(500)
+    // A half each, and two in line.
+    expect([one.sent().length, two.sent().length]).toEqual([6, 6])
+  })
+
+  it('forget what one told that is not heard any more', () => {
+    const [one, two] = [new Ingress(6), new Ingress(6)]
+    two.enter('b', 10)
+    vi.advanceTimersByTime(500)
+    expect(one.shares.of('inference')).toBe(0.5)
+    expect(one.shares.callsElsewhere('inference')).toBe(10)
+    two.shares.close()
+    vi.advanceTimersByTime(3_000)
+    expect(one.shares.of('inference')).toBe(1)
+    expect(one.shares.callsElsewhere('inference')).toBe(0)
+  })
+
+  it('tell nothing of calls that wait for less than a moment, and little of very many', () => {
+    const one = new Ingress(1)
+    one.enter('a', 1)
+    one.sent()
+    vi.advanceTimersByTime(1_000)
+    expect(one.told).toEqual([])
+    for (let i = 0; i < 1_000; i++) one.enter(`t${i}`, 1, `m${i % 100}`)
+    vi.advanceTimersByTime(1_000)
+    expect(one.told.length).toBeLessThanOrEqual(6)
+    expect(JSON.stringify(one.told[0]).length).toBeLessThan(16_384)
+    expect(one.told[0]?.queues).toHaveLength(32)
+  })
+})
