@@ -36,6 +36,8 @@ export class Attempts {
   readonly #silent = new Set<string>()
   /** Whether it may write what there is, by what was cancelled. */
   readonly #cancelled = new Map<string, boolean>()
+  /** Who waits for the end of which attempts. */
+  readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
 
   constructor(options: AttemptsOptions) {
@@ -71,6 +73,7 @@ export class Attempts {
         room.leave(counted)
       }
       if (job.reply) this.#forgetSilent(job.reply.boot)
+      this.#noteEnd(attempt)
       aside.letIn()
       taking.free()
     }
@@ -90,6 +93,14 @@ export class Attempts {
   /** The same of a job as a whole. */
   wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
     return this.#cancelled.delete(id)
+  }
+
+  /** Resolves when all that run now have ended. */
+  async untilOver(): Promise<void> {
+    if (this.#running.size === 0) return
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#awaited.add({ left: new Set(this.#running.values()), done: resolve })
+    await promise
   }
 
   /** Hands back all that run, and those that still come. */
@@ -127,6 +138,14 @@ export class Attempts {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()
     if (this.#cancelled.size > CANCELS_MAX) this.#cancelled.delete(oldest)
+  }
+
+  #noteEnd(attempt: Attempt): void {
+    for (const awaited of this.#awaited) {
+      if (!awaited.left.delete(attempt) || awaited.left.size > 0) continue
+      this.#awaited.delete(awaited)
+      awaited.done()
+    }
   }
 
   #forgetSilent(boot: string): void {

@@ -17,10 +17,14 @@ const SHARE = 3
 /** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
 export interface ModelBound extends Work {
   readonly capacity: number
+  /** How many its engine bears now, where that changes; undefined: as many. */
+  readonly now?: () => number | undefined
 }
 
 /** What {@link ModelRooms} need to know of their worker. */
 export interface RoomsOptions {
+  /** Jobs the worker runs at once; default: no end of them. */
+  readonly slots?: number
   /** Ids and aliases of the models it can run; undefined: whichever is asked for. */
   readonly models?: Iterable<string> | undefined
   /** Of those that cannot fill its slots. */
@@ -38,17 +42,18 @@ export interface RoomsOptions {
 export class ModelRoom implements Work {
   readonly kind: string
   readonly model: string
-  readonly #capacity: number | undefined
+  /** What bounds it; undefined: the worker's slots alone. */
+  bound: ModelBound | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
   #attached = 0
   #busyAtMs = 0
 
-  constructor({ kind, model }: Work, capacity: number | undefined) {
+  constructor({ kind, model }: Work, bound?: ModelBound) {
     this.kind = kind
     this.model = model
-    this.#capacity = capacity
+    this.bound = bound
   }
 
   /** Nothing runs and nothing is known to wait. */
@@ -61,25 +66,33 @@ export class ModelRoom implements Work {
     return this.#attached + this.#running.normal + this.#running.low
   }
 
-  /** Jobs that its engine runs at once. */
+  /** Jobs that its engine runs at once now, one or more. */
   get most(): number {
     return this.#capacity ?? Number.POSITIVE_INFINITY
   }
 
+  get #capacity(): number | undefined {
+    if (!this.bound) return undefined
+    const { capacity, now } = this.bound
+    return Math.max(1, Math.min(capacity, now?.() ?? capacity))
+  }
+
   /** Whether an attached call can run now. */
   get hasPlace(): boolean {
-    if (this.#capacity === undefined) return true
+    const capacity = this.#capacity
+    if (capacity === undefined) return true
     const durable = this.#running.normal + this.#running.low
-    return this.#attached < Math.max(Math.ceil(this.#capacity / 2), this.#capacity - durable)
+    return this.#attached < Math.max(Math.ceil(capacity / 2), capacity - durable)
   }
 
   /** Durable jobs of a lane that may be claimed now. */
   free(lane: Priority): number {
-    if (this.#capacity === undefined) return Number.POSITIVE_INFINITY
-    const most = this.#capacity + quarterOf(this.#capacity)
+    const capacity = this.#capacity
+    if (capacity === undefined) return Number.POSITIVE_INFINITY
+    const most = capacity + quarterOf(capacity)
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
-    return (isBusy ? quarterOf(this.#capacity) : most) - this.#running.low
+    return (isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
   /** Jobs begin, or are about to be claimed. @param lane Undefined: an attached call */
@@ -139,18 +152,31 @@ export class ModelRoom implements Work {
 /** The models of one worker, and those of which jobs came by. */
 export class ModelRooms {
   readonly #rooms = new Map<string, ModelRoom>()
-  readonly #bounds: readonly ModelBound[]
-  readonly #models: ReadonlySet<string> | undefined
+  readonly #slots: number
+  #bounds: readonly ModelBound[] = []
+  #models: ReadonlySet<string> | undefined
+  #modelCount = 1
+  /** Rooms of the bounds, and the places that were told of each. */
+  #bounded: { readonly room: ModelRoom; told: number }[] = []
   /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
-  readonly #modelCount: number
+  constructor({ slots = Number.POSITIVE_INFINITY, ...own }: RoomsOptions) {
+    this.#slots = slots
+    this.change(own)
+  }
 
-  constructor({ models, bounds = [], modelCount = 1 }: RoomsOptions) {
+  /** The worker has other models from now on. What runs goes on. */
+  change({ models, bounds = [], modelCount = 1 }: Omit<RoomsOptions, 'slots'>): void {
     this.#models = models && new Set(models)
     this.#bounds = bounds
     this.#modelCount = modelCount
-    for (const bound of bounds) this.#rooms.set(workKey(bound), new ModelRoom(bound, bound.capacity))
+    for (const room of this.#rooms.values()) room.bound = undefined
+    this.#bounded = bounds.map((bound) => {
+      const room = this.of(bound)
+      room.bound = bound
+      return { room, told: Number.POSITIVE_INFINITY }
+    })
   }
 
   /**
@@ -201,7 +227,7 @@ export class ModelRooms {
     let room = this.#rooms.get(key)
     if (!room) {
       if (this.#rooms.size >= ROOMS_MAX) this.#forgetIdle()
-      room = new ModelRoom(work, undefined)
+      room = new ModelRoom(work)
       this.#rooms.set(key, room)
     }
     return room
@@ -226,8 +252,25 @@ export class ModelRooms {
     for (const { kind, model, unsettled } of this.#rooms.values()) {
       for (const priority of unsettled) waiting.push({ kind, model, priority })
     }
-    if (this.#models === undefined && this.#bounds.length === 0 && waiting.length === 0) return undefined
-    return { models: this.#models ? [...this.#models] : null, bounds: [...this.#bounds], waiting }
+    const bounds = this.#tellBounds()
+    if (this.#models === undefined && bounds.length === 0 && waiting.length === 0) return undefined
+    return { models: this.#models ? [...this.#models] : null, bounds, waiting }
+  }
+
+  /** Whether some model has a quarter more places than was told last, or fewer. */
+  get hasNews(): boolean {
+    return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
+  }
+
+  /** What bounds a model beside the worker's slots. */
+  #tellBounds(): Capacity['bounds'] {
+    for (const one of this.#bounded) one.told = this.#placesOf(one.room)
+    const below = this.#bounded.filter(({ told }) => told < this.#slots)
+    return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: told }))
+  }
+
+  #placesOf({ most }: ModelRoom): number {
+    return Math.min(most, this.#slots)
   }
 
   #forgetIdle(): void {

@@ -95,7 +95,10 @@ export class Worker {
     const taking = new Taking({
       slots,
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
-      onFree: () => this.#claims?.pull(),
+      onFree: () => {
+        this.#claims?.pull()
+        if (rooms.hasNews) this.presence.tellCapacity()
+      },
     })
     const aside = new Aside(rooms, taking)
     const attempts = new Attempts({ aside, boot: this.boot, blobs, bodyRoom, observer, reporter, rooms, taking })
@@ -139,6 +142,15 @@ export class Worker {
   /** See {@link Taking.idleMs}. */
   get idleMs(): number {
     return this.#taking.idleMs
+  }
+
+  /** It has other models from now on. Resolves when all that ran until now has ended. */
+  async change(own: Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>): Promise<void> {
+    this.#rooms.change(own)
+    this.presence.tellCapacity()
+    this.#aside.letIn()
+    this.#taking.free()
+    await this.#attempts.untilOver()
   }
 
   /**
