@@ -5,6 +5,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { measureBulkheads } from './bulkheads/bulkheads.ts'
 import { type Cell, measure, type Sample } from './calls/measure.ts'
 import { startTarget, startUpstream, type Target } from './calls/targets.ts'
 import { type DurableResults, measureDurable } from './durable/durable.ts'
@@ -54,7 +55,11 @@ function commandLine(): string {
 async function runAll(options: Options): Promise<Results> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-bench-'))
   const needsKafka =
-    options.targets.includes('kafka') || options.durable.length > 0 || options.embeddings || options.transcription
+    options.targets.includes('kafka') ||
+    options.durable.length > 0 ||
+    options.embeddings ||
+    options.transcription ||
+    options.bulkheads
   try {
     await using kafka = needsKafka ? await openBroker(dir) : undefined
     const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
@@ -63,7 +68,8 @@ async function runAll(options: Options): Promise<Results> {
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
     const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
     const research = options.research ? await timed(() => runResearch(options, dir)) : undefined
-    return { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion: kafka?.version }
+    const bulkheads = options.bulkheads ? await timed(() => runBulkheads(options, dir, kafka)) : undefined
+    return { calls, durable, embeddings, transcription, sandbox, research, bulkheads, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -106,6 +112,10 @@ async function runSandbox(options: Options) {
 
 async function runResearch({ questions }: Options, dir: string) {
   return await measureResearch({ questions, print, signal: interrupted.signal }, dir)
+}
+
+async function runBulkheads({ rounds, hangSeconds }: Options, dir: string, kafka: Kafka | undefined) {
+  return await measureBulkheads({ rounds, hangSeconds, print, signal: interrupted.signal }, kafka, dir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

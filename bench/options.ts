@@ -8,7 +8,7 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
-built-in model, Python in each sandbox, and deep research over a fixed corpus. Everything runs on this machine, on 127.0.0.1:
+built-in model, Python in each sandbox, deep research over a fixed corpus, and models beside one that hangs. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
 local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
 only.
@@ -17,11 +17,12 @@ Options:
       --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
-                       embeddings, transcription, sandbox, research: those only
+                       embeddings, transcription, sandbox, research, bulkheads: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams
+      --hang <n>       seconds for which one model hangs beside the others; default 15
       --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
   -h, --help           show this help
@@ -39,6 +40,9 @@ export interface Options {
   readonly transcription: boolean
   readonly sandbox: boolean
   readonly research: boolean
+  readonly bulkheads: boolean
+  /** For how long one model hangs beside the others. */
+  readonly hangSeconds: number
   /** Questions of the evaluation of research that are asked. */
   readonly questions: number
   /** How often each sandbox is opened, how many programs it runs, and for how long it runs as many as it can. */
@@ -68,6 +72,7 @@ export function readOptions(): Options {
       beside: { type: 'string' },
       rounds: { type: 'string' },
       seconds: { type: 'string' },
+      hang: { type: 'string' },
       write: { type: 'boolean', default: false },
       profile: { type: 'string' },
       help: { type: 'boolean', short: 'h', default: false },
@@ -88,6 +93,7 @@ export function readOptions(): Options {
     code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 10, runs: 100, seconds: 8 },
     questions: quick ? 20 : Number.POSITIVE_INFINITY,
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
+    hangSeconds: readNumber('--hang', values.hang) ?? (quick ? 4 : 15),
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
     durableWarmUpSeconds: quick ? 0.5 : 2,
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
@@ -104,7 +110,10 @@ export function readOptions(): Options {
 }
 
 /** What is measured. */
-type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research'>
+type Measured = Pick<
+  Options,
+  'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research' | 'bulkheads'
+>
 
 function readTargets(only: string | undefined): Measured {
   if (only === undefined) {
@@ -115,6 +124,7 @@ function readTargets(only: string | undefined): Measured {
       transcription: true,
       sandbox: true,
       research: true,
+      bulkheads: true,
     }
   }
   const wanted = new Set(only.split(','))
@@ -126,6 +136,7 @@ function readTargets(only: string | undefined): Measured {
     'transcription',
     'sandbox',
     'research',
+    'bulkheads',
     'durable',
     ...DURABLE_NAMES.map((name) => `durable-${name}`),
   ]
@@ -138,6 +149,7 @@ function readTargets(only: string | undefined): Measured {
     transcription: wanted.has('transcription'),
     sandbox: wanted.has('sandbox'),
     research: wanted.has('research'),
+    bulkheads: wanted.has('bulkheads'),
   }
 }
 

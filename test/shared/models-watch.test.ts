@@ -48,7 +48,12 @@ async function namesOf(stack: Stack): Promise<string[]> {
 
 async function metric(stack: Stack, name: string): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
-  return Number(text.split('\n').find((line) => line.startsWith(`${name} `))?.split(' ')[1])
+  return Number(
+    text
+      .split('\n')
+      .find((line) => line.startsWith(`${name} `))
+      ?.split(' ')[1],
+  )
 }
 
 test('a model that is added is served, and one that is gone is refused while its calls end', async () => {
