@@ -113,10 +113,14 @@ async function runResearch({ questions }: Options, dir: string) {
   return await measureResearch({ questions, print, signal: interrupted.signal }, dir)
 }
 
-async function runSections({ sections, isQuick }: Options, dir: string, kafka: Kafka): Promise<SectionResults[]> {
+async function runSections(
+  { sections, isQuick, rounds, hangSeconds }: Options,
+  dir: string,
+  kafka: Kafka,
+): Promise<SectionResults[]> {
   const results: SectionResults[] = []
   for (const section of SECTIONS.filter(({ name }) => sections.includes(name))) {
-    const how = { kafka, dir, isQuick, print, signal: interrupted.signal }
+    const how = { kafka, dir, isQuick, rounds, hangSeconds, print, signal: interrupted.signal }
     results.push(await timed(async () => ({ section, tables: await section.measure(how) })))
   }
   return results

@@ -9,8 +9,8 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
-built-in model, Python in each sandbox, deep research over a fixed corpus, and one tenant beside a flood of another; a larger
-run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
+built-in model, Python in each sandbox, deep research over a fixed corpus, one tenant beside a flood of another, and models
+beside one that hangs; a larger run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
   .map(({ name }) => name)
   .join(', ')}. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
@@ -26,6 +26,7 @@ Options:
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams
+      --hang <n>       seconds for which one model hangs beside the others; default 15
       --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
   -h, --help           show this help
@@ -58,6 +59,8 @@ export interface Options {
   readonly isQuick: boolean
   readonly seconds: (cell: Cell) => number
   readonly warmUpSeconds: (target: TargetName, cell: Cell) => number
+  /** For how long one model hangs beside the others. */
+  readonly hangSeconds: number
   readonly write: boolean
   readonly profileDir: string | undefined
 }
@@ -75,6 +78,7 @@ export function readOptions(): Options {
       beside: { type: 'string' },
       rounds: { type: 'string' },
       seconds: { type: 'string' },
+      hang: { type: 'string' },
       write: { type: 'boolean', default: false },
       profile: { type: 'string' },
       help: { type: 'boolean', short: 'h', default: false },
@@ -106,6 +110,7 @@ export function readOptions(): Options {
       if (shape === 'streams') return 2
       return target.endsWith('kafka') && callers === 1 ? 12 : 4
     },
+    hangSeconds: readNumber('--hang', values.hang) ?? (quick ? 4 : 15),
     write: values.write,
     profileDir: values.profile,
   }

@@ -21,6 +21,9 @@ export interface SectionOptions {
   readonly dir: string
   /** Short and coarse. */
   readonly isQuick: boolean
+  readonly rounds: number
+  /** For how long one model hangs beside the others. */
+  readonly hangSeconds: number
   readonly print: (line: string) => void
   readonly signal: AbortSignal
 }

@@ -9,22 +9,31 @@ const Timeouts = z.strictObject({
 })
 export type Timeouts = z.infer<typeof Timeouts>
 
+/** A server behind HTTP. */
+const BaseUrl = z.url()
+
 /** What runs a model: an upstream server by its dialect, or an engine inside the worker. */
 export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.enum(['openai', 'anthropic']).describe('The dialect the upstream speaks'),
-    base_url: z
-      .url()
-      .describe('openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without, such as https://host'),
+    base_url: BaseUrl.optional().describe(
+      'openai: with /v1, such as http://127.0.0.1:8000/v1. anthropic: without, such as https://host; or base_urls',
+    ),
     api_key_env: z
       .string()
       .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'Expected the name of an environment variable, such as VLLM_API_KEY')
       .optional()
       .describe('Name of the environment variable that holds the key'),
     model: z.string().optional().describe("The model's name at the upstream; default: the id"),
+    base_urls: z
+      .array(z.union([BaseUrl, z.strictObject({ url: BaseUrl, weight: z.number().min(0.01).max(100).default(1) })]))
+      .min(1)
+      .max(64)
+      .optional()
+      .describe('Several servers of this model in place of base_url: URLs, or { url, weight } for unequal parts'),
     headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
     timeouts: Timeouts.prefault({}),
-    concurrency: z.int().min(1).optional().describe('Most requests at once from one worker'),
+    concurrency: z.int().min(1).optional().describe('Most requests at once from one worker to each server'),
     breaker: z
       .strictObject({
         failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit'),
@@ -63,7 +72,11 @@ export const EngineConfig = z.discriminatedUnion('type', [
 ])
 export type EngineConfig = z.infer<typeof EngineConfig>
 /** Of a model that runs behind HTTP. */
-export type UpstreamConfig = Extract<EngineConfig, { base_url: string }>
+export type UpstreamConfig = Extract<EngineConfig, { type: 'openai' | 'anthropic' }>
+
+function isUpstream(engine: EngineConfig): engine is UpstreamConfig {
+  return engine.type === 'openai' || engine.type === 'anthropic'
+}
 
 /** The engines of each pool: by their type, the local ones by their model. */
 const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
@@ -143,6 +156,10 @@ export const ModelConfig = z
       path: ['engine', 'type'],
     },
   )
+  .refine(({ engine }) => !isUpstream(engine) || (engine.base_url === undefined) !== (engine.base_urls === undefined), {
+    error: 'Expected base_url, or base_urls in its place',
+    path: ['engine', 'base_url'],
+  })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
 /** The file models.yaml. */

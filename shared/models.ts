@@ -1,17 +1,36 @@
 import { readFileSync } from 'node:fs'
+import { isDeepStrictEqual } from 'node:util'
 import { parse } from 'yaml'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
 import { ConfigError } from './config/config.ts'
 import { problemTexts } from './config/problem.ts'
+import { nearestOf } from './nearest.ts'
 
-/** The models of the service, by id and alias. */
-export class ModelCatalogue {
+/** Names that are shown for one that is not there. */
+const NEAREST_MAX = 5
+
+/** Models by id and alias. */
+export interface Models {
   readonly models: readonly ModelConfig[]
-  readonly #byName = new Map<string, ModelConfig>()
+  /** A model by its id or one of its aliases. */
+  find(name: string): ModelConfig | undefined
+}
 
-  /** @throws ConfigError When ids or aliases repeat, or a fallback does not exist. */
-  constructor(models: readonly ModelConfig[]) {
-    this.models = models
+/** The models of the service. It may {@link become} another one while the process runs, so nobody keeps what it gave. */
+export class ModelCatalogue implements Models {
+  /** Those that the workers of this process run: all, unless MODELS names some. */
+  readonly served: Models
+  readonly #byName = new Map<string, ModelConfig>()
+  readonly #listeners = new Set<() => void>()
+  #models: readonly ModelConfig[]
+
+  /**
+   * @param served Names of the models that the workers of this process run; undefined: all
+   * @throws ConfigError When ids or aliases repeat, or a fallback does not exist.
+   */
+  constructor(models: readonly ModelConfig[], served?: readonly string[]) {
+    this.#models = models
+    this.served = served ? servedOf(this, served) : this
     const problems: string[] = []
     for (const model of models) {
       for (const name of [model.id, ...model.aliases]) {
@@ -35,14 +54,65 @@ export class ModelCatalogue {
     if (problems.length > 0) throw new ConfigError(problems)
   }
 
-  /** A model by its id or one of its aliases. */
+  get models(): readonly ModelConfig[] {
+    return this.#models
+  }
+
   find(name: string): ModelConfig | undefined {
     return this.#byName.get(name)
   }
+
+  /** Takes the models of another catalogue for its own, and tells whoever listens. Models that are the same stay the same. */
+  become(next: ModelCatalogue): void {
+    this.#models = next.models.map((model) => {
+      const known = this.#models.find(({ id }) => id === model.id)
+      return known && isDeepStrictEqual(known, model) ? known : model
+    })
+    this.#byName.clear()
+    for (const model of this.#models) for (const name of [model.id, ...model.aliases]) this.#byName.set(name, model)
+    for (const listener of this.#listeners) listener()
+  }
+
+  /** @param listener Called when the models have changed @returns What ends that */
+  onChange(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
 }
 
-/** Reads models.yaml. @throws ConfigError naming the file and every problem in it */
-export function loadModels(path: string): ModelCatalogue {
+/** A part of a catalogue, as it is at any time. Names that it does not have any more name nothing. */
+function servedOf(catalogue: Models, names: readonly string[]): Models {
+  const isServed = (model: ModelConfig) => [model.id, ...model.aliases].some((name) => names.includes(name))
+  return {
+    get models() {
+      return catalogue.models.filter(isServed)
+    },
+    find(name) {
+      const model = catalogue.find(name)
+      return model && isServed(model) ? model : undefined
+    },
+  }
+}
+
+/**
+ * Reads models.yaml.
+ *
+ * @param served Names of the models that the workers of this process run; undefined: all
+ * @throws ConfigError naming the file and every problem in it, or what MODELS names and is not there
+ */
+export function loadModels(path: string, served?: readonly string[]): ModelCatalogue {
+  const catalogue = new ModelCatalogue(readModels(path).models, served)
+  const names = catalogue.models.flatMap(({ id, aliases }) => [id, ...aliases])
+  const problems = (served ?? []).flatMap((name) => {
+    if (catalogue.find(name)) return []
+    const nearest = nearestOf(name, names).slice(0, NEAREST_MAX)
+    return [`MODELS: there is no model '${name}' in ${path}. There are ${nearest.map(({ name }) => name).join(', ')}`]
+  })
+  if (problems.length > 0) throw new ConfigError(problems)
+  return catalogue
+}
+
+function readModels(path: string): ModelsFile {
   let content: unknown
   try {
     content = parse(readFileSync(path, 'utf8'))
@@ -54,7 +124,7 @@ export function loadModels(path: string): ModelCatalogue {
     const problems = problemTexts(parsed.error, content, ModelsFile)
     throw new ConfigError(problems.map((problem) => `MODELS_FILE: ${path}: ${problem}`))
   }
-  return new ModelCatalogue(parsed.data.models)
+  return parsed.data
 }
 
 function unreadable(error: unknown): string {

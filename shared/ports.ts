@@ -31,6 +31,7 @@ import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import { watchModels } from './models-watch.ts'
 import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
@@ -53,6 +54,8 @@ export interface Ports {
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
   readonly models: ModelCatalogue
+  /** Reads the models file no more when it changes. */
+  unwatchModels(): void
   /** Looks at answers; undefined when it is switched off. */
   readonly contentFilter: ContentFilter | undefined
   /** Opens the engine that runs a model. The caller closes it. */
@@ -97,7 +100,7 @@ export async function openPorts(
   role = 'all',
 ): Promise<Ports> {
   requireDirectories(config, isWhole)
-  const models = loadModels(config.modelsFile)
+  const models = loadModels(config.modelsFile, config.models)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
   // First of all: it refuses a second process on the same data directory.
@@ -126,17 +129,31 @@ export async function openPorts(
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const openSearch = () => openSearchBackends(config, log)
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
-  const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
+  const hasTerminal = process.stderr.isTTY === true
+  const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
+  const opened = {
+    unwatchModels,
+    broker,
+    blobs,
+    store,
+    openKeys,
+    models,
+    contentFilter,
+    openSearch,
+    sandbox,
+    prepareModels,
+  }
   return { config, log, metrics, version, ...opened, ...engines, onFatal }
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store, localServer, sandbox }: Ports): Service {
+export function portsService({ broker, store, localServer, sandbox, unwatchModels }: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
     problems: () => [],
     async close() {
+      unwatchModels()
       await broker.close()
       await store?.close()
       await localServer.close()
@@ -157,7 +174,7 @@ function openPreparation(
 ): Ports['prepareModels'] {
   let last: Promise<void> = Promise.resolve()
   return (pool, onProgress, signal) => {
-    const own = models.models.filter((model) => model.pool === pool)
+    const own = models.served.models.filter((model) => model.pool === pool)
     const tell = (fraction: number, message: string) => onProgress('the sandbox for code', fraction, message)
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(tell, signal) : prepareAll(own, directory, localServer, onProgress, signal)

@@ -14,6 +14,8 @@ export type Shape = 'whole' | 'streams'
 export interface Address {
   readonly url: URL
   readonly key: string
+  /** Default: bench. */
+  readonly model?: string
 }
 
 /** What the callers saw. Times are in milliseconds, unsorted. */
@@ -123,9 +125,9 @@ export class Callers {
 }
 
 /** The bytes of the one request that is sent all the time: a short conversation. */
-function requestOf({ url, key }: Address, shape: Shape): Buffer {
+function requestOf({ url, key, model = 'bench' }: Address, shape: Shape): Buffer {
   const body = JSON.stringify({
-    model: 'bench',
+    model,
     messages: [
       { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
       { role: 'user', content: 'What is the capital of France, and what is it known for? Name three things.' },

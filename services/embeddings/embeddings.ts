@@ -3,6 +3,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { Batcher } from '#shared/engines/batching/batcher.ts'
 import { CALLS_MAX } from '#shared/engines/embedding.ts'
 import { Served } from '#shared/engines/served.ts'
+import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
@@ -19,13 +20,13 @@ type Batchers = Served<ReturnType<typeof openBatched>>
 
 /** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
-  const batchers = new Served(ports.models, (model) => openBatched(ports, model))
+  const batchers = new Served(ports.models.served, (model) => openBatched(ports, model))
   const room = new Room()
   const kinds = { embed: handle(embed, (request, context) => embedInRoom(room, batchers, request, context)) }
   const slots = ports.config.embeddingsSlots
-  // Calls to the engine are shared by jobs, so its own bound is none of theirs.
-  const { models } = modelsOf(ports.models, 'embeddings', 'embed', slots)
-  const definition = { name: 'embeddings', slots, kinds, models } as const
+  const own = () => modelsOf(ports.models.served, { pool: 'embeddings', kinds: ['embed'], slots, isBatched: true })
+  const retire = (untilOver: Promise<void>) => batchers.retire(untilOver)
+  const definition = { name: 'embeddings', slots, kinds, own, retire } as const
   const preparing = prepareInBackground(ports, 'embeddings')
   return await startWorker(ports, definition, async () => {
     await preparing.stop()
@@ -40,9 +41,14 @@ function openBatched(ports: Pick<Ports, 'openEmbeddingEngine'>, model: ModelConf
     inputsMax: embeddings.batch_inputs_max,
     tokensMax: embeddings.batch_tokens_max,
     waitMs: embeddings.batch_wait_ms,
-    callsMax: ('concurrency' in engine ? engine.concurrency : undefined) ?? CALLS_MAX,
+    callsMax: callsOf(engine),
   })
   return { model, batcher, close: () => batcher.close() }
+}
+
+function callsOf(engine: ModelConfig['engine']): number {
+  const each = ('concurrency' in engine ? engine.concurrency : undefined) ?? CALLS_MAX
+  return 'headers' in engine ? each * addressesOf(engine).length : each
 }
 
 /** Embeds when there is room for the vectors. */

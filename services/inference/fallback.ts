@@ -21,7 +21,7 @@ export function generateWithFallback(
     const asked = model === chain[0] ? request : { ...request, model: model.id }
     return { events: engines.of(model).generate(asked, context), give: givenBy(ports) }
   }
-  const chain = chainOf(ports.models, request.model)
+  const chain = chainOf(ports.models.served, request.model)
   return withFallbacks(chain, ask, context, ports.log)
 }
 

@@ -25,7 +25,7 @@ const Request = tolerant(GenerateRequest)
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
-  const engines = new Served(ports.models, (model) => ports.openChatEngine(model))
+  const engines = new Served(ports.models.served, (model) => ports.openChatEngine(model))
   const parse = (body: unknown) => inTurns(readRequest(body))
   const kinds = {
     generate: handle(
@@ -48,7 +48,11 @@ export async function startInference(ports: Ports): Promise<Service> {
   }
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
-  const pool = { name: 'inference', slots, kinds, ...modelsOf(ports.models, 'inference', 'generate', slots) } as const
+  const placesOf = (model: string) => engines.find(model)?.places
+  const own = () =>
+    modelsOf(ports.models.served, { pool: 'inference', kinds: ['generate', 'count_tokens'], slots, placesOf })
+  const retire = (untilOver: Promise<void>) => engines.retire(untilOver)
+  const pool = { name: 'inference', slots, kinds, own, retire } as const
   return await startWorker(ports, pool, async () => {
     await preparing.stop()
     await engines.close()

@@ -80,10 +80,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
     }
   }
-  for (const { id, pool } of models.models) {
-    const count = () => jobs.waitingOf(pool, id)
-    metrics.gauge('sluice_waiting_calls', 'Calls that wait in this ingress for their turn', { pool, model: id }, count)
-  }
+  const forgetModels = gaugeWaiting(ports, jobs)
   return {
     name: 'ingress',
     port,
@@ -94,6 +91,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       return drain(jobs, sockets, server, signal)
     },
     async close() {
+      forgetModels()
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
       await durable?.close()
@@ -101,6 +99,26 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+/** Shows how many calls of each model wait, also of those that come later. @returns What ends that */
+function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => void {
+  const shown = new Set<string>()
+  const show = () => {
+    for (const { id, pool } of models.models) {
+      if (shown.has(id)) continue
+      shown.add(id)
+      const count = () => (models.find(id) ? jobs.waitingOf(pool, id) : undefined)
+      metrics.gauge(
+        'sluice_waiting_calls',
+        'Calls that wait in this ingress for their turn',
+        { pool, model: id },
+        count,
+      )
+    }
+  }
+  show()
+  return models.onChange(show)
 }
 
 /**

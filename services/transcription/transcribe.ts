@@ -40,7 +40,7 @@ export async function* runTranscription(
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
   const audio = audioOf(request, bench.ports.blobs)
-  const chain = chainOf(bench.ports.models, request.model)
+  const chain = chainOf(bench.ports.models.served, request.model)
   const place = bench.share.enter(context.tenant)
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)

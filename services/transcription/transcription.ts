@@ -15,19 +15,21 @@ export async function startTranscription(ports: Ports): Promise<Service> {
   const kinds = { transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)) }
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
-  const models = modelsOf(ports.models, 'transcription', 'transcribe', slots)
-  return await startWorker(ports, { name: 'transcription', slots, kinds, ...models }, async () => {
+  const placesOf = (model: string) => bench.engines.find(model)?.places
+  const own = () => modelsOf(ports.models.served, { pool: 'transcription', kinds: ['transcribe'], slots, placesOf })
+  const retire = (untilOver: Promise<void>) => bench.engines.retire(untilOver)
+  return await startWorker(ports, { name: 'transcription', slots, kinds, own, retire }, async () => {
     await preparing.stop()
     await bench.close()
   })
 }
 
-function openWorkbench(ports: Ports): Workbench & { close(): Promise<void> } {
+function openWorkbench(ports: Ports) {
   const tools = ports.openAudioTools()
-  const engines = new Served(ports.models, (model) => ports.openTranscriptionEngine(model))
+  const engines = new Served(ports.models.served, (model) => ports.openTranscriptionEngine(model))
   const { audioSecondsPerKey: secondsPerKey, audioSecondsMax: secondsMax } = ports.config
   let isTold = false
-  return {
+  const bench: Workbench = {
     ports,
     tools,
     share: new AudioShare({ secondsPerKey, secondsMax }),
@@ -36,8 +38,11 @@ function openWorkbench(ports: Ports): Workbench & { close(): Promise<void> } {
       if (!isTold) ports.log.warn({ why: why.message }, 'audio is not checked before it goes to its model')
       isTold = true
     },
+  }
+  return Object.assign(bench, {
+    engines,
     async close() {
       await Promise.all([tools.close(), engines.close()])
     },
-  }
+  })
 }

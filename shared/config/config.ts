@@ -53,6 +53,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     ...namedOf(s),
     env,
     dataDir,
+    models: s.MODELS?.split(',').map((name) => name.trim()),
     modelsFile: resolve(s.MODELS_FILE),
     weightsDir: resolve(dataDir, 'models'),
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),

@@ -27,6 +27,11 @@ export const Settings = z.object({
     .optional()
     .describe('The first API key, instead of a random one'),
   MODELS_FILE: z.string().default('models.yaml').describe('The model catalogue'),
+  MODELS: z
+    .string()
+    .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be names of models, several with commas between')
+    .optional()
+    .describe('Models that the workers of this process run, comma separated; unset: all of the catalogue'),
   MODELS_DIR: z.string().optional().describe('Your own model files; default DATA_DIR/models'),
   KAFKA_BROKERS: z
     .string()

@@ -12,6 +12,8 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
  * - `stop` strings never appear in the text, nor does a prefix of one that is later completed.
  */
 export interface ChatEngine {
+  /** Calls it bears at once now; undefined: as many as its config says. */
+  readonly places?: number
   /** @throws ServiceError */
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent>
   /** Counts the prompt's tokens as the engine would. Undefined: it cannot; the caller estimates. */

@@ -11,11 +11,19 @@ interface Models {
   find(name: string): ModelConfig | undefined
 }
 
+/** What serves a model. */
+interface Opened<Engine> {
+  readonly model: ModelConfig
+  readonly engine: Engine
+}
+
 /** What serves each model of one worker: opened when the model is first asked for. */
 export class Served<Engine extends { close(): Promise<void> }> {
   readonly #models: Models
   readonly #open: (model: ModelConfig) => Engine
-  readonly #opened = new Map<string, Engine>()
+  readonly #opened = new Map<string, Opened<Engine>>()
+  /** Engines of models that have changed: they are closed when nobody works with them. */
+  readonly #retired = new Set<Engine>()
 
   constructor(models: Models, open: (model: ModelConfig) => Engine) {
     this.#models = models
@@ -24,20 +32,43 @@ export class Served<Engine extends { close(): Promise<void> }> {
 
   /** @param name Id of a model or an alias. @throws ServiceError `model_not_found` */
   get(name: string): Engine {
-    return this.of(this.#models.find(name) ?? throwUnknown(name))
+    const model = this.#models.find(name) ?? throwUnknown(name)
+    const known = this.#opened.get(model.id)
+    if (known?.model === model) return known.engine
+    if (known) this.#retired.add(known.engine)
+    const engine = this.#open(model)
+    this.#opened.set(model.id, { model, engine })
+    return engine
   }
 
-  /** The same for a model that was found. */
-  of(model: ModelConfig): Engine {
-    const engine = this.#opened.get(model.id) ?? this.#open(model)
-    this.#opened.set(model.id, engine)
-    return engine
+  /** The same for a model that was found, as it is now. @throws ServiceError `model_not_found` when it is no more */
+  of({ id }: ModelConfig): Engine {
+    return this.get(id)
+  }
+
+  /** What serves a model now; undefined while nobody has asked for it. */
+  find(id: string): Engine | undefined {
+    return this.#opened.get(id)?.engine
+  }
+
+  /** The models have changed: closes what serves none of them. @param untilOver What works with them now is over */
+  async retire(untilOver: Promise<void>): Promise<void> {
+    for (const [id, { model, engine }] of this.#opened) {
+      if (this.#models.find(id) === model) continue
+      this.#opened.delete(id)
+      this.#retired.add(engine)
+    }
+    const retired = [...this.#retired]
+    await untilOver
+    await Promise.all(retired.map((engine) => this.#retired.delete(engine) && engine.close()))
   }
 
   /** Closes everything that was opened. */
   async close(): Promise<void> {
-    await Promise.all([...this.#opened.values()].map((engine) => engine.close()))
+    const engines = [...this.#retired, ...[...this.#opened.values()].map(({ engine }) => engine)]
+    this.#retired.clear()
     this.#opened.clear()
+    await Promise.all(engines.map((engine) => engine.close()))
   }
 }
 

@@ -11,6 +11,8 @@ import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.
  * - A failure is thrown as a ServiceError whose code says whether another try can help. Never a quiet, short transcript.
  */
 export interface TranscriptionEngine {
+  /** Calls it bears at once now; undefined: as many as its config says. */
+  readonly places?: number
   /** @throws ServiceError */
   transcribe(request: TranscribeRequest, audio: AudioFile, options: TranscribeOptions): AsyncIterable<TranscribeEvent>
   /** Releases sockets. */

@@ -27,11 +27,25 @@ interface Together {
 const together = new WeakMap<Ports, Together>()
 
 /**
- * Prepares what a pool needs, its models or its sandbox, while the worker serves already. What still waits answers 503 with
- * how far it is; what cannot be prepared says why.
+ * Prepares what a pool needs, its models or its sandbox, while the worker serves already; models that come later too. What
+ * still waits answers 503 with how far it is; what cannot be prepared says why.
  */
 export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Promise<void> } {
   const abort = new AbortController()
+  let done = prepareOnce(ports, pool, abort)
+  const forget = ports.models.onChange(() => {
+    if (pool !== 'code') done = Promise.all([done, prepareOnce(ports, pool, abort)]).then(() => {})
+  })
+  return {
+    async stop() {
+      forget()
+      abort.abort()
+      await done
+    },
+  }
+}
+
+function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Promise<void> {
   const all = together.get(ports) ?? {
     underWay: 0,
     isTold: false,
@@ -48,7 +62,7 @@ export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Pro
     if (fraction >= 1) all.ready.add(what)
     draw(what, fraction, message)
   })
-  const done = ports
+  return ports
     .prepareModels(pool, show, abort.signal)
     .catch((error: unknown) => {
       all.hasFailed = true
@@ -58,12 +72,6 @@ export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Pro
       all.underWay -= 1
       if (all.underWay === 0) tellEnd(all, ports.log)
     })
-  return {
-    async stop() {
-      abort.abort()
-      await done
-    },
-  }
 }
 
 function tellEnd({ isTold, hasFailed, startedMs }: Together, log: Log): void {

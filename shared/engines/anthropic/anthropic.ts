@@ -44,6 +44,10 @@ class AnthropicEngine implements ChatEngine {
     this.#betas = set.get('anthropic-beta')
   }
 
+  get places(): number {
+    return this.#upstream.places
+  }
+
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
     const open = () => {
       const body = encodeAnthropic(request, this.#model, this.#config)

@@ -31,6 +31,10 @@ class OpenAiEngine implements ChatEngine {
     this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
   }
 
+  get places(): number {
+    return this.#upstream.places
+  }
+
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
     const open = () => ({
       path: '/chat/completions',

@@ -27,6 +27,12 @@ export class Breaker {
     })
   }
 
+  /** Whether calls are refused now, all or all but one trial. */
+  get isOpen(): boolean {
+    const { state } = this.#policy
+    return state === CircuitState.HalfOpen || (state === CircuitState.Open && Date.now() < this.#opensAgainMs)
+  }
+
   /**
    * Runs a call, unless the circuit is open.
    *

@@ -2,14 +2,21 @@ import type { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
-import { Slots } from '#shared/slots.ts'
+import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Breaker } from './breaker.ts'
 import { connectionError, type Speaker, statusError } from './error.ts'
 import { Exchange } from './exchange.ts'
+import { AdaptiveLimit } from './limit.ts'
+import { addressesOf, type Server, type ServerAddress, Servers, type Taken } from './servers.ts'
 import { cleanerOf } from './words.ts'
 
-/** Calls at once to one upstream when the catalogue sets no `concurrency`. */
+/** Calls at once to one server when the catalogue sets no `concurrency`. */
 export const IN_FLIGHT_MAX = 512
+
+/** Statuses that say how much a server bears: too many requests, unavailable, overloaded. */
+const TOO_MUCH = new Set([429, 503, 529])
+/** Failures of a server that another one may not have. */
+const ELSEWHERE = new Set(['overloaded', 'upstream_error', 'upstream_timeout'])
 
 /** Bytes of an error body that are read. */
 const ERROR_BODY_MAX = 64 * 1024
@@ -40,23 +47,29 @@ export interface UpstreamOptions {
   readonly missingKey?: string | undefined
 }
 
+/** One server of the upstream, with its sockets. */
+interface HttpServer extends Server {
+  readonly path: string
+  readonly pool: Pool
+  connect(signal: AbortSignal): Promise<UpstreamTarget>
+}
+
 /**
- * HTTP to the upstream server of one model: keep-alive connections, a cap on calls in flight, a circuit breaker.
+ * HTTP to the servers of one model: keep-alive connections, as many calls in flight as each server bears (`limit.ts`), a
+ * circuit breaker each.
  *
- * Nothing is retried here: a worker owns the retries of its jobs. Redirects are not followed: they would send the key to
- * another host. HTTP/1.1 only, so that aborting a call closes a socket, which every server notices.
+ * A worker owns the retries of its jobs; here a call that failed before its first byte goes to one other server at most,
+ * where there are several, within a budget. Redirects are not followed: they would send the key to another host. HTTP/1.1
+ * only, so that aborting a call closes a socket, which every server notices.
  */
 export class Upstream {
   readonly #model: string
   readonly #speaker: Speaker
   readonly #config: UpstreamConfig
   readonly #headers: Record<string, string>
-  readonly #path: string
-  readonly #pool: Pool
-  readonly #slots: Slots
-  readonly #breaker: Breaker
+  readonly #servers: Servers<HttpServer>
   readonly #missingKey: string | undefined
-  readonly #connect: (signal: AbortSignal) => Promise<UpstreamTarget>
+  readonly #budget = new RetryBudget(0.1, 10)
 
   /** @param headers Sent with every call; the catalogue's `headers` win over them. */
   constructor(
@@ -65,31 +78,18 @@ export class Upstream {
     headers: Record<string, string>,
     options: UpstreamOptions = {},
   ) {
-    const url = new URL(config.base_url)
-    const inFlightMax = config.concurrency ?? IN_FLIGHT_MAX
     this.#model = model.id
     this.#missingKey = options.missingKey
     this.#config = config
     this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
     const clean = cleanerOf(model.id, config, this.#headers)
     this.#speaker = { model: model.id, clean, isOurs: options.connect !== undefined }
-    this.#path = url.pathname.replace(/\/+$/, '')
-    this.#pool = new Pool(url.origin, {
-      connections: inFlightMax,
-      pipelining: 1,
-      allowH2: false,
-      connect: { timeout: config.timeouts.connect_ms },
-      // The exchange keeps its own clocks; undici's are coarse and cannot tell a first token from the next.
-      headersTimeout: 0,
-      bodyTimeout: 0,
-    })
-    const target = { origin: url.origin, dispatcher: this.#pool }
-    this.#connect = options.connect ?? (() => Promise.resolve(target))
-    this.#slots = new Slots(inFlightMax)
-    this.#breaker = new Breaker(model.id, {
-      failures: config.breaker.failures,
-      resetMs: config.breaker.reset_ms,
-    })
+    this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options.connect)))
+  }
+
+  /** Calls that may run at once now, on all servers together. */
+  get places(): number {
+    return this.#servers.places
   }
 
   /**
@@ -102,33 +102,82 @@ export class Upstream {
       const message = `The model '${this.#model}' has no key for its upstream: ${this.#missingKey} is not set where its worker runs.`
       throw new ServiceError('upstream_refused', message)
     }
-    await this.#slots.take(call.signal)
-    let isRunning = false
+    this.#budget.earn()
+    const taken = await this.#servers.take(call.signal, call.isStream, NONE)
     try {
-      return await this.#breaker.run(async () => {
-        call.signal.throwIfAborted()
-        const target = await this.#connect(call.signal)
-        isRunning = true
-        return await this.#open(call, target)
-      })
+      return await this.#callOn(taken, call)
     } catch (error) {
-      if (!isRunning) this.#slots.release()
-      throw error
+      if (!this.#mayGoElsewhere(error, call)) throw error
+      this.#budget.spend()
+      return await this.#callOn(await this.#servers.take(call.signal, call.isStream, new Set([taken.server])), call)
     }
   }
 
   /** Closes all sockets, also those of running calls. */
-  close(): Promise<void> {
-    return this.#pool.destroy()
+  async close(): Promise<void> {
+    await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  async #open(call: UpstreamCall, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
+  #serverAt({ url: base, weight }: ServerAddress, connect: UpstreamOptions['connect']): HttpServer {
+    const { breaker, concurrency = IN_FLIGHT_MAX, timeouts } = this.#config
+    const url = new URL(base)
+    const pool = new Pool(url.origin, {
+      connections: concurrency,
+      pipelining: 1,
+      allowH2: false,
+      connect: { timeout: timeouts.connect_ms },
+      // The exchange keeps its own clocks; undici's are coarse and cannot tell a first token from the next.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+    })
+    const target = { origin: url.origin, dispatcher: pool }
+    return {
+      weight,
+      path: url.pathname.replace(/\/+$/, ''),
+      pool,
+      connect: connect ?? (() => Promise.resolve(target)),
+      limit: new AdaptiveLimit(concurrency),
+      breaker: new Breaker(this.#model, { failures: breaker.failures, resetMs: breaker.reset_ms }),
+    }
+  }
+
+  /** A body that is read as it is sent cannot be sent again. */
+  #mayGoElsewhere(error: unknown, { body, signal }: UpstreamCall): boolean {
+    const isServers = error instanceof ServiceError && ELSEWHERE.has(error.code)
+    return (
+      isServers && this.#servers.all.length > 1 && typeof body === 'string' && !signal.aborted && this.#budget.canSpend
+    )
+  }
+
+  async #callOn(taken: Taken<HttpServer>, call: UpstreamCall): Promise<Exchange> {
+    const { server } = taken
+    let isRunning = false
+    try {
+      const retryAfterMs = server.limit.pausedMs
+      if (retryAfterMs > 0) {
+        const message = `The upstream of model '${this.#model}' asked for a pause.`
+        throw new ServiceError('overloaded', message, { retryAfterMs })
+      }
+      return await server.breaker.run(async () => {
+        call.signal.throwIfAborted()
+        const target = await server.connect(call.signal)
+        isRunning = true
+        return await this.#open(call, taken, target)
+      })
+    } catch (error) {
+      if (!isRunning) this.#servers.leave(taken)
+      throw error
+    }
+  }
+
+  async #open(call: UpstreamCall, taken: Taken<HttpServer>, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
+    const { path, limit } = taken.server
     const exchange = new Exchange({
       speaker: this.#speaker,
       timeouts: this.#config.timeouts,
       signal: call.signal,
       isStream: call.isStream,
-      onEnd: () => this.#slots.release(),
+      onEnd: () => this.#servers.leave(taken),
     })
     const headers = {
       ...this.#headers,
@@ -136,16 +185,28 @@ export class Upstream {
       accept: call.isStream ? 'text/event-stream' : 'application/json',
     }
     try {
-      dispatcher.dispatch({ origin, method: 'POST', path: this.#path + call.path, headers, body: call.body }, exchange)
+      dispatcher.dispatch({ origin, method: 'POST', path: path + call.path, headers, body: call.body }, exchange)
     } catch (error) {
       exchange.fail(connectionError(this.#model, error))
     }
-    await exchange.waitForBytes()
-    if (exchange.status >= 200 && exchange.status < 300) return exchange
+    await exchange.waitForBytes().catch((error: unknown) => {
+      if (error instanceof ServiceError && error.code === 'upstream_timeout') limit.silent(taken.place)
+      throw error
+    })
+    if (exchange.status >= 200 && exchange.status < 300) {
+      limit.answered(taken.place)
+      return exchange
+    }
+    const isTooMuch = TOO_MUCH.has(exchange.status)
+    if (isTooMuch) limit.busy(taken.place)
     const body = await exchange.text(ERROR_BODY_MAX)
-    throw statusError(this.#speaker, exchange.status, exchange.headers, body)
+    const failure = statusError(this.#speaker, exchange.status, exchange.headers, body)
+    if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
+    throw failure
   }
 }
+
+const NONE: ReadonlySet<HttpServer> = new Set()
 
 function lowerCased(headers: Record<string, string>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))

@@ -3,6 +3,7 @@
  * is built. What callers need of them is one line about their request.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
+import { addressesOf } from './servers.ts'
 
 /** Makes a text of the upstream fit for callers: one short line without keys and addresses. */
 export type CleanWords = (text: string) => string
@@ -56,16 +57,19 @@ export function cleanerOf(
   }
 }
 
-function secretsOf({ base_url }: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
-  const { username, password } = new URL(base_url)
+function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
+  const users = addressesOf(config).flatMap(({ url }) => [new URL(url).username, new URL(url).password])
   const values = Object.entries(headers).flatMap(([name, value]) => (PLAIN.has(name) ? [] : [value]))
   // Of `Bearer key` the key alone is as secret.
-  const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), username, password]
+  const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
   return parts.filter((part) => part.length >= SECRET_MIN).flatMap((part) => [part, encodeURIComponent(part)])
 }
 
-function hostsOf({ base_url }: UpstreamConfig): string[] {
-  const { host, hostname, port } = new URL(base_url)
+function hostsOf(config: UpstreamConfig): string[] {
+  return addressesOf(config).flatMap(({ url }) => namesOf(new URL(url)))
+}
+
+function namesOf({ host, hostname, port }: URL): string[] {
   // A name without dots, such as `vllm`, is also a word; with a port it is an address.
   const isWord = !/[.:]/.test(hostname)
   return [...(port === '' && isWord ? [] : [host]), ...(isWord ? [] : [hostname])]

@@ -215,6 +215,11 @@ export class AttachedJobs implements Arbiter {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
+    // It goes from worker to worker, and none that lives has its model.
+    const waitedMs = Date.now() - job.envelope.created_at_ms
+    const isTooLate = reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_MS)
+    const error = isTooLate ? this.#sender.unstartedError(job, waitedMs) : undefined
+    if (error) return this.#end(job, 'failed', error)
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
     const { id: job_id, attempt, worker } = job

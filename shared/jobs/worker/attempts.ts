@@ -1,6 +1,7 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Aside } from './aside.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { BodyRoom } from './body-room.ts'
 import type { ModelRooms } from './model-rooms.ts'
@@ -17,6 +18,7 @@ export interface PoolObserver {
 
 /** What {@link Attempts} need. */
 export interface AttemptsOptions {
+  readonly aside: Aside
   readonly boot: string
   readonly blobs: Blobs
   readonly bodyRoom: BodyRoom
@@ -34,33 +36,45 @@ export class Attempts {
   readonly #silent = new Set<string>()
   /** Whether it may write what there is, by what was cancelled. */
   readonly #cancelled = new Map<string, boolean>()
+  /** Who waits for the end of which attempts. */
+  readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
 
   constructor(options: AttemptsOptions) {
     this.#options = options
   }
 
-  /** Runs one to its end, in a slot of its lane. */
+  /** Runs one to its end, in a slot of its lane. An attached one waits aside until its model has a place. */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
-    const { blobs, bodyRoom, observer, rooms, taking } = this.#options
-    const startedAt = performance.now()
+    const { aside, blobs, bodyRoom, observer, rooms, taking } = this.#options
     const { job } = attempt
     const key = keyOf(job.id, job.attempt)
     const room = rooms.of(job)
     const counted = job.reply ? undefined : lane.priority
+    let startedAt: number | undefined
+    const enter = () => {
+      startedAt = performance.now()
+      room.enter(counted)
+      taking.enter(lane)
+    }
     this.#running.set(key, attempt)
-    room.enter(counted)
-    taking.enter(lane)
+    const mustWait = job.reply !== undefined && !aside.mayStart(lane, room)
+    if (!mustWait) enter()
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
-      const end = await attempt.run(blobs, bodyRoom)
-      observer.onEnd(job, end, performance.now() - startedAt)
+      const turn = mustWait ? (signal: AbortSignal) => aside.wait(lane, room, enter, signal) : undefined
+      const end = await attempt.run(blobs, bodyRoom, turn)
+      observer.onEnd(job, end, performance.now() - (startedAt ?? performance.now()))
     } finally {
       this.#running.delete(key)
-      taking.leave(lane)
-      room.leave(counted)
+      if (startedAt !== undefined) {
+        taking.leave(lane)
+        room.leave(counted)
+      }
       if (job.reply) this.#forgetSilent(job.reply.boot)
+      this.#noteEnd(attempt)
+      aside.letIn()
       taking.free()
     }
   }
@@ -79,6 +93,14 @@ export class Attempts {
   /** The same of a job as a whole. */
   wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
     return this.#cancelled.delete(id)
+  }
+
+  /** Resolves when all that run now have ended. */
+  async untilOver(): Promise<void> {
+    if (this.#running.size === 0) return
+    const { promise, resolve } = Promise.withResolvers<void>()
+    this.#awaited.add({ left: new Set(this.#running.values()), done: resolve })
+    await promise
   }
 
   /** Hands back all that run, and those that still come. */
@@ -116,6 +138,14 @@ export class Attempts {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()
     if (this.#cancelled.size > CANCELS_MAX) this.#cancelled.delete(oldest)
+  }
+
+  #noteEnd(attempt: Attempt): void {
+    for (const awaited of this.#awaited) {
+      if (!awaited.left.delete(attempt) || awaited.left.size > 0) continue
+      this.#awaited.delete(awaited)
+      awaited.done()
+    }
   }
 
   #forgetSilent(boot: string): void {

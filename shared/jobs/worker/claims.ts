@@ -124,8 +124,9 @@ export class Claims {
 
   /** Durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelRoom): number {
-    const { runs, taking } = this.#options
-    return runs.isLapsed ? 0 : Math.min(taking.roomOf(lane), room.free(lane.priority))
+    const { rooms, runs, taking } = this.#options
+    const free = taking.roomOf(lane)
+    return runs.isLapsed ? 0 : Math.min(free, rooms.shareOf(room, free), room.free(lane.priority))
   }
 
   #enter(lane: Lane, room: ModelRoom, count = 1): void {

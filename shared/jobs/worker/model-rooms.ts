@@ -11,46 +11,88 @@ const FOREIGN_MS = 10_000
 const UNKNOWN_FORGET_MS = 900_000
 /** Models with waiting jobs that are remembered; more are found again by the scheduler. */
 const ROOMS_MAX = 1_000
+/** Slots that one model may hold for each that is free. */
+const SHARE = 3
 
 /** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
 export interface ModelBound extends Work {
   readonly capacity: number
+  /** How many its engine bears now, where that changes; undefined: as many. */
+  readonly now?: () => number | undefined
+}
+
+/** What {@link ModelRooms} need to know of their worker. */
+export interface RoomsOptions {
+  /** Jobs the worker runs at once; default: no end of them. */
+  readonly slots?: number
+  /** Ids and aliases of the models it can run; undefined: whichever is asked for. */
+  readonly models?: Iterable<string> | undefined
+  /** Of those that cannot fill its slots. */
+  readonly bounds?: readonly ModelBound[] | undefined
+  /** Models that share its slots; default: one may fill them. */
+  readonly modelCount?: number | undefined
 }
 
 /**
- * One model on one worker: how many of its durable jobs may be claimed, and whether more wait in the store.
+ * One model on one worker: how many of its jobs may run, and whether durable ones wait in the store.
  *
- * A few more are claimed than can run, so that the model never waits for the store between two jobs. Attached calls are not
- * counted against it: their ingresses send no more than can start soon, and both lanes meet in the engine's line.
+ * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. They leave
+ * half of its places to attached calls, which meet them in the engine's line.
  */
 export class ModelRoom implements Work {
   readonly kind: string
   readonly model: string
-  readonly #capacity: number | undefined
+  /** What bounds it; undefined: the worker's slots alone. */
+  bound: ModelBound | undefined
   readonly #running: Record<Priority, number> = { normal: 0, low: 0 }
   readonly #waiting = new Map<Priority, number>()
   readonly #pulling = new Set<Priority>()
   #attached = 0
   #busyAtMs = 0
 
-  constructor({ kind, model }: Work, capacity: number | undefined) {
+  constructor({ kind, model }: Work, bound?: ModelBound) {
     this.kind = kind
     this.model = model
-    this.#capacity = capacity
+    this.bound = bound
   }
 
   /** Nothing runs and nothing is known to wait. */
   get isIdle(): boolean {
-    return this.#attached + this.#running.normal + this.#running.low + this.#pulling.size + this.#waiting.size === 0
+    return this.held + this.#pulling.size + this.#waiting.size === 0
+  }
+
+  /** Slots that its jobs hold. */
+  get held(): number {
+    return this.#attached + this.#running.normal + this.#running.low
+  }
+
+  /** Jobs that its engine runs at once now, one or more. */
+  get most(): number {
+    return this.#capacity ?? Number.POSITIVE_INFINITY
+  }
+
+  get #capacity(): number | undefined {
+    if (!this.bound) return undefined
+    const { capacity, now } = this.bound
+    return Math.max(1, Math.min(capacity, now?.() ?? capacity))
+  }
+
+  /** Whether an attached call can run now. */
+  get hasPlace(): boolean {
+    const capacity = this.#capacity
+    if (capacity === undefined) return true
+    const durable = this.#running.normal + this.#running.low
+    return this.#attached < Math.max(Math.ceil(capacity / 2), capacity - durable)
   }
 
   /** Durable jobs of a lane that may be claimed now. */
   free(lane: Priority): number {
-    if (this.#capacity === undefined) return Number.POSITIVE_INFINITY
-    const most = this.#capacity + quarterOf(this.#capacity)
+    const capacity = this.#capacity
+    if (capacity === undefined) return Number.POSITIVE_INFINITY
+    const most = capacity + quarterOf(capacity)
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
-    return (isBusy ? quarterOf(this.#capacity) : most) - this.#running.low
+    return (isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
   /** Jobs begin, or are about to be claimed. @param lane Undefined: an attached call */
@@ -110,19 +152,60 @@ export class ModelRoom implements Work {
 /** The models of one worker, and those of which jobs came by. */
 export class ModelRooms {
   readonly #rooms = new Map<string, ModelRoom>()
-  readonly #bounds: readonly ModelBound[]
-  readonly #models: ReadonlySet<string> | undefined
+  readonly #slots: number
+  #bounds: readonly ModelBound[] = []
+  #models: ReadonlySet<string> | undefined
+  #modelCount = 1
+  /** Rooms of the bounds, and the places that were told of each. */
+  #bounded: { readonly room: ModelRoom; told: number }[] = []
   /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
-  /**
-   * @param models Ids and aliases of the models it can run; undefined: whichever is asked for.
-   * @param bounds Of those that cannot fill its slots.
-   */
-  constructor(models: Iterable<string> | undefined, bounds: readonly ModelBound[]) {
+  constructor({ slots = Number.POSITIVE_INFINITY, ...own }: RoomsOptions) {
+    this.#slots = slots
+    this.change(own)
+  }
+
+  /** The worker has other models from now on. What runs goes on. */
+  change({ models, bounds = [], modelCount = 1 }: Omit<RoomsOptions, 'slots'>): void {
     this.#models = models && new Set(models)
     this.#bounds = bounds
-    for (const bound of bounds) this.#rooms.set(workKey(bound), new ModelRoom(bound, bound.capacity))
+    this.#modelCount = modelCount
+    for (const room of this.#rooms.values()) room.bound = undefined
+    this.#bounded = bounds.map((bound) => {
+      const room = this.of(bound)
+      room.bound = bound
+      return { room, told: Number.POSITIVE_INFINITY }
+    })
+  }
+
+  /**
+   * Slots that jobs of a model may take while so many are free: such that no model holds more than three for each that is left
+   * (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998). One alone has three quarters of all, two have three
+   * sevenths each, and the last free slot is for a model that has none. Where each model has some, those slots are kept free that
+   * another could fill before it has an equal part of all. So jobs that hang never lock out those of the next model.
+   */
+  shareOf(room: ModelRoom, free: number): number {
+    if (this.#modelCount < 2) return free
+    const share = Math.floor((SHARE * free - room.held) / (SHARE + 1))
+    if (share > 0 || free <= 0) return Math.max(0, share)
+    return room.held === 0 ? 1 : Math.max(0, free - this.#keptFrom(room.model, free))
+  }
+
+  /** Free slots that are for other models than this one. */
+  #keptFrom(model: string, free: number): number {
+    const others = new Map<string, { held: number; most: number }>()
+    let slots = free
+    for (const room of this.#rooms.values()) {
+      slots += room.held
+      const known = others.get(room.model) ?? { held: 0, most: 0 }
+      others.set(room.model, { held: known.held + room.held, most: Math.max(known.most, room.most) })
+    }
+    const holding = [...others.values()].filter(({ held }) => held > 0)
+    if (holding.length < this.#modelCount) return free
+    others.delete(model)
+    const part = Math.floor(slots / this.#modelCount)
+    return [...others.values()].reduce((sum, { held, most }) => sum + Math.max(0, Math.min(part, most) - held), 0)
   }
 
   /** Whether this worker can run a model. */
@@ -144,7 +227,7 @@ export class ModelRooms {
     let room = this.#rooms.get(key)
     if (!room) {
       if (this.#rooms.size >= ROOMS_MAX) this.#forgetIdle()
-      room = new ModelRoom(work, undefined)
+      room = new ModelRoom(work)
       this.#rooms.set(key, room)
     }
     return room
@@ -169,8 +252,25 @@ export class ModelRooms {
     for (const { kind, model, unsettled } of this.#rooms.values()) {
       for (const priority of unsettled) waiting.push({ kind, model, priority })
     }
-    if (this.#models === undefined && this.#bounds.length === 0 && waiting.length === 0) return undefined
-    return { models: this.#models ? [...this.#models] : null, bounds: [...this.#bounds], waiting }
+    const bounds = this.#tellBounds()
+    if (this.#models === undefined && bounds.length === 0 && waiting.length === 0) return undefined
+    return { models: this.#models ? [...this.#models] : null, bounds, waiting }
+  }
+
+  /** Whether some model has a quarter more places than was told last, or fewer. */
+  get hasNews(): boolean {
+    return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
+  }
+
+  /** What bounds a model beside the worker's slots. */
+  #tellBounds(): Capacity['bounds'] {
+    for (const one of this.#bounded) one.told = this.#placesOf(one.room)
+    const below = this.#bounded.filter(({ told }) => told < this.#slots)
+    return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: told }))
+  }
+
+  #placesOf({ most }: ModelRoom): number {
+    return Math.min(most, this.#slots)
   }
 
   #forgetIdle(): void {

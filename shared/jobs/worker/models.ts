@@ -1,25 +1,43 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
+import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import { IN_FLIGHT_MAX } from '#shared/engines/upstream/upstream.ts'
-import type { ModelCatalogue } from '#shared/models.ts'
+import type { Models } from '#shared/models.ts'
+import { slotsKept } from './lanes.ts'
 import type { WorkerDefinition } from './worker.ts'
 
+/** What a worker says of its models. */
+export type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>>
+
+/** What differs from pool to pool in {@link modelsOf}. */
+export interface OwnModelsOptions {
+  readonly pool: PoolName
+  /** The kinds of job that take a place in a model's engine. */
+  readonly kinds: readonly string[]
+  readonly slots: number
+  /** Its jobs share calls, so the bound of an engine is none of theirs. */
+  readonly isBatched?: boolean
+  /** Calls that the engine of a model bears now, where that changes. */
+  readonly placesOf?: (model: string) => number | undefined
+}
+
 /**
- * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots.
- *
- * @param kind The kind of job that takes a place in the model's engine.
+ * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots: because
+ * its engine runs no more, or because others have their share of the slots.
  */
-export function modelsOf(
-  { models }: ModelCatalogue,
-  pool: PoolName,
-  kind: string,
-  slots: number,
-): Required<Pick<WorkerDefinition, 'models' | 'bounds'>> {
+export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
+  const { pool, kinds, slots, isBatched = false, placesOf } = options
   const own = models.filter((model) => model.pool === pool)
-  const bounds = own.map(({ id, engine }) => ({ kind, model: id, capacity: callsAtOnce(engine) }))
+  const most = own.length > 1 ? slots - slotsKept(slots) : slots
+  const bounds = own.flatMap(({ id, engine }) => {
+    const capacity = Math.min(most, isBatched ? most : callsAtOnce(engine))
+    const now = placesOf && { now: () => placesOf(id) }
+    return kinds.map((kind) => ({ kind, model: id, capacity, ...now }))
+  })
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
-    bounds: bounds.filter(({ capacity }) => capacity < slots),
+    bounds: bounds.filter(({ capacity }) => capacity < slots || placesOf),
+    modelCount: own.length,
   }
 }
 
@@ -30,7 +48,7 @@ function callsAtOnce(engine: EngineConfig): number {
       return engine.parallel
     case 'openai':
     case 'anthropic':
-      return engine.concurrency ?? IN_FLIGHT_MAX
+      return (engine.concurrency ?? IN_FLIGHT_MAX) * addressesOf(engine).length
     case 'local':
       return engine.concurrency
     case 'echo':

@@ -3,20 +3,29 @@ import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Starvation } from '#shared/process/starvation.ts'
+import type { OwnModels } from './models.ts'
 import { Worker, type WorkerDefinition } from './worker.ts'
 
 /** Silence of the consume loop after which the worker makes no progress. */
 const IDLE_MS_MAX = 10_000
 
+/** A pool with models. */
+export interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
+  /** Its models, as they are now; absent: it has none. */
+  readonly own?: () => OwnModels
+  /** Closes what serves models that are no more. @param untilOver What runs now has ended */
+  readonly retire?: (untilOver: Promise<void>) => Promise<void>
+}
+
 /**
- * Starts one worker of a pool as a service: its loop, its metrics, its health.
+ * Starts one worker of a pool as a service: its loop, its metrics, its health. It follows the changes of its models.
  *
  * @param close Closes what the kinds work with; after the last attempt has ended.
  * @param problems Sentences that say why the kinds cannot work now.
  */
 export async function startWorker(
   ports: Ports,
-  definition: WorkerDefinition,
+  { own, retire, ...definition }: Pool,
   close: () => Promise<void> = async () => {},
   problems: () => string[] = () => [],
 ): Promise<Service> {
@@ -32,8 +41,18 @@ export async function startWorker(
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
   const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
-  const worker = await Worker.open(definition, options)
+  const worker = await Worker.open({ ...definition, ...own?.() }, options)
+  const forgetModels = ports.models.onChange(() => {
+    const untilOver = own ? worker.change(own()) : Promise.resolve()
+    retire?.(untilOver).catch((error: unknown) => log.warn({ err: error, pool: name }, 'engine not closed'))
+  })
   metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
+  metrics.gauge(
+    'sluice_pool_aside',
+    'Calls without a slot: their models have no place',
+    { pool: name },
+    () => worker.aside,
+  )
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
     broker.lag(`jobs.${name}`),
@@ -47,6 +66,7 @@ export async function startWorker(
       return [...(isStuck ? [`The ${name} worker takes no jobs.`] : starved.problems(name)), ...problems()]
     },
     async close() {
+      forgetModels()
       starved.close()
       await worker.close()
       await close()
@@ -55,7 +75,7 @@ export async function startWorker(
 }
 
 function warnOfKeys({ models, config, log }: Ports, pool: string): void {
-  for (const model of models.models) {
+  for (const model of models.served.models) {
     const variable = model.pool === pool ? missingKeyOf(model, config.env) : undefined
     if (variable) log.warn({ model: model.id, variable }, 'api_key_env is not set; calls to this model fail')
   }

@@ -114,9 +114,9 @@ export class Taking {
     await this.#loop
   }
 
-  /** Resolves when no slot is in use. */
-  async untilEmpty(): Promise<void> {
-    while (this.running > 0) await this.#untilFreed()
+  /** Resolves when no slot is in use. @param isEmpty And this holds as well, which is asked each time a job has ended */
+  async untilEmpty(isEmpty = () => true): Promise<void> {
+    while (this.running > 0 || !isEmpty()) await this.#untilFreed()
   }
 
   /** Leaves the queues. */

@@ -26,6 +26,9 @@ export function openOpenAiTranscription(
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
   const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env) })
   return {
+    get places() {
+      return upstream.places
+    },
     transcribe(request, audio, options) {
       const form = answerFormOf(request, model)
       const call = { fields: encodeFields(request, model, form), isStream: form === 'stream' }

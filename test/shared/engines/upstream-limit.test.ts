@@ -1,0 +1,145 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { AdaptiveLimit, type Place } from '#shared/engines/upstream/limit.ts'
+
+/** A limit on a clock that the test moves. */
+function openLimit(max: number) {
+  const clock = { ms: 0 }
+  return { clock, limit: new AdaptiveLimit(max, () => clock.ms) }
+}
+
+/** Begins as many calls as there are places. */
+function fill(limit: AdaptiveLimit, isTimed = true): Place[] {
+  const places: Place[] = []
+  while (limit.hasPlace) places.push(limit.begin(isTimed))
+  return places
+}
+
+/** A round in which every call is answered after so long. */
+function answerAll(limit: AdaptiveLimit, clock: { ms: number }, afterMs: number): number {
+  const places = fill(limit)
+  clock.ms += afterMs
+  for (const place of places) limit.answered(place)
+  for (const place of places) limit.end(place)
+  return places.length
+}
+
+test('whatever its server does, the limit stays between one and its maximum, and calls are counted', () => {
+  const step = fc.record({
+    what: fc.constantFrom('begin', 'answered', 'busy', 'silent', 'end', 'pause'),
+    which: fc.nat(50),
+    waitMs: fc.nat(30_000),
+  })
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 64 }), fc.array(step, { maxLength: 300 }), (max, steps) => {
+      const { clock, limit } = openLimit(max)
+      const open: Place[] = []
+      for (const { what, which, waitMs } of steps) {
+        clock.ms += waitMs
+        const place = open[which % Math.max(1, open.length)]
+        if (what === 'begin' && limit.hasPlace) open.push(limit.begin(which % 3 > 0))
+        else if (what === 'pause') limit.pause(waitMs)
+        else if (place && what === 'end') limit.end(...(open.splice(open.indexOf(place), 1) as [Place]))
+        else if (place && what !== 'begin' && what !== 'end') limit[what](place)
+        expect(limit.places).toBeGreaterThanOrEqual(1)
+        expect(limit.places).toBeLessThanOrEqual(max)
+        expect(limit.inFlight).toBe(open.length)
+        expect(limit.pausedMs).toBeLessThanOrEqual(60_000)
+      }
+    }),
+  )
+})
+
+test('a server that says it is busy gets half of what was in flight, once for all calls of that time', () => {
+  const { clock, limit } = openLimit(64)
+  const places = fill(limit).slice(0, 20)
+  clock.ms += 100
+  for (const place of places) limit.busy(place)
+  expect(limit.places).toBe(32)
+})
+
+test('a server that hangs gets one call at a time, long before its calls meet their clocks', () => {
+  const { clock, limit } = openLimit(64)
+  answerAll(limit, clock, 200)
+  const places = fill(limit)
+  clock.ms += 9_000
+  expect(limit.places).toBe(64)
+  clock.ms += 2_000
+  expect(limit.places).toBe(1)
+  for (const place of places) limit.silent(place)
+  for (const place of places) limit.end(place)
+  expect(limit.places).toBe(1)
+})
+
+test('one slow call among others that are answered says nothing', () => {
+  const { clock, limit } = openLimit(8)
+  answerAll(limit, clock, 200)
+  limit.begin(true)
+  for (let round = 0; round < 20; round++) answerAll(limit, clock, 2_000)
+  expect(limit.places).toBe(8)
+})
+
+test('a call that met its clock while others were answered halves the limit, and one of a silent server leaves a probe', () => {
+  const { clock, limit } = openLimit(16)
+  const [slow, quick] = fill(limit) as [Place, Place]
+  clock.ms += 100
+  limit.answered(quick)
+  limit.silent(slow)
+  expect(limit.places).toBe(8)
+  clock.ms += 100
+  const next = limit.begin(false)
+  clock.ms += 100
+  limit.silent(next)
+  expect(limit.places).toBe(1)
+})
+
+test.each([1, 5, 64, 512])('a server that heals gets all %i calls again', (max) => {
+  const { clock, limit } = openLimit(max)
+  const places = fill(limit)
+  clock.ms += 120_000
+  for (const place of places) limit.silent(place)
+  for (const place of places) limit.end(place)
+  let rounds = 0
+  for (; limit.places < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
+  expect(limit.places).toBe(max)
+  // Carefully for ten seconds, then half as many more each round.
+  expect(rounds).toBeLessThan(10 + 20)
+})
+
+test('a limit that is not reached does not grow', () => {
+  const { clock, limit } = openLimit(64)
+  const places = fill(limit)
+  clock.ms += 100
+  for (const place of places) limit.busy(place)
+  for (const place of places) limit.end(place)
+  clock.ms += 60_000
+  for (let call = 0; call < 100; call++) {
+    const place = limit.begin(true)
+    limit.answered(place)
+    limit.end(place)
+  }
+  expect(limit.places).toBe(32)
+})
+
+test('two callers of one server come to equal parts of what it bears', () => {
+  const capacity = 60
+  const [a, b] = [openLimit(100), openLimit(100)]
+  // One was there long before the other.
+  const early = fill(b.limit)
+  b.clock.ms += 1
+  for (const place of early) b.limit.silent(place)
+  for (const place of early) b.limit.end(place)
+  let shares: number[] = []
+  for (let round = 0; round < 400; round++) {
+    const all = [a, b].map(({ limit }) => ({ limit, places: fill(limit) }))
+    const isTooMuch = all.reduce((sum, { places }) => sum + places.length, 0) > capacity
+    for (const { clock } of [a, b]) clock.ms += 500
+    for (const { limit, places } of all) {
+      for (const place of places) isTooMuch ? limit.busy(place) : limit.answered(place)
+      for (const place of places) limit.end(place)
+    }
+    shares = all.map(({ places }) => places.length)
+  }
+  const [first = 0, second = 0] = shares
+  expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
+})

@@ -1,0 +1,161 @@
+import { expect, test } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
+import { ask, collect, failure, options, textOf } from '../../support/engine-calls.ts'
+import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
+import { until } from '../../support/stack.ts'
+
+function answering(text: string): Script {
+  const message = { role: 'assistant', content: text }
+  const usage = { prompt_tokens: 7, completion_tokens: 3 }
+  return (_call, answer) => answer.json({ choices: [{ index: 0, message, finish_reason: 'stop' }], usage })
+}
+
+const failing =
+  (status: number, headers: Record<string, string> = {}): Script =>
+  (_call, answer) =>
+    answer.json({ error: { message: 'no' } }, status, headers)
+
+/** An engine on several servers. */
+function engineOn(servers: readonly (ScriptedUpstream | { server: ScriptedUpstream; weight: number })[], engine = {}) {
+  const base_urls = servers.map((entry) =>
+    'server' in entry ? { url: `${entry.server.url}/v1`, weight: entry.weight } : `${entry.url}/v1`,
+  )
+  const opened = openOpenAiEngine(ModelConfig.parse({ id: 'm1', engine: { type: 'openai', base_urls, ...engine } }), {})
+  return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
+}
+
+const whole = ask({ stream: false })
+const counts = (...servers: ScriptedUpstream[]) => servers.map(({ calls }) => calls.length)
+
+test('servers that are as busy are called one after the other', async () => {
+  await using a = await startUpstream(answering('a'))
+  await using b = await startUpstream(answering('b'))
+  await using engine = engineOn([a, b])
+  for (let call = 0; call < 6; call++) await collect(engine, whole)
+  expect(counts(a, b)).toEqual([3, 3])
+})
+
+test('the least busy server is called, by its weight', async () => {
+  await using light = await startUpstream(() => {})
+  await using heavy = await startUpstream(() => {})
+  await using engine = engineOn([
+    { server: light, weight: 1 },
+    { server: heavy, weight: 3 },
+  ])
+  const leaving = new AbortController()
+  const calls = Array.from({ length: 8 }, () => collect(engine, whole, leaving.signal).catch(() => {}))
+  await until(() => light.calls.length + heavy.calls.length === 8)
+  expect(counts(light, heavy)).toEqual([2, 6])
+  leaving.abort()
+  await Promise.all(calls)
+})
+
+test.each([
+  ['is gone', undefined],
+  ['is busy', failing(429)],
+  ['fails', failing(500)],
+])('a call whose server %s is answered by another one', async (_, script) => {
+  await using bad = await startUpstream(script ?? (() => {}))
+  await using good = await startUpstream(answering('good'))
+  await using engine = engineOn([bad, good])
+  if (!script) await bad[Symbol.asyncDispose]()
+  for (let call = 0; call < 4; call++) expect(textOf(await collect(engine, whole))).toBe('good')
+})
+
+test('a call goes to one other server at most, and not at all when the fault is its own', async () => {
+  await using a = await startUpstream(failing(500))
+  await using b = await startUpstream(failing(500))
+  await using c = await startUpstream(failing(500))
+  await using engine = engineOn([a, b, c])
+  expect((await failure(engine, whole)).code).toBe('upstream_error')
+  expect(counts(a, b, c).reduce((sum, count) => sum + count)).toBe(2)
+  for (const server of [a, b, c]) server.script(failing(400))
+  expect((await failure(engine, whole)).code).toBe('invalid_request')
+  expect(counts(a, b, c).reduce((sum, count) => sum + count)).toBe(3)
+})
+
+test('a stream that had begun is not begun elsewhere', async () => {
+  const cut: Script = async (_call, answer) => {
+    answer.open()
+    await answer.bytes(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: 'Hel' } }] })}\n\n`)
+    answer.cut()
+  }
+  await using a = await startUpstream(cut)
+  await using b = await startUpstream(cut)
+  await using engine = engineOn([a, b])
+  expect((await failure(engine, ask())).code).toBe('upstream_error')
+  expect(counts(a, b).toSorted()).toEqual([0, 1])
+})
+
+test('a server that keeps failing is left alone, and called again when it has healed', async () => {
+  await using bad = await startUpstream(failing(500))
+  await using good = await startUpstream(answering('good'))
+  await using engine = engineOn([bad, good], { breaker: { failures: 2, reset_ms: 300 } })
+  for (let call = 0; call < 12; call++) await collect(engine, whole)
+  expect(bad.calls).toHaveLength(2)
+  bad.script(answering('healed'))
+  await until(async () => textOf(await collect(engine, whole)) === 'healed')
+})
+
+test('a server that asks for a pause gets it, and the other one all calls', async () => {
+  await using bad = await startUpstream(failing(429, { 'retry-after': '30' }))
+  await using good = await startUpstream(answering('good'))
+  await using engine = engineOn([bad, good])
+  for (let call = 0; call < 12; call++) await collect(engine, whole)
+  expect(counts(bad, good)).toEqual([1, 12])
+})
+
+test('a lone server that asks for a pause gets it: calls are told how long it is', async () => {
+  await using busy = await startUpstream(failing(429, { 'retry-after': '30' }), answering('again'))
+  await using engine = engineOn([busy])
+  await failure(engine, whole)
+  const refused = await failure(engine, whole)
+  expect([refused.code, Math.ceil((refused.retryAfterMs ?? 0) / 1_000)]).toEqual(['overloaded', 30])
+  expect(busy.calls).toHaveLength(1)
+})
+
+test('of a server that is busy fewer calls are asked at once', async () => {
+  await using busy = await startUpstream(() => {})
+  await using engine = engineOn([busy], { concurrency: 8, breaker: { failures: 100 } })
+  const leaving = new AbortController()
+  const ask8 = () => Array.from({ length: 8 }, () => collect(engine, whole, leaving.signal).catch(() => {}))
+  busy.script(...Array.from({ length: 8 }, () => failing(429)), () => {})
+  await Promise.all(ask8())
+  const seen = busy.calls.length
+  expect(seen).toBe(8)
+  const waiting = ask8()
+  await until(() => busy.calls.length > seen)
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  expect(busy.calls.length - seen).toBeLessThan(8)
+  leaving.abort()
+  await Promise.all(waiting)
+})
+
+test.each([
+  [{}, /Expected base_url, or base_urls/],
+  [{ base_url: 'http://a/v1', base_urls: ['http://b/v1'] }, /Expected base_url, or base_urls/],
+  [{ base_urls: [] }, /base_urls/],
+  [{ base_urls: [{ url: 'http://a/v1', weight: 0 }] }, /weight/],
+])('an upstream with %j is refused', (engine, problem) => {
+  const parsed = ModelConfig.safeParse({ id: 'm1', engine: { type: 'openai', ...engine } })
+  expect(JSON.stringify(parsed.error?.issues)).toMatch(problem)
+})
+
+test('leaving while waiting in line takes no place', async () => {
+  await using server = await startUpstream(() => {})
+  await using engine = engineOn([server], { concurrency: 1 })
+  const [first, second] = [new AbortController(), new AbortController()]
+  const run = async (signal: AbortSignal) => {
+    for await (const _event of engine.generate(whole, options(signal)));
+  }
+  const held = run(first.signal).catch(() => {})
+  const left = run(second.signal).catch(() => {})
+  await until(() => server.calls.length === 1)
+  second.abort()
+  await left
+  server.script(answering('next'))
+  first.abort()
+  await held
+  expect(textOf(await collect(engine, whole))).toBe('next')
+})

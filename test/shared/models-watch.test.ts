@@ -1,0 +1,136 @@
+import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { stringify } from 'yaml'
+import { ConfigError } from '#shared/config/config.ts'
+import { loadModels } from '#shared/models.ts'
+import { type Script, type ScriptedUpstream, startUpstream } from '../support/processes/upstream.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
+
+let dir: string
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'sluice-models-'))
+})
+afterEach(() => rm(dir, { recursive: true, force: true }))
+
+const modelOn = (id: string, { url }: ScriptedUpstream, more: object = {}) => ({
+  id,
+  engine: { type: 'openai', base_url: `${url}/v1`, ...more },
+})
+
+const answering =
+  (content: string): Script =>
+  (_call, answer) =>
+    answer.json({ choices: [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }], usage: {} })
+
+async function write(path: string, models: readonly object[]): Promise<string> {
+  await writeFile(path, stringify({ models }))
+  return path
+}
+
+function call(stack: Stack, model: string): Promise<Response> {
+  return stack.post('/v1/chat/completions', { model, messages: [{ role: 'user', content: 'Hello' }] })
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: what the service answers is what is tested
+const json = (response: Response): Promise<any> => response.json()
+
+const textOf = async (response: Response) => (await json(response)).choices[0].message.content
+
+async function errorOf(response: Response): Promise<{ code: string; message: string }> {
+  return (await json(response)).error
+}
+
+async function namesOf(stack: Stack): Promise<string[]> {
+  return (await json(await stack.get('/v1/models'))).data.map(({ id }: { id: string }) => id)
+}
+
+async function metric(stack: Stack, name: string): Promise<number> {
+  const text = await (await stack.get('/metrics')).text()
+  return Number(
+    text
+      .split('\n')
+      .find((line) => line.startsWith(`${name} `))
+      ?.split(' ')[1],
+  )
+}
+
+test('a model that is added is served, and one that is gone is refused while its calls end', async () => {
+  let finish = () => {}
+  const waiting: Script = (received, answer) =>
+    new Promise((resolve) => {
+      finish = () => resolve(answering('old')(received, answer) as undefined)
+    })
+  await using old = await startUpstream(waiting)
+  await using next = await startUpstream(answering('new'))
+  await using stack = await startStack({ models: [modelOn('old', old)] })
+  const running = call(stack, 'old')
+  await until(() => old.calls.length === 1)
+  await write(join(stack.dataDir, 'models.yaml'), [modelOn('new', next)])
+  await until(async () => (await namesOf(stack)).includes('new'))
+  expect(await textOf(await call(stack, 'new'))).toBe('new')
+  const refused = await call(stack, 'old')
+  expect([refused.status, (await errorOf(refused)).code]).toEqual([404, 'model_not_found'])
+  finish()
+  expect(await textOf(await running)).toBe('old')
+  await until(() => old.connections === 0)
+})
+
+test('what is changed of a model holds for the calls that follow', async () => {
+  await using first = await startUpstream(answering('first'))
+  await using second = await startUpstream(() => {})
+  await using stack = await startStack({ models: [modelOn('m', first)] })
+  expect(await textOf(await call(stack, 'm'))).toBe('first')
+  await write(join(stack.dataDir, 'models.yaml'), [modelOn('m', second, { concurrency: 2 })])
+  await until(() => first.connections === 0)
+  const calls = Array.from({ length: 5 }, () => call(stack, 'm'))
+  await until(() => second.calls.length === 2)
+  second.script(answering('second'))
+  await until(async () => (await metric(stack, 'sluice_pool_running{pool="inference"}')) === 2)
+  expect(second.calls).toHaveLength(2)
+  void Promise.allSettled(calls)
+})
+
+test('a file that becomes wrong changes nothing, says so, and is read when it is right', async () => {
+  await using stack = await startStack()
+  const file = join(stack.dataDir, 'models.yaml')
+  await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
+  await until(async () => (await metric(stack, 'sluice_models_file_wrong')) === 1)
+  expect(await namesOf(stack)).toEqual(['echo-1'])
+  expect((await call(stack, 'echo-1')).status).toBe(200)
+  await write(file, [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }])
+  await until(async () => (await metric(stack, 'sluice_models_file_wrong')) === 0)
+  expect((await call(stack, 'echo-2')).status).toBe(200)
+})
+
+test('a file behind links, as a ConfigMap mounts it, is seen when a link above it changes', async () => {
+  for (const [version, models] of [[ECHO_MODEL], [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }]].entries()) {
+    await mkdir(join(dir, `v${version}`))
+    await write(join(dir, `v${version}`, 'models.yaml'), models)
+  }
+  await symlink('v0', join(dir, '..data'))
+  await symlink('..data/models.yaml', join(dir, 'models.yaml'))
+  await using stack = await startStack({ settings: { MODELS_FILE: join(dir, 'models.yaml') } })
+  await symlink('v1', join(dir, '..tmp'))
+  await rename(join(dir, '..tmp'), join(dir, '..data'))
+  await until(async () => (await namesOf(stack)).length === 2)
+})
+
+test('a worker serves the models it is told to, under all of their names, and calls of others hear that none does', async () => {
+  const models = [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2', aliases: ['second'] }]
+  await using stack = await startStack({ models, settings: { MODELS: 'second', START_TIMEOUT_MS: '1500' } })
+  expect((await call(stack, 'echo-2')).status).toBe(200)
+  const refused = await call(stack, 'echo-1')
+  expect([refused.status, (await errorOf(refused)).message]).toEqual([
+    503,
+    "No inference worker has the model 'echo-1'. Try again later.",
+  ])
+})
+
+test('a name in MODELS that no model has stops the start, and those that are near are named', async () => {
+  const path = await write(join(dir, 'models.yaml'), [ECHO_MODEL, { ...ECHO_MODEL, id: 'qwen3-8b' }])
+  expect(loadModels(path, ['echo-1']).served.models.map(({ id }) => id)).toEqual(['echo-1'])
+  expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)
+  expect(() => loadModels(path, ['qwen3'])).toThrow(/MODELS: there is no model 'qwen3' in .*There are qwen3-8b, echo-1/)
+})
