@@ -51,6 +51,7 @@ export class Attempts {
     this.#running.set(key, attempt)
     room.enter(counted)
     taking.enter(lane)
+    if (job.reply) taking.countAttached(1)
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
@@ -59,6 +60,7 @@ export class Attempts {
     } finally {
       this.#running.delete(key)
       taking.leave(lane)
+      if (job.reply) taking.countAttached(-1)
       room.leave(counted)
       if (job.reply) this.#forgetSilent(job.reply.boot)
       taking.free()

@@ -20,8 +20,8 @@ export interface ModelBound extends Work {
 /**
  * One model on one worker: how many of its durable jobs may be claimed, and whether more wait in the store.
  *
- * A few more are claimed than can run, so that the model never waits for the store between two jobs. Attached calls are not
- * counted against it: their ingresses send no more than can start soon, and both lanes meet in the engine's line.
+ * A few more are claimed than can run, so that the model never waits for the store between two jobs. Attached calls take such
+ * places too, up to half of them: their ingresses send no more than can start soon, and both meet in the engine's line.
  */
 export class ModelRoom implements Work {
   readonly kind: string
@@ -47,7 +47,8 @@ export class ModelRoom implements Work {
   /** Durable jobs of a lane that may be claimed now. */
   free(lane: Priority): number {
     if (this.#capacity === undefined) return Number.POSITIVE_INFINITY
-    const most = this.#capacity + quarterOf(this.#capacity)
+    // Half are theirs, however many attached calls there are.
+    const most = Math.max(this.#capacity + quarterOf(this.#capacity) - this.#attached, Math.ceil(this.#capacity / 2))
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
     return (isBusy ? quarterOf(this.#capacity) : most) - this.#running.low

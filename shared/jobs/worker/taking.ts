@@ -9,6 +9,8 @@ const TAKE_MIN = 8
 const ASIDE_MS = 50
 /** How long after its last job the interactive lane still counts as having work. */
 const LANE_BUSY_MS = 1_000
+/** How long after the last attached call more of them are expected. */
+const ATTACHED_MS = 10_000
 
 /** One queue of a pool, as this worker takes from it. */
 export interface Lane {
@@ -39,6 +41,9 @@ export class Taking {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
+  #attached = 0
+  /** By the monotonic clock of this process. */
+  #attachedAtMs = Number.NEGATIVE_INFINITY
   #isAside = false
 
   constructor(options: TakingOptions) {
@@ -80,6 +85,22 @@ export class Taking {
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
     return laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
+  }
+
+  /** Whether attached calls run, or came of late: more of them may wait in the queue. */
+  get isAttachedExpected(): boolean {
+    return this.#attached > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
+  }
+
+  /** Slots that durable jobs may take although attached calls wait: half of all are theirs. */
+  get durableShare(): number {
+    return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
+  }
+
+  /** An attached call takes a slot, or leaves it. */
+  countAttached(count: 1 | -1): void {
+    this.#attached += count
+    this.#attachedAtMs = performance.now()
   }
 
   /** Jobs take slots, be it that they run or that they are about to be claimed. */

@@ -197,7 +197,7 @@ export class Worker {
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
-    else if (this.#claims) void this.#claims.onDelivery(lane, delivery, job, kind)
+    else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
   }
 
