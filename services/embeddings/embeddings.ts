@@ -24,8 +24,8 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
   const kinds = { embed: handle(embed, (request, context) => embedInRoom(room, batchers, request, context)) }
   const slots = ports.config.embeddingsSlots
   // Calls to the engine are shared by jobs, so its own bound is none of theirs.
-  const { models } = modelsOf(ports.models, 'embeddings', 'embed', slots)
-  const definition = { name: 'embeddings', slots, kinds, models } as const
+  const models = modelsOf(ports.models, 'embeddings', ['embed'], slots, () => Number.POSITIVE_INFINITY)
+  const definition = { name: 'embeddings', slots, kinds, ...models } as const
   const preparing = prepareInBackground(ports, 'embeddings')
   return await startWorker(ports, definition, async () => {
     await preparing.stop()

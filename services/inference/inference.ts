@@ -48,7 +48,12 @@ export async function startInference(ports: Ports): Promise<Service> {
   }
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
-  const pool = { name: 'inference', slots, kinds, ...modelsOf(ports.models, 'inference', 'generate', slots) } as const
+  const pool = {
+    name: 'inference',
+    slots,
+    kinds,
+    ...modelsOf(ports.models, 'inference', ['generate', 'count_tokens'], slots),
+  } as const
   return await startWorker(ports, pool, async () => {
     await preparing.stop()
     await engines.close()

@@ -25,7 +25,7 @@ export async function startResearch(ports: Ports): Promise<Service> {
     name: 'research',
     slots,
     kinds,
-    ...modelsOf(ports.models, 'research', 'research', slots),
+    ...modelsOf(ports.models, 'research', ['research'], slots),
   } as const
   return await startWorker(ports, definition, async () => {
     await Promise.all((backends ?? []).map((backend) => backend.close()))

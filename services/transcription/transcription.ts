@@ -15,7 +15,7 @@ export async function startTranscription(ports: Ports): Promise<Service> {
   const kinds = { transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)) }
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
-  const models = modelsOf(ports.models, 'transcription', 'transcribe', slots)
+  const models = modelsOf(ports.models, 'transcription', ['transcribe'], slots)
   return await startWorker(ports, { name: 'transcription', slots, kinds, ...models }, async () => {
     await preparing.stop()
     await bench.close()

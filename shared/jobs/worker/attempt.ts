@@ -44,13 +44,18 @@ export class Attempt {
     this.#log = log
   }
 
-  /** Runs to the end; never throws. Resolves when the last event is with the broker. */
-  async run(blobs: Blobs, room: BodyRoom): Promise<AttemptEnd> {
+  /**
+   * Runs to the end; never throws. Resolves when the last event is with the broker.
+   *
+   * @param turn Waits until it may begin; undefined: at once. Rejects with the reason of its signal.
+   */
+  async run(blobs: Blobs, room: BodyRoom, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
     if (remainingMs <= 0) this.#stop('timed_out')
     const deadline = setTimeout(() => this.#stop('timed_out'), Math.max(0, remainingMs))
     let fetched: FetchedBody | undefined
     try {
+      if (turn) await turn(this.#abort.signal)
       fetched = await room.fetch(this.job, blobs, this.#abort.signal)
       const body = await this.#read(fetched.body)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)

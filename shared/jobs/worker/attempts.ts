@@ -1,6 +1,7 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Aside } from './aside.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { BodyRoom } from './body-room.ts'
 import type { ModelRooms } from './model-rooms.ts'
@@ -17,6 +18,7 @@ export interface PoolObserver {
 
 /** What {@link Attempts} need. */
 export interface AttemptsOptions {
+  readonly aside: Aside
   readonly boot: string
   readonly blobs: Blobs
   readonly bodyRoom: BodyRoom
@@ -40,30 +42,41 @@ export class Attempts {
     this.#options = options
   }
 
-  /** Runs one to its end, in a slot of its lane. */
+  /** Runs one to its end, in a slot of its lane. An attached one waits aside until its model has a place. */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
-    const { blobs, bodyRoom, observer, rooms, taking } = this.#options
-    const startedAt = performance.now()
+    const { aside, blobs, bodyRoom, observer, rooms, taking } = this.#options
     const { job } = attempt
     const key = keyOf(job.id, job.attempt)
     const room = rooms.of(job)
-    const counted = job.reply ? undefined : lane.priority
+    const isAttached = job.reply !== undefined
+    const counted = isAttached ? undefined : lane.priority
+    let startedAt: number | undefined
+    const enter = () => {
+      startedAt = performance.now()
+      room.enter(counted)
+      taking.enter(lane, 1, isAttached)
+    }
     this.#running.set(key, attempt)
-    room.enter(counted)
-    taking.enter(lane)
-    if (job.reply) taking.countAttached(1)
+    if (isAttached) taking.countAttached(1)
+    const mustWait = isAttached && !aside.mayStart(lane, room)
+    if (!mustWait) enter()
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
-      const end = await attempt.run(blobs, bodyRoom)
-      observer.onEnd(job, end, performance.now() - startedAt)
+      const turn = mustWait ? (signal: AbortSignal) => aside.wait(lane, room, enter, signal) : undefined
+      const end = await attempt.run(blobs, bodyRoom, turn)
+      observer.onEnd(job, end, performance.now() - (startedAt ?? performance.now()))
     } finally {
       this.#running.delete(key)
-      taking.leave(lane)
-      if (job.reply) taking.countAttached(-1)
-      room.leave(counted)
+      if (startedAt !== undefined) {
+        taking.leave(lane, 1, isAttached)
+        room.leave(counted)
+      }
+      if (isAttached) taking.countAttached(-1)
       if (job.reply) this.#forgetSilent(job.reply.boot)
+      // Durable jobs take their share at once, those that wait aside what is left, and the queue what they leave.
       taking.free()
+      aside.letIn()
     }
   }
 

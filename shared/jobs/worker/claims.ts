@@ -188,10 +188,11 @@ export class Claims {
 
   /** Durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelRoom, isOffered: boolean): number {
-    const { runs, taking } = this.#options
+    const { rooms, runs, taking } = this.#options
     if (runs.isLapsed) return 0
-    const share = isOffered ? taking.durableShare : Number.POSITIVE_INFINITY
-    return Math.min(taking.roomOf(lane), room.free(lane.priority), share)
+    const free = taking.roomOf(lane)
+    const share = isOffered ? taking.durableShare : free
+    return Math.min(free, share, rooms.shareOf(room, free), room.free(lane.priority))
   }
 
   #enter(lane: Lane, room: ModelRoom, count = 1): void {

@@ -11,17 +11,29 @@ const FOREIGN_MS = 10_000
 const UNKNOWN_FORGET_MS = 900_000
 /** Models with waiting jobs that are remembered; more are found again by the scheduler. */
 const ROOMS_MAX = 1_000
+/** Slots that one model may hold for each that is free. */
+const SHARE = 3
 
 /** Most jobs of one kind and model at once, where these are fewer than the worker has slots. */
 export interface ModelBound extends Work {
   readonly capacity: number
 }
 
+/** What {@link ModelRooms} need to know of their worker. */
+export interface RoomsOptions {
+  /** Ids and aliases of the models it can run; undefined: whichever is asked for. */
+  readonly models?: Iterable<string> | undefined
+  /** Of those that cannot fill its slots. */
+  readonly bounds?: readonly ModelBound[] | undefined
+  /** Models that share its slots; default: one may fill them. */
+  readonly modelCount?: number | undefined
+}
+
 /**
- * One model on one worker: how many of its durable jobs may be claimed, and whether more wait in the store.
+ * One model on one worker: how many of its jobs may run, and whether durable ones wait in the store.
  *
- * A few more are claimed than can run, so that the model never waits for the store between two jobs. Attached calls take such
- * places too, up to half of them: their ingresses send no more than can start soon, and both meet in the engine's line.
+ * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. Each sort leaves
+ * half of its places to the other, which it meets in the engine's line.
  */
 export class ModelRoom implements Work {
   readonly kind: string
@@ -41,7 +53,24 @@ export class ModelRoom implements Work {
 
   /** Nothing runs and nothing is known to wait. */
   get isIdle(): boolean {
-    return this.#attached + this.#running.normal + this.#running.low + this.#pulling.size + this.#waiting.size === 0
+    return this.held + this.#pulling.size + this.#waiting.size === 0
+  }
+
+  /** Slots that its jobs hold. */
+  get held(): number {
+    return this.#attached + this.#running.normal + this.#running.low
+  }
+
+  /** Jobs that its engine runs at once. */
+  get most(): number {
+    return this.#capacity ?? Number.POSITIVE_INFINITY
+  }
+
+  /** Whether an attached call can run now. */
+  get hasPlace(): boolean {
+    if (this.#capacity === undefined) return true
+    const durable = this.#running.normal + this.#running.low
+    return this.#attached < Math.max(Math.ceil(this.#capacity / 2), this.#capacity - durable)
   }
 
   /** Durable jobs of a lane that may be claimed now. */
@@ -116,14 +145,42 @@ export class ModelRooms {
   /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
   readonly #unknown = new Map<string, { readonly sinceMs: number; readonly lastMs: number }>()
 
-  /**
-   * @param models Ids and aliases of the models it can run; undefined: whichever is asked for.
-   * @param bounds Of those that cannot fill its slots.
-   */
-  constructor(models: Iterable<string> | undefined, bounds: readonly ModelBound[]) {
+  readonly #modelCount: number
+
+  constructor({ models, bounds = [], modelCount = 1 }: RoomsOptions) {
     this.#models = models && new Set(models)
     this.#bounds = bounds
+    this.#modelCount = modelCount
     for (const bound of bounds) this.#rooms.set(workKey(bound), new ModelRoom(bound, bound.capacity))
+  }
+
+  /**
+   * Slots that jobs of a model may take while so many are free: such that no model holds more than three for each that is left
+   * (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998). One alone has three quarters of all, two have three
+   * sevenths each, and the last free slot is for a model that has none. Where each model has some, those slots are kept free that
+   * another could fill before it has an equal part of all. So jobs that hang never lock out those of the next model.
+   */
+  shareOf(room: ModelRoom, free: number): number {
+    if (this.#modelCount < 2) return free
+    const share = Math.floor((SHARE * free - room.held) / (SHARE + 1))
+    if (share > 0 || free <= 0) return Math.max(0, share)
+    return room.held === 0 ? 1 : Math.max(0, free - this.#keptFrom(room.model, free))
+  }
+
+  /** Free slots that are for other models than this one. */
+  #keptFrom(model: string, free: number): number {
+    const others = new Map<string, { held: number; most: number }>()
+    let slots = free
+    for (const room of this.#rooms.values()) {
+      slots += room.held
+      const known = others.get(room.model) ?? { held: 0, most: 0 }
+      others.set(room.model, { held: known.held + room.held, most: Math.max(known.most, room.most) })
+    }
+    const holding = [...others.values()].filter(({ held }) => held > 0)
+    if (holding.length < this.#modelCount) return free
+    others.delete(model)
+    const part = Math.floor(slots / this.#modelCount)
+    return [...others.values()].reduce((sum, { held, most }) => sum + Math.max(0, Math.min(part, most) - held), 0)
   }
 
   /** Whether this worker can run a model. */

@@ -2,24 +2,35 @@ import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
 import { IN_FLIGHT_MAX } from '#shared/engines/upstream/upstream.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
+import { slotsKept } from './lanes.ts'
 import type { WorkerDefinition } from './worker.ts'
 
+/** What a worker says of its models. */
+type OwnModels = Required<Pick<WorkerDefinition, 'models' | 'bounds' | 'modelCount'>>
+
 /**
- * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots.
+ * The models a worker of a pool can run, and how many jobs of each at once where these are fewer than its slots: because
+ * its engine runs no more, or because others have their share of the slots.
  *
- * @param kind The kind of job that takes a place in the model's engine.
+ * @param kinds The kinds of job that take a place in a model's engine.
+ * @param callsOf Calls of an engine at once; default: as the engine's config bounds them.
  */
 export function modelsOf(
   { models }: ModelCatalogue,
   pool: PoolName,
-  kind: string,
+  kinds: readonly string[],
   slots: number,
-): Required<Pick<WorkerDefinition, 'models' | 'bounds'>> {
+  callsOf: (engine: EngineConfig) => number = callsAtOnce,
+): OwnModels {
   const own = models.filter((model) => model.pool === pool)
-  const bounds = own.map(({ id, engine }) => ({ kind, model: id, capacity: callsAtOnce(engine) }))
+  const most = own.length > 1 ? slots - slotsKept(slots) : slots
+  const bounds = own.flatMap(({ id, engine }) =>
+    kinds.map((kind) => ({ kind, model: id, capacity: Math.min(most, callsOf(engine)) })),
+  )
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
     bounds: bounds.filter(({ capacity }) => capacity < slots),
+    modelCount: own.length,
   }
 }
 

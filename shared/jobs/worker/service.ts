@@ -34,6 +34,12 @@ export async function startWorker(
   const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
   const worker = await Worker.open(definition, options)
   metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
+  metrics.gauge(
+    'sluice_pool_aside',
+    'Calls without a slot: their models have no place',
+    { pool: name },
+    () => worker.aside,
+  )
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>
     broker.lag(`jobs.${name}`),

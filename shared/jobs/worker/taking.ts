@@ -41,7 +41,9 @@ export class Taking {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
+  /** Attached calls in slots, and all that are here. */
   #attached = 0
+  #attachedHere = 0
   /** By the monotonic clock of this process. */
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #isAside = false
@@ -87,9 +89,9 @@ export class Taking {
     return laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
   }
 
-  /** Whether attached calls run, or came of late: more of them may wait in the queue. */
+  /** Whether attached calls are here, or came of late: more of them may wait in the queue. */
   get isAttachedExpected(): boolean {
-    return this.#attached > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
+    return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
   }
 
   /** Slots that durable jobs may take although attached calls wait: half of all are theirs. */
@@ -97,22 +99,24 @@ export class Taking {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }
 
-  /** An attached call takes a slot, or leaves it. */
+  /** An attached call has come, which may wait for a slot, or has left. */
   countAttached(count: 1 | -1): void {
-    this.#attached += count
+    this.#attachedHere += count
     this.#attachedAtMs = performance.now()
   }
 
   /** Jobs take slots, be it that they run or that they are about to be claimed. */
-  enter(lane: Lane, count = 1): void {
+  enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
+    if (isAttached) this.#attached += count
     // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
     for (const one of this.lanes) if (one.taking && one.taking.max > this.roomOf(one)) one.taking.abort.abort()
   }
 
   /** They need them no more; whoever has left for good {@link free frees} them. */
-  leave(lane: Lane, count = 1): void {
+  leave(lane: Lane, count = 1, isAttached = false): void {
     lane.running -= count
+    if (isAttached) this.#attached -= count
   }
 
   /** Slots are free for others. */
@@ -135,9 +139,9 @@ export class Taking {
     await this.#loop
   }
 
-  /** Resolves when no slot is in use. */
-  async untilEmpty(): Promise<void> {
-    while (this.running > 0) await this.#untilFreed()
+  /** Resolves when no slot is in use. @param isEmpty And this holds as well, which is asked each time a job has ended */
+  async untilEmpty(isEmpty = () => true): Promise<void> {
+    while (this.running > 0 || !isEmpty()) await this.#untilFreed()
   }
 
   /** Leaves the queues. */

@@ -11,6 +11,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
+import { Aside } from './aside.ts'
 import { Attempt } from './attempt.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
 import { BodyRoom } from './body-room.ts'
@@ -39,6 +40,8 @@ export interface WorkerDefinition {
   readonly models?: Iterable<string>
   /** Models of which fewer jobs can run at once than there are slots. */
   readonly bounds?: readonly ModelBound[]
+  /** Models that share its slots ({@link ModelRooms.shareOf}); default: one may fill them. */
+  readonly modelCount?: number
 }
 
 /** What {@link Worker.open} needs. */
@@ -75,6 +78,7 @@ export class Worker {
   readonly #reporter: Reporter
   readonly #rooms: ModelRooms
   readonly #taking: Taking
+  readonly #aside: Aside
   readonly #attempts: Attempts
   readonly #foreign: ForeignJobs
   #durable: DurableRuns | undefined
@@ -87,13 +91,15 @@ export class Worker {
     this.#options = options
     const bodyRoom = new BodyRoom(bodyRoomBytes)
     const reporter = new Reporter(broker, this.boot, log)
-    const rooms = new ModelRooms(definition.models, definition.bounds ?? [])
+    const rooms = new ModelRooms(definition)
     const taking = new Taking({
       slots,
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       onFree: () => this.#claims?.pull(),
     })
-    const attempts = new Attempts({ boot: this.boot, blobs, bodyRoom, observer, reporter, rooms, taking })
+    const aside = new Aside(rooms, taking)
+    const attempts = new Attempts({ aside, boot: this.boot, blobs, bodyRoom, observer, reporter, rooms, taking })
+    this.#aside = aside
     this.#reporter = reporter
     this.#rooms = rooms
     this.#taking = taking
@@ -120,6 +126,11 @@ export class Worker {
     return this.#taking.running
   }
 
+  /** Calls that this worker holds without a slot: their models have no place for them. */
+  get aside(): number {
+    return this.#aside.count
+  }
+
   /** Records taken so far. */
   get taken(): number {
     return this.#taking.taken
@@ -143,7 +154,7 @@ export class Worker {
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#taking.untilEmpty()
+    await this.#taking.untilEmpty(() => this.#aside.count === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 
@@ -222,6 +233,7 @@ export class Worker {
       this.#taking.standAside()
       return void events.handedBack()
     }
+    if (this.#aside.isFull && !this.#aside.mayStart(lane, this.#rooms.of(job))) return void events.handedBack()
     void attempts.run(lane, new Attempt(job, kind, events, this.#options.log))
   }
 

@@ -1,0 +1,138 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import { recordOf } from '#shared/jobs/body.ts'
+import { CONTROL, REPLIES } from '#shared/jobs/topics.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
+import type { Handler } from '#shared/kinds/kind.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { envelopeOf, openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
+import { until } from '../../../support/stack.ts'
+
+const QUEUE = 'jobs.inference'
+
+let broker: Broker
+let events: JobEvent[]
+let workers: Worker[]
+/** What runs now, by job id, and how it ends. */
+let running: Map<string, () => void>
+beforeEach(async () => {
+  broker = await openBroker()
+  events = []
+  workers = []
+  running = new Map()
+  await broker.receive(REPLIES, 0, (record) => {
+    events.push(...ReplyRecord.parse(JSON.parse(record.value.toString())).events)
+  })
+})
+afterEach(async () => {
+  for (const worker of workers) await worker.close()
+  await broker.close()
+})
+
+/** Runs until it is told to end, or aborted. */
+const say: Handler = {
+  ...sayKind,
+  parse: (body) => body,
+  async *run(_body, { signal, idempotencyKey }) {
+    const id = idempotencyKey.slice('job_'.length, -':1'.length)
+    await new Promise<void>((resolve) => {
+      running.set(id, resolve)
+      signal.addEventListener('abort', () => resolve())
+    })
+    running.delete(id)
+    yield { text: 'done' }
+  },
+}
+
+async function openWorker(slots: number, capacity: number): Promise<Worker> {
+  const bounds = capacity < slots ? [{ kind: 'say', model: 'slow', capacity }] : []
+  const worker = await Worker.open(
+    { name: 'inference', slots, kinds: { say }, models: ['slow', 'quick'], bounds, modelCount: 2 },
+    {
+      broker,
+      blobs: memoryBlobs(),
+      log: silentLog,
+      version: 'test',
+      observer: { onEnd: () => {} },
+      store: undefined,
+      leaseMs: 9_000,
+      bodyRoomBytes: 1024 * 1024,
+      onFatal: (error) => {
+        throw error
+      },
+    },
+  )
+  workers.push(worker)
+  return worker
+}
+
+async function submit(model: string, count: number, more: object = {}): Promise<void> {
+  for (let i = 0; i < count; i++) {
+    const { body: _body, ...envelope } = envelopeOf({ id: `job_${model}${i}`, model, ...more })
+    await broker.submit(QUEUE, recordOf(envelope, { json: '{}' }))
+  }
+}
+
+const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith(model))
+const said = (id: string) => events.filter(({ job_id }) => job_id === `job_${id}`).map(({ type }) => type)
+
+describe('calls of a model that hangs', () => {
+  it('hold the places of their model and no more slots, while those of another run', async () => {
+    const worker = await openWorker(4, 2)
+    await submit('slow', 8)
+    await until(() => worker.aside === 6)
+    await submit('quick', 2)
+    await until(() => runs('quick').length === 2)
+    expect(runs('slow')).toEqual(['slow0', 'slow1'])
+    expect(worker.running).toBe(4)
+  })
+
+  it('leave a slot to a model that has none, though nothing else bounds them', async () => {
+    const worker = await openWorker(4, 4)
+    await submit('slow', 8)
+    await until(() => worker.aside === 5)
+    expect(worker.running).toBe(3)
+    await submit('quick', 2)
+    await until(() => runs('quick').length === 1)
+    expect(worker.running).toBe(4)
+  })
+
+  it('take the places of their model in the order in which they came, as these become free', async () => {
+    const worker = await openWorker(4, 1)
+    await submit('slow', 4)
+    await until(() => worker.aside === 3)
+    const order: string[] = []
+    for (let i = 0; i < 4; i++) {
+      const [id = ''] = await until(() => (runs('slow').length === 1 ? runs('slow') : undefined))
+      order.push(id)
+      running.get(id)?.()
+      await until(() => said(id).includes('completed'))
+    }
+    expect(order).toEqual(['slow0', 'slow1', 'slow2', 'slow3'])
+    expect(worker.running + worker.aside).toBe(0)
+  })
+
+  it('that are cancelled, or meet their deadline, while they are kept aside leave no trace', async () => {
+    const worker = await openWorker(4, 1)
+    await submit('slow', 2)
+    await until(() => worker.aside === 1)
+    const cancel = { type: 'cancel', job_id: 'job_slow1' }
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(cancel)))
+    await until(() => worker.aside === 0)
+    const { body: _body, ...late } = envelopeOf({ id: 'job_late', model: 'slow', deadline_ms: Date.now() + 300 })
+    await broker.submit(QUEUE, recordOf(late, { json: '{}' }))
+    await until(() => said('late').includes('failed'))
+    expect(worker.aside).toBe(0)
+    expect(runs('slow')).toEqual(['slow0'])
+    expect(said('slow1')).toEqual(['started'])
+  })
+
+  it('are handed back by a worker that has no more time, those that are kept aside too', async () => {
+    const worker = await openWorker(4, 1)
+    await submit('slow', 3)
+    await until(() => worker.aside === 2)
+    await worker.drain(AbortSignal.abort())
+    for (const id of ['slow0', 'slow1', 'slow2']) await until(() => said(id).includes('handed_back'))
+  })
+})
