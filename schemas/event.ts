@@ -82,6 +82,13 @@ export const ControlRecord = z.discriminatedUnion('type', [
         .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
     })
     .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
+  z
+    .strictObject({
+      type: z.literal('waiting'),
+      pool: PoolName,
+      waiting: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
+    })
+    .describe('Durable jobs were queued in the store: for whoever has room'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

@@ -60,7 +60,7 @@ export class DurableJobs {
     this.#options = options
     this.#live = live
     this.#room = new JobsRoom(options.store, options.jobsMax)
-    this.#dispatcher = new Dispatcher(options.broker, options.log)
+    this.#dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     const { log, presence } = options
     const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
     this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, tellOwner })

@@ -22,6 +22,8 @@ export interface DurableRunsOptions {
   readonly store: Store
   readonly broker: Broker
   readonly blobs: Blobs
+  /** Says whether workers have room for records; see {@link Dispatcher}. */
+  readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
   /** Says to the workers of children that these are to stop. */
   readonly tellOwner: FamilyOptions['tellOwner']
   readonly log: Log
@@ -74,7 +76,7 @@ export class DurableRuns {
 
   private constructor(options: DurableRunsOptions) {
     this.#options = options
-    this.dispatcher = new Dispatcher(options.broker, options.log)
+    this.dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     this.#family = new Family({ ...options, dispatcher: this.dispatcher })
   }
 
