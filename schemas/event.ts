@@ -84,7 +84,7 @@ export const ControlRecord = z.discriminatedUnion('type', [
     .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
   z
     .strictObject({
-      type: z.literal('waiting'),
+      type: z.literal('calls_waiting'),
       boot: z.string(),
       queues: z.array(
         z.strictObject({
@@ -98,6 +98,13 @@ export const ControlRecord = z.discriminatedUnion('type', [
       ),
     })
     .describe('Calls that wait in an ingress for their turn: the ingresses share a pool by whose they are'),
+  z
+    .strictObject({
+      type: z.literal('jobs_waiting'),
+      pool: PoolName,
+      waiting: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
+    })
+    .describe('Durable jobs were queued in the store: for whoever has room'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

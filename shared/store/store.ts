@@ -46,8 +46,12 @@ export interface JobMoves {
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /** queued → in_progress, by a live process, before the job expires. The attempt is that of the job it gives. */
   claim(id: string, boot: string): Promise<Moved | undefined>
-  /** The same for the oldest jobs of one model, at most `limit`; gives what it takes to run them. */
-  claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]>
+  /**
+   * The same for jobs of one model, at most `limit`, in turn of their tenants (docs/design.md, Turns): one each, the oldest, of
+   * those that come after the tenant `after`, round and round, until there are enough or no more. Gives what it takes to run
+   * them, by their ids. Those that others are claiming meanwhile are passed over.
+   */
+  claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
   /** Records output and progress of a run, numbered. */
   append(run: HeldAttempt, output: Output): Promise<Moved | undefined>
   /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */

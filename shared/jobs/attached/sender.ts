@@ -61,7 +61,7 @@ export class Sender {
 
   /** Another process said something: of another ingress it may be what waits there. */
   onControl(record: ControlRecord): void {
-    if (record.type === 'waiting') this.#shares.heard(record)
+    if (record.type === 'calls_waiting') this.#shares.heard(record)
   }
 
   /** Refuses what cannot start in time (see {@link Gate}). @throws ServiceError `overloaded` */

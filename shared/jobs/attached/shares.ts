@@ -13,7 +13,7 @@ const SHARE_MS = 50
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
 
-type WaitingRecord = Extract<ControlRecord, { type: 'waiting' }>
+type WaitingRecord = Extract<ControlRecord, { type: 'calls_waiting' }>
 
 /** Calls of one kind and model that wait in this ingress for their turn, and whose they are. */
 export interface WaitingCalls {
@@ -143,7 +143,7 @@ export class Shares {
   #tell(): void {
     this.#timer = undefined
     const queues = [...this.#options.waiting()].slice(0, QUEUES_MAX).map(told)
-    if (queues.length > 0 || this.#hasTold) this.#options.tell({ type: 'waiting', boot: this.#options.boot, queues })
+    if (queues.length > 0 || this.#hasTold) this.#options.tell({ type: 'calls_waiting', boot: this.#options.boot, queues })
     this.#hasTold = queues.length > 0
     if (this.#hasTold) this.changed()
   }

@@ -5,6 +5,8 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { QueuedOf } from '#shared/store/store.ts'
+import { type HintPresence, Hints } from './hints.ts'
 
 /** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
 const RECORD_BYTES_MAX = 768 * 1024
@@ -18,14 +20,21 @@ const RECORD_BYTES_MAX = 768 * 1024
 export class Dispatcher {
   readonly #broker: Broker
   readonly #log: Log
+  readonly #hints: Hints | undefined
 
-  constructor(broker: Broker, log: Log) {
+  /** @param presence Says whether workers have room for more records; default: they always have */
+  constructor(broker: Broker, log: Log, presence?: () => HintPresence) {
     this.#broker = broker
     this.#log = log
+    this.#hints = presence && new Hints(presence)
   }
 
-  /** Puts a queued job on its queue. False when the broker did not take it. */
+  /** Puts a queued job on its queue, or tells workers that it waits. False when the broker did not take it. */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
+    if (this.#hints?.mayPublish(job) === false) {
+      this.#hints.tell(job)
+      return true
+    }
     try {
       const value = Buffer.from(JSON.stringify(envelopeOf(job, readStored(request))))
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
@@ -34,6 +43,11 @@ export class Dispatcher {
       this.#log.info({ err: error, job_id: job.id }, 'job not published; the scheduler tries again')
       return false
     }
+  }
+
+  /** Tells workers that jobs wait, whose records or tellings they may have missed. */
+  tellWaiting(of: QueuedOf): void {
+    this.#hints?.tell(of)
   }
 
   /** Tells followers on any replica what a move wrote. All events are of one job. */

@@ -64,7 +64,7 @@ export class DurableJobs {
     this.#live = live
     this.#room = new JobsRoom(options.store, options.bounds)
     this.positions = new Positions(options.store, options.callsWaiting ?? (() => 0))
-    this.#dispatcher = new Dispatcher(options.broker, options.log)
+    this.#dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     const { log, presence } = options
     const tellOwner = (job: DurableJob) => cancelsIn(presence())(job)
     this.#family = new Family({ store: this.#store, dispatcher: this.#dispatcher, log, tellOwner })

@@ -50,15 +50,17 @@ export class Attempts {
     const { job } = attempt
     const key = keyOf(job.id, job.attempt)
     const room = rooms.of(job)
-    const counted = job.reply ? undefined : lane.priority
+    const isAttached = job.reply !== undefined
+    const counted = isAttached ? undefined : lane.priority
     let startedAt: number | undefined
     const enter = () => {
       startedAt = performance.now()
       room.enter(counted)
-      taking.enter(lane)
+      taking.enter(lane, 1, isAttached)
     }
     this.#running.set(key, attempt)
-    const mustWait = job.reply !== undefined && !aside.mayStart(lane, room)
+    if (isAttached) taking.countAttached(1)
+    const mustWait = isAttached && !aside.mayStart(lane, room)
     if (!mustWait) enter()
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
@@ -69,13 +71,15 @@ export class Attempts {
     } finally {
       this.#running.delete(key)
       if (startedAt !== undefined) {
-        taking.leave(lane)
+        taking.leave(lane, 1, isAttached)
         room.leave(counted)
       }
+      if (isAttached) taking.countAttached(-1)
       if (job.reply) this.#forgetSilent(job.reply.boot)
       this.#noteEnd(attempt)
-      aside.letIn()
+      // Durable jobs take their share at once, those that wait aside what is left, and the queue what they leave.
       taking.free()
+      aside.letIn()
     }
   }
 

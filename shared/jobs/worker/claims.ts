@@ -15,6 +15,10 @@ const UNKNOWN_MODEL_MS = 300_000
 const PULL_MAX = 64
 /** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
 const PULL_MS = 1_000
+/** How long slots beyond the share of durable jobs are left to attached calls: as long as it takes to ask the broker. */
+const OFFER_MS = 15
+/** While no attached calls come, every so many times slots are left to them all the same, or the first would never come. */
+const OFFER_EVERY = 8
 
 /** What {@link Claims} need. */
 export interface ClaimsOptions {
@@ -28,15 +32,30 @@ export interface ClaimsOptions {
   readonly attempts: Attempts
 }
 
+/** Records that came together, of jobs that are alike: so many may be claimed, in slots that are taken already. */
+interface Hints {
+  readonly lane: Lane
+  readonly room: ModelRoom
+  readonly kind: Handler
+  readonly deliveries: Delivery[]
+}
+
 /**
  * Which durable jobs one worker claims and when, each in a slot.
  *
- * A job that there is no room for stays in the store, where this worker, or another, takes the oldest one as soon as it has
- * room (`model-rooms.ts`): its record is dropped, and nothing is spent.
+ * A job that there is no room for stays in the store, where this worker, or another, takes it in turn of its tenant as soon as
+ * there is room (`model-rooms.ts`): its record is dropped, and nothing is spent.
+ *
+ * Attached calls come from the broker, and wait there while slots are filled from the store. So durable jobs take at once what
+ * fills half of the slots, and of the others what the broker has nothing for (docs/design.md, Turns).
  */
 export class Claims {
   readonly #options: ClaimsOptions
   readonly #timer: NodeJS.Timeout
+  readonly #hints: Hints[] = []
+  #offer: NodeJS.Timeout | undefined
+  #pulls = 0
+  #pulledLast: ModelRoom | undefined
 
   constructor(options: ClaimsOptions) {
     this.#options = options
@@ -44,66 +63,111 @@ export class Claims {
   }
 
   /**
-   * Claims the job of a record, which is a hint: the store says who may run the job. A record that could not be used is
-   * acknowledged all the same, for what still waits is claimed when there is room, or published again; so the broker never
-   * reaches its own limit of deliveries.
+   * Claims a job like that of a record, which is a hint that one waits: the next in turn. The record is acknowledged in any case,
+   * for what still waits is claimed when there is room, or told of again; so the broker never reaches its own limit of
+   * deliveries.
    */
-  async onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): Promise<void> {
-    const { presence, rooms, runs, taking } = this.#options
+  onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): void {
+    const { presence, rooms } = this.#options
     const room = rooms.of(envelope)
-    if (this.#mustWait(lane, room)) {
-      delivery.acknowledge()
-      if (room.wait(lane.priority)) presence.tellCapacity()
-      return this.pull()
-    }
-    this.#enter(lane, room)
-    const claimed = await runs.claim(envelope, kind)
-    this.#leave(lane, room)
+    if (!this.#mustWait(lane, room)) return this.#hint({ lane, room, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    if (claimed) await this.#run(lane, kind, claimed)
-    else taking.free()
+    if (room.wait(lane.priority)) presence.tellCapacity()
+    this.pull()
   }
 
   /** Claims what waits in the store, as far as there is room. */
   pull(): void {
     const { rooms, taking } = this.#options
-    if (taking.stopped.aborted) return
-    for (const room of rooms.waiting()) {
-      for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) void this.#pullFor(lane, room)
-    }
+    const [first] = rooms.waiting()
+    if (!first || taking.stopped.aborted) return
+    this.#pulls++
+    const isOffered = taking.isAttachedExpected || this.#pulls % OFFER_EVERY === 0
+    this.#pullAll(isOffered)
+    if (isOffered) this.#offer ??= setTimeout(() => this.#endOffer(), OFFER_MS)
   }
 
   /** Claims nothing more by itself. */
   stop(): void {
     clearInterval(this.#timer)
+    clearTimeout(this.#offer)
+  }
+
+  #endOffer(): void {
+    this.#offer = undefined
+    this.#pullAll(false)
+  }
+
+  /** @param isOffered What is not the share of durable jobs is left to attached calls. */
+  #pullAll(isOffered: boolean): void {
+    const { rooms, taking } = this.#options
+    if (taking.stopped.aborted) return
+    const waiting = [...rooms.waiting()]
+    const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
+    // Models take turns too: the first one would have every slot that is freed.
+    for (const room of [...waiting.slice(next), ...waiting.slice(0, next)]) {
+      for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) void this.#pullFor(lane, room, isOffered)
+    }
   }
 
   /**
-   * Whether a job stays in the store: there is no room for it; others wait already, which are older; or another worker may know
+   * Whether a job stays in the store: there is no room for it; others wait already, and a pull takes all in turn; or another worker may know
    * its model, which this one does not. When none does for long it is run here all the same, and fails.
    */
   #mustWait(lane: Lane, room: ModelRoom): boolean {
-    const { pool, presence, rooms } = this.#options
-    if (this.#claimable(lane, room) <= 0) return true
+    const { pool, presence, rooms, taking } = this.#options
+    if (this.#claimable(lane, room, taking.isAttachedExpected) <= 0) return true
     if (rooms.knows(room.model)) return room.isWaiting(lane.priority)
     const isNew = rooms.unknownForMs(room.model) < UNKNOWN_MODEL_MS
     return isNew || presence.hasModel(pool, room.model)
   }
 
-  async #pullFor(lane: Lane, room: ModelRoom): Promise<void> {
-    const { kinds, pool, runs, taking } = this.#options
-    const { priority } = lane
-    const { model } = room
+  /** Takes a slot for a record at once; those that come with it are claimed in one go. */
+  #hint(hint: Hints): void {
+    const { lane, room, deliveries } = hint
+    this.#enter(lane, room)
+    if (this.#hints.length === 0) queueMicrotask(() => this.#claimHinted())
+    const same = this.#hints.find((one) => one.lane === lane && one.room === room)
+    if (same) same.deliveries.push(...deliveries)
+    else this.#hints.push(hint)
+  }
+
+  #claimHinted(): void {
+    for (const hints of this.#hints.splice(0)) void this.#claimFor(hints)
+  }
+
+  async #claimFor({ lane, room, kind, deliveries }: Hints): Promise<void> {
+    const { length: count } = deliveries
+    const claimed = await this.#claim(lane, room, kind, count)
+    for (const delivery of deliveries) delivery.acknowledge()
+    // The store failed: the timer tries again.
+    if (claimed === undefined) room.wait(lane.priority)
+    if (claimed !== count) this.#options.taking.free()
+  }
+
+  async #pullFor(lane: Lane, room: ModelRoom, isOffered: boolean): Promise<void> {
+    const { kinds, taking } = this.#options
     const kind = kinds[room.kind]
-    const count = Math.min(this.#claimable(lane, room), PULL_MAX)
-    if (!kind || count <= 0 || !room.beginPull(priority)) return
+    const count = Math.min(this.#claimable(lane, room, isOffered), PULL_MAX)
+    if (!kind || count <= 0 || !room.beginPull(lane.priority)) return
+    this.#pulledLast = room
     this.#enter(lane, room, count)
-    const claimed = await runs.claimNext({ pool, kind: room.kind, model, priority }, kind, count)
-    this.#leave(lane, room, count)
-    room.endPull(priority, claimed === undefined || claimed.length === count)
-    for (const job of claimed ?? []) void this.#run(lane, kind, job)
+    const claimed = await this.#claim(lane, room, kind, count)
+    room.endPull(lane.priority, claimed === undefined || claimed === count)
     // Not when the store failed: the timer tries again.
-    if (claimed) taking.free()
+    if (claimed !== undefined) taking.free()
+  }
+
+  /** Claims in turn, in slots that were entered. @returns How many; undefined when the store failed */
+  async #claim(lane: Lane, room: ModelRoom, kind: Handler, count: number): Promise<number | undefined> {
+    const { pool, runs } = this.#options
+    const { priority } = lane
+    const claimed = await runs.claimNext({ pool, kind: room.kind, model: room.model, priority }, kind, count)
+    this.#leave(lane, room, count)
+    for (const job of claimed ?? []) void this.#run(lane, kind, job)
+    // The lane has work, wherever it came from.
+    if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
+    return claimed?.length
   }
 
   async #run(lane: Lane, kind: Handler, { job, sink }: ClaimedJob): Promise<void> {
@@ -123,10 +187,12 @@ export class Claims {
   }
 
   /** Durable jobs of a model that may be claimed now. */
-  #claimable(lane: Lane, room: ModelRoom): number {
+  #claimable(lane: Lane, room: ModelRoom, isOffered: boolean): number {
     const { rooms, runs, taking } = this.#options
+    if (runs.isLapsed) return 0
     const free = taking.roomOf(lane)
-    return runs.isLapsed ? 0 : Math.min(free, rooms.shareOf(room, free), room.free(lane.priority))
+    const share = isOffered ? taking.durableShare : free
+    return Math.min(free, share, rooms.shareOf(room, free), room.free(lane.priority))
   }
 
   #enter(lane: Lane, room: ModelRoom, count = 1): void {

@@ -1,19 +1,18 @@
 import { type JobEnvelope, type PoolName, StoredRequest } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
-import { ServiceError } from '#shared/error.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { Dispatcher, envelopeOf } from '#shared/jobs/durable/dispatch.ts'
 import { Family, type FamilyOptions } from '#shared/jobs/durable/family.ts'
+import { workKey } from '#shared/jobs/peers.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
 import { DurableRun } from './durable-run.ts'
 
-/** How long a claim waits for a store that is gone before its record is dropped: the scheduler publishes it again. */
-const CLAIM_WAIT_MS = 2_000
-const CLAIM_AGAIN_MS = 200
+/** Models and lanes of which it is remembered whose turn was last; the oldest are forgotten first. */
+const TURNS_MAX = 1_000
 /** Time that runs have to stop before their lease ends, and the share of the lease it is at most. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
@@ -23,6 +22,8 @@ export interface DurableRunsOptions {
   readonly store: Store
   readonly broker: Broker
   readonly blobs: Blobs
+  /** Says whether workers have room for records; see {@link Dispatcher}. */
+  readonly presence?: ConstructorParameters<typeof Dispatcher>[2]
   /** Says to the workers of children that these are to stop. */
   readonly tellOwner: FamilyOptions['tellOwner']
   readonly log: Log
@@ -60,7 +61,8 @@ export class DurableRuns {
   readonly #family: Family
   readonly #options: DurableRunsOptions
   readonly #held = new Map<string, Held>()
-  readonly #claiming = new Set<string>()
+  /** The tenant that was served last, of each kind, model and lane. */
+  readonly #served = new Map<string, string>()
   readonly #pulls = new Set<Promise<unknown>>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #gone = new AbortController()
@@ -74,7 +76,7 @@ export class DurableRuns {
 
   private constructor(options: DurableRunsOptions) {
     this.#options = options
-    this.dispatcher = new Dispatcher(options.broker, options.log)
+    this.dispatcher = new Dispatcher(options.broker, options.log, options.presence)
     this.#family = new Family({ ...options, dispatcher: this.dispatcher })
   }
 
@@ -88,46 +90,25 @@ export class DurableRuns {
     return runs
   }
 
-  /** Claims under way: each takes a slot. */
-  get claiming(): number {
-    return this.#claiming.size
-  }
-
   /** The lease is over, or about to be: nothing may run. */
   get isLapsed(): boolean {
     return performance.now() >= this.#stopAtMs
   }
 
   /**
-   * Claims a published job for this worker. Undefined when somebody else has it, it has ended, or the store is down: then
-   * the record is of no further use.
-   */
-  async claim(envelope: JobEnvelope, kind: Kind): Promise<ClaimedJob | undefined> {
-    const { log } = this.#options
-    if (this.#claiming.has(envelope.id) || this.isLapsed) return undefined
-    this.#claiming.add(envelope.id)
-    try {
-      const moved = await this.#claimSurely(envelope.id)
-      return moved && this.#hold(moved, envelope, kind)
-    } catch (error) {
-      log.warn({ err: error, job_id: envelope.id }, 'job not claimed')
-      return undefined
-    } finally {
-      this.#claiming.delete(envelope.id)
-    }
-  }
-
-  /**
-   * Claims the oldest queued jobs of a model for this worker, at most `limit`. Undefined when the store cannot say: should it
-   * have given some all the same, they are handed back.
+   * Claims queued jobs of a model for this worker, at most `limit`, in turn of their tenants (docs/design.md, Turns). Undefined
+   * when the store cannot say: should it have given some all the same, they are handed back.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
     if (this.isLapsed) return undefined
     const { store, boot, log } = this.#options
-    const pull = store.claimNext(of, boot, limit)
+    const turns = `${of.priority} ${workKey(of)}`
+    const pull = store.claimNext(of, boot, limit, this.#served.get(turns))
     this.#pulls.add(pull)
     try {
-      return (await pull).flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
+      const claimed = await pull
+      this.#serve(turns, claimed)
+      return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
     } catch (error) {
       log.info({ err: error, model: of.model }, 'waiting jobs not claimed; trying again')
       return undefined
@@ -185,17 +166,16 @@ export class DurableRuns {
     }
   }
 
-  async #claimSurely(id: string) {
-    const { store, boot } = this.#options
-    const deadline = performance.now() + CLAIM_WAIT_MS
-    for (;;) {
-      try {
-        return await store.claim(id, boot)
-      } catch (error) {
-        if (ServiceError.from(error).code !== 'overloaded' || performance.now() > deadline) throw error
-      }
-      await new Promise((resolve) => setTimeout(resolve, CLAIM_AGAIN_MS))
-    }
+  /** Tenants had their turns: in their order, round and round, from the one after the last. */
+  #serve(turns: string, claimed: readonly Dispatch[]): void {
+    const last = this.#served.get(turns) ?? ''
+    const tenants = claimed.map(({ job }) => job.tenant).toSorted()
+    const next = tenants.findLast((tenant) => tenant <= last) ?? tenants.at(-1)
+    if (next === undefined) return
+    this.#served.delete(turns)
+    this.#served.set(turns, next)
+    const [oldest = turns] = this.#served.keys()
+    if (this.#served.size > TURNS_MAX) this.#served.delete(oldest)
   }
 
   async #renew(): Promise<void> {
@@ -247,7 +227,7 @@ export class DurableRuns {
 
   /** Hands back what the store gave us without our hearing of it. */
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
-    const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id) && !this.#claiming.has(id)
+    const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
     if (!owned.some(isUnknown)) return
     // Their answers may say that the job is ours.
     await Promise.allSettled(this.#pulls)

@@ -36,8 +36,8 @@ export interface RoomsOptions {
 /**
  * One model on one worker: how many of its jobs may run, and whether durable ones wait in the store.
  *
- * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. They leave
- * half of its places to attached calls, which meet them in the engine's line.
+ * A few more durable ones are claimed than can run, so that the model never waits for the store between two jobs. Each sort leaves
+ * half of its places to the other, which it meets in the engine's line.
  */
 export class ModelRoom implements Work {
   readonly kind: string
@@ -89,7 +89,8 @@ export class ModelRoom implements Work {
   free(lane: Priority): number {
     const capacity = this.#capacity
     if (capacity === undefined) return Number.POSITIVE_INFINITY
-    const most = capacity + quarterOf(capacity)
+    // Half are theirs, however many attached calls there are.
+    const most = Math.max(capacity + quarterOf(capacity) - this.#attached, Math.ceil(capacity / 2))
     if (lane === 'normal') return most - this.#running.normal
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
     return (isBusy ? quarterOf(capacity) : most) - this.#running.low

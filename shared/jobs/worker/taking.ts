@@ -9,6 +9,8 @@ const TAKE_MIN = 8
 const ASIDE_MS = 50
 /** How long after its last job the interactive lane still counts as having work. */
 const LANE_BUSY_MS = 1_000
+/** How long after the last attached call more of them are expected. */
+const ATTACHED_MS = 10_000
 
 /** One queue of a pool, as this worker takes from it. */
 export interface Lane {
@@ -39,6 +41,11 @@ export class Taking {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
+  /** Attached calls in slots, and all that are here. */
+  #attached = 0
+  #attachedHere = 0
+  /** By the monotonic clock of this process. */
+  #attachedAtMs = Number.NEGATIVE_INFINITY
   #isAside = false
 
   constructor(options: TakingOptions) {
@@ -82,16 +89,34 @@ export class Taking {
     return laneRoom(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
   }
 
+  /** Whether attached calls are here, or came of late: more of them may wait in the queue. */
+  get isAttachedExpected(): boolean {
+    return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_MS
+  }
+
+  /** Slots that durable jobs may take although attached calls wait: half of all are theirs. */
+  get durableShare(): number {
+    return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
+  }
+
+  /** An attached call has come, which may wait for a slot, or has left. */
+  countAttached(count: 1 | -1): void {
+    this.#attachedHere += count
+    this.#attachedAtMs = performance.now()
+  }
+
   /** Jobs take slots, be it that they run or that they are about to be claimed. */
-  enter(lane: Lane, count = 1): void {
+  enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
+    if (isAttached) this.#attached += count
     // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
     for (const one of this.lanes) if (one.taking && one.taking.max > this.roomOf(one)) one.taking.abort.abort()
   }
 
   /** They need them no more; whoever has left for good {@link free frees} them. */
-  leave(lane: Lane, count = 1): void {
+  leave(lane: Lane, count = 1, isAttached = false): void {
     lane.running -= count
+    if (isAttached) this.#attached -= count
   }
 
   /** Slots are free for others. */

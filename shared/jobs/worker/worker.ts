@@ -1,10 +1,11 @@
 import type { Priority } from '#schemas/durable-job.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
-import type { Peer } from '#shared/jobs/peers.ts'
+import type { Capacity, Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
@@ -198,7 +199,7 @@ export class Worker {
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),
         onCapacity: (peer) => this.#onCapacity(peer),
-        onControl: (record) => this.#attempts.onControl(record),
+        onControl: (record) => this.#onControl(record),
       },
     })
   }
@@ -209,7 +210,11 @@ export class Worker {
     const isDraining = () => this.#taking.stopped.aborted
     const lease = { boot: this.boot, role: pool, version, slots, leaseMs, isDraining }
     const [rooms, taking, attempts, presence] = [this.#rooms, this.#taking, this.#attempts, this.presence]
-    const runs = await DurableRuns.open({ store, blobs, broker, log, ...lease, tellOwner: cancelsIn(presence) })
+    const runs = await DurableRuns.open({
+      ...{ store, blobs, broker, log, ...lease },
+      presence: () => presence,
+      tellOwner: cancelsIn(presence),
+    })
     this.#durable = runs
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts })
   }
@@ -220,7 +225,7 @@ export class Worker {
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
-    else if (this.#claims) void this.#claims.onDelivery(lane, delivery, job, kind)
+    else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
   }
 
@@ -261,8 +266,16 @@ export class Worker {
 
   /** Another worker has no room for jobs that this one may have room for. */
   #onCapacity({ boot, role, capacity }: Peer): void {
-    if (boot === this.boot || role !== this.#definition.name || !capacity) return
-    const waiting = capacity.waiting.filter(({ kind }) => Object.hasOwn(this.#definition.kinds, kind))
+    if (boot !== this.boot && role === this.#definition.name && capacity) this.#onWaiting(capacity.waiting)
+  }
+
+  #onControl(record: ControlRecord): void {
+    if (record.type !== 'jobs_waiting') this.#attempts.onControl(record)
+    else if (record.pool === this.#definition.name) this.#onWaiting(record.waiting)
+  }
+
+  #onWaiting(all: Capacity['waiting']): void {
+    const waiting = all.filter(({ kind }) => Object.hasOwn(this.#definition.kinds, kind))
     if (this.#rooms.hear(waiting)) this.#claims?.pull()
   }
 }

@@ -65,7 +65,7 @@ const TYPES: Record<string, string> = {
 
 /** The statement of a sweep, with its parameters. */
 export function sweepStatement(move: Move): Statement {
-  const picked = `picked AS MATERIALIZED (${pickOf(move)} FOR UPDATE OF ${move.pick?.lock} SKIP LOCKED)`
+  const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
   // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
   return { name: move.name, sql: join(picked, moved, ...eventsOf(move)) }

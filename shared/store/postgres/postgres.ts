@@ -3,7 +3,7 @@ import { jobIdTime } from '#shared/store/job-id.ts'
 import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE, type Insert } from '#shared/store/sql/inserts.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
-import type { MovedRow, Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
+import { isSweep, type MovedRow, type Params, type Row, type SqlDatabase } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
 import type { Output, Store } from '#shared/store/store.ts'
@@ -72,7 +72,7 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
-    if (move.pick) return (await this.run(sweepStatement(move), params)) as MovedRow[]
+    if (isSweep(move)) return (await this.run(sweepStatement(move), params)) as MovedRow[]
     const texts = output.map(({ type, data }) => ({ type, data: JSON.stringify(data) }))
     return await this.#groupsOf(move, moveStatement).add({ id: String(params.id), params, output: texts })
   }

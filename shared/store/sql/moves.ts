@@ -16,6 +16,8 @@ export interface Move {
   readonly where?: string
   /** A sweep: which jobs to move, at most `:limit`, each locked until it has moved. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
+  /** A sweep in turn of tenants ({@link pickInTurn}): which of their jobs may be moved. */
+  readonly pickInTurn?: string
   /** Type of the event the move writes. None: it writes no event of its own. */
   readonly event?: string
   /** Data of that event, as JSON text. */
@@ -66,18 +68,12 @@ export const CLAIM: Move = {
   event: `'job.started'`,
 }
 
-/** The same of the oldest jobs of one model, whose records were dropped for want of room. */
+/** The same of jobs of one model that wait, in turn of their tenants. */
 export const CLAIM_NEXT: Move = {
   name: 'claim_next',
   givesRequest: true,
   set: CLAIMED,
-  pick: {
-    from: 'jobs',
-    where: `state = 'queued' AND pool = :pool AND kind = :kind AND model = :model AND priority = :priority
-            AND ${MAY_CLAIM}`,
-    order: 'jobs.id',
-    lock: 'jobs',
-  },
+  pickInTurn: MAY_CLAIM,
   event: `'job.started'`,
 }
 

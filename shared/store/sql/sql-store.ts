@@ -33,6 +33,7 @@ import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } 
 import type { Params, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { tenantReads } from './tenants.ts'
+import { TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
 
 const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
@@ -82,11 +83,19 @@ export class SqlStore implements Store {
     return await moveOne(this.#db, moves.CLAIM, { id, owner: boot })
   }
 
-  async claimNext(of: QueuedOf, boot: string, limit: number): Promise<Dispatch[]> {
+  async claimNext(of: QueuedOf, boot: string, limit: number, after = ''): Promise<Dispatch[]> {
     const { pool, kind, model, priority } = of
-    const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, owner: boot, limit }, [])
+    const claimed: Dispatch[] = []
+    for (let each = 1, rest = limit; rest > 0; rest = limit - claimed.length) {
+      const turns = { owner: boot, after, tenants: rest + TENANTS_AHEAD, each, limit: rest }
+      const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, ...turns }, [])
+      if (rows.length === 0) break
+      claimed.push(...rows.map(dispatchOf))
+      // Fewer tenants wait than jobs are wanted: each gives as many more.
+      each = Math.ceil((limit - claimed.length) / new Set(rows.map(({ tenant }) => tenant)).size)
+    }
     // The order in which rows were changed is the database's.
-    return rows.map(dispatchOf).toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
+    return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
   }
 
   async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {

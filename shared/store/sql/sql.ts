@@ -3,6 +3,7 @@ import type { Output } from '#shared/store/store.ts'
 import type { Insert } from './inserts.ts'
 import type { Move } from './moves.ts'
 import type { Statement } from './statements.ts'
+import { pickInTurn } from './turns.ts'
 
 /** What a statement is given, by name. */
 export type Params = Record<string, string | number | boolean | null>
@@ -64,13 +65,20 @@ export function eventRows(row: MovedRow, output: Output, isOwners: boolean): Eve
 export function updateOf(move: Move, picked: string, from?: string): string {
   const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
   const numbered = count.length > 0 ? `, last_seq = last_seq + ${count.join(' + ')}` : ''
-  const where = move.pick ? `id IN (${picked})` : move.where
+  const where = isSweep(move) ? `id IN (${picked})` : move.where
   return `UPDATE jobs SET ${move.set}${numbered} ${from ? `FROM ${from}` : ''} WHERE ${where}`
 }
 
-/** The SELECT of a sweep's jobs, without locks. */
-export function pickOf(move: Move): string | undefined {
-  if (!move.pick) return undefined
-  const { from, where, order } = move.pick
-  return `SELECT jobs.id FROM ${from} WHERE ${where} ORDER BY ${order} LIMIT :limit`
+/** Whether a move picks its jobs itself. */
+export function isSweep({ pick, pickInTurn: inTurn }: Move): boolean {
+  return pick !== undefined || inTurn !== undefined
+}
+
+/** The SELECT of a sweep's jobs. @param isLocking Whether statements run side by side: each passes over what another has picked */
+export function pickOf(move: Move, isLocking: boolean): string {
+  if (move.pickInTurn !== undefined) return pickInTurn(move.pickInTurn, isLocking)
+  if (!move.pick) return ''
+  const { from, where, order, lock } = move.pick
+  const locked = isLocking ? `FOR UPDATE OF ${lock} SKIP LOCKED` : ''
+  return `SELECT jobs.id FROM ${from} WHERE ${where} ORDER BY ${order} LIMIT :limit ${locked}`
 }

@@ -122,7 +122,7 @@ class SqliteDatabase implements SqlDatabase {
   async move(move: Move, params: Params, output: Output): Promise<MovedRow[]> {
     const { reads, also = [] } = move
     const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
-    const sql = read + updateOf(move, pickOf(move) ?? '') + returning(move)
+    const sql = read + updateOf(move, pickOf(move, false)) + returning(move)
     return await this.#write(() => {
       const rows = this.#all(sql, params) as MovedRow[]
       for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))

@@ -201,6 +201,10 @@ describe('the scheduler', () => {
     for (let i = 0; i < 700; i++) ids.add(await create())
     await database.advance(6_000)
     const taken = await takeAll()
+    const beat = { type: 'heartbeat', boot: 'wrk_1', role: 'inference', slots: 1_000, running: 0, draining: false }
+    const alive = Buffer.from(JSON.stringify({ ...beat, version: 'test' }))
+    const beating = setInterval(() => void broker.send(CONTROL, 0, '', alive), 50)
+    started.push({ close: async () => clearInterval(beating) })
     const { ports } = await start()
     await until(() => taken.length >= 700, { withinMs: 30_000 })
     expect(new Set(taken.map(({ id }) => id))).toEqual(ids)

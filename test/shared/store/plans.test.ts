@@ -209,7 +209,7 @@ describe('among some hundred thousand jobs in SQLite', () => {
 function isWhole(step: string): boolean {
   return (
     /^SCAN (jobs|children|job_events|job_steps|deliveries|idempotency_keys|earlier)\b/.test(step) &&
-    !/jobs_(unended|unended_tenant|running|queued_models|unsettled)\b/.test(step)
+    !/jobs_(unended|unended_tenant|running|queued_turns|unsettled)\b/.test(step)
   )
 }
 

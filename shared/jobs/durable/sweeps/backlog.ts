@@ -18,6 +18,7 @@ export class Backlog {
   readonly #missing = new Map<PoolName, number>()
   readonly #isCaredFor: (of: QueuedOf) => boolean
   #queued: Awaited<ReturnType<Store['queuedModels']>> = []
+  #uncared: readonly QueuedOf[] = []
   #caredFor: ReadonlySet<PoolName> = new Set()
   #depth: readonly Depth[] = []
   #readAtMs = 0
@@ -36,6 +37,7 @@ export class Backlog {
     const queued = this.#depth.some(({ state }) => state === 'queued') ? await this.#store.queuedModels() : []
     this.#queued = queued
     const [caredFor, uncared] = [queued.filter(this.#isCaredFor), queued.filter((row) => !this.#isCaredFor(row))]
+    this.#uncared = uncared
     this.#caredFor = new Set(caredFor.map(({ pool }) => pool))
     for (const pool of PoolName.options) {
       const lag = await this.lag(pool)
@@ -43,6 +45,11 @@ export class Backlog {
       this.#waiting.set(pool, waiting)
       this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
     }
+  }
+
+  /** Of what jobs waited at the last reading that no worker knew of. */
+  get uncared(): readonly QueuedOf[] {
+    return this.#uncared
   }
 
   /** Whether jobs waited at the last reading, and all of them were such as workers care for. */

@@ -1,8 +1,8 @@
 import { PoolName } from '#schemas/job.ts'
+import { isClaimed } from '#shared/jobs/durable/hints.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { slotsKept } from '#shared/jobs/worker/lanes.ts'
-import type { QueuedOf } from '#shared/store/store.ts'
 import type { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, type SweepContext } from './publish.ts'
 
@@ -29,7 +29,7 @@ export interface QueueView {
   readonly idleTurns: number
   /** The queue holds each waiting job twice. */
   readonly hasTwice: boolean
-  /** Workers claim all that waits as soon as they have room, without records. */
+  /** Workers claim all that waits as soon as they have room, without records, or there are none. */
   readonly isCaredFor: boolean
 }
 
@@ -73,7 +73,9 @@ export class Republisher {
     this.#idleTurns.set(pool, idleTurns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
-    const isCaredFor = this.#backlog.isCaredFor(pool)
+    // The first worker that comes is told what waits.
+    const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
+    const isCaredFor = this.#backlog.isCaredFor(pool) || hasNobody
     const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleTurns, hasTwice, isCaredFor })
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
@@ -92,15 +94,4 @@ export class Republisher {
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
   }
-}
-
-/**
- * Whether a worker says that it knows of such waiting jobs and takes them from the store as soon as it has room: their records
- * were dropped for want of it, and others would be too.
- */
-export function isClaimed(presence: Presence, { pool, kind, model, priority }: QueuedOf): boolean {
-  return presence.workers(pool).some(({ draining, isSilent, capacity }) => {
-    if (draining || isSilent || capacity?.models?.has(model) === false) return false
-    return capacity?.waiting.some((one) => one.kind === kind && one.model === model && one.priority === priority)
-  })
 }

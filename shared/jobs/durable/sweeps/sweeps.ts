@@ -5,6 +5,7 @@ import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { cancelsIn, Family } from '#shared/jobs/durable/family.ts'
+import { isClaimed } from '#shared/jobs/durable/hints.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
@@ -14,7 +15,7 @@ import type { Moved, StoreView } from '#shared/store/store.ts'
 import { Backlog } from './backlog.ts'
 import { BATCH_MAX, publish, publishEvents, type SweepContext } from './publish.ts'
 import { purge } from './purge.ts'
-import { isClaimed, Republisher } from './republish.ts'
+import { Republisher } from './republish.ts'
 
 /** When the reaper gives up on a job (docs/design.md, Moves and guards). */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
@@ -52,7 +53,7 @@ export class Sweeps {
     const { broker, log, metrics, presence } = options
     const store = arbiterOf(options.store)
     this.#options = options
-    const dispatcher = new Dispatcher(broker, log)
+    const dispatcher = new Dispatcher(broker, log, () => presence)
     this.#context = { store, broker, log, metrics, dispatcher }
     this.#family = new Family({ store, dispatcher, log, tellOwner: cancelsIn(presence) })
     this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
@@ -118,9 +119,10 @@ export class Sweeps {
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /** Counts what waits and runs; see {@link Backlog.read}. */
-  readBacklog(): Promise<void> {
-    return this.#backlog.read()
+  /** Counts what waits and runs (see {@link Backlog.read}), and tells workers of what none of them knows of. */
+  async readBacklog(): Promise<void> {
+    await this.#backlog.read()
+    for (const of of this.#backlog.uncared) this.#context.dispatcher.tellWaiting(of)
   }
 
   /** Publishes again what the broker seems to have lost. */

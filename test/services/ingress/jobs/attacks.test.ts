@@ -117,15 +117,16 @@ describe('a job that runs again', () => {
 it('a job cancelled while the answer to its claim is on the way does not run', async () => {
   const claimed = Promise.withResolvers<void>()
   const goOn = Promise.withResolvers<void>()
-  const claim = async (call: () => unknown) => {
-    const moved = await call()
+  const claimNext = async (call: () => unknown) => {
+    const moved = (await call()) as unknown[]
+    if (moved.length === 0) return moved
     claimed.resolve()
     await goOn.promise
     return moved
   }
   // No renewal tells the worker: it must have heard.
   const settings = { JOB_LEASE_MS: '86400000' }
-  await using service = await startService({ wrapStore: (store) => storeWith(store, { claim }), settings })
+  await using service = await startService({ wrapStore: (store) => storeWith(store, { claimNext }), settings })
   const { id } = await service.submit(say('!echo delay_ms=100 tokens=10000', { stream: true }))
   await claimed.promise
   expect((await jobOf(await service.post(`/v1/jobs/${id}/cancel`, undefined))).status).toBe('cancelling')

@@ -3,7 +3,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import { Shares, type WaitingCalls } from '#shared/jobs/attached/shares.ts'
 import { TenantTurns } from '#shared/jobs/attached/turns.ts'
 
-type Told = Extract<ControlRecord, { type: 'waiting' }>
+type Told = Extract<ControlRecord, { type: 'calls_waiting' }>
 
 beforeEach(() => {
   vi.useFakeTimers()

@@ -8,6 +8,7 @@ import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import type { JobBounds } from '#shared/jobs/durable/room.ts'
+import type { HintPresence } from '#shared/jobs/durable/hints.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
@@ -45,10 +46,22 @@ async function open(
     broker: through.broker ?? broker,
     blobs: memoryBlobs(blobs),
     log: silentLog,
-    presence: () => ({ send: (record) => told.push(record) }) as Pick<Presence, 'send'> as Presence,
+    presence: () => workersWith(4, told) as Presence,
     retentionMs: 60_000,
     bounds: { jobsMax: 100, scheduledMax: 100, ...through.bounds },
   })
+}
+
+/** What heartbeats say: one worker with free slots. @param sent Gets what is sent */
+function workersWith(free: number, sent: ControlRecord[]): HintPresence {
+  const worker = { boot: BOOT, role: 'inference', slots: 4, running: 4 - free, draining: false } as const
+  return {
+    silenceMs: 0,
+    freeSlots: () => free,
+    hasModel: () => true,
+    workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, isSilent: false }],
+    send: (record) => sent.push(record),
+  }
 }
 
 function specOf(more: Partial<NewDurableJob> = {}): NewDurableJob {

@@ -74,20 +74,23 @@ async function open(through: Store = store, boot = BOOT): Promise<DurableRuns> {
   return await passing(DurableRuns.open({ store: through, broker, log: silentLog, ...more, ...self }))
 }
 
-async function submit(): Promise<JobEnvelope> {
+async function submit(tenant = TENANT): Promise<JobEnvelope> {
   const id = newJobId()
   const encode = { request_id: 'req_1', call_id: '1', created_at: 0, model: 'm', include_usage: false, version: '' }
   const more = { pool: 'inference', kind: 'say', endpoint: '/v1', model: 'm', stream: true } as const
   const times = { deadlineInMs: 600_000, retentionMs: 600_000 }
-  await passing(store.create({ id, tenant: TENANT, request: { body: {}, encode }, ...more, ...times }))
+  await passing(store.create({ id, tenant, request: { body: {}, encode }, ...more, ...times }))
   const now = Date.now()
-  return { ...more, id, encode, attempt: 0, tenant: TENANT, created_at_ms: now, deadline_ms: now + 600_000 }
+  return { ...more, id, encode, attempt: 0, tenant, created_at_ms: now, deadline_ms: now + 600_000 }
 }
 
-/** A claimed job, and why it was told to stop. */
-async function claim(runs: DurableRuns, envelope: JobEnvelope) {
-  const claimed = await passing(runs.claim(envelope, say))
+const OF = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
+
+/** The job that was submitted, claimed, and why it was told to stop. */
+async function claim(runs: DurableRuns, { id }: JobEnvelope) {
+  const [claimed] = (await passing(runs.claimNext(OF, say, 1))) ?? []
   if (!claimed) return undefined
+  expect(claimed.job.id).toBe(id)
   const stops: string[] = []
   claimed.sink.onStop = (reason) => stops.push(reason)
   return { ...claimed, stops }
@@ -106,7 +109,7 @@ describe('the durable jobs of a worker', () => {
   it('are claimed with the attempt and a deadline by the own clock', async () => {
     const runs = await open()
     const envelope = await submit()
-    const claimed = await claim(runs, { ...envelope, deadline_ms: 0 })
+    const claimed = await claim(runs, envelope)
     expect(claimed?.job).toMatchObject({ id: envelope.id, attempt: 1 })
     expect((claimed?.job.deadline_ms ?? 0) - Date.now()).toBe(600_000)
     expect(await stateOf(envelope.id)).toBe('in_progress')
@@ -115,9 +118,21 @@ describe('the durable jobs of a worker', () => {
   it('are not claimed a second time by another record', async () => {
     const runs = await open()
     const envelope = await submit()
-    const [first, second] = await passing(Promise.all([runs.claim(envelope, say), runs.claim(envelope, say)]))
-    expect([first?.job.attempt, second]).toEqual([1, undefined])
+    const [first, second] = await passing(Promise.all([runs.claimNext(OF, say, 1), runs.claimNext(OF, say, 1)]))
+    expect([first?.[0]?.job.attempt, second]).toEqual([1, []])
     expect(await claim(runs, envelope)).toBeUndefined()
+  })
+
+  it('are claimed in turn of their tenants, also where each claim is for one', async () => {
+    const runs = await open()
+    for (const tenant of ['a', 'a', 'a', 'b', 'c', 'c']) await submit(tenant)
+    const tenants: (string | undefined)[] = []
+    for (let turns = 0; turns < 6; turns++) {
+      const [claimed] = (await passing(runs.claimNext(OF, say, 1))) ?? []
+      tenants.push(claimed?.job.tenant)
+      await passing(claimed?.sink.completed() ?? Promise.resolve())
+    }
+    expect(tenants).toEqual(['a', 'b', 'c', 'a', 'c', 'a'])
   })
 
   it('stop as cancelled with the next renewal after a cancel', async () => {
@@ -152,9 +167,7 @@ describe('the durable jobs of a worker', () => {
     await pass(1_000)
     expect(claimed?.stops).toEqual(['lapsed'])
     const other = await submit()
-    const of = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
-    expect(await claim(runs, other)).toBeUndefined()
-    expect(await passing(runs.claimNext(of, say, 1))).toBeUndefined()
+    expect(await passing(runs.claimNext(OF, say, 1))).toBeUndefined()
     isDown = false
     await pass(LEASE_MS / 3)
     expect(await claim(runs, other)).toBeDefined()
@@ -182,11 +195,11 @@ describe('the durable jobs of a worker', () => {
   })
 
   it('are handed back and published again when a claim was not answered', async () => {
-    const claimInto = async (id: string, owner: string) => {
-      await store.claim(id, owner)
+    const claimInto: Store['claimNext'] = async (...claim) => {
+      await store.claimNext(...claim)
       throw new ServiceError('overloaded', 'The answer is lost.')
     }
-    const runs = await open(storeWith({ claim: claimInto }))
+    const runs = await open(storeWith({ claimNext: claimInto }))
     const envelope = await submit()
     expect(await claim(runs, envelope)).toBeUndefined()
     expect(await stateOf(envelope.id)).toBe('in_progress')
@@ -214,23 +227,6 @@ describe('the durable jobs of a worker', () => {
     await pass(0)
     expect(await stateOf(claimed?.job.id ?? '')).toBe('completed')
     expect(await broker.lag('jobs.inference')).toBe(0)
-  })
-
-  it('are not waited for longer than two seconds when the store is down', async () => {
-    const runs = await open(
-      storeWith({
-        claim: async () => {
-          throw new ServiceError('overloaded', 'The store is down.')
-        },
-      }),
-    )
-    const envelope = await submit()
-    const claiming = runs.claim(envelope, say)
-    await pass(1_000)
-    expect(runs.claiming).toBe(1)
-    await pass(1_500)
-    expect(runs.claiming).toBe(0)
-    expect(await claiming).toBeUndefined()
   })
 
   it('may be reaped at once when their worker has said goodbye', async () => {

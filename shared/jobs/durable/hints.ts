@@ -1,0 +1,98 @@
+import type { ControlRecord } from '#schemas/event.ts'
+import type { PoolName } from '#schemas/job.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
+import type { QueuedOf } from '#shared/store/store.ts'
+
+/** How long what was published may not show in the heartbeats of workers: they come so often. */
+const UNSEEN_MS = 500
+/** Records of jobs of a pool without workers: the first worker that comes has something to begin with. */
+const WORKERLESS_MAX = 16
+/** Silence of the control channel from which what it said is out of date. */
+const SILENCE_MS_MAX = 2_500
+/** Least time between two tellings: what is queued meanwhile is told in one. */
+const TELL_MS_MIN = 100
+/** Kinds, models and lanes in one telling. */
+const TELL_MAX = 200
+
+/** What {@link Hints} need of the control channel. */
+export type HintPresence = Pick<Presence, 'freeSlots' | 'hasModel' | 'send' | 'silenceMs' | 'workers'>
+
+type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][number]
+
+/** What was told of a pool, or published for it, of late. */
+interface PoolHints {
+  published: number
+  sinceMs: number
+  readonly untold: Map<string, Waiting>
+}
+
+/**
+ * How workers hear of durable jobs that wait in the store. A record in the queue goes to one worker, which has a free slot: so
+ * there are no more of them than free slots, and plain calls never wait behind a backlog. Of all other jobs workers are told over
+ * the control channel, many in one record, and claim them in turn as they have room.
+ *
+ * Nothing depends on it: what nobody heard of is found by the scheduler.
+ */
+export class Hints {
+  readonly #presence: () => HintPresence
+  readonly #pools = new Map<PoolName, PoolHints>()
+  #toldAtMs = Number.NEGATIVE_INFINITY
+  #timer: NodeJS.Timeout | undefined
+
+  constructor(presence: () => HintPresence) {
+    this.#presence = presence
+  }
+
+  /** Whether a job is to have a record, which then counts as published; else {@link tell} of it. */
+  mayPublish(job: QueuedOf): boolean {
+    const presence = this.#presence()
+    const hints = this.#of(job.pool)
+    const hasWorkers = presence.workers(job.pool).length > 0
+    const now = performance.now()
+    if (hasWorkers && now - hints.sinceMs >= UNSEEN_MS) Object.assign(hints, { sinceMs: now, published: 0 })
+    // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
+    const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
+    const free = hasWorkers ? presence.freeSlots(job.pool) : WORKERLESS_MAX
+    if (!isUnheard && (free <= hints.published || isClaimed(presence, job))) return false
+    hints.published++
+    return true
+  }
+
+  /** Tells workers that a job like this waits, soon. */
+  tell({ pool, kind, model, priority }: QueuedOf): void {
+    const { untold } = this.#of(pool)
+    untold.set(`${priority} ${kind} ${model}`, { kind, model, priority })
+    if (untold.size >= TELL_MAX) return this.#send()
+    const waitMs = Math.max(0, this.#toldAtMs + TELL_MS_MIN - performance.now())
+    this.#timer ??= setTimeout(() => this.#send(), waitMs).unref()
+  }
+
+  #send(): void {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    this.#toldAtMs = performance.now()
+    for (const [pool, { untold }] of this.#pools) {
+      if (untold.size > 0) this.#presence().send({ type: 'jobs_waiting', pool, waiting: [...untold.values()] })
+      untold.clear()
+    }
+  }
+
+  #of(pool: PoolName): PoolHints {
+    const known = this.#pools.get(pool)
+    if (known) return known
+    const hints = { published: 0, sinceMs: performance.now(), untold: new Map<string, Waiting>() }
+    this.#pools.set(pool, hints)
+    return hints
+  }
+}
+
+/**
+ * Whether a worker says that it knows of such waiting jobs and takes them from the store as soon as it has room: records of
+ * them would be dropped for want of it.
+ */
+export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
+  return presence.workers(pool).some(({ draining, isSilent, capacity }) => {
+    if (draining || isSilent || capacity?.models?.has(model) === false) return false
+    return capacity?.waiting.some((one) => one.kind === kind && one.model === model && one.priority === priority)
+  })
+}

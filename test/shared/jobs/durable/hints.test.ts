@@ -1,0 +1,65 @@
+import { describe, expect, it } from 'vitest'
+import type { ControlRecord } from '#schemas/event.ts'
+import { type HintPresence, Hints } from '#shared/jobs/durable/hints.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { until } from '../../../support/stack.ts'
+
+const JOB = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+
+/** What heartbeats say of one worker with free slots, and what is sent. */
+function channel(free: number, more: Partial<HintPresence> = {}) {
+  const sent: ControlRecord[] = []
+  const presence: HintPresence = {
+    silenceMs: 0,
+    freeSlots: () => free,
+    hasModel: () => true,
+    workers: () => [worker([])],
+    send: (record) => sent.push(record),
+    ...more,
+  }
+  return { hints: new Hints(() => presence), sent }
+}
+
+function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
+  const capacity = { models: undefined, bounds: new Map(), waiting }
+  const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSilent: false }
+  return { boot: 'wrk_1', role: 'inference', capacity, ...more }
+}
+
+/** How many of many jobs get a record. */
+function published(hints: Hints, count = 1_500): number {
+  return Array.from({ length: count }, () => hints.mayPublish(JOB)).filter(Boolean).length
+}
+
+describe('a durable job', () => {
+  it('has a record only while workers have free slots that no other record is for', () => {
+    expect(published(channel(12).hints)).toBe(12)
+    expect(published(channel(0).hints)).toBe(0)
+  })
+
+  it('has none while a worker says that others like it wait', () => {
+    const { hints } = channel(12, { workers: () => [worker([LANE])] })
+    expect(published(hints)).toBe(0)
+    expect(hints.mayPublish({ ...JOB, priority: 'low' })).toBe(true)
+  })
+
+  it('has one where nobody would hear of it, or nobody knows its model', () => {
+    expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
+    expect(published(channel(0, { hasModel: () => false }).hints)).toBe(1_500)
+  })
+
+  it('has one where there are no workers yet, as far as the first one needs', () => {
+    expect(published(channel(0, { workers: () => [] }).hints)).toBe(16)
+  })
+})
+
+it('of many jobs without records workers are told in few records, of each kind, model and lane', async () => {
+  const { hints, sent } = channel(0)
+  for (let i = 0; i < 1_500; i++) hints.tell(i % 2 ? JOB : { ...JOB, priority: 'low' })
+  await until(() => sent.length > 0)
+  expect(sent).toEqual([{ type: 'jobs_waiting', pool: 'inference', waiting: [{ ...LANE, priority: 'low' }, LANE] }])
+  hints.tell(JOB)
+  await until(() => sent.length > 1)
+  expect(sent[1]).toEqual({ type: 'jobs_waiting', pool: 'inference', waiting: [LANE] })
+})

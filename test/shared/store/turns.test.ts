@@ -1,0 +1,207 @@
+/** Turns of tenants among the jobs that wait (docs/design.md, Turns), over each adapter. */
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
+import { Client, escapeLiteral } from 'pg'
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { sweepStatement } from '#shared/store/postgres/move.ts'
+import { compile } from '#shared/store/sql/compile.ts'
+import { CLAIM_NEXT } from '#shared/store/sql/moves.ts'
+import { pickOf } from '#shared/store/sql/sql.ts'
+import type { Store } from '#shared/store/store.ts'
+import {
+  alive,
+  newJob,
+  openPostgresDatabase,
+  openSqliteDatabase,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const OF = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+
+describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openDatabase }) => {
+  let database: TestDatabase
+  let store: Store
+  let boot: string
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    database = await openDatabase()
+    store = await database.open()
+    boot = await alive(store)
+  })
+  afterEach(async () => {
+    if (isHere) await database[Symbol.asyncDispose]()
+  })
+
+  /** Accepts jobs of tenants, as many as each name is long: all of one before those of the next. */
+  async function submit(...tenants: string[]): Promise<void> {
+    for (const letters of tenants) {
+      for (const tenant of letters) await store.create(newJob({ tenant }))
+    }
+  }
+  /** Whose jobs are claimed, in the order of the alphabet. */
+  async function claim(limit: number, after?: string): Promise<string> {
+    const claimed = await store.claimNext(OF, boot, limit, after)
+    return claimed
+      .map(({ job }) => job.tenant)
+      .toSorted()
+      .join('')
+  }
+
+  it('gives each tenant one, then as many more of each as are wanted', async () => {
+    await submit('aaaaaaaaaa', 'b', 'ccc')
+    expect(await claim(3)).toBe('abc')
+    expect(await claim(5)).toBe('aaacc')
+    expect(await claim(64)).toBe('aaaaaa')
+    expect(await claim(1)).toBe('')
+  })
+
+  it('begins after the tenant that was served last, and goes round once', async () => {
+    await submit('a', 'b', 'c')
+    expect(await claim(1, 'a')).toBe('b')
+    expect(await claim(1, 'b')).toBe('c')
+    expect(await claim(1, 'c')).toBe('a')
+    await submit('aa')
+    expect(await claim(2, 'a')).toBe('aa')
+    await submit('a')
+    expect(await claim(1, 'nobody')).toBe('a')
+  })
+
+  it('prefers tenants of whom fewer jobs of that kind, model and lane run', async () => {
+    await submit('aaaa', 'bbbb')
+    await store.claimNext(OF, boot, 2, 'b')
+    await store.create(newJob({ tenant: 'c', model: 'other' }))
+    await store.claimNext({ ...OF, model: 'other' }, boot, 1)
+    await submit('c')
+    // One of each runs, but none of the third there.
+    expect(await claim(1, 'c')).toBe('c')
+    expect(await claim(1, 'a')).toBe('b')
+    expect(await claim(1, 'b')).toBe('a')
+    expect(await claim(1, 'a')).toBe('b')
+    // Its turn would be next: three run.
+    expect(await claim(1, 'a')).toBe('a')
+  })
+
+  it('passes over a tenant whose jobs may start no more', async () => {
+    await store.create(newJob({ tenant: 'a', startInMs: 1_000 }))
+    await submit('b')
+    await database.advance(1_500)
+    expect(await claim(1)).toBe('b')
+  })
+
+  it('stays fair where workers race, each from where it was', async () => {
+    await submit('a'.repeat(60), 'bbbb', 'cccc')
+    const stores = [store, await database.open(), await database.open()]
+    const boots = await Promise.all(stores.map((one) => alive(one)))
+    const last = boots.map(() => '')
+    const order: string[] = []
+    for (let round = 0; round < 4; round++) {
+      const all = await Promise.all(
+        stores.map(async (one, nth) => {
+          const claimed = await one.claimNext(OF, boots[nth] ?? '', 1, last[nth])
+          last[nth] = claimed[0]?.job.tenant ?? last[nth] ?? ''
+          return claimed
+        }),
+      )
+      order.push(...all.flat().map(({ job }) => job.tenant))
+    }
+    expect(order).toHaveLength(12)
+    const counts = ['a', 'b', 'c'].map((tenant) => order.filter((one) => one === tenant).length)
+    // Who has many gets no more than the others but what a race gives: each of the three at most once.
+    expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(3)
+  })
+
+  it('costs as little beside a hundred thousand jobs of one tenant and a thousand of others', {
+    timeout: 120_000,
+  }, async () => {
+    await store.close()
+    for (const [tenant, count] of [
+      [`'a'`, 100_000],
+      [`'t' || i`, 1_000],
+    ] as const) {
+      await database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms, expires_at_ms,
+          deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ${count})
+        SELECT '${newJob().id}' || CAST(1000000000 + i AS text), ${tenant}, 'inference', 'generate', '/v1', 'echo-1', 'normal',
+          CAST(0 = 1 AS boolean), 'queued', 0, 9000000000000, 9000000000000, 0, 0, '{}', '[]' FROM n`)
+    }
+    await database.query('ANALYZE')
+    for (const [after, limit] of [
+      ['', 1],
+      ['t500', 4],
+      ['zz', 64],
+    ] as const) {
+      const params = { ...OF, owner: boot, after, limit, tenants: limit + 8, each: 1 }
+      expect(await readBy(database, params)).toEqual([])
+    }
+  })
+})
+
+type Params = Record<string, string | number>
+
+/** What a claim reads that it should not: steps of its plan that read a table whole, or more rows than a few for each turn. */
+async function readBy(
+  database: TestDatabase & { url?: string; directory?: string },
+  params: Params,
+): Promise<string[]> {
+  return database.url === undefined
+    ? readBySqlite(database.directory ?? '', params)
+    : await readByPostgres(database.url, params)
+}
+
+/** Each job that is looked at asks for the time; the way from tenant to tenant is a search in an index. */
+function readBySqlite(directory: string, params: Params): string[] {
+  const db = new DatabaseSync(join(directory, 'store.db'))
+  let asked = 0
+  db.function('now_ms', () => {
+    asked++
+    return Date.now()
+  })
+  const { sql, names } = compile(pickOf(CLAIM_NEXT, false), '?')
+  const plan = db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all()
+  const steps = plan.map(({ detail }) => String(detail)).filter((detail) => /\b(jobs|own)\b/.test(detail))
+  const wrong = steps.filter(
+    (step) => !/^SEARCH \w+ USING (COVERING )?INDEX .*\((pool=.* priority=\?.*|id=\?)\)$/.test(step),
+  )
+  const rows = db.prepare(sql).all(...names.map((name) => params[name] ?? null))
+  db.close()
+  const most = 10 * Number(params.tenants)
+  return [
+    ...wrong,
+    ...(asked > most ? [`${asked} jobs looked at`] : []),
+    ...(rows.length === params.limit ? [] : [`${rows.length} picked`]),
+  ]
+}
+
+async function readByPostgres(url: string, params: Params): Promise<string[]> {
+  const { sql, names } = compile(sweepStatement(CLAIM_NEXT).sql, '$')
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  try {
+    await client.query(`BEGIN; PREPARE explained AS ${sql}`)
+    const values = names.map((name) => escapeLiteral(String(params[name])))
+    const { rows } = await client.query(
+      `EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE explained(${values.join(', ')})`,
+    )
+    const read = rowsOf(rows[0]['QUERY PLAN'][0].Plan)
+    await client.query('ROLLBACK; DEALLOCATE ALL')
+    const most = 10 * Number(params.tenants)
+    return read > most ? [`${read} rows read for ${params.tenants} tenants`] : []
+  } finally {
+    await client.end()
+  }
+}
+
+type PlanNode = Record<string, unknown> & { Plans?: PlanNode[] }
+
+/** Rows of jobs that were read, also those that were passed over. */
+function rowsOf(node: PlanNode): number {
+  const number = (name: string) => Number(node[name] ?? 0)
+  const isRead = /^jobs/.test(String(node['Relation Name'] ?? '')) && String(node['Node Type']).includes('Scan')
+  const own = isRead ? (number('Actual Rows') + number('Rows Removed by Filter')) * number('Actual Loops') : 0
+  return (node.Plans ?? []).reduce((sum, below) => sum + rowsOf(below), own)
+}
