@@ -27,10 +27,12 @@ import { sweepBlobs } from './jobs/durable/blobs.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
+import type { FleetCounts } from './limits/fleet-counts.ts'
 import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
@@ -52,6 +54,8 @@ export interface Ports {
   readonly store: StoreView | undefined
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
+  /** Opens what all ingresses count together; undefined where there is nobody to count with. The caller closes it. */
+  openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   /** Looks at answers; undefined when it is switched off. */
   readonly contentFilter: ContentFilter | undefined
@@ -113,6 +117,7 @@ export async function openPorts(
   const openChatEngine = (model: ModelConfig) => openEngine(model, config)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
+  const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
@@ -126,7 +131,18 @@ export async function openPorts(
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const openSearch = () => openSearchBackends(config, log)
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
-  const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
+  const opened = {
+    broker,
+    blobs,
+    store,
+    openKeys,
+    openFleetCounts,
+    models,
+    contentFilter,
+    openSearch,
+    sandbox,
+    prepareModels,
+  }
   return { config, log, metrics, version, ...opened, ...engines, onFatal }
 }
 

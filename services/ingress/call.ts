@@ -8,7 +8,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
-import type { RateLimits } from './callers/rate-limits.ts'
+import type { RateLimits } from './callers/limits/limits.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 

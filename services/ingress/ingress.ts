@@ -13,7 +13,8 @@ import { answerHealth } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { openApp } from './app.ts'
 import { ApiKeys } from './callers/keys.ts'
-import { RateLimits } from './callers/rate-limits.ts'
+import { Fleet } from './callers/limits/fleet.ts'
+import { RateLimits } from './callers/limits/limits.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -56,7 +57,10 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   })
   const durable = await openDurable(ports, jobs)
   const closing = new AbortController()
-  const limits = new RateLimits(config)
+  const clock = () => performance.now()
+  const counts = ports.openFleetCounts()
+  const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock })
+  const limits = new RateLimits(config, { fleet, ingresses: () => jobs.presence.ingresses() })
   const budget = openBudget(ports)
   const { models, blobs } = ports
   const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits, budget }
@@ -96,6 +100,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     async close() {
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
+      await fleet?.close()
       await durable?.close()
       await jobs.close()
       await keys.close()

@@ -29,7 +29,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   return preparing.then((prepared) => {
     facts.model = prepared.model
     facts.user_id = prepared.userId
-    return context.limits.countUser(key.id, prepared.userId).then(() => {
+    return context.limits.countUser(key, prepared.userId).then(() => {
       if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
       return answerAttached(context, call, endpoint, prepared)
     })
@@ -132,7 +132,7 @@ function openUsage({ metrics, limits }: IngressContext, { facts, key }: Call) {
     facts.output_tokens = output
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
     metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
-    limits.spendTokens(key.id, input + output)
+    limits.spendTokens(key, input + output)
   }
   return {
     /** Takes the next event of the answer, of whatever kind. */

@@ -165,7 +165,7 @@ export async function createJob(
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
-  if (!isReplay && context.config.rateLimitTokens > 0) void spendTokens(context, jobs, job)
+  if (!isReplay && context.limits.hasTokenLimit(call.key)) void spendTokens(context, jobs, job, call.key)
   return { job, isReplay }
 }
 
@@ -208,10 +208,15 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
 }
 
 /** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */
-async function spendTokens(context: IngressContext, jobs: DurableJobs, { id, tenant }: DurableJob): Promise<void> {
+async function spendTokens(
+  context: IngressContext,
+  jobs: DurableJobs,
+  { id, tenant }: DurableJob,
+  key: Call['key'],
+): Promise<void> {
   try {
     const { usage } = await jobs.waitForEnd(tenant, id, context.closing, TOKENS_POLL_MS)
-    context.limits.spendTokens(tenant, tokensOf(usage))
+    context.limits.spendTokens(key, tokensOf(usage))
   } catch (error) {
     context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
   }
