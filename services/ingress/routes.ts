@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import type { KeyScope } from '#shared/keys/keys.ts'
 import { answerCall } from './answer/answer.ts'
 import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
@@ -16,6 +17,8 @@ export interface Route {
   /** A path ending in `/*` matches everything below it; `:id` is one segment. */
   readonly path: string
   readonly format: WireFormat
+  /** What a key must be for; default: calls. */
+  readonly scope?: KeyScope
   /** It makes work, so it counts against the limits of its key. */
   readonly isCall?: boolean
   /** It needs a JSON body. */

@@ -3,6 +3,10 @@ import { z } from 'zod'
 import { newId } from '#shared/id.ts'
 import { Limits } from './project.ts'
 
+/** What a key is for: `calls` to the API; `admin`, the operator's door. */
+export const KeyScope = z.enum(['calls', 'admin'])
+export type KeyScope = z.infer<typeof KeyScope>
+
 /** An API key as it is kept: its secret is known to its owner only. */
 export const ApiKey = z.strictObject({
   id: z.string().min(1),
@@ -17,11 +21,8 @@ export const ApiKey = z.strictObject({
   endpoints: z.array(z.string()).optional().describe('Paths the key may call, with those below them; absent: all'),
   models: z.array(z.string()).optional().describe('Models the key may use; absent: all'),
   project: z.string().min(1).optional().describe('Whose it is; absent: the key is a project of its own'),
-  expires_at: z.int().optional().describe('Unix seconds from which it is not valid; absent: never'),
-  scopes: z
-    .array(z.enum(['calls', 'admin']))
-    .optional()
-    .describe('What it is for; absent: calls'),
+  expires_at: z.int().min(0).optional().describe('Unix seconds from which it is not valid; absent: never'),
+  scopes: z.array(KeyScope).optional().describe('What it is for; absent: calls'),
   limits: Limits.optional().describe('Of this key alone, beside those of its project'),
 })
 export type ApiKey = z.infer<typeof ApiKey>
@@ -60,13 +61,18 @@ export interface KeyStore {
   close(): Promise<void>
 }
 
-/** What a key may do, and what it is called. */
+/** What a key may do, what it is called, and whose it is: fields of {@link ApiKey}. */
 export interface KeyOptions {
   /** Default: a random one. */
   readonly id?: string
   readonly name?: string | undefined
   readonly endpoints?: readonly string[] | undefined
   readonly models?: readonly string[] | undefined
+  readonly project?: string | undefined
+  /** Unix seconds. */
+  readonly expires_at?: number | undefined
+  readonly scopes?: readonly KeyScope[] | undefined
+  readonly limits?: Limits | undefined
 }
 
 /** Makes a key with a random secret of 240 bits, `sk-` and 40 characters. Only its hash is part of the key. */
@@ -76,7 +82,8 @@ export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string 
 }
 
 /** The key that belongs to a secret. */
-export function keyOf(secret: string, { id, name, endpoints, models }: KeyOptions = {}): ApiKey {
+export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
+  const { id, name, endpoints, models, project, expires_at, scopes, limits } = options
   return {
     id: id ?? newId('key_', 16),
     hash: hashOf(secret),
@@ -86,6 +93,10 @@ export function keyOf(secret: string, { id, name, endpoints, models }: KeyOption
     revoked: false,
     ...(endpoints && { endpoints: [...endpoints] }),
     ...(models && { models: [...models] }),
+    ...(project !== undefined && { project }),
+    ...(expires_at !== undefined && { expires_at }),
+    ...(scopes && { scopes: [...scopes] }),
+    ...(limits && { limits }),
   }
 }
 

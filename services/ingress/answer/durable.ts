@@ -8,6 +8,7 @@ import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type DurableJobs, isSurelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import type { Created } from '#shared/store/store.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
 import { idempotencyOf, type Wishes } from './wishes.ts'
@@ -37,7 +38,7 @@ export function answerDurable(
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   // No async function: a suspended one would keep the body for as long as the answer takes.
   return asked
-    .resolve(context, call.key.id, deadlineInMs)
+    .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
       const wanted = { idempotencyKey, isAsync, ...more }
       return createJob(context, call, endpoint, prepared, asked.joinedWith(body), wanted)
@@ -150,7 +151,7 @@ export async function createJob(
     encode: encodeOf(prepared, call.requestId),
     ...more,
     metadata: more.metadata ?? prepared.metadata,
-    tenant: call.key.id,
+    tenant: projectIdOf(call.key),
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
   }
