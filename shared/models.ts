@@ -1,6 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
+import type { PoolName } from '#schemas/job.ts'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
+import type { Price } from '#schemas/price.ts'
 import { ConfigError } from './config/config.ts'
 import { problemTexts } from './config/problem.ts'
 
@@ -9,9 +11,15 @@ export class ModelCatalogue {
   readonly models: readonly ModelConfig[]
   readonly #byName = new Map<string, ModelConfig>()
 
-  /** @throws ConfigError When ids or aliases repeat, or a fallback does not exist. */
-  constructor(models: readonly ModelConfig[]) {
+  readonly #codePrice: Price | undefined
+
+  /**
+   * @param codePrice Of runs of code.
+   * @throws ConfigError When ids or aliases repeat, or a fallback does not exist.
+   */
+  constructor(models: readonly ModelConfig[], codePrice?: Price) {
     this.models = models
+    this.#codePrice = codePrice
     const problems: string[] = []
     for (const model of models) {
       for (const name of [model.id, ...model.aliases]) {
@@ -39,6 +47,11 @@ export class ModelCatalogue {
   find(name: string): ModelConfig | undefined {
     return this.#byName.get(name)
   }
+
+  /** What the work of a job costs; undefined for a model that is no longer there. */
+  priceOf({ pool, model }: { readonly pool: PoolName; readonly model: string }): Price | undefined {
+    return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
+  }
 }
 
 /** Reads models.yaml. @throws ConfigError naming the file and every problem in it */
@@ -54,7 +67,7 @@ export function loadModels(path: string): ModelCatalogue {
     const problems = problemTexts(parsed.error, content, ModelsFile)
     throw new ConfigError(problems.map((problem) => `MODELS_FILE: ${path}: ${problem}`))
   }
-  return new ModelCatalogue(parsed.data.models)
+  return new ModelCatalogue(parsed.data.models, parsed.data.code.price)
 }
 
 function unreadable(error: unknown): string {

@@ -9,19 +9,14 @@ import { type Config, ConfigError } from './config/config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireDirectories } from './directory.ts'
-import { openAnthropicEngine } from './engines/anthropic/anthropic.ts'
 import type { AudioTools } from './engines/audio-tools.ts'
 import type { ChatEngine } from './engines/chat.ts'
-import { openEchoEngine } from './engines/echo/echo.ts'
 import type { EmbeddingEngine } from './engines/embedding.ts'
-import { openLlamaEngine } from './engines/llama/llama.ts'
 import { LocalAudioTools } from './engines/local/audio-tools.ts'
 import { openLocalEmbeddings, openLocalTranscription } from './engines/local/local.ts'
-import { openOpenAiEngine } from './engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from './engines/openai/embeddings.ts'
 import { openOpenAiTranscription } from './engines/openai/transcript/transcription.ts'
 import type { TranscriptionEngine } from './engines/transcription.ts'
-import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
 import { topicsFor } from './jobs/topics.ts'
@@ -32,6 +27,7 @@ import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
+import { openChatEngineOf } from './ports/chat-engines.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
@@ -114,7 +110,7 @@ export async function openPorts(
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
-  const openChatEngine = (model: ModelConfig) => openEngine(model, config)
+  const openChatEngine = (model: ModelConfig) => openChatEngineOf(model, config)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
@@ -199,22 +195,6 @@ async function prepareAll(
   // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
-}
-
-function openEngine(model: ModelConfig, config: Config): ChatEngine {
-  switch (model.engine.type) {
-    case 'openai':
-      return openOpenAiEngine(model, config.env)
-    case 'anthropic':
-      return openAnthropicEngine(model, config.env)
-    case 'llama':
-      return openLlamaEngine(model, { weightsDir: config.weightsDir, modelsDir: config.modelsDir, prepare: true })
-    case 'echo':
-      return openEchoEngine(model)
-    case 'local':
-    case 'research':
-      throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`)
-  }
 }
 
 /** The sandboxes that the settings allow, in the order in which they are tried. */

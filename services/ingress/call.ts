@@ -7,6 +7,7 @@ import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
+import type { UsageBatches } from '#shared/usage/usage-batches.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { RateLimits } from './callers/limits/limits.ts'
 import type { WireFormat } from './reply/errors.ts'
@@ -26,6 +27,8 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
+  /** On its way to the ledger; undefined in a deployment without a store. */
+  readonly usage: UsageBatches | undefined
   /** What request bodies may hold of this process's memory. */
   readonly budget: ByteBudget
 }

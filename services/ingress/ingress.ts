@@ -11,6 +11,7 @@ import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
 import { answerHealth } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { Fleet } from './callers/limits/fleet.ts'
@@ -63,7 +64,9 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const limits = new RateLimits(config, { fleet, ingresses: () => jobs.presence.ingresses() })
   const budget = openBudget(ports)
   const { models, blobs } = ports
-  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits, budget }
+  const usage = ports.store && new UsageBatches(ports.store.usage, jobs.boot, log)
+  const parts = { config, log, metrics, jobs, durable, models, blobs, keys, limits, usage, budget }
+  const context = { ...parts, closing: closing.signal }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -100,6 +103,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     async close() {
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
+      await usage?.close()
       await fleet?.close()
       await durable?.close()
       await jobs.close()

@@ -152,6 +152,7 @@ export async function createJob(
     ...more,
     metadata: more.metadata ?? prepared.metadata,
     tenant: projectIdOf(call.key),
+    keyId: call.key.id,
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
   }
