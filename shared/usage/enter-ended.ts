@@ -1,6 +1,5 @@
-import { ServiceError } from '#shared/error.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
-import type { EndedJob, HasUsage, UsageLedger } from '#shared/store/usage.ts'
+import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
 import { entryOf } from './cost.ts'
 import { Metered, NOTHING } from './meter.ts'
 
@@ -19,10 +18,4 @@ function callOf({ state, metered, ...job }: EndedJob) {
   const { data = NOTHING } = Metered.safeParse(metered)
   const end = state === 'completed' || state === 'cancelled' ? state : 'failed'
   return { ...job, end, metered: data } as const
-}
-
-/** @throws ServiceError `jobs_unavailable` where there is no store */
-export function requireLedger(store: HasUsage | undefined): UsageLedger {
-  if (store) return store.usage
-  throw new ServiceError('jobs_unavailable', 'This deployment has no database, in which usage would be kept.')
 }

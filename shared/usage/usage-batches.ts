@@ -13,7 +13,9 @@ const WAITING_MAX = 50_000
  * ledger is away sums wait; the same batch is sent again when its answer was lost, and is counted once.
  */
 export class UsageBatches {
-  readonly #ledger: UsageLedger
+  readonly ledger: UsageLedger
+  /** The ledger is away, and what is added waits. */
+  isFailing = false
   readonly #boot: string
   readonly #log: Log
   readonly #waiting = new Map<string, UsageEntry>()
@@ -21,13 +23,12 @@ export class UsageBatches {
   #number = 0
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
-  #isFailing = false
   #dropped = 0
   #isClosed = false
 
   /** @param boot Names this process to the ledger: no other may ever have had it. */
   constructor(ledger: UsageLedger, boot: string, log: Log) {
-    this.#ledger = ledger
+    this.ledger = ledger
     this.#boot = boot
     this.#log = log
   }
@@ -44,7 +45,7 @@ export class UsageBatches {
   async #flush(signal: AbortSignal): Promise<void> {
     while (!signal.aborted && (this.#writing || this.#sent || this.#waiting.size > 0)) {
       await (this.#writing ?? this.#write())
-      if (this.#isFailing) await new Promise((resolve) => setTimeout(resolve, 100))
+      if (this.isFailing) await new Promise((resolve) => setTimeout(resolve, 100))
     }
   }
 
@@ -79,7 +80,7 @@ export class UsageBatches {
     this.#sent ??= this.#take()
     if (this.#sent.entries.length > 0) {
       try {
-        await this.#ledger.add(this.#boot, this.#sent.number, this.#sent.entries)
+        await this.ledger.add(this.#boot, this.#sent.number, this.#sent.entries)
       } catch (error) {
         return this.#lose(error)
       }
@@ -96,13 +97,13 @@ export class UsageBatches {
 
   /** Said once: an outage may last for hours. */
   #lose(error: unknown): void {
-    if (!this.#isFailing) this.#log.warn({ err: error }, 'usage not written; it waits')
-    this.#isFailing = true
+    if (!this.isFailing) this.#log.warn({ err: error }, 'usage not written; it waits')
+    this.isFailing = true
   }
 
   #found(): void {
-    if (this.#isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage is written again')
-    this.#isFailing = false
+    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage is written again')
+    this.isFailing = false
     this.#dropped = 0
   }
 }

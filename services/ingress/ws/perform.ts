@@ -45,6 +45,7 @@ export async function runRequest(
   }
   const end = await context.limits.enter(key, endpoint.format, reply)
   try {
+    await context.budgets.require(key)
     await answerCall(context, callOf(asking, reply, frame, endpoint), endpoint, takeBodyOf(frame, endpoint))
   } finally {
     end()

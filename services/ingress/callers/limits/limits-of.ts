@@ -1,5 +1,5 @@
 import type { ApiKey } from '#shared/keys/keys.ts'
-import type { Limits } from '#shared/keys/project.ts'
+import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 
 /** The settings that hold for each key which says nothing else. 0 means no limit. */
 export interface LimitSettings {
@@ -38,8 +38,7 @@ export function limitsOfKey(
     tokens: limits.tokens_per_minute ?? (settings.rateLimitTokens || undefined),
     running: limits.running ?? (settings.runningMaxPerKey || undefined),
   }
-  const shared = project === undefined ? undefined : ofProject(project)
-  if (project === undefined || !shared) return [own]
-  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = shared
-  return [own, { owner: 'project', id: project, requests, tokens, running }]
+  const projectId = projectIdOf({ id, project })
+  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
+  return [own, { owner: 'project', id: projectId, requests, tokens, running }]
 }
