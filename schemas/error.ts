@@ -49,6 +49,7 @@ export const ERRORS = {
   idempotency_key_reused: { status: 422, retry: false },
   rate_limit_exceeded: { status: 429, retry: true, isTry: false },
   token_limit_exceeded: { status: 429, retry: true },
+  insufficient_quota: { status: 429, retry: false },
   internal_error: { status: 500, retry: false },
   upstream_error: { status: 502, retry: true },
   upstream_refused: { status: 502, retry: false },

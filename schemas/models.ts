@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { hasModels, type ModelPool, PoolName } from './job.ts'
+import { Price } from './price.ts'
 
 const Timeouts = z.strictObject({
   connect_ms: z.int().min(1).default(5_000).describe('Until the socket is open'),
@@ -144,6 +145,7 @@ export const ModelConfig = z
       })
       .prefault({})
       .describe('Pool transcription'),
+    price: Price.prefault({}),
     fallbacks: z
       .array(z.string())
       .default([])
@@ -163,7 +165,13 @@ export const ModelConfig = z
 export type ModelConfig = z.infer<typeof ModelConfig>
 
 /** The file models.yaml. */
-export const ModelsFile = z.strictObject({ models: z.array(ModelConfig).min(1) })
+export const ModelsFile = z.strictObject({
+  models: z.array(ModelConfig).min(1),
+  code: z
+    .strictObject({ price: Price.prefault({}) })
+    .prefault({})
+    .describe('Runs of code, which need no model'),
+})
 export type ModelsFile = z.infer<typeof ModelsFile>
 
 /** A model as `/v1/models` lists it (docs/protocol.md, Model lists), and what clients may want to know before. */

@@ -1,7 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { parse } from 'yaml'
+import type { PoolName } from '#schemas/job.ts'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
+import type { Price } from '#schemas/price.ts'
 import { ConfigError } from './config/config.ts'
 import { problemTexts } from './config/problem.ts'
 import { nearestOf } from './nearest.ts'
@@ -23,13 +25,16 @@ export class ModelCatalogue implements Models {
   readonly #byName = new Map<string, ModelConfig>()
   readonly #listeners = new Set<() => void>()
   #models: readonly ModelConfig[]
+  #codePrice: Price | undefined
 
   /**
    * @param served Names of the models that the workers of this process run; undefined: all
+   * @param codePrice Of runs of code.
    * @throws ConfigError When ids or aliases repeat, or a fallback does not exist.
    */
-  constructor(models: readonly ModelConfig[], served?: readonly string[]) {
+  constructor(models: readonly ModelConfig[], served?: readonly string[], codePrice?: Price) {
     this.#models = models
+    this.#codePrice = codePrice
     this.served = served ? servedOf(this, served) : this
     const problems: string[] = []
     for (const model of models) {
@@ -68,9 +73,15 @@ export class ModelCatalogue implements Models {
       const known = this.#models.find(({ id }) => id === model.id)
       return known && isDeepStrictEqual(known, model) ? known : model
     })
+    this.#codePrice = next.#codePrice
     this.#byName.clear()
     for (const model of this.#models) for (const name of [model.id, ...model.aliases]) this.#byName.set(name, model)
     for (const listener of this.#listeners) listener()
+  }
+
+  /** What the work of a job costs; undefined for a model that is no longer there. */
+  priceOf({ pool, model }: { readonly pool: PoolName; readonly model: string }): Price | undefined {
+    return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
   /** @param listener Called when the models have changed @returns What ends that */
@@ -101,7 +112,8 @@ function servedOf(catalogue: Models, names: readonly string[]): Models {
  * @throws ConfigError naming the file and every problem in it, or what MODELS names and is not there
  */
 export function loadModels(path: string, served?: readonly string[]): ModelCatalogue {
-  const catalogue = new ModelCatalogue(readModels(path).models, served)
+  const { models, code } = readModels(path)
+  const catalogue = new ModelCatalogue(models, served, code.price)
   const names = catalogue.models.flatMap(({ id, aliases }) => [id, ...aliases])
   const problems = (served ?? []).flatMap((name) => {
     if (catalogue.find(name)) return []

@@ -9,29 +9,27 @@ import { type Config, ConfigError } from './config/config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireDirectories } from './directory.ts'
-import { openAnthropicEngine } from './engines/anthropic/anthropic.ts'
 import type { AudioTools } from './engines/audio-tools.ts'
 import type { ChatEngine } from './engines/chat.ts'
-import { openEchoEngine } from './engines/echo/echo.ts'
 import type { EmbeddingEngine } from './engines/embedding.ts'
-import { openLlamaEngine } from './engines/llama/llama.ts'
 import { LocalAudioTools } from './engines/local/audio-tools.ts'
 import { openLocalEmbeddings, openLocalTranscription } from './engines/local/local.ts'
-import { openOpenAiEngine } from './engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from './engines/openai/embeddings.ts'
 import { openOpenAiTranscription } from './engines/openai/transcript/transcription.ts'
 import type { TranscriptionEngine } from './engines/transcription.ts'
-import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
+import type { FleetCounts } from './limits/fleet-counts.ts'
 import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models.ts'
 import { watchModels } from './models-watch.ts'
+import { openChatEngineOf } from './ports/chat-engines.ts'
+import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
@@ -53,6 +51,8 @@ export interface Ports {
   readonly store: StoreView | undefined
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
+  /** Opens what all ingresses count together; undefined where there is nobody to count with. The caller closes it. */
+  openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   /** Reads the models file no more when it changes. */
   unwatchModels(): void
@@ -113,9 +113,10 @@ export async function openPorts(
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
-  const openChatEngine = (model: ModelConfig) => openEngine(model, config)
+  const openChatEngine = (model: ModelConfig) => openChatEngineOf(model, config)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
+  const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
@@ -137,6 +138,7 @@ export async function openPorts(
     blobs,
     store,
     openKeys,
+    openFleetCounts,
     models,
     contentFilter,
     openSearch,
@@ -200,22 +202,6 @@ async function prepareAll(
   // It also decodes what goes to speech models elsewhere, and tells speakers apart for them.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress('speech and embeddings', fraction, message), signal)
-}
-
-function openEngine(model: ModelConfig, config: Config): ChatEngine {
-  switch (model.engine.type) {
-    case 'openai':
-      return openOpenAiEngine(model, config.env)
-    case 'anthropic':
-      return openAnthropicEngine(model, config.env)
-    case 'llama':
-      return openLlamaEngine(model, { weightsDir: config.weightsDir, modelsDir: config.modelsDir, prepare: true })
-    case 'echo':
-      return openEchoEngine(model)
-    case 'local':
-    case 'research':
-      throw new ServiceError('model_not_supported', `The model '${model.id}' does not generate text.`)
-  }
 }
 
 /** The sandboxes that the settings allow, in the order in which they are tried. */

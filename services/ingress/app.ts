@@ -88,9 +88,10 @@ async function answer(context: IngressContext, route: Route, req: Request, res: 
   reply.watch(key)
   let end: (() => void) | undefined
   try {
-    end = route.isCall ? context.limits.begin(key.id) : undefined
-    if (route.isCall) await context.limits.count(key.id, format, reply)
-    else await context.limits.show(key.id, format, reply)
+    if (route.isCall) {
+      end = await context.limits.enter(key, format, reply)
+      await context.budgets.require(key)
+    } else context.limits.show(key, format, reply)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)

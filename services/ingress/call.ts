@@ -7,8 +7,10 @@ import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
+import type { UsageBatches } from '#shared/usage/usage-batches.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
-import type { RateLimits } from './callers/rate-limits.ts'
+import type { Budgets } from './callers/limits/budgets.ts'
+import type { RateLimits } from './callers/limits/limits.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 
@@ -26,6 +28,9 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
+  readonly budgets: Budgets
+  /** On its way to the ledger; undefined in a deployment without a store. */
+  readonly usage: UsageBatches | undefined
   /** What request bodies may hold of this process's memory. */
   readonly budget: ByteBudget
 }

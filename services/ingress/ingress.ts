@@ -11,9 +11,12 @@ import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
 import { answerHealth } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
 import { ApiKeys } from './callers/keys.ts'
-import { RateLimits } from './callers/rate-limits.ts'
+import { Budgets } from './callers/limits/budgets.ts'
+import { Fleet } from './callers/limits/fleet.ts'
+import { RateLimits } from './callers/limits/limits.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -56,10 +59,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   })
   const durable = await openDurable(ports, jobs)
   const closing = new AbortController()
-  const limits = new RateLimits(config)
+  const { fleet, limits, budgets } = openLimits(ports, keys, jobs)
   const budget = openBudget(ports)
   const { models, blobs } = ports
-  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits, budget }
+  const usage = ports.store && new UsageBatches(ports.store.usage, jobs.boot, log)
+  const parts = { config, log, metrics, jobs, durable, models, blobs, keys, limits, budgets, usage, budget }
+  const context = { ...parts, closing: closing.signal }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -94,6 +99,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       forgetModels()
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
+      await usage?.close()
+      await fleet?.close()
       await durable?.close()
       await jobs.close()
       await keys.close()
@@ -149,6 +156,16 @@ function portError(error: unknown, { host, port }: Config): unknown {
   return new ConfigError([
     `HOST: ${host} is no address of this machine. 0.0.0.0 is all of them, 127.0.0.1 this machine.`,
   ])
+}
+
+/** What holds callers within their limits; the fleet is to be closed. */
+function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
+  const { config, log, store } = ports
+  const counts = ports.openFleetCounts()
+  const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock: () => performance.now() })
+  const limitsOf = (project: string) => keys.limitsOf(project)
+  const limits = new RateLimits(config, { limitsOf, fleet, ingresses: () => jobs.presence.ingresses() })
+  return { fleet, limits, budgets: new Budgets({ ledger: store?.usage, log, limitsOf }) }
 }
 
 /** What bodies and messages may hold of the memory, shown at each scrape. */

@@ -4,6 +4,7 @@ import { answerCall } from './answer/answer.ts'
 import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
+import { readUsage } from './endpoints/usage.ts'
 import { streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
@@ -18,7 +19,7 @@ export interface Route {
   readonly path: string
   readonly format: WireFormat
   /** What a key must be for; default: calls. */
-  readonly scope?: KeyScope
+  readonly scope?: KeyScope | 'any'
   /** It makes work, so it counts against the limits of its key. */
   readonly isCall?: boolean
   /** It needs a JSON body. */
@@ -38,6 +39,7 @@ export const ROUTES: readonly Route[] = [
   }),
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
+  { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
   { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },

@@ -5,6 +5,7 @@ import { Presence } from '#shared/jobs/presence.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
+import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { Loop } from './loop.ts'
 import { webhookKey } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
@@ -60,7 +61,12 @@ async function openPresence({ broker, config, log, version }: Ports, boot: strin
   return await Presence.open({ broker, log, self, listener: {}, lostMs: config.workerLostMs })
 }
 
-function openLoops({ broker, config, log }: Ports, store: StoreView, sweeps: Sweeps, sender: WebhookSender): Loop[] {
+function openLoops(
+  { broker, config, log, models }: Ports,
+  store: StoreView,
+  sweeps: Sweeps,
+  sender: WebhookSender,
+): Loop[] {
   // Shorter than the silence that a worker may keep between two renewals, or an outage would look like their death.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
@@ -72,6 +78,7 @@ function openLoops({ broker, config, log }: Ports, store: StoreView, sweeps: Swe
     new Loop({ name: 'expire', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.expire() }),
     new Loop({ name: 'reap', intervalMs: reapMs, log, canRun, run: () => sweeps.reap(leaseMs) }),
     new Loop({ name: 'families', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.families() }),
+    new Loop({ name: 'usage', intervalMs: SECOND_MS, log, canRun, run: () => enterEnded(store.usage, models) }),
     new Loop({ name: 'backlog', intervalMs: BACKLOG_MS, log, canRun, run: () => sweeps.readBacklog() }),
     new Loop({ name: 'republish', intervalMs: SECOND_MS, log, canRun: canPublish, run: () => sweeps.republish() }),
     new Loop({ name: 'purge', intervalMs: PURGE_MS, log, canRun, run: (stopped) => sweeps.purge(stopped) }),

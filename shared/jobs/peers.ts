@@ -55,6 +55,13 @@ export class Peers {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
+  /** Ingresses that are alive. */
+  ingresses(): number {
+    let count = 0
+    for (const { role } of this.peers.values()) if (role === 'ingress') count++
+    return count
+  }
+
   /** Slots of a pool's workers that take jobs. */
   slots(pool: PoolName): number {
     let sum = 0

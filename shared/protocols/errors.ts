@@ -39,6 +39,7 @@ export function openaiStatus(error: ServiceError): number {
 }
 
 function openaiType(error: ServiceError): string {
+  if (error.code === 'insufficient_quota') return error.code
   if (error.status === 429) return error.code === 'token_limit_exceeded' ? 'tokens' : 'requests'
   return error.status >= 500 || error.status === 408 ? 'server_error' : 'invalid_request_error'
 }
@@ -83,6 +84,7 @@ function messagesType(status: number): string {
  * itself has tried again already, nor what took all of its time.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
+  insufficient_quota: false,
   request_timeout: true,
   slow_reader: false,
   job_already_finished: false,

@@ -1,9 +1,11 @@
 import type { DurableEvent, DurableJob, DurableState, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { Leases } from './leases.ts'
 import type { TenantReads } from './tenants.ts'
+import type { HasUsage } from './usage.ts'
 
 /**
  * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
@@ -30,7 +32,7 @@ export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases 
 }
 
 /** The store as those hold it who move no job. */
-export interface StoreView extends JobReads, Webhooks {
+export interface StoreView extends JobReads, Webhooks, HasUsage {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
@@ -55,9 +57,9 @@ export interface JobMoves {
   /** Records output and progress of a run, numbered. */
   append(run: HeldAttempt, output: Output): Promise<Moved | undefined>
   /** in_progress → completed. Work that finished first wins over a cancel that was only asked for. */
-  complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }): Promise<Moved | undefined>
+  complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<Moved | undefined>
   /** in_progress → failed. */
-  fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }): Promise<Moved | undefined>
+  fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<Moved | undefined>
   /**
    * in_progress → scheduled, `delayMs` from now, a try used up unless `isTry` is false; → cancelled when a cancel was asked
    * for that leaves no time to write what there is.
@@ -69,7 +71,7 @@ export interface JobMoves {
   /** in_progress → queued on drain, to be published; no try used up; → cancelled as for {@link retry}. */
   handBack(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
   /** in_progress → cancelled, where a cancel was asked for. */
-  honourCancel(run: HeldAttempt, output?: Output): Promise<Moved | undefined>
+  honourCancel(run: HeldAttempt, output?: Output, metered?: CompletedEnd['metered']): Promise<Moved | undefined>
   /**
    * queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown.
    *
@@ -184,6 +186,8 @@ export interface NewJob {
   /** See `job-id.ts`. */
   readonly id: string
   readonly tenant: string
+  /** The key it is submitted with, for the ledger; default: the tenant. */
+  readonly keyId?: string
   readonly pool: PoolName
   readonly kind: string
   readonly endpoint: string

@@ -23,10 +23,10 @@ const LONG = [
   'test/services/cli/**',
   'test/data-dir.test.ts',
   // Postgres.
-  'test/shared/{store/{store,family,postgres,plans,turns},keys/keys}.test.ts',
+  'test/shared/{store/{store,family,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency}.test.ts',
-  'test/services/ingress/callers/{keys,limits,revocation}.test.ts',
+  'test/services/ingress/callers/{fleet-limits,keys,limits,revocation}.test.ts',
   // Models, with their weights and libraries.
   'test/shared/local-server/**',
   'test/shared/engines/{chat-engine,embedded,long-prompts,upstream-katan,upstream-words}.test.ts',

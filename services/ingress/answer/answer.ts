@@ -5,12 +5,11 @@ import { refusalOf, sendStream } from '#services/ingress/reply/reply.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { answerDurable } from './durable.ts'
+import { CallUsage } from './usage.ts'
 import { readWishes } from './wishes.ts'
 
 /** Most bytes of a character in memory. */
 const CHAR_BYTES = 2
-/** Characters of a token, for calls that end before the engine has counted. */
-const CHARS_PER_TOKEN = 4
 
 /**
  * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the endpoint's
@@ -30,7 +29,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   return preparing.then((prepared) => {
     facts.model = prepared.model
     facts.user_id = prepared.userId
-    return context.limits.countUser(key.id, prepared.userId).then(() => {
+    return context.limits.countUser(key, prepared.userId).then(() => {
       if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
       return answerAttached(context, call, endpoint, prepared)
     })
@@ -55,15 +54,19 @@ async function answerAttached(
   const encode = encodeContextOf(prepared, requestId, job.id, job.envelope.created_at_ms)
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
-  const usage = openUsage(context, call)
+  const usage = new CallUsage(context, call, endpoint.kind.pool)
+  const see = (event: unknown) => usage.see(event)
+  let end: 'completed' | 'failed' = 'failed'
   try {
-    if (stream) return await sendStream(reply, job, stream, usage.see)
-    reply.open(prepared.isText ? 'text' : 'json')
-    const events = await takeAll(job, usage.see)
-    if (reply.hasLeft) return
-    await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
+    if (stream) await sendStream(reply, job, stream, see)
+    else {
+      reply.open(prepared.isText ? 'text' : 'json')
+      const events = await takeAll(job, see)
+      if (!reply.hasLeft) await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
+    }
+    end = 'completed'
   } finally {
-    usage.end()
+    usage.end(reply.hasLeft ? 'cancelled' : end)
     noteJob(context, call, job)
     context.jobs.cancel(job)
   }
@@ -109,44 +112,5 @@ function noteJob(context: IngressContext, { facts }: Call, job: AttachedJob): vo
   if (job.firstOutputAtMs !== undefined) {
     facts.first_output_ms = job.firstOutputAtMs - created_at_ms
     context.metrics.firstOutputSeconds.observe({ pool, model }, facts.first_output_ms / 1_000)
-  }
-}
-
-/** What is counted of the events of any kind. */
-interface CountedEvent {
-  readonly type?: string
-  readonly input_tokens?: number
-  readonly usage?: { readonly input_tokens: number; readonly output_tokens: number }
-  readonly text?: string
-}
-
-/**
- * Counts what one call uses, for its key's limit, the metrics and the access log: what the engine says at the end, or an
- * estimate of what was made until then when the call ends before (docs/protocol.md, Leaving: usage so far is recorded).
- */
-function openUsage({ metrics, limits }: IngressContext, { facts, key }: Call) {
-  let inputTokens = 0
-  let chars = 0
-  let isCounted = false
-  const count = (input: number, output: number) => {
-    isCounted = true
-    facts.input_tokens = input
-    facts.output_tokens = output
-    metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
-    metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
-    limits.spendTokens(key.id, input + output)
-  }
-  return {
-    /** Takes the next event of the answer, of whatever kind. */
-    see(event: unknown): void {
-      const { type, input_tokens = 0, usage, text } = event as CountedEvent
-      if (type === 'start') inputTokens = input_tokens
-      else if (usage) count(usage.input_tokens, usage.output_tokens)
-      else if (text !== undefined) chars += text.length
-    },
-    /** The call ended, well or not. */
-    end(): void {
-      if (!isCounted && chars > 0) count(inputTokens, Math.ceil(chars / CHARS_PER_TOKEN))
-    },
   }
 }

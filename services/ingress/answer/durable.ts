@@ -155,6 +155,7 @@ export async function createJob(
     ...more,
     metadata: more.metadata ?? prepared.metadata,
     tenant: projectIdOf(call.key),
+    keyId: call.key.id,
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
   }
@@ -169,7 +170,7 @@ export async function createJob(
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
-  if (!isReplay && context.config.rateLimitTokens > 0) void spendTokens(context, jobs, job, call.key.id)
+  if (!isReplay && context.limits.hasTokenLimit(call.key)) void spendTokens(context, jobs, job, call.key)
   return { job, isReplay }
 }
 
@@ -216,11 +217,11 @@ async function spendTokens(
   context: IngressContext,
   jobs: DurableJobs,
   { id, tenant }: DurableJob,
-  keyId: string,
+  key: Call['key'],
 ): Promise<void> {
   try {
     const { usage } = await jobs.waitForEnd(tenant, id, context.closing, TOKENS_POLL_MS)
-    context.limits.spendTokens(keyId, tokensOf(usage))
+    context.limits.spendTokens(key, tokensOf(usage))
   } catch (error) {
     context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
   }

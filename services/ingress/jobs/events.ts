@@ -44,7 +44,7 @@ export async function followEvents(
     throw new ServiceError('invalid_value', message, { param })
   }
   if (method === 'HEAD') return reply.open('events')
-  const end = context.limits.beginFollow(key.id)
+  const end = context.limits.beginFollow(key)
   reply.open('events')
   await sendEvents(reply, jobs, job, after).finally(end)
 }

@@ -67,7 +67,7 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
   let job = await findJob(jobs, call)
   if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
-    const end = context.limits.beginFollow(call.key.id)
+    const end = context.limits.beginFollow(call.key)
     job = await waitFor(call, jobs, job, waitSeconds * 1_000).finally(end)
   }
   if (call.reply.hasLeft) return

@@ -43,9 +43,9 @@ export async function runRequest(
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
   }
-  const end = context.limits.begin(key.id)
+  const end = await context.limits.enter(key, endpoint.format, reply)
   try {
-    await context.limits.count(key.id, endpoint.format, reply)
+    await context.budgets.require(key)
     await answerCall(context, callOf(asking, reply, frame, endpoint), endpoint, takeBodyOf(frame, endpoint))
   } finally {
     end()

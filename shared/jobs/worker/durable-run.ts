@@ -13,6 +13,7 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
+import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
 import { Replaying } from './compose/replay.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
@@ -127,7 +128,8 @@ export class DurableRun implements AttemptSink {
     const output = this.#takeOutput(true)
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
-    await this.#writes.write(() => (run) => this.#options.store.complete(run, { result, usage, output }))
+    const metered = this.#metered(events)
+    await this.#writes.write(() => (run) => this.#options.store.complete(run, { result, usage, metered, output }))
   }
 
   async failed(error: ErrorBody): Promise<void> {
@@ -145,7 +147,8 @@ export class DurableRun implements AttemptSink {
       if (canSpend && isTry(error)) budget.spend()
       await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTry(error) }))
     } else {
-      await this.#writes.write(() => (run) => store.fail(run, { error, output }))
+      const metered = this.#metered(this.#whole.takeAll())
+      await this.#writes.write(() => (run) => store.fail(run, { error, metered, output }))
     }
   }
 
@@ -179,7 +182,13 @@ export class DurableRun implements AttemptSink {
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
     const output = this.#takeProgress(true)
-    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output))
+    const metered = this.#metered(this.#whole.takeAll())
+    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, metered))
+  }
+
+  /** A job that is answered from a record uses nothing again. */
+  #metered(events: readonly unknown[]): Metered {
+    return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
   }
 
   /** The job is no longer ours: a write that waits to be made again is given up. A second call does nothing. */

@@ -3,7 +3,7 @@ import { jobIdTime } from '#shared/store/job-id.ts'
 import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
 import { CREATE, type Insert } from '#shared/store/sql/inserts.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
-import { isSweep, type MovedRow, type Params, type Row, type SqlDatabase } from '#shared/store/sql/sql.ts'
+import { isSweep, type MovedRow, type Params, type Row, type SqlDatabase, type Write } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import { FIND, type Statement } from '#shared/store/sql/statements.ts'
 import type { Output, Store } from '#shared/store/store.ts'
@@ -91,6 +91,10 @@ class PostgresDatabase implements SqlDatabase {
 
   async erase(params: Params): Promise<boolean> {
     return (await this.run(ERASE, params)).length > 0
+  }
+
+  async write({ postgres }: Write, params: Params): Promise<void> {
+    await this.run(postgres, params)
   }
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {

@@ -96,7 +96,7 @@ export const APPEND: Move = {
 export const COMPLETE: Move = {
   name: 'complete',
   isOwners: true,
-  set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, ${END}`,
+  set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, metered = :metered, ${END}`,
   where: OWNED,
   event: `'job.completed'`,
 }
@@ -105,7 +105,7 @@ export const COMPLETE: Move = {
 export const FAIL: Move = {
   name: 'fail',
   isOwners: true,
-  set: `${WRITTEN}, state = 'failed', error = :error, ${END}`,
+  set: `${WRITTEN}, state = 'failed', error = :error, metered = :metered, ${END}`,
   where: OWNED,
   event: `'job.failed'`,
 }
@@ -142,7 +142,7 @@ export const HAND_BACK: Move = {
 export const HONOUR_CANCEL: Move = {
   name: 'honour_cancel',
   isOwners: true,
-  set: `${WRITTEN}, state = 'cancelled', ${END}`,
+  set: `${WRITTEN}, state = 'cancelled', metered = :metered, ${END}`,
   where: `${OWNED} AND ${CANCEL_REQUESTED}`,
   event: `'job.cancelled'`,
 }

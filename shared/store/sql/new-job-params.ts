@@ -23,6 +23,7 @@ export function newJobParams(job: NewJob): Params {
     request_id: job.requestId ?? null,
     traceparent: job.traceparent ?? null,
     request: JSON.stringify(job.request ?? null),
+    key_id: job.keyId ?? null,
     partial_ms: job.partialMs === undefined ? null : Math.ceil(job.partialMs),
   }
 }

@@ -1,6 +1,7 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
@@ -32,12 +33,11 @@ import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { Params, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
+import { LOST, TIMED_OUT } from './sweep-errors.ts'
 import { tenantReads } from './tenants.ts'
 import { TENANTS_AHEAD } from './turns.ts'
+import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
-
-const TIMED_OUT: ErrorBody = { code: 'timeout', message: 'The job took longer than its deadline allows.', param: null }
-const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
 
 /** Events deleted in one statement at most: SQLite holds the event loop meanwhile. */
 const EVENTS_MAX = 2_000
@@ -45,6 +45,7 @@ const EVENTS_MAX = 2_000
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
+  readonly usage: SqlUsage
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
@@ -52,6 +53,7 @@ export class SqlStore implements Store {
   constructor(db: SqlDatabase) {
     this.#db = db
     this.tenants = tenantReads(db)
+    this.usage = new SqlUsage(db)
   }
 
   get name(): string {
@@ -102,13 +104,14 @@ export class SqlStore implements Store {
     return await writeAsOwner(this.#db, moves.APPEND, run, {}, output)
   }
 
-  async complete(run: HeldAttempt, end: { result: unknown; usage?: unknown; output?: Output }) {
-    const params = { result: jsonText(end.result), usage: jsonText(end.usage) }
+  async complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }) {
+    const params = { result: jsonText(end.result), usage: jsonText(end.usage), metered: jsonText(end.metered) }
     return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output)
   }
 
-  async fail(run: HeldAttempt, end: { error: ErrorBody; output?: Output }) {
-    return await writeAsOwner(this.#db, moves.FAIL, run, { error: jsonText(end.error) }, end.output)
+  async fail(run: HeldAttempt, end: FailedEnd & { output?: Output }) {
+    const params = { error: jsonText(end.error), metered: jsonText(end.metered) }
+    return await writeAsOwner(this.#db, moves.FAIL, run, params, end.output)
   }
 
   async retry(run: HeldAttempt, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output }) {
@@ -120,8 +123,8 @@ export class SqlStore implements Store {
     return await writeAsOwner(this.#db, moves.HAND_BACK, run, {}, output)
   }
 
-  async honourCancel(run: HeldAttempt, output?: Output) {
-    return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, {}, output)
+  async honourCancel(run: HeldAttempt, output?: Output, metered?: CompletedEnd['metered']) {
+    return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, { metered: jsonText(metered) }, output)
   }
 
   async cancel(scope: Scope, id: string, isFinal = false): Promise<Dispatch | undefined> {

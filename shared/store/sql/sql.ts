@@ -14,6 +14,12 @@ export type Row = Record<string, unknown>
 /** A moved job as a row: its columns, the event it wrote, and `request` where the move gives it. */
 export type MovedRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
+/** A write in the words of each database. Those of SQLite are one transaction. */
+export interface Write {
+  readonly postgres: Statement
+  readonly sqlite: readonly string[]
+}
+
 /**
  * A database under `SqlStore`: what Postgres and SQLite do in different ways. Each call is one transaction.
  *
@@ -29,6 +35,8 @@ export interface SqlDatabase {
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<MovedRow[]>
   /** Erases a job with its events and the addresses of its messages. */
   erase(params: Params): Promise<boolean>
+  /** Writes in its own words. */
+  write(write: Write, params: Params): Promise<void>
   /** Runs a statement that picks rows for itself: of several at once, each takes others. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   /** Prepares the days to come, and lets go of those past as a whole, where it can. */

@@ -15,6 +15,7 @@ import {
   type Row,
   type SqlDatabase,
   updateOf,
+  type Write,
 } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'
 import {
@@ -146,6 +147,12 @@ class SqliteDatabase implements SqlDatabase {
       const isErased = this.#all(ERASE_JOB, params).length > 0
       if (isErased) for (const sql of [ERASE_EVENTS, ERASE_STEPS, ERASE_DELIVERIES]) this.#all(sql, params)
       return isErased
+    })
+  }
+
+  async write({ sqlite }: Write, params: Params): Promise<void> {
+    await this.#write(() => {
+      for (const sql of sqlite) this.#all(sql, params)
     })
   }
 

@@ -1,0 +1,163 @@
+import { type FleetCounts, NAMES_MAX, RUNNING_MS } from '#shared/limits/fleet-counts.ts'
+import type { Log } from '#shared/log/log.ts'
+import { MinuteWindow } from './minute-window.ts'
+import { Running } from './running.ts'
+
+/** How long what was used may wait to be told, in milliseconds. */
+const TELL_MS = 100
+/** Longest wait of a call for an answer, in milliseconds: then it goes by what is known here. */
+const ASK_MS_MAX = 250
+/** How often the store is tried that is away. */
+const AWAY_MS = 1_000
+/** What is used is heard of at least as often, in milliseconds. */
+const FRESH_MS = 1_000
+
+type Count = MinuteWindow | Running
+
+/** What {@link Fleet} needs. */
+export interface FleetOptions {
+  readonly counts: FleetCounts
+  /** Boot id of this ingress. */
+  readonly boot: string
+  readonly log: Log
+  /** Monotonic, in milliseconds. */
+  readonly clock: () => number
+}
+
+/**
+ * Tells the fleet what this ingress has counted, and hears what the others have: all names that changed in one statement, a
+ * few times a second, and at once where a call has to know. While the store is away nobody waits for it: each ingress counts
+ * alone, and tells what the minute under way has used when the store is back.
+ */
+export class Fleet {
+  readonly #options: FleetOptions
+  readonly #changed = new Set<Count>()
+  readonly #renewed = new Set<Running>()
+  #timer: NodeJS.Timeout | undefined
+  #renewal: NodeJS.Timeout | undefined
+  #current: Promise<void> | undefined
+  #next: Promise<void> | undefined
+  #isAway = false
+  #isClosed = false
+
+  constructor(options: FleetOptions) {
+    this.#options = options
+  }
+
+  /** Whether it is worth asking. */
+  get isThere(): boolean {
+    return !this.#isAway && !this.#isClosed
+  }
+
+  /** A count has changed here: the fleet is told soon. */
+  note(count: Count): void {
+    this.#changed.add(count)
+    if (count instanceof Running) this.#renewed.add(count)
+    this.#timer ??= setTimeout(() => void this.#tell(), this.#isAway ? AWAY_MS : TELL_MS).unref()
+  }
+
+  /** Hears of a count again that is in use and was not heard for long. */
+  refresh(count: Count, nowMs: number): void {
+    if (nowMs - count.heardAtMs > FRESH_MS) this.note(count)
+  }
+
+  /** Tells the fleet of counts now. Resolves when it has answered, or will not in time. Never rejects. */
+  async ask(counts: readonly Count[]): Promise<void> {
+    for (const count of counts) this.#changed.add(count)
+    const answered = this.#tell()
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<'late'>((resolve) => {
+      timer = setTimeout(() => resolve('late'), ASK_MS_MAX)
+    })
+    if ((await Promise.race([answered, late])) === 'late') this.#lose(undefined)
+    clearTimeout(timer)
+  }
+
+  /** Says that no calls run here any more, and lets go of the store. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    clearTimeout(this.#timer)
+    clearTimeout(this.#renewal)
+    await this.#current
+    const none = [...this.#renewed].slice(0, NAMES_MAX).map(({ name }) => ({ name, count: 0 }))
+    const { counts, boot } = this.#options
+    // They run out by themselves.
+    if (none.length > 0) await counts.setRunning(boot, none).catch(() => {})
+    await counts.close()
+  }
+
+  /** One statement at a time; whoever comes meanwhile shares the next. */
+  #tell(): Promise<void> {
+    this.#next ??= (this.#current ?? Promise.resolve()).then(() => {
+      this.#current = this.#next
+      this.#next = undefined
+      return this.#settle().finally(() => {
+        this.#current = undefined
+      })
+    })
+    return this.#next
+  }
+
+  async #settle(): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    if (this.#isClosed) return
+    const changed = [...this.#changed].slice(0, NAMES_MAX)
+    for (const count of changed) this.#changed.delete(count)
+    const windows = changed.filter((count) => count instanceof MinuteWindow)
+    const running = changed.filter((count) => count instanceof Running)
+    try {
+      await Promise.all([this.#settleWindows(windows), this.#settleRunning(running)])
+      this.#found()
+    } catch (error) {
+      for (const count of changed) this.#changed.add(count)
+      this.#lose(error)
+    }
+    const [left] = this.#changed
+    if (left) this.note(left)
+    this.#renewLater()
+  }
+
+  async #settleWindows(windows: readonly MinuteWindow[]): Promise<void> {
+    if (windows.length === 0) return
+    const used = windows.map((window) => ({ name: window.name, amount: window.take() }))
+    const { counts, clock } = this.#options
+    const answers = await counts.add(used).catch((error: unknown) => {
+      for (const window of windows) window.restore()
+      throw error
+    })
+    const byName = new Map(windows.map((window) => [window.name, window]))
+    for (const { name, used, leftMs } of answers) byName.get(name)?.hear(used, leftMs, clock())
+  }
+
+  async #settleRunning(running: readonly Running[]): Promise<void> {
+    if (running.length === 0) return
+    for (const count of running) count.told = count.here
+    const { counts, boot, clock } = this.#options
+    const said = running.map(({ name, told }) => ({ name, count: told }))
+    const byName = new Map(running.map((count) => [count.name, count]))
+    for (const { name, elsewhere } of await counts.setRunning(boot, said)) byName.get(name)?.hear(elsewhere, clock())
+  }
+
+  /** What this ingress has said of running calls counts for a while only. */
+  #renewLater(): void {
+    for (const count of this.#renewed) if (count.here === 0) this.#renewed.delete(count)
+    if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return
+    this.#renewal = setTimeout(() => {
+      this.#renewal = undefined
+      for (const count of this.#renewed) this.note(count)
+    }, RUNNING_MS / 3).unref()
+  }
+
+  /** Said once: an outage may last for hours. */
+  #lose(error: unknown): void {
+    if (!this.#isAway && !this.#isClosed)
+      this.#options.log.warn({ err: error }, 'limits of the fleet not readable; this ingress counts alone')
+    this.#isAway = true
+  }
+
+  #found(): void {
+    if (this.#isAway) this.#options.log.info({}, 'limits of the fleet are back')
+    this.#isAway = false
+  }
+}

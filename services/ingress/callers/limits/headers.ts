@@ -1,0 +1,36 @@
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
+
+/** What takes the headers: a response. */
+export interface Headed {
+  setHeader(name: string, value: string): unknown
+}
+
+/** What is left of one limit a minute. */
+export interface Left {
+  readonly kind: 'requests' | 'tokens'
+  readonly limit: number
+  readonly remaining: number
+  readonly resetMs: number
+}
+
+/** Tells what is left (docs/protocol.md, Headers). Of several limits of a kind it is the one that is reached first. */
+export function tell(res: Headed, format: WireFormat, all: readonly Left[]): void {
+  for (const kind of ['tokens', 'requests'] as const) {
+    const [tightest] = all
+      .filter((left) => left.kind === kind)
+      .toSorted((a, b) => a.remaining - b.remaining || b.resetMs - a.resetMs)
+    if (tightest) tellOne(res, format, tightest)
+  }
+}
+
+function tellOne(res: Headed, format: WireFormat, { kind, limit, remaining, resetMs }: Left): void {
+  if (format === 'anthropic') {
+    res.setHeader(`anthropic-ratelimit-${kind}-limit`, String(limit))
+    res.setHeader(`anthropic-ratelimit-${kind}-remaining`, String(remaining))
+    res.setHeader(`anthropic-ratelimit-${kind}-reset`, new Date(Date.now() + resetMs).toISOString())
+  } else {
+    res.setHeader(`x-ratelimit-limit-${kind}`, String(limit))
+    res.setHeader(`x-ratelimit-remaining-${kind}`, String(remaining))
+    res.setHeader(`x-ratelimit-reset-${kind}`, resetMs < 1_000 ? `${resetMs}ms` : `${Math.ceil(resetMs / 1_000)}s`)
+  }
+}

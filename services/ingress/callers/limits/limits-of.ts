@@ -1,0 +1,44 @@
+import type { ApiKey } from '#shared/keys/keys.ts'
+import { type Limits, projectIdOf } from '#shared/keys/project.ts'
+
+/** The settings that hold for each key which says nothing else. 0 means no limit. */
+export interface LimitSettings {
+  readonly rateLimitRequests: number
+  readonly rateLimitTokens: number
+  /** Calls at once. */
+  readonly runningMaxPerKey: number
+}
+
+/** Whose limit it is. */
+export type Owner = 'key' | 'project'
+
+/** What a call has to keep within: undefined is no limit, 0 is nothing. */
+export interface OwnedLimits {
+  readonly owner: Owner
+  readonly id: string
+  readonly requests: number | undefined
+  readonly tokens: number | undefined
+  readonly running: number | undefined
+}
+
+/**
+ * The limits of a call: those of its key, else the settings; and those of the key's project, which count all its keys together.
+ *
+ * @param ofProject Limits of a project; undefined where it has none.
+ */
+export function limitsOfKey(
+  { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
+  settings: LimitSettings,
+  ofProject: (project: string) => Limits | undefined,
+): OwnedLimits[] {
+  const own: OwnedLimits = {
+    owner: 'key',
+    id,
+    requests: limits.requests_per_minute ?? (settings.rateLimitRequests || undefined),
+    tokens: limits.tokens_per_minute ?? (settings.rateLimitTokens || undefined),
+    running: limits.running ?? (settings.runningMaxPerKey || undefined),
+  }
+  const projectId = projectIdOf({ id, project })
+  const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
+  return [own, { owner: 'project', id: projectId, requests, tokens, running }]
+}

@@ -1,0 +1,248 @@
+import { RateLimiterMemory, type RateLimiterRes } from 'rate-limiter-flexible'
+import type { WireFormat } from '#services/ingress/reply/errors.ts'
+import type { ApiKey } from '#shared/keys/keys.ts'
+import type { Limits } from '#shared/keys/project.ts'
+import { WINDOW_MS } from '#shared/limits/fleet-counts.ts'
+import { Counts } from './counts.ts'
+import type { Fleet } from './fleet.ts'
+import { type Headed, tell } from './headers.ts'
+import { type LimitSettings, limitsOfKey, type Owner } from './limits-of.ts'
+import type { MinuteWindow } from './minute-window.ts'
+import { exceeded, refusal, tooMany } from './refusals.ts'
+import type { Running } from './running.ts'
+
+/**
+ * Of what a limit has left, the part that the ingresses of a fleet may give away together without asking: while all of them
+ * believe the same, at most as much is granted too much.
+ */
+const UNASKED_SHARE = 1 / 4
+
+/** What each key may use, unless it or its project says otherwise. 0 means no limit. */
+export interface RateLimitConfig extends LimitSettings {
+  /** Waits for jobs and streams of their events that may be open at once in one ingress. */
+  readonly followsMaxPerKey: number
+  /** Runs of code a minute of one end user of a key, as its caller names them, in one ingress. */
+  readonly codeRunsPerUser: number
+}
+
+/** What {@link RateLimits} needs beside its settings. */
+export interface RateLimitOptions {
+  /** Limits of a project; undefined where it has none. */
+  limitsOf?(project: string): Limits | undefined
+  /** Undefined: this ingress is the only one, or has nobody to count with. */
+  readonly fleet?: Fleet | undefined
+  /** How many ingresses there are, this one included. */
+  ingresses?(): number
+  /** Monotonic, in milliseconds. */
+  clock?(): number
+}
+
+type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
+
+/** One limit a minute that a call is under. */
+interface Use {
+  readonly kind: 'requests' | 'tokens'
+  readonly owner: Owner
+  readonly limit: number
+  readonly window: MinuteWindow
+}
+
+/** One limit of calls at once that a call is under. */
+interface Place {
+  readonly owner: Owner
+  readonly limit: number
+  readonly running: Running
+}
+
+/**
+ * Limits per key and per project: requests and tokens a minute, and calls at once (docs/protocol.md, Limits). Counted here,
+ * and settled with the other ingresses of the fleet a few times a second; a call waits for that only where it could be one too
+ * many (docs/reliability.md, How exact limits are).
+ *
+ * Calls are what makes work. Who reads, polls, follows or cancels is not refused for the calls under way; only what stays
+ * open, waits and streams of events, has a bound of its own.
+ */
+export class RateLimits {
+  readonly #config: RateLimitConfig
+  readonly #limitsOf: (project: string) => Limits | undefined
+  readonly #fleet: Fleet | undefined
+  readonly #ingresses: () => number
+  readonly #clock: () => number
+  readonly #counts = new Counts()
+  readonly #following = new Map<string, number>()
+  readonly #users: RateLimiterMemory | undefined
+
+  constructor(config: RateLimitConfig, options: RateLimitOptions = {}) {
+    this.#config = config
+    this.#limitsOf = (project) => options.limitsOf?.(project)
+    this.#fleet = options.fleet
+    this.#ingresses = () => Math.max(1, options.ingresses?.() ?? 1)
+    this.#clock = options.clock ?? (() => performance.now())
+    const { codeRunsPerUser: points } = config
+    this.#users = points > 0 ? new RateLimiterMemory({ points, duration: WINDOW_MS / 1_000 }) : undefined
+  }
+
+  /**
+   * A call of the key begins. It is looked at and counted before anything is waited for: calls that come together must not all
+   * find the same place free. Either way `res` gets the headers that tell what is left (docs/protocol.md, Headers); none
+   * without limits.
+   *
+   * @returns Says that the call has ended.
+   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more
+   */
+  async enter(key: KeyOf, format: WireFormat, res: Headed): Promise<() => void> {
+    const uses = this.#usesOf(key)
+    const places = this.#placesOf(key)
+    const leave = () => {
+      for (const { running } of places) running.here--
+      for (const { running } of places) this.#fleet?.note(running)
+    }
+    try {
+      this.#refuse(uses, places, 1)
+      for (const { kind, window } of uses) if (kind === 'requests') window.add(1, this.#clock())
+      for (const { running } of places) running.here++
+      if (this.#fleet && uses.length + places.length > 0) {
+        await this.#settle(this.#fleet, uses, places)
+        this.#keep(uses, places, leave)
+      }
+      return leave
+    } finally {
+      this.#tell(uses, format, res)
+    }
+  }
+
+  /**
+   * A wait for a job of the key, or a stream of its events, begins.
+   *
+   * @returns Says that it has ended.
+   * @throws ServiceError `rate_limit_exceeded` when as many are open as may
+   */
+  beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
+    const count = this.#following.get(id) ?? 0
+    const most = this.#config.followsMaxPerKey
+    if (count >= (most || Infinity)) throw tooMany('key', 'have', most, 'waits and event streams open')
+    this.#following.set(id, count + 1)
+    return () => {
+      const left = (this.#following.get(id) ?? 1) - 1
+      if (left > 0) this.#following.set(id, left)
+      else this.#following.delete(id)
+    }
+  }
+
+  /** Whether the tokens of a key's calls are limited. */
+  hasTokenLimit(key: KeyOf): boolean {
+    return this.#usesOf(key).some(({ kind }) => kind === 'tokens')
+  }
+
+  /** Gives `res` the headers that tell what is left to a key, without counting anything. */
+  show(key: KeyOf, format: WireFormat, res: Headed): void {
+    this.#tell(this.#usesOf(key), format, res)
+  }
+
+  /**
+   * Counts one call of an end user of a key, or refuses it. Calls that name no user are not counted.
+   *
+   * @throws ServiceError `rate_limit_exceeded` with the time until the limit allows more
+   */
+  async countUser({ id }: Pick<ApiKey, 'id'>, userId: string | undefined): Promise<void> {
+    if (!this.#users || userId === undefined) return
+    const { points } = this.#users
+    await this.#users.consume(`${id} ${userId}`).catch((refused: RateLimiterRes) => {
+      throw refusal(`Rate limit reached: ${points} runs per minute of one user.`, refused.msBeforeNext)
+    })
+  }
+
+  /** Counts the tokens a call used, after it: nobody is refused for them but who comes next. */
+  spendTokens(key: KeyOf, tokens: number): void {
+    for (const { kind, window } of this.#usesOf(key)) {
+      if (kind !== 'tokens') continue
+      window.add(tokens, this.#clock())
+      this.#fleet?.note(window)
+    }
+  }
+
+  /** @param more Calls to come @throws ServiceError when a limit has no room for them */
+  #refuse(uses: readonly Use[], places: readonly Place[], more: number): void {
+    const now = this.#clock()
+    const full = places.find(({ running, limit }) => running.all + more > limit)
+    if (full) {
+      this.#fleet?.refresh(full.running, now)
+      throw tooMany(full.owner, 'run', full.limit, 'requests')
+    }
+    for (const { kind, limit, owner, window } of uses) {
+      const used = window.used(now)
+      const isOver = kind === 'tokens' ? used >= limit : used + more > limit
+      if (!isOver) continue
+      this.#fleet?.refresh(window, now)
+      throw exceeded(kind, limit, owner, window.leftMs(now) || WINDOW_MS)
+    }
+  }
+
+  /** Looks again, after the fleet was heard. What is refused was not used. */
+  #keep(uses: readonly Use[], places: readonly Place[], leave: () => void): void {
+    try {
+      this.#refuse(uses, places, 0)
+    } catch (refused) {
+      for (const { kind, window } of uses) if (kind === 'requests') window.add(-1, this.#clock())
+      leave()
+      throw refused
+    }
+  }
+
+  /** Lets the fleet know, and waits for its answer where this call could be one too many. */
+  async #settle(fleet: Fleet, uses: readonly Use[], places: readonly Place[]): Promise<void> {
+    const now = this.#clock()
+    const isSure = uses.every((use) => this.#isSure(use, now)) && places.every((place) => this.#hasPlace(place))
+    if (!isSure && fleet.isThere) {
+      return await fleet.ask([...uses.map(({ window }) => window), ...places.map(({ running }) => running)])
+    }
+    for (const { kind, window } of uses) if (kind === 'requests') fleet.note(window)
+    for (const { kind, window } of uses) if (kind === 'tokens') fleet.refresh(window, now)
+    for (const { running } of places) fleet.note(running)
+  }
+
+  /** Tokens are counted after calls anyway, so that it is enough to have heard of this minute. */
+  #isSure({ kind, limit, window }: Use, nowMs: number): boolean {
+    if (!window.isKnown(nowMs)) return false
+    if (kind === 'tokens') return true
+    const { unsettled } = window
+    return unsettled <= this.#unasked(limit - (window.used(nowMs) - unsettled))
+  }
+
+  #hasPlace({ limit, running }: Place): boolean {
+    const { isKnown, here, told, elsewhere } = running
+    return isKnown && here - told <= this.#unasked(limit - told - elsewhere)
+  }
+
+  #unasked(left: number): number {
+    return Math.floor((left * UNASKED_SHARE) / this.#ingresses())
+  }
+
+  #usesOf(key: KeyOf): Use[] {
+    const uses: Use[] = []
+    for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#limitsOf)) {
+      if (tokens !== undefined) uses.push(this.#use('tokens', owner, id, tokens))
+      if (requests !== undefined) uses.push(this.#use('requests', owner, id, requests))
+    }
+    return uses
+  }
+
+  #use(kind: Use['kind'], owner: Owner, id: string, limit: number): Use {
+    return { kind, owner, limit, window: this.#counts.window(`${kind} ${owner} ${id}`) }
+  }
+
+  #placesOf(key: KeyOf): Place[] {
+    return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit }) =>
+      limit === undefined ? [] : [{ owner, limit, running: this.#counts.running(`${owner} ${id}`) }],
+    )
+  }
+
+  #tell(uses: readonly Use[], format: WireFormat, res: Headed): void {
+    const now = this.#clock()
+    const left = uses.map(({ kind, limit, window }) => {
+      const remaining = Math.max(0, limit - window.used(now))
+      return { kind, limit, remaining, resetMs: window.leftMs(now) }
+    })
+    tell(res, format, left)
+  }
+}

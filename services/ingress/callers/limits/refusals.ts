@@ -1,0 +1,20 @@
+import type { ErrorCode } from '#schemas/error.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Owner } from './limits-of.ts'
+
+/** The refusal of a call whose minute is used up. @param leftMs Until the next minute begins */
+export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {
+  const whose = owner === 'project' ? ' of this project' : ''
+  const code = kind === 'tokens' ? 'token_limit_exceeded' : 'rate_limit_exceeded'
+  return refusal(`Rate limit reached: ${limit} ${kind} per minute${whose}.`, leftMs, code)
+}
+
+/** The refusal of one too many at once. */
+export function tooMany(owner: Owner, may: string, limit: number, what: string): ServiceError {
+  return refusal(`This ${owner} may ${may} ${limit} ${what} at once.`, 1_000)
+}
+
+/** A refusal that ends by itself. */
+export function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
+  return new ServiceError(code, `${message} Try again later.`, { retryAfterMs })
+}

@@ -1,0 +1,86 @@
+import { PostgresConnection } from '#shared/store/postgres/connection.ts'
+import { type Compiled, valuesOf } from '#shared/store/sql/compile.ts'
+import type { Params } from '#shared/store/sql/sql.ts'
+import type { Statement } from '#shared/store/sql/statements.ts'
+import { type FleetCounts, type FleetWindow, RUNNING_MS, WINDOW_MS } from './fleet-counts.ts'
+
+/** One for each of the two statements: an ingress makes one of either at a time. */
+const CONNECTIONS_MAX = 2
+/** Longer than they take, unless the database has stopped: callers wait far less. */
+const STATEMENT_TIMEOUT_MS = 2_000
+
+/** What others have written while a statement waited for its lock was written at a later time than its own, by less than this. */
+const WAIT_MS = 5_000
+/** Over, or begun by a clock that was set back since. */
+const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
+/** Rows in the order of their names, or two writers would wait for each other. */
+const ADD: Statement = {
+  name: 'limits_add',
+  sql: `INSERT INTO rate_windows AS held (name, used, ends_at_ms)
+    SELECT name, amount, now_ms() + ${WINDOW_MS}
+    FROM json_to_recordset(CAST(:rows AS json)) AS given(name text, amount bigint) ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+      used = greatest(CASE WHEN ${IS_OVER} THEN excluded.used ELSE held.used + excluded.used END, 0),
+      ends_at_ms = CASE WHEN ${IS_OVER} THEN excluded.ends_at_ms ELSE held.ends_at_ms END
+    RETURNING name, used, ends_at_ms - now_ms() AS left_ms`,
+}
+
+const UNTIL = `CAST(said.value->>'until_ms' AS bigint)`
+const IS_VALID = `${UNTIL} > now_ms() AND ${UNTIL} <= now_ms() + ${RUNNING_MS + WAIT_MS}`
+/** One row holds what all have said of a name, so that of two who say at once the second sees the first. */
+const SET_RUNNING: Statement = {
+  name: 'limits_running',
+  sql: `INSERT INTO running_calls AS held (name, said)
+    SELECT name, jsonb_build_object(CAST(:boot AS text), jsonb_build_object('count', count, 'until_ms', now_ms() + ${RUNNING_MS}))
+    FROM json_to_recordset(CAST(:rows AS json)) AS given(name text, count bigint) ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET
+      said = coalesce((SELECT jsonb_object_agg(said.key, said.value) FROM jsonb_each(held.said) AS said WHERE ${IS_VALID}), '{}')
+        || excluded.said
+    RETURNING name, (SELECT coalesce(sum(CAST(said.value->>'count' AS bigint)), 0)::bigint FROM jsonb_each(held.said) AS said
+                     WHERE said.key <> CAST(:boot AS text) AND ${IS_VALID}) AS elsewhere`,
+}
+
+/**
+ * The counts in the tables `rate_windows` and `running_calls` of Postgres, which the job store makes. Connections of its own:
+ * a store that has much to do must not hold up calls.
+ *
+ * @param url `postgres://user:password@host:port/database`
+ * @param onProblem Hears of each outage once, and of its end.
+ */
+export function openPostgresCounts(
+  url: string,
+  onProblem: (message: string, fields: Record<string, unknown>) => void,
+): FleetCounts {
+  const options = { url, connectionsMax: CONNECTIONS_MAX, statementTimeoutMs: STATEMENT_TIMEOUT_MS, onProblem }
+  return new PostgresCounts(new PostgresConnection(options))
+}
+
+class PostgresCounts implements FleetCounts {
+  readonly #connection: PostgresConnection
+
+  constructor(connection: PostgresConnection) {
+    this.#connection = connection
+  }
+
+  get isReachable(): boolean {
+    return this.#connection.isReachable
+  }
+
+  async add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]> {
+    const rows = await this.#run(ADD, { rows: JSON.stringify(used) })
+    return rows.map(({ name, used, left_ms }) => ({ name: String(name), used: Number(used), leftMs: Number(left_ms) }))
+  }
+
+  async setRunning(boot: string, running: readonly { readonly name: string; readonly count: number }[]) {
+    const rows = await this.#run(SET_RUNNING, { boot, rows: JSON.stringify(running) })
+    return rows.map(({ name, elsewhere }) => ({ name: String(name), elsewhere: Number(elsewhere) }))
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close()
+  }
+
+  async #run(statement: Statement, params: Params) {
+    return await this.#connection.run(statement, (compiled: Compiled) => valuesOf(compiled, params))
+  }
+}

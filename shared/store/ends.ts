@@ -1,0 +1,17 @@
+import type { ErrorBody } from '#schemas/error.ts'
+import type { Metered } from '#shared/usage/meter.ts'
+
+/** How an owner ends a job well. */
+export interface CompletedEnd {
+  readonly result: unknown
+  /** As its caller sees it. */
+  readonly usage?: unknown
+  /** For the ledger. */
+  readonly metered?: Metered
+}
+
+/** How an owner ends a job that failed. */
+export interface FailedEnd {
+  readonly error: ErrorBody
+  readonly metered?: Metered
+}

@@ -1,0 +1,144 @@
+import type { EndedJob, Spender, UsageAmounts, UsageEntry, UsageLedger, UsageQuery } from '#shared/store/usage.ts'
+import { jsonOf } from './rows.ts'
+import type { Row, SqlDatabase, Write } from './sql.ts'
+import type { Statement } from './statements.ts'
+
+const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
+const KEYS = ['project', 'day', 'key_id', 'model']
+
+/** The rows of a JSON text, as `given.value`. */
+const POSTGRES_ROWS = 'json_array_elements(CAST(:rows AS json)) AS given(value)'
+const SQLITE_ROWS = 'json_each(:rows) AS given'
+
+const text = (name: string) => `given.value->>'${name}'`
+const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
+  SELECT ${[...KEYS.map(text), ...SUMS.map((name) => `CAST(sum(CAST(${text(name)} AS bigint)) AS bigint)`)].join(', ')}`
+/** In the order of the key, or two writers would wait for each other. */
+const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
+  SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
+
+/** An embedded store answers whatever it has done, so that nobody sends a batch again. */
+const ADD: Write = {
+  postgres: {
+    name: 'usage_add',
+    sql: `WITH turn AS (
+        INSERT INTO usage_writers AS held (boot, batch, at_ms) VALUES (:boot, CAST(:batch AS bigint), now_ms())
+        ON CONFLICT (boot) DO UPDATE SET batch = excluded.batch, at_ms = excluded.at_ms WHERE held.batch < excluded.batch
+        RETURNING boot)
+      ${HEAD} FROM ${POSTGRES_ROWS} WHERE EXISTS (SELECT 1 FROM turn) ${TAIL}`,
+  },
+  sqlite: [`${HEAD} FROM ${SQLITE_ROWS} WHERE TRUE ${TAIL}`],
+}
+
+/** Who deletes the note of a job enters it. */
+const ENTER: Write = {
+  postgres: {
+    name: 'usage_enter',
+    sql: `WITH gone AS (
+        DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${POSTGRES_ROWS}) RETURNING job_id)
+      ${HEAD} FROM ${POSTGRES_ROWS} JOIN gone ON gone.job_id = ${text('job_id')} ${TAIL}`,
+  },
+  sqlite: [
+    `${HEAD} FROM ${SQLITE_ROWS} WHERE ${text('job_id')} IN (SELECT job_id FROM usage_ended) ${TAIL}`,
+    `DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${SQLITE_ROWS})`,
+  ],
+}
+
+/** Of processes that are long gone: none sends a batch again after so many days. */
+const FORGET_WRITERS: Statement = {
+  name: 'usage_forget_writers',
+  sql: 'DELETE FROM usage_writers WHERE at_ms < now_ms() - 7 * 86400000',
+}
+
+const LIST_ENDED: Statement = {
+  name: 'usage_ended',
+  sql: `SELECT job_id, project, key_id, pool, model, state, metered, ended_at_ms FROM usage_ended
+        ORDER BY job_id LIMIT :limit`,
+}
+
+const GROUPS = { project: 'project', key: 'key_id', model: 'model', day: 'day' } as const
+const sumsBy = (group: keyof typeof GROUPS, isOfOne: boolean): Statement => ({
+  name: `usage_by_${group}${isOfOne ? '_of_one' : ''}`,
+  sql: `SELECT ${GROUPS[group]} AS name, ${SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')}
+        FROM usage_days WHERE ${isOfOne ? 'project = :project AND' : ''} day >= :from_day AND day <= :to_day
+        GROUP BY ${GROUPS[group]} ORDER BY ${GROUPS[group]} LIMIT :limit`,
+})
+const spentBy = (owner: Spender['owner']): Statement => ({
+  name: `usage_spent_${owner}`,
+  sql: `SELECT CAST(sum(cost_nanos) AS bigint) AS cost_nanos FROM usage_days
+        WHERE ${GROUPS[owner]} = :id AND day >= :from_day AND day <= :to_day`,
+})
+
+/** The ledger in the tables `usage_days` and `usage_ended`. */
+export class SqlUsage implements UsageLedger {
+  readonly #db: SqlDatabase
+
+  constructor(db: SqlDatabase) {
+    this.#db = db
+  }
+
+  async add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void> {
+    await this.#db.write(ADD, { boot, batch, rows: JSON.stringify(entries.map(rowOf)) })
+    if (batch === 1) await this.#db.run(FORGET_WRITERS, {})
+  }
+
+  async listEnded(limit: number): Promise<EndedJob[]> {
+    return (await this.#db.run(LIST_ENDED, { limit })).map(endedOf)
+  }
+
+  async enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void> {
+    const rows = JSON.stringify(jobs.map((job) => ({ ...rowOf(job), job_id: job.jobId })))
+    await this.#db.write(ENTER, { rows })
+  }
+
+  async sum({ project, from, to, groupBy, limit }: UsageQuery) {
+    const params = { from_day: from, to_day: to, limit, ...(project !== undefined && { project }) }
+    const rows = await this.#db.run(sumsBy(groupBy, project !== undefined), params)
+    return rows.map((row) => ({ group: String(row.name), ...amountsOf(row) }))
+  }
+
+  async spent(of: readonly Spender[], from: string, to: string) {
+    const ask = async ({ owner, id }: Spender) => {
+      const [row] = await this.#db.run(spentBy(owner), { id, from_day: from, to_day: to })
+      return { owner, id, costNanos: Number(row?.cost_nanos ?? 0) }
+    }
+    return await Promise.all(of.map(ask))
+  }
+}
+
+function rowOf(entry: UsageEntry): Row {
+  const {
+    project,
+    keyId,
+    model,
+    day,
+    calls,
+    failed,
+    inputTokens,
+    cachedInputTokens,
+    outputTokens,
+    audioMs,
+    costNanos,
+  } = entry
+  const tokens = { input_tokens: inputTokens, cached_input_tokens: cachedInputTokens, output_tokens: outputTokens }
+  return { project, key_id: keyId, model, day, calls, failed, ...tokens, audio_ms: audioMs, cost_nanos: costNanos }
+}
+
+function amountsOf(row: Row): UsageAmounts {
+  return {
+    calls: Number(row.calls),
+    failed: Number(row.failed),
+    inputTokens: Number(row.input_tokens),
+    cachedInputTokens: Number(row.cached_input_tokens),
+    outputTokens: Number(row.output_tokens),
+    audioMs: Number(row.audio_ms),
+    costNanos: Number(row.cost_nanos),
+  }
+}
+
+function endedOf(row: Row): EndedJob {
+  const { job_id, project, key_id, pool, model, state, metered, ended_at_ms } = row
+  const whose = { jobId: String(job_id), project: String(project), keyId: String(key_id) }
+  const what = { pool: pool as EndedJob['pool'], model: String(model), state: String(state) }
+  return { ...whose, ...what, metered: jsonOf(metered), endedAtMs: Number(ended_at_ms) }
+}

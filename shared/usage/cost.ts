@@ -1,0 +1,52 @@
+import type { PoolName } from '#schemas/job.ts'
+import type { Price } from '#schemas/price.ts'
+import type { UsageEntry } from '#shared/store/usage.ts'
+import type { Metered } from './meter.ts'
+
+/** Billionths of a dollar for one of what costs a dollar for each million. */
+const NANOS_PER_MILLIONTH = 1_000
+const NANOS_PER_USD = 1_000_000_000
+
+/** What one call has used, how it ended, and whose it is. */
+export interface EndedCall {
+  readonly project: string
+  readonly keyId: string
+  readonly pool: PoolName
+  readonly model: string
+  readonly end: 'completed' | 'failed' | 'cancelled'
+  readonly metered: Metered
+  readonly endedAtMs: number
+}
+
+/** A call as a row of the ledger. @param price Of its model; undefined: none */
+export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
+  const { project, keyId, pool, model, end, endedAtMs } = call
+  // The tokens of a research are those of its children, and each of these has a row of its own.
+  const isComposed = pool === 'research'
+  const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
+  return {
+    ...{ project, keyId, model, day: dayOf(endedAtMs), calls: 1, failed: end === 'failed' ? 1 : 0 },
+    inputTokens: metered.input_tokens,
+    cachedInputTokens: metered.cached_tokens,
+    outputTokens: metered.output_tokens,
+    audioMs: metered.audio_ms,
+    costNanos: metered.cost_nanos + (price ? costNanos(metered, price, end === 'completed') : 0),
+  }
+}
+
+/** The day of UTC that a time is in, such as 2030-01-31. */
+export function dayOf(unixMs: number): string {
+  return new Date(unixMs).toISOString().slice(0, 10)
+}
+
+/** In whole billionths of a dollar, so that sums are exact. Tokens and time cost whatever came of them; a call only when it completed. */
+function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
+  const { input_tokens, output_tokens, audio_ms, run_ms } = metered
+  const cached = Math.min(metered.cached_tokens, input_tokens)
+  const { input_per_million, cached_input_per_million = input_per_million, output_per_million } = price
+  const ofTokens =
+    (input_tokens - cached) * input_per_million + cached * cached_input_per_million + output_tokens * output_per_million
+  const ofTime = (audio_ms / 60_000) * price.per_minute_audio + (run_ms / 1_000) * price.per_second
+  const ofCall = isCompleted ? price.per_call : 0
+  return Math.round(ofTokens * NANOS_PER_MILLIONTH + (ofTime + ofCall) * NANOS_PER_USD)
+}

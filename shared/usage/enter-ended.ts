@@ -1,0 +1,21 @@
+import type { ModelCatalogue } from '#shared/models.ts'
+import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
+import { entryOf } from './cost.ts'
+import { Metered, NOTHING } from './meter.ts'
+
+/** Jobs of one write. */
+const JOBS_MAX = 200
+
+/** Enters durable jobs that have ended into the ledger, at the prices of this moment. True: there may be more. */
+export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue): Promise<boolean> {
+  const ended = await ledger.listEnded(JOBS_MAX)
+  if (ended.length === 0) return false
+  await ledger.enter(ended.map((job) => ({ jobId: job.jobId, ...entryOf(callOf(job), models.priceOf(job)) })))
+  return ended.length === JOBS_MAX
+}
+
+function callOf({ state, metered, ...job }: EndedJob) {
+  const { data = NOTHING } = Metered.safeParse(metered)
+  const end = state === 'completed' || state === 'cancelled' ? state : 'failed'
+  return { ...job, end, metered: data } as const
+}

@@ -1,0 +1,188 @@
+/** Limits of keys and projects, counted by one ingress and by several that share a Postgres. */
+import { Client } from 'pg'
+import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
+import { RateLimits } from '#services/ingress/callers/limits/limits.ts'
+import type { Limits } from '#shared/keys/project.ts'
+import { openPostgresCounts } from '#shared/limits/postgres.ts'
+import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
+import { silentLog } from '../../../support/jobs/jobs.ts'
+import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
+import { startLocalPostgres, whyNoLocalPostgres } from '../../../support/processes/postgres.ts'
+import { until } from '../../../support/stack.ts'
+
+const postgres = inject('postgres')
+const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
+if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
+
+const NONE = { rateLimitRequests: 0, rateLimitTokens: 0, runningMaxPerKey: 0, followsMaxPerKey: 0, codeRunsPerUser: 0 }
+
+class Headers {
+  readonly all: Record<string, string> = {}
+  setHeader(name: string, value: string) {
+    this.all[name] = value
+  }
+}
+
+const key = (limits: Limits = {}, id = 'key_a', project?: string) => ({ id, limits, ...(project && { project }) })
+type Key = ReturnType<typeof key>
+
+/** Calls; gives what ends the call, or the refusal. */
+async function call(limits: RateLimits, of: Key, res = new Headers()) {
+  return await limits.enter(of, 'openai', res).catch((error: unknown) => error as Error & { retryAfterMs?: number })
+}
+
+/** How many of some calls that come at once are let in. */
+async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
+  return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
+}
+
+describe('limits of one ingress', () => {
+  function open(ofProject: Limits | undefined, settings = {}) {
+    const clock = { ms: 1_000_000 }
+    const limitsOf = (project: string) => (project === 'proj' ? ofProject : undefined)
+    return { clock, limits: new RateLimits({ ...NONE, ...settings }, { limitsOf, clock: () => clock.ms }) }
+  }
+
+  it('of a project count all its keys together, beside those of each key', async () => {
+    const { limits } = open({ requests_per_minute: 3 })
+    const a = key({ requests_per_minute: 2 }, 'key_a', 'proj')
+    const b = key({}, 'key_b', 'proj')
+    expect(await admitted([call(limits, a), call(limits, a)])).toBe(2)
+    expect(await call(limits, a)).toMatchObject({ message: expect.stringContaining('2 requests per minute.') })
+    expect(await admitted([call(limits, b)])).toBe(1)
+    expect(await call(limits, b)).toMatchObject({
+      code: 'rate_limit_exceeded',
+      message: expect.stringContaining('3 requests per minute of this project.'),
+    })
+    expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
+  })
+
+  it('are told as those that are reached first', async () => {
+    const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
+    const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
+    limits.spendTokens(key({}, 'key_b', 'proj'), 70)
+    const res = new Headers()
+    await call(limits, a, res)
+    expect(res.all).toMatchObject({
+      'x-ratelimit-limit-requests': '3',
+      'x-ratelimit-remaining-requests': '2',
+      'x-ratelimit-limit-tokens': '100',
+      'x-ratelimit-remaining-tokens': '30',
+    })
+  })
+
+  it('of a key stand in the place of the settings, and 0 is nothing at all', async () => {
+    const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, runningMaxPerKey: 1 })
+    const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
+    expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
+    expect(await admitted([call(limits, key({}, 'key_b')), call(limits, key({}, 'key_b'))])).toBe(1)
+    for (const none of [{ requests_per_minute: 0 }, { tokens_per_minute: 0 }, { running: 0 }]) {
+      expect(await admitted([call(limits, key(none, 'key_c'))])).toBe(0)
+    }
+  })
+
+  it('on calls at once are given back once, whatever refused the call', async () => {
+    const { limits } = open({ running: 2, tokens_per_minute: 10 })
+    const a = key({}, 'key_a', 'proj')
+    const b = key({ running: 1 }, 'key_b', 'proj')
+    const first = await call(limits, b)
+    expect(await call(limits, b)).toMatchObject({ message: 'This key may run 1 requests at once. Try again later.' })
+    expect(await admitted([call(limits, a), call(limits, a)])).toBe(1)
+    expect(await call(limits, a)).toMatchObject({
+      message: 'This project may run 2 requests at once. Try again later.',
+    })
+    if (typeof first === 'function') first()
+    limits.spendTokens(a, 10)
+    expect(await call(limits, a)).toMatchObject({ code: 'token_limit_exceeded' })
+  })
+
+  it('name the time until the minute is over, and let calls in again then', async () => {
+    const { limits, clock } = open(undefined)
+    const a = key({ requests_per_minute: 1 })
+    await call(limits, a)
+    clock.ms += 40_000
+    expect(await call(limits, a)).toMatchObject({ retryAfterMs: 20_000 })
+    clock.ms += 20_000
+    expect(await admitted([call(limits, a)])).toBe(1)
+  })
+})
+
+describe.skipIf(!postgres)('limits of several ingresses', () => {
+  async function openFleet(ingresses: number, url?: string) {
+    const database = url === undefined ? await openPostgresDatabase(postgres ?? '') : undefined
+    if (database) {
+      onTestFinished(() => database[Symbol.asyncDispose]())
+      await database.open()
+    }
+    const all = Array.from({ length: ingresses }, (_, i) => {
+      const counts = openPostgresCounts(url ?? database?.url ?? '', () => undefined)
+      const fleet = new Fleet({ counts: counts, boot: `ing_${i}`, log: silentLog, clock: () => performance.now() })
+      onTestFinished(() => fleet.close())
+      return new RateLimits(NONE, { fleet, ingresses: () => ingresses })
+    })
+    return { all, database }
+  }
+  const spread = (all: readonly RateLimits[], calls: number, of: Key) =>
+    Array.from({ length: calls }, (_, i) => call(all[i % all.length] as RateLimits, of))
+
+  it('are exact where a burst comes first, through all of them at once', async () => {
+    const { all } = await openFleet(3)
+    expect(await admitted(spread(all, 60, key({ requests_per_minute: 20 })))).toBe(20)
+    expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
+  })
+
+  it('grant at most a quarter too much when each goes by what it last heard', async () => {
+    const { all } = await openFleet(3)
+    const of = key({ requests_per_minute: 120 })
+    let count = 0
+    for (let round = 0; round < 30; round++) count += await admitted(spread(all, 9, of))
+    expect(count).toBeGreaterThanOrEqual(120)
+    expect(count).toBeLessThanOrEqual(150)
+    await until(async () => (await admitted(spread(all, 3, of))) === 0)
+  })
+
+  it('count tokens and calls at once of the others', async () => {
+    const { all } = await openFleet(2)
+    const [one, two] = all as [RateLimits, RateLimits]
+    const of = key({ tokens_per_minute: 100, running: 1 })
+    const end = await call(one, of)
+    expect(await call(two, of)).toMatchObject({ message: expect.stringContaining('1 requests at once') })
+    one.spendTokens(of, 100)
+    if (typeof end === 'function') end()
+    await until(async () => {
+      const outcome = await call(two, of)
+      if (typeof outcome === 'function') outcome()
+      return (outcome as { code?: string }).code === 'token_limit_exceeded'
+    })
+  })
+
+  it('go on counting alone while Postgres is away, and settle with the others when it is back', async ({ skip }) => {
+    if (noLocal) skip(noLocal)
+    await using server = await startLocalPostgres()
+    const store = await openPostgresStore({ url: server.url, onProblem: () => undefined })
+    await store.close()
+    const { all } = await openFleet(2, server.url)
+    const [one, two] = all as [RateLimits, RateLimits]
+    const of = key({ requests_per_minute: 10, running: 100 })
+    expect(await admitted(spread(all, 4, of))).toBe(4)
+    await server.down('SIGINT')
+    expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
+    expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
+    await server.resume()
+    await until(async () => (await admitted([call(two, of)])) === 0)
+  })
+
+  it('do not wait for a Postgres that answers no more', async () => {
+    const { all, database } = await openFleet(1)
+    const admin = new Client({ connectionString: database?.url })
+    await admin.connect()
+    onTestFinished(() => admin.end())
+    await admin.query('BEGIN; LOCK TABLE rate_windows, running_calls')
+    const calls = Array.from({ length: 30 }, () =>
+      call(all[0] as RateLimits, key({ requests_per_minute: 5, running: 50 })),
+    )
+    expect(await admitted(calls)).toBe(5)
+    await admin.query('ROLLBACK')
+  })
+})

@@ -1,0 +1,196 @@
+/** What the ledger shows to its callers, and what happens when a budget is spent (docs/usage.md). */
+import { createHash } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import type { UsageReport } from '#schemas/usage.ts'
+import { Budgets } from '#services/ingress/callers/limits/budgets.ts'
+import type { Limits } from '#shared/keys/project.ts'
+import type { UsageEntry, UsageLedger } from '#shared/store/usage.ts'
+import { dayOf } from '#shared/usage/cost.ts'
+import { UsageBatches } from '#shared/usage/usage-batches.ts'
+import { silentLog } from '../../support/jobs/jobs.ts'
+import { openSqliteDatabase } from '../../support/jobs/stores.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
+
+const CHAT = '/v1/chat/completions'
+const PRICED = { ...ECHO_MODEL, price: { output_per_million: 1_000, per_call: 0.5 } }
+const say = (content: string) => ({ model: 'echo-1', max_tokens: 100, messages: [{ role: 'user', content }] })
+const as = (secret: string, more: object = {}) => ({ headers: { authorization: `Bearer ${secret}`, ...more } })
+
+async function startPriced(...keys: { secret: string; [field: string]: unknown }[]): Promise<Stack> {
+  const stack = await startStack({ models: [PRICED] })
+  const stored = keys.map(({ secret, ...more }) => {
+    const hash = createHash('sha256').update(secret).digest('hex')
+    return { id: `key_${secret}`, hash, hint: 'sk-...', created_at: 1_790_000_000, ...more }
+  })
+  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: stored }))
+  for (const { secret } of keys) await until(async () => (await stack.get('/v1/usage', as(secret))).status === 200)
+  return stack
+}
+
+async function usageOf(stack: Stack, secret: string, query = ''): Promise<UsageReport> {
+  return (await (await stack.get(`/v1/usage${query}`, as(secret))).json()) as UsageReport
+}
+
+describe('usage', () => {
+  it('has each call and each job once, for the project of its key, and nothing of others', async () => {
+    await using stack = await startPriced(
+      { secret: 'sk-one', project: 'proj' },
+      { secret: 'sk-two', project: 'proj' },
+      { secret: 'sk-other' },
+      { secret: 'sk-admin', scopes: ['admin'] },
+    )
+    await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-one'))).text()
+    await (await stack.post(CHAT, { ...say('!echo tokens=5'), stream: true }, as('sk-two'))).text()
+    await stack.post(CHAT, say('!echo tokens=7'), as('sk-two', { prefer: 'respond-async' }))
+    await stack.post(CHAT, say('!echo fail=upstream_refused'), as('sk-one'))
+    await stack.post(CHAT, { ...say('hi'), model: 'none' }, as('sk-one'))
+    const report = await until(async () => {
+      const found = await usageOf(stack, 'sk-one', '?group_by=key')
+      return found.total.calls === 4 ? found : undefined
+    })
+    expect(report).toMatchObject({ object: 'usage', group_by: 'key', project: 'proj', has_more: false })
+    const [one, two] = report.data
+    expect([one?.group, one?.calls, one?.failed, one?.output_tokens]).toEqual(['key_sk-one', 2, 1, 10])
+    expect([two?.group, two?.calls, two?.failed, two?.output_tokens]).toEqual(['key_sk-two', 2, 0, 12])
+    expect(report.total.cost_usd).toBeCloseTo(3 * 0.5 + 22 / 1_000, 9)
+    expect((await usageOf(stack, 'sk-other')).data).toEqual([])
+    const all = await usageOf(stack, 'sk-admin', '?group_by=project')
+    expect([all.project, all.data.map(({ group }) => group)]).toEqual([null, ['proj']])
+    expect((await usageOf(stack, 'sk-admin', '?project=none')).data).toEqual([])
+    const today = dayOf(Date.now())
+    expect((await usageOf(stack, 'sk-two', `?from=${today}&to=${today}`)).data.map(({ group }) => group)).toEqual([
+      today,
+    ])
+  })
+
+  const BAD = [
+    ['?from=yesterday', 400, 'from'],
+    ['?to=2026-02-30', 400, 'to'],
+    ['?from=2026-03-02&to=2026-03-01', 400, 'from'],
+    ['?from=2024-01-01&to=2026-01-01', 400, 'from'],
+    ['?group_by=user', 400, 'group_by'],
+    ['?group_by=key&group_by=day', 400, 'group_by'],
+    ['?project=a%00', 400, 'project'],
+    ['?tenant=a', 400, 'tenant'],
+    ['?project=of-somebody-else', 403, 'project'],
+  ] as const
+
+  it('refuses what it is asked badly, and says which', async () => {
+    await using stack = await startPriced({ secret: 'sk-one' })
+    for (const [query, status, param] of BAD) {
+      const response = await stack.get(`/v1/usage${query}`, as('sk-one'))
+      expect([query, response.status, await response.json()]).toMatchObject([query, status, { error: { param } }])
+    }
+  })
+})
+
+describe('a budget that is spent', () => {
+  it('refuses further calls of each kind in the shape of the path, and lets jobs that wait run', async () => {
+    await using stack = await startPriced({ secret: 'sk-one', limits: { budget_usd_per_month: 0.6 } })
+    await (await stack.post(CHAT, say('!echo tokens=10'), as('sk-one'))).text()
+    const soon = Math.ceil(Date.now() / 1_000) + 3
+    const waiting = { endpoint: CHAT, body: say('!echo tokens=90'), run_at: soon }
+    const { id } = (await (await stack.post('/v1/jobs', waiting, as('sk-one'))).json()) as { id: string }
+    await (await stack.post(CHAT, say('!echo tokens=90'), as('sk-one'))).text()
+    const refused = await until(async () => {
+      const response = await stack.post(CHAT, say('hi'), as('sk-one'))
+      return response.status === 429 ? response : undefined
+    })
+    const message = expect.stringMatching(
+      /^The budget of this key, \$0\.6 for \d{4}-\d\d, is spent\. It resets on \d{4}-\d\d-01/,
+    )
+    const body = { error: { type: 'insufficient_quota', code: 'insufficient_quota', param: null, message } }
+    expect(await refused.json()).toEqual(body)
+    expect([refused.headers.get('retry-after'), refused.headers.get('x-should-retry')]).toEqual([null, 'false'])
+    const messages = await stack.post('/v1/messages', say('hi'), as('sk-one'))
+    expect([messages.status, await messages.json()]).toMatchObject([
+      429,
+      { type: 'error', error: { type: 'rate_limit_error', message } },
+    ])
+    expect((await stack.post('/v1/jobs', { endpoint: CHAT, body: say('hi') }, as('sk-one'))).status).toBe(429)
+    expect((await stack.get('/v1/jobs', as('sk-one'))).status).toBe(200)
+    const state = async () =>
+      ((await (await stack.get(`/v1/jobs/${id}`, as('sk-one'))).json()) as { status: string }).status
+    await until(async () => (await state()) === 'completed')
+    const { budgets } = await usageOf(stack, 'sk-one')
+    expect(budgets).toMatchObject([{ owner: 'key', id: 'key_sk-one', budget_usd: 0.6, remaining_usd: 0 }])
+  })
+})
+
+const ENTRY: UsageEntry = {
+  ...{ project: 'proj', keyId: 'key_a', model: 'm', day: '2030-01-31', calls: 1, failed: 0 },
+  ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0, costNanos: 1_000_000_000 },
+}
+
+async function openLedger() {
+  const database = await openSqliteDatabase()
+  onTestFinished(() => database[Symbol.asyncDispose]())
+  const { usage } = await database.open()
+  const link = { isAway: false }
+  const refuse = () => Promise.reject(new Error('away'))
+  const ledger: UsageLedger = {
+    add: (...batch) => (link.isAway ? refuse() : usage.add(...batch)),
+    spent: (...query) => (link.isAway ? refuse() : usage.spent(...query)),
+    sum: (query) => usage.sum(query),
+    enter: (jobs) => usage.enter(jobs),
+    listEnded: (limit) => usage.listEnded(limit),
+  }
+  return { ledger, link }
+}
+
+describe('budgets', () => {
+  const BUDGET: Limits = { budget_usd_per_month: 2 }
+  async function open(at: string, limitsOf: (project: string) => Limits = () => ({})) {
+    const { ledger, link } = await openLedger()
+    const clock = { ms: Date.parse(at) }
+    return { ledger, link, clock, budgets: new Budgets({ ledger, log: silentLog, limitsOf, now: () => clock.ms }) }
+  }
+  const refusal = { code: 'insufficient_quota' }
+
+  it('count what all keys of a project have spent, and begin anew with each month of UTC', async () => {
+    const { ledger, clock, budgets } = await open('2030-01-31T23:59:00Z', (project) =>
+      project === 'proj' ? BUDGET : {},
+    )
+    const key = { id: 'key_b', project: 'proj' }
+    await ledger.add('ing', 1, [ENTRY, { ...ENTRY, keyId: 'key_c', day: '2030-01-01' }])
+    await expect(budgets.require(key)).rejects.toMatchObject(refusal)
+    expect(budgets.require({ id: 'key_c' })).toBeUndefined()
+    clock.ms = Date.parse('2030-02-01T00:00:00Z')
+    await budgets.require(key)
+    expect(await budgets.stateOf(key)).toMatchObject([{ month: '2030-02', spent_usd: 0, remaining_usd: 2 }])
+    // A clock that is set back into a month that was spent.
+    clock.ms = Date.parse('2030-01-15T00:00:00Z')
+    await expect(budgets.require(key)).rejects.toMatchObject(refusal)
+  })
+
+  it('of nothing let nothing through', async () => {
+    const { budgets } = await open('2030-01-31T00:00:00Z')
+    await expect(budgets.require({ id: 'key_a', limits: { budget_usd_per_month: 0 } })).rejects.toMatchObject(refusal)
+  })
+
+  it('let calls go on while the ledger is away', async () => {
+    const { link, budgets } = await open('2030-01-31T00:00:00Z')
+    link.isAway = true
+    await budgets.require({ id: 'key_a', limits: BUDGET })
+  })
+})
+
+describe('usage on its way to the ledger', () => {
+  it('waits while that is away, and is written in one piece when it is back', async () => {
+    const { ledger, link } = await openLedger()
+    const batches = new UsageBatches(ledger, 'ing', silentLog)
+    link.isAway = true
+    for (let i = 0; i < 10; i++) batches.add(ENTRY)
+    await until(() => batches.isFailing)
+    batches.add({ ...ENTRY, model: 'other' })
+    link.isAway = false
+    await batches.close()
+    const sums = await ledger.sum({ from: '2030-01-01', to: '2030-01-31', groupBy: 'model', limit: 10 })
+    expect(sums.map(({ group, calls }) => [group, calls])).toEqual([
+      ['m', 10],
+      ['other', 1],
+    ])
+  })
+})

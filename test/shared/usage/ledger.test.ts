@@ -1,0 +1,168 @@
+/** The ledger over each store: what is promised in shared/store/usage.ts, and what brings durable jobs into it. */
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { ModelCatalogue } from '#shared/models.ts'
+import { newJobId } from '#shared/store/job-id.ts'
+import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import type { UsageEntry } from '#shared/store/usage.ts'
+import { dayOf } from '#shared/usage/cost.ts'
+import { enterEnded } from '#shared/usage/enter-ended.ts'
+import { NOTHING } from '#shared/usage/meter.ts'
+import {
+  alive,
+  claimed,
+  newJob,
+  openPostgresDatabase,
+  openSqliteDatabase,
+  running,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const PRICE = { input_per_million: 2, cached_input_per_million: 0.5, output_per_million: 10, per_call: 0.001 }
+const MODELS = new ModelCatalogue([
+  ModelConfig.parse({ id: 'echo-1', engine: { type: 'echo' }, price: PRICE }),
+  ModelConfig.parse({ id: 'deep-research', pool: 'research', engine: { type: 'research' } }),
+])
+const ENTRY: UsageEntry = {
+  ...{ project: 'proj', keyId: 'key_a', model: 'echo-1', day: '2030-01-31', calls: 1, failed: 0 },
+  ...{ inputTokens: 10, cachedInputTokens: 1, outputTokens: 5, audioMs: 0, costNanos: 7 },
+}
+const today = dayOf(Date.now())
+
+describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
+  let database: TestDatabase
+  let store: Store
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    database = await openDatabase()
+    store = await database.open()
+  })
+  afterEach(async () => {
+    if (isHere) await database[Symbol.asyncDispose]()
+  })
+
+  const sum = async (groupBy: 'project' | 'key' | 'model' | 'day', project?: string) =>
+    await store.usage.sum({ project, from: '2000-01-01', to: '2099-12-31', groupBy, limit: 100 })
+  const whole = async () => (await sum('project'))[0]
+  async function enterAll() {
+    while (await enterEnded(store.usage, MODELS));
+  }
+
+  it('adds up what many processes add at once, in whatever order', async () => {
+    const entries = Array.from({ length: 20 }, (_, i) => ({ ...ENTRY, keyId: `key_${i}`, model: `m${i % 3}` }))
+    const both = [entries, entries.toReversed()]
+    await Promise.all([1, 2, 3].flatMap((n) => both.map((rows, i) => store.usage.add(`ing_${n}_${i}`, 1, rows))))
+    expect(await sum('project')).toEqual([
+      {
+        ...{ group: 'proj', calls: 120, failed: 0, inputTokens: 1_200, cachedInputTokens: 120, outputTokens: 600 },
+        ...{ audioMs: 0, costNanos: 840 },
+      },
+    ])
+    expect((await sum('key')).map(({ calls }) => calls)).toEqual(Array(20).fill(6))
+    expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
+  })
+
+  it('gives the sums of one project and of the days that are asked for', async () => {
+    await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-02-01' }, { ...ENTRY, project: 'other' }])
+    expect((await sum('day', 'proj')).map(({ group, calls }) => [group, calls])).toEqual([
+      ['2030-01-31', 1],
+      ['2030-02-01', 1],
+    ])
+    const of = [
+      { owner: 'project', id: 'proj' },
+      { owner: 'key', id: 'key_a' },
+      { owner: 'key', id: 'none' },
+    ] as const
+    const spent = await store.usage.spent(of, '2030-01-01', '2030-01-31')
+    expect(spent.map(({ costNanos }) => costNanos)).toEqual([7, 14, 0])
+  })
+
+  it('has each durable job once, with its key, however it ended and however many enter it', async () => {
+    const done = await running(store, { tenant: 'proj', keyId: 'key_a' })
+    const metered = { ...NOTHING, input_tokens: 1_000, cached_tokens: 400, output_tokens: 100 }
+    await store.complete(done, { result: {}, metered })
+    const failed = await running(store, { tenant: 'proj', keyId: 'key_a' })
+    const error = { code: 'upstream_error', message: 'It failed.', param: null } as const
+    await store.fail(failed, { error, metered: { ...NOTHING, input_tokens: 10 } })
+    const job = newJob({ tenant: 'proj', keyId: 'key_b' })
+    await store.create(job)
+    await store.cancel('proj', job.id)
+    await Promise.all([enterAll(), enterAll(), enterAll()])
+    await enterAll()
+    expect(await whole()).toEqual({
+      ...{
+        group: 'proj',
+        calls: 3,
+        failed: 1,
+        inputTokens: 1_010,
+        cachedInputTokens: 400,
+        outputTokens: 100,
+        audioMs: 0,
+      },
+      // 600 × 2 + 400 × 0.5 + 100 × 10 millionths, a thousandth for the call, and 10 × 2 millionths.
+      costNanos: 2_400_000 + 1_000_000 + 20_000,
+    })
+    expect((await sum('key')).map(({ group, calls }) => [group, calls])).toEqual([
+      ['key_a', 2],
+      ['key_b', 1],
+    ])
+    expect((await sum('day')).map(({ group }) => group)).toEqual([today])
+    expect(await store.usage.listEnded(10)).toEqual([])
+  })
+
+  it('counts the tokens of a research with its children, for its project and key, and searches with itself', async () => {
+    const research = {
+      tenant: 'proj',
+      keyId: 'key_a',
+      pool: 'research',
+      kind: 'research',
+      model: 'deep-research',
+    } as const
+    const run = await running(store, research)
+    const id = newJobId()
+    const child = {
+      id,
+      pool: 'inference',
+      kind: 'generate',
+      endpoint: '/v1/chat/completions',
+      model: 'echo-1',
+    } as const
+    await store.submitChild(run, { ...child, request: {}, deadlineInMs: 60_000 })
+    const held = await claimed(store, id, await alive(store))
+    await store.complete(held, { result: {}, metered: { ...NOTHING, input_tokens: 500, output_tokens: 50 } })
+    const metered = { ...NOTHING, input_tokens: 500, output_tokens: 50, cost_nanos: 3_000 }
+    await store.complete({ ...run, chunk: 1 }, { result: {}, metered })
+    await enterAll()
+    expect(await sum('model')).toMatchObject([
+      { group: 'deep-research', calls: 1, inputTokens: 0, costNanos: 3_000 },
+      { group: 'echo-1', calls: 1, inputTokens: 500, outputTokens: 50, costNanos: 1_000_000 + 500_000 + 1_000_000 },
+    ])
+    expect((await sum('key')).map(({ group }) => group)).toEqual(['key_a'])
+  })
+
+  it('has a job that is run again twice: it was worked on twice', async () => {
+    const run = await running(store, { tenant: 'proj', keyId: 'key_a' })
+    await store.fail(run, { error: { code: 'internal_error', message: 'x', param: null } })
+    const again = newJobId()
+    await store.redrive(EVERY_TENANT, run.id, again)
+    await store.complete(await claimed(store, again, await alive(store)), { result: {} })
+    await enterAll()
+    expect(await sum('key')).toMatchObject([{ group: 'key_a', calls: 2, failed: 1 }])
+  })
+})
+
+describe.skipIf(!postgres)('a batch whose answer was lost', () => {
+  it('is counted once when it is sent again', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    for (const batch of [1, 1, 2, 2, 1]) await store.usage.add('ing', batch, [ENTRY])
+    await store.usage.add('other', 1, [ENTRY])
+    const sums = await store.usage.sum({ from: '2030-01-01', to: '2030-12-31', groupBy: 'project', limit: 10 })
+    expect(sums.map(({ calls }) => calls)).toEqual([3])
+  })
+})
