@@ -24,6 +24,7 @@ import type { TranscriptionEngine } from './engines/transcription.ts'
 import { ServiceError } from './error.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
+import { Pauses } from './jobs/pauses.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
@@ -50,6 +51,8 @@ export interface Ports {
   readonly blobs: Blobs
   /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
   readonly store: StoreView | undefined
+  /** Work that is not started for now. */
+  readonly pauses: Pauses
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
   readonly models: ModelCatalogue
@@ -102,6 +105,7 @@ export async function openPorts(
   const blobs = await openDiskBlobs(config.blobDir)
   // First of all: it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
+  const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
@@ -126,17 +130,18 @@ export async function openPorts(
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const openSearch = () => openSearchBackends(config, log)
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
-  const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
+  const opened = { broker, blobs, store, pauses, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
   return { config, log, metrics, version, ...opened, ...engines, onFatal }
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store, localServer, sandbox }: Ports): Service {
+export function portsService({ broker, store, pauses, localServer, sandbox }: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
     problems: () => [],
     async close() {
+      pauses.close()
       await broker.close()
       await store?.close()
       await localServer.close()

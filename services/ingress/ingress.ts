@@ -49,6 +49,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     workerLostMs: config.workerLostMs,
     startTimeoutMs: config.startTimeoutMs,
     jobsMax: config.jobsMax,
+    pauses: ports.pauses,
     observer: {
       onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
       onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
@@ -58,8 +59,21 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const closing = new AbortController()
   const limits = new RateLimits(config)
   const budget = openBudget(ports)
-  const { models, blobs } = ports
-  const context = { config, log, metrics, jobs, durable, closing: closing.signal, models, blobs, keys, limits, budget }
+  const { models, blobs, store, broker, pauses } = ports
+  const operated = { store, broker, pauses }
+  const callers = { keys, limits, budget }
+  const context = {
+    config,
+    log,
+    metrics,
+    jobs,
+    durable,
+    closing: closing.signal,
+    models,
+    blobs,
+    ...operated,
+    ...callers,
+  }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -74,16 +88,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   ).catch((error: unknown) => {
     throw portError(error, config)
   })
-  for (const pool of PoolName.options) {
-    for (const state of ['queued', 'running'] as const) {
-      const count = () => jobs.count(pool, state)
-      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
-    }
-  }
-  for (const { id, pool } of models.models) {
-    const count = () => jobs.waitingOf(pool, id)
-    metrics.gauge('sluice_waiting_calls', 'Calls that wait in this ingress for their turn', { pool, model: id }, count)
-  }
+  showJobs(ports, jobs)
   return {
     name: 'ingress',
     port,
@@ -100,6 +105,20 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await jobs.close()
       await keys.close()
     },
+  }
+}
+
+/** What this ingress holds, at each scrape. */
+function showJobs({ metrics, models }: Ports, jobs: AttachedJobs): void {
+  for (const pool of PoolName.options) {
+    for (const state of ['queued', 'running'] as const) {
+      const count = () => jobs.count(pool, state)
+      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
+    }
+  }
+  for (const { id, pool } of models.models) {
+    const count = () => jobs.waitingOf(pool, id)
+    metrics.gauge('sluice_waiting_calls', 'Calls that wait in this ingress for their turn', { pool, model: id }, count)
   }
 }
 

@@ -3,6 +3,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { Leases } from './leases.ts'
+import type { OperatorStore } from './operator.ts'
 
 /**
  * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
@@ -34,6 +35,7 @@ export interface StoreView extends JobReads, Webhooks {
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
   readonly isReachable: boolean
+  readonly operator: OperatorStore
   /** Waits for what runs, then lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }

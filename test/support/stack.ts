@@ -7,7 +7,7 @@ import type { SocketBounds } from '#services/ingress/ws/bounds.ts'
 import { ROLES, SERVICES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { openLog } from '#shared/log/log.ts'
+import { type Log, openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
 import type { LoadAdapter } from '#shared/sandbox/choose.ts'
@@ -37,6 +37,8 @@ export interface StackOptions {
   readonly sockets?: Partial<SocketBounds>
   /** Where code runs; default: nowhere. */
   readonly sandboxes?: readonly LoadAdapter[]
+  /** Default: one that says nothing. */
+  readonly log?: Log
 }
 
 /** The scripted engine, with everything allowed. */
@@ -62,7 +64,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,
     ...options.settings,
   })
-  const log = openLog(config.logLevel, 'test')
+  const log = options.log ?? openLog(config.logLevel, 'test')
   const onFatal = (error: unknown) => {
     throw error
   }

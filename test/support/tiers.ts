@@ -23,7 +23,7 @@ const LONG = [
   'test/services/cli/**',
   'test/data-dir.test.ts',
   // Postgres.
-  'test/shared/{store/{store,family,postgres,plans},keys/keys}.test.ts',
+  'test/shared/{store/{store,family,operator,postgres,plans},keys/keys}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency}.test.ts',
   'test/services/ingress/callers/{keys,limits,revocation}.test.ts',

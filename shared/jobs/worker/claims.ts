@@ -1,5 +1,6 @@
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -26,6 +27,8 @@ export interface ClaimsOptions {
   readonly rooms: ModelRooms
   readonly taking: Taking
   readonly attempts: Attempts
+  /** Jobs that stay in the store for now; default: none. */
+  readonly pauses?: Pauses | undefined
 }
 
 /**
@@ -124,7 +127,8 @@ export class Claims {
 
   /** Durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelRoom): number {
-    const { runs, taking } = this.#options
+    const { pauses, pool, runs, taking } = this.#options
+    if (pauses?.of({ pool, model: room.model })) return 0
     return runs.isLapsed ? 0 : Math.min(taking.roomOf(lane), room.free(lane.priority))
   }
 

@@ -31,7 +31,8 @@ export async function startWorker(
     },
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
-  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
+  const { pauses } = ports
+  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, pauses, onFatal, observer }
   const worker = await Worker.open(definition, options)
   metrics.gauge('sluice_pool_running', 'Attempts that run on this worker', { pool: name }, () => worker.running)
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
@@ -44,7 +45,10 @@ export async function startWorker(
     drain: (signal) => worker.drain(signal),
     problems: () => {
       const isStuck = worker.idleMs > IDLE_MS_MAX
-      return [...(isStuck ? [`The ${name} worker takes no jobs.`] : starved.problems(name)), ...problems()]
+      return [
+        ...(isStuck ? [`The ${name} worker takes no jobs.`] : worker.isDraining ? [] : starved.problems(name)),
+        ...problems(),
+      ]
     },
     async close() {
       starved.close()

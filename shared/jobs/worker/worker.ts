@@ -1,9 +1,11 @@
 import type { Priority } from '#schemas/durable-job.ts'
+import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readJob } from '#shared/jobs/records.ts'
@@ -56,6 +58,8 @@ export interface WorkerOptions {
   readonly passOnMs?: number | undefined
   /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
   readonly bodyRoomBytes: number
+  /** Work that is not started for now; default: none. */
+  readonly pauses?: Pauses | undefined
   /** The loop broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -120,6 +124,11 @@ export class Worker {
     return this.#taking.running
   }
 
+  /** It takes nothing more: the process ends, or an operator drains it. */
+  get isDraining(): boolean {
+    return this.#taking.isHeld
+  }
+
   /** Records taken so far. */
   get taken(): number {
     return this.#taking.taken
@@ -169,26 +178,34 @@ export class Worker {
         version,
         slots: () => slots,
         running: () => this.running,
-        isDraining: () => this.#taking.stopped.aborted,
+        isDraining: () => this.#taking.isHeld,
         capacity: () => this.#rooms.tell(),
       },
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),
         onCapacity: (peer) => this.#onCapacity(peer),
-        onControl: (record) => this.#attempts.onControl(record),
+        onControl: (record) => this.#onControl(record),
       },
     })
   }
 
   async #openClaims(store: Store): Promise<void> {
-    const { blobs, broker, log, version, leaseMs } = this.#options
+    const { blobs, broker, log, version, leaseMs, pauses } = this.#options
     const { name: pool, slots, kinds } = this.#definition
-    const isDraining = () => this.#taking.stopped.aborted
+    const isDraining = () => this.#taking.isHeld
     const lease = { boot: this.boot, role: pool, version, slots, leaseMs, isDraining }
     const [rooms, taking, attempts, presence] = [this.#rooms, this.#taking, this.#attempts, this.presence]
     const runs = await DurableRuns.open({ store, blobs, broker, log, ...lease, tellOwner: cancelsIn(presence) })
     this.#durable = runs
-    this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts })
+    this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
+  }
+
+  #onControl(record: ControlRecord): void {
+    this.#attempts.onControl(record)
+    this.#options.pauses?.onControl(record)
+    if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
+    this.#options.log.info({ worker: this.boot, drained: record.drained }, 'worker drained by an operator')
+    this.#taking.hold(record.drained)
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {

@@ -28,6 +28,7 @@ import { CREATE, REDRIVE } from './inserts.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { keyParams, newJobParams } from './new-job-params.ts'
+import { SqlOperator } from './operator.ts'
 import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { Params, SqlDatabase } from './sql.ts'
@@ -42,12 +43,14 @@ const EVENTS_MAX = 2_000
 
 /** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
+  readonly operator: SqlOperator
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
 
   constructor(db: SqlDatabase) {
     this.#db = db
+    this.operator = new SqlOperator(db)
   }
 
   get name(): string {
