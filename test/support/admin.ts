@@ -36,8 +36,10 @@ export interface Admin extends AsyncDisposable {
   deeds(): Record<string, unknown>[]
 }
 
-/** @param options `models`: how many, echo-1 and so on */
-export async function openAdmin(options: { models?: number; settings?: Record<string, string> } = {}): Promise<Admin> {
+/** @param options `models`: how many, echo-1 and so on; `dataDir`: one that outlives the service */
+export async function openAdmin(
+  options: { models?: number; settings?: Record<string, string>; dataDir?: string } = {},
+): Promise<Admin> {
   const lines: Record<string, unknown>[] = []
   const log = pino(
     { level: 'info' },
@@ -49,8 +51,8 @@ export async function openAdmin(options: { models?: number; settings?: Record<st
     }),
   )
   const models = Array.from({ length: options.models ?? 1 }, (_, nth) => ({ ...ECHO_MODEL, id: `echo-${nth + 1}` }))
-  const { settings = {} } = options
-  const stack = await startStack({ models, settings, log })
+  const { settings = {}, dataDir } = options
+  const stack = await startStack({ models, settings, log, ...(dataDir !== undefined && { dataDir }) })
   await addKeys(stack)
   const as = (who: string): Caller => ({
     get: (path) => stack.get(path, bearer(who)),

@@ -39,6 +39,8 @@ export interface StackOptions {
   readonly sandboxes?: readonly LoadAdapter[]
   /** Default: one that says nothing. */
   readonly log?: Log
+  /** One that outlives the service; default: one of its own. */
+  readonly dataDir?: string
 }
 
 /** The scripted engine, with everything allowed. */
@@ -51,7 +53,7 @@ export const ECHO_MODEL = {
 
 /** Starts every service in this process on free ports, own topics and an own data directory. */
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'sluice-test-')))
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))
   const config = parseConfig({
@@ -86,7 +88,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
       await stopAll([...services, ingress], 1_000, log)
-      await rm(dataDir, { recursive: true, force: true })
+      if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true })
     },
   }
 }
