@@ -1,7 +1,8 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
 import { newId } from '#shared/id.ts'
-import { Limits } from './project.ts'
+import type { AuditEntry } from './audit.ts'
+import { Limits, type Project, type ProjectChange } from './project.ts'
 
 /** What a key is for: `calls` to the API; `admin`, the operator's door. */
 export const KeyScope = z.enum(['calls', 'admin'])
@@ -33,13 +34,26 @@ export const KEYS_MAX = 10_000
 /** The id of the key that is made on the first run. */
 export const FIRST_KEY_ID = 'key_first'
 
+/** A change of a key: what is there replaces what the key has, and undefined takes it away. */
+export interface KeyChange {
+  readonly name?: string | undefined
+  readonly endpoints?: string[] | undefined
+  readonly models?: string[] | undefined
+  readonly expires_at?: number | undefined
+  readonly scopes?: KeyScope[] | undefined
+  readonly limits?: Limits | undefined
+}
+
 /**
- * The key store port: where API keys are kept. A table of Postgres for a fleet, `keys.json` by default.
+ * The key store port: where API keys and their projects are kept. Tables of Postgres for a fleet, `keys.json` by default.
  *
  * Promises every adapter keeps (test/shared/keys/keys.test.ts):
  * - What is resolved is kept, and every process that opened the same store sees it with its next `list`.
  * - Writers that write at once do not undo each other; a reader never sees half a write.
- * - A key is never deleted, only revoked, and stays so.
+ * - A key is never deleted, only revoked, and stays so. A project is never deleted.
+ * - Each change leaves one entry in the audit, which is kept for good. `by` says whose it is (`audit.ts`); default: the service.
+ * - A key or project with what this version does not know is not valid here, nor are the keys of such a project: it may be a
+ *   limit, which nobody would keep. It stays as it is.
  * - While the store cannot be reached or understood every call rejects; it works again by itself when the store does.
  */
 export interface KeyStore {
@@ -47,16 +61,34 @@ export interface KeyStore {
   readonly name: string
   /** Every key, revoked ones too, oldest first. Cheap to call each second: the same list again while nothing changed. */
   list(): Promise<readonly ApiKey[]>
+  /** Every project that was made, oldest first; not those that a key without project is. As cheap. */
+  listProjects(): Promise<readonly Project[]>
   /** Adds a key. @throws Error when its id or secret is there already, or at {@link KEYS_MAX} */
-  create(key: ApiKey): Promise<void>
+  create(key: ApiKey, by?: string): Promise<void>
   /**
-   * Adds the first key, to a store that never had one. Of several processes that start at once one wins.
+   * Adds the first key, to a store that never had a key or a project. Of several processes that start at once one wins.
    *
    * @returns Whether this call added it.
    */
   createFirst(key: ApiKey): Promise<boolean>
+  /** Changes a key and gives it; undefined when there is none. */
+  update(id: string, change: KeyChange, by?: string): Promise<ApiKey | undefined>
+  /**
+   * Adds the key that takes the place of another, which ends at a time, or earlier where it would have ended: both or neither.
+   *
+   * @param endsAt Unix seconds.
+   * @returns The old key; undefined when there is none, and nothing was added
+   * @throws Error as {@link create}
+   */
+  rotate(id: string, successor: ApiKey, endsAt: number, by?: string): Promise<ApiKey | undefined>
   /** Revokes a key and gives it; undefined when there is none. A second time changes nothing. */
-  revoke(id: string): Promise<ApiKey | undefined>
+  revoke(id: string, by?: string): Promise<ApiKey | undefined>
+  /** Adds a project. @throws Error when its id is there already, or at {@link PROJECTS_MAX} */
+  createProject(project: Project, by?: string): Promise<void>
+  /** Changes a project and gives it; undefined when there is none. */
+  updateProject(id: string, change: ProjectChange, by?: string): Promise<Project | undefined>
+  /** The last changes, newest first. @param limit Most of them, up to `AUDIT_LIMIT_MAX` */
+  listAudit(limit: number): Promise<AuditEntry[]>
   /** Lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }

@@ -5,6 +5,7 @@ import { followCommand } from './follow.ts'
 import { get } from './get.ts'
 import { jobs } from './jobs.ts'
 import { keys } from './keys.ts'
+import { projects } from './projects.ts'
 import { redrive } from './redrive.ts'
 import { replay } from './replay.ts'
 import { research } from './research.ts'
@@ -22,6 +23,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   redrive,
   steps,
   replay,
+  projects,
   keys,
   doctor,
 }

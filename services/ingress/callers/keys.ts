@@ -3,8 +3,11 @@ import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
+import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
+import type { Known } from '#shared/keys/understood.ts'
 import type { Log } from '#shared/log/log.ts'
+import { keyChanges } from './key-changes.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
 
@@ -16,6 +19,7 @@ type OnEnd = (error: ServiceError) => void
  * expires ends as soon; the clock is looked at each time, since it may be set while a timer to that moment runs.
  */
 const REFRESH_MS = 1_000
+const NO_LIMITS: Limits = {}
 
 /**
  * The API keys as this ingress knows them: those of the key store, and SLUICE_API_KEY.
@@ -27,7 +31,8 @@ export class ApiKeys {
   readonly #fixed: ApiKey | undefined
   readonly #log: Log
   #created: string | undefined
-  #stored: readonly ApiKey[] | undefined
+  #known: Known | undefined
+  #limits = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
   /** By hash, who has a connection of that key open. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
@@ -68,13 +73,13 @@ export class ApiKeys {
 
   /** The key a secret belongs to; undefined when there is none, or it was revoked or has expired. Constant time in the secret. */
   find(secret: string): ApiKey | undefined {
-    const key = this.#known(secret)
+    const key = this.#withSecret(secret)
     return key && !endOf(key) ? key : undefined
   }
 
   /** As {@link find}. @throws ServiceError `invalid_api_key` where that gives none */
   get(secret: string): ApiKey {
-    const key = this.#known(secret)
+    const key = this.#withSecret(secret)
     const end = key ? endOf(key) : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
     if (!key || end) throw end
     return key
@@ -95,6 +100,11 @@ export class ApiKeys {
     }
   }
 
+  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
+  limitsOf(projectId: string): Limits {
+    return this.#limits.get(projectId) ?? NO_LIMITS
+  }
+
   /** Stops asking the store, and closes it. */
   async close(): Promise<void> {
     this.#isClosed = true
@@ -108,15 +118,18 @@ export class ApiKeys {
   }
 
   async #load(): Promise<void> {
-    const stored = await this.#store.list()
-    // The store gives the very same list while nothing changed.
-    if (stored === this.#stored) return
-    this.#stored = stored
-    const keys = this.#fixed ? [this.#fixed, ...stored] : stored
+    const before = this.#known
+    const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
+    // The store gives the very same lists while nothing changed.
+    if (known.keys === before?.keys && known.projects === before.projects) return
+    this.#known = known
+    const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
+    this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
+    if (before) this.#log.info(keyChanges(before, known), 'API keys changed')
   }
 
-  #known(secret: string): ApiKey | undefined {
+  #withSecret(secret: string): ApiKey | undefined {
     const hash = hashOf(secret)
     const key = this.#byHash.get(hash)
     return key && timingSafeEqual(Buffer.from(key.hash), Buffer.from(hash)) ? key : undefined
