@@ -105,6 +105,18 @@ export const ControlRecord = z.discriminatedUnion('type', [
       waiting: z.array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority })),
     })
     .describe('Durable jobs were queued in the store: for whoever has room'),
+  z
+    .strictObject({
+      type: z.literal('pause_work'),
+      what: z.enum(['model', 'pool']),
+      id: z.string(),
+      paused: z.boolean(),
+      by: z.string().describe('Id of the key that asked for it'),
+    })
+    .describe('An operator pauses a model or a pool, or ends that; the store says the same'),
+  z
+    .strictObject({ type: z.literal('drain'), boot: z.string(), drained: z.boolean() })
+    .describe('An operator wants a worker to take nothing more, or to take jobs again'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

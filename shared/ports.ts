@@ -19,6 +19,7 @@ import { openOpenAiTranscription } from './engines/openai/transcript/transcripti
 import type { TranscriptionEngine } from './engines/transcription.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
+import { Pauses } from './jobs/pauses.ts'
 import { topicsFor } from './jobs/topics.ts'
 import { openFileKeys } from './keys/file.ts'
 import type { KeyStore } from './keys/keys.ts'
@@ -49,6 +50,8 @@ export interface Ports {
   readonly blobs: Blobs
   /** Arbiter of durable jobs; undefined in a role of its own without DATABASE_URL. */
   readonly store: StoreView | undefined
+  /** Work that is not started for now. */
+  readonly pauses: Pauses
   /** Opens the key store. The caller closes it. */
   openKeys(): Promise<KeyStore>
   /** Opens what all ingresses count together; undefined where there is nobody to count with. The caller closes it. */
@@ -105,6 +108,7 @@ export async function openPorts(
   const blobs = await openDiskBlobs(config.blobDir)
   // First of all: it refuses a second process on the same data directory.
   const store = await openStore(config, log, isWhole)
+  const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker open')
@@ -137,6 +141,7 @@ export async function openPorts(
     broker,
     blobs,
     store,
+    pauses,
     openKeys,
     openFleetCounts,
     models,
@@ -149,13 +154,14 @@ export async function openPorts(
 }
 
 /** The ports as what closes last of all services. */
-export function portsService({ broker, store, localServer, sandbox, unwatchModels }: Ports): Service {
+export function portsService({ broker, store, pauses, localServer, sandbox, unwatchModels }: Ports): Service {
   return {
     name: 'ports',
     drain: async () => {},
     problems: () => [],
     async close() {
       unwatchModels()
+      pauses.close()
       await broker.close()
       await store?.close()
       await localServer.close()

@@ -1,12 +1,15 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
 import type { ByteBudget, HeldBytes } from '#shared/byte-budget.ts'
 import type { Config } from '#shared/config/config.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
+import type { StoreView } from '#shared/store/store.ts'
 import type { UsageBatches } from '#shared/usage/usage-batches.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
@@ -22,6 +25,10 @@ export interface IngressContext {
   readonly jobs: AttachedJobs
   /** Undefined in a deployment without a store. */
   readonly durable: DurableJobs | undefined
+  /** For the operator's door, with the two below; undefined as {@link durable} is. */
+  readonly store: StoreView | undefined
+  readonly broker: Pick<Broker, 'lag' | 'isReachable'>
+  readonly pauses: Pauses
   /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue

@@ -52,6 +52,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     workerLostMs: config.workerLostMs,
     startTimeoutMs: config.startTimeoutMs,
     jobsMax: config.jobsMax,
+    pauses: ports.pauses,
     observer: {
       onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
       onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
@@ -61,10 +62,22 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const closing = new AbortController()
   const { fleet, limits, budgets } = openLimits(ports, keys, jobs)
   const budget = openBudget(ports)
-  const { models, blobs } = ports
-  const usage = ports.store && new UsageBatches(ports.store.usage, jobs.boot, log)
-  const parts = { config, log, metrics, jobs, durable, models, blobs, keys, limits, budgets, usage, budget }
-  const context = { ...parts, closing: closing.signal }
+  const { models, blobs, store, broker, pauses } = ports
+  const usage = store && new UsageBatches(store.usage, jobs.boot, log)
+  const operated = { store, broker, pauses }
+  const callers = { keys, limits, budgets, usage, budget }
+  const context = {
+    config,
+    log,
+    metrics,
+    jobs,
+    durable,
+    closing: closing.signal,
+    models,
+    blobs,
+    ...operated,
+    ...callers,
+  }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = { problems: () => problemsOf(ports, jobs), metrics }
@@ -79,12 +92,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   ).catch((error: unknown) => {
     throw portError(error, config)
   })
-  for (const pool of PoolName.options) {
-    for (const state of ['queued', 'running'] as const) {
-      const count = () => jobs.count(pool, state)
-      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
-    }
-  }
+  showJobs(ports, jobs)
   const forgetModels = gaugeWaiting(ports, jobs)
   return {
     name: 'ingress',
@@ -105,6 +113,16 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await jobs.close()
       await keys.close()
     },
+  }
+}
+
+/** Shows how many calls this ingress holds. */
+function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
+  for (const pool of PoolName.options) {
+    for (const state of ['queued', 'running'] as const) {
+      const count = () => jobs.count(pool, state)
+      metrics.gauge('sluice_attached_jobs', 'Attached jobs this ingress holds', { pool, state }, count)
+    }
   }
 }
 

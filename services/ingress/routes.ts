@@ -1,5 +1,12 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
+import { ADMIN_PATH } from '#shared/keys/scopes.ts'
+import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
+import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
+import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
+import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
+import { listPools } from './admin/pools.ts'
+import { drainWorker, listWorkers, undrainWorker } from './admin/workers.ts'
 import { answerCall } from './answer/answer.ts'
 import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
@@ -30,6 +37,32 @@ export interface Route {
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
 }
 
+/** The operator's door: for keys with the scope `admin`, and no calls. */
+const ADMIN_ROUTES: readonly Route[] = [
+  admin('GET', 'jobs', listAllJobs),
+  // Before those of one job, whose id could be such a word.
+  { ...admin('POST', 'jobs/cancel', cancelManyJobs), hasBody: true },
+  { ...admin('POST', 'jobs/redrive', redriveManyJobs), hasBody: true },
+  admin('GET', 'jobs/:id', getAnyJob),
+  admin('POST', 'jobs/:id/cancel', cancelAnyJob),
+  admin('POST', 'jobs/:id/redrive', redriveAnyJob),
+  admin('GET', 'deliveries', listDeliveries),
+  admin('POST', 'deliveries/:id/retry', retryDelivery),
+  admin('GET', 'workers', listWorkers),
+  admin('POST', 'workers/:id/drain', drainWorker),
+  admin('POST', 'workers/:id/undrain', undrainWorker),
+  admin('GET', 'pools', listPools),
+  admin('POST', 'pools/:id/pause', pausePool),
+  admin('POST', 'pools/:id/resume', resumePool),
+  admin('GET', 'pauses', listPauses),
+  admin('POST', 'models/:id/pause', pauseModel),
+  admin('POST', 'models/:id/resume', resumeModel),
+]
+
+function admin(method: Route['method'], path: string, handle: Route['handle']): Route {
+  return { method, path: `${ADMIN_PATH}/${path}`, format: 'openai', scope: 'admin', handle }
+}
+
 /** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
@@ -51,4 +84,5 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'POST', path: '/v1/jobs/:id/replay', format: 'openai', isCall: true, handle: replayJob },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
+  ...ADMIN_ROUTES,
 ]

@@ -31,6 +31,8 @@ export interface PeerCapacity {
 export interface Peer {
   readonly boot: string
   readonly role: Role
+  /** Of the program; empty while no heartbeat was heard. */
+  version: string
   slots: number
   running: number
   draining: boolean
@@ -47,7 +49,7 @@ export class Peers {
 
   /** Starts the lease of a worker that was heard on another channel before its first heartbeat. */
   expect(boot: string, role: PoolName): void {
-    if (!this.peers.has(boot)) this.seen({ boot, role, slots: 0, running: 0, draining: false })
+    if (!this.peers.has(boot)) this.seen({ boot, role, version: '', slots: 0, running: 0, draining: false })
   }
 
   /** Workers of a pool that are alive. */
@@ -103,7 +105,7 @@ export class Peers {
   }
 
   /** A process was heard just now. */
-  protected seen(heard: Pick<Peer, 'boot' | 'role' | 'slots' | 'running' | 'draining'>): void {
+  protected seen(heard: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
     const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
     const peer = this.peers.get(heard.boot)
     if (peer) Object.assign(peer, seen)

@@ -169,9 +169,9 @@ export class Presence extends Peers {
     else this.#listener.onControl?.(record)
   }
 
-  #onHeartbeat({ boot, role, slots, running, draining }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
-    if (boot === this.#self.boot) this.#onEcho(Date.now())
-    this.seen({ boot, role, slots, running, draining })
+  #onHeartbeat({ type: _, ...heard }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
+    if (heard.boot === this.#self.boot) this.#onEcho(Date.now())
+    this.seen(heard)
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {

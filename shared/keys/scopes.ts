@@ -19,6 +19,12 @@ export const KEY_ENDPOINTS: readonly string[] = [
 ]
 
 /**
+ * The operator's door. What lies below it is for keys with the scope `admin`, whatever paths they are limited to, and for no
+ * others.
+ */
+export const ADMIN_PATH = '/v1/admin'
+
+/**
  * Whether a key is for something. One that names no scope is for calls. `admin` opens the operator's door: what is shown and
  * moved there is that of every project.
  */

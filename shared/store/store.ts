@@ -4,6 +4,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { Leases } from './leases.ts'
+import type { OperatorStore } from './operator.ts'
 import type { TenantReads } from './tenants.ts'
 import type { HasUsage } from './usage.ts'
 
@@ -38,6 +39,7 @@ export interface StoreView extends JobReads, Webhooks, HasUsage {
   /** False from the moment the store is known to be gone until it answers again. */
   readonly isReachable: boolean
   readonly tenants: TenantReads
+  readonly operator: OperatorStore
   /** Waits for what runs, then lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }

@@ -7,7 +7,7 @@ import type { SocketBounds } from '#services/ingress/ws/bounds.ts'
 import { ROLES, SERVICES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { openLog } from '#shared/log/log.ts'
+import { type Log, openLog } from '#shared/log/log.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
 import type { LoadAdapter } from '#shared/sandbox/choose.ts'
@@ -37,6 +37,10 @@ export interface StackOptions {
   readonly sockets?: Partial<SocketBounds>
   /** Where code runs; default: nowhere. */
   readonly sandboxes?: readonly LoadAdapter[]
+  /** Default: one that says nothing. */
+  readonly log?: Log
+  /** One that outlives the service; default: one of its own. */
+  readonly dataDir?: string
 }
 
 /** The scripted engine, with everything allowed. */
@@ -49,7 +53,7 @@ export const ECHO_MODEL = {
 
 /** Starts every service in this process on free ports, own topics and an own data directory. */
 export async function startStack(options: StackOptions = {}): Promise<Stack> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'sluice-test-')))
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: options.models ?? [ECHO_MODEL] }))
   const config = parseConfig({
@@ -62,7 +66,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,
     ...options.settings,
   })
-  const log = openLog(config.logLevel, 'test')
+  const log = options.log ?? openLog(config.logLevel, 'test')
   const onFatal = (error: unknown) => {
     throw error
   }
@@ -84,7 +88,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {
       await stopAll([...services, ingress], 1_000, log)
-      await rm(dataDir, { recursive: true, force: true })
+      if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true })
     },
   }
 }

@@ -23,7 +23,7 @@ const LONG = [
   'test/services/cli/**',
   'test/data-dir.test.ts',
   // Postgres.
-  'test/shared/{store/{store,family,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
+  'test/shared/{store/{store,family,operator,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency}.test.ts',
   'test/services/ingress/callers/{fleet-limits,keys,limits,revocation}.test.ts',

@@ -39,6 +39,9 @@ export const JobView = z.looseObject({
   error: Failure.nullish(),
   usage: z.unknown().optional(),
   last_sequence_number: z.number().nullish(),
+  project: z.string().nullish().describe('Shown to operators'),
+  worker: z.string().nullish().describe('Shown to operators: who runs it, or ran it last'),
+  waits: z.looseObject({ reason: z.string(), message: z.string() }).nullish().describe('Shown to operators'),
 })
 export type JobView = z.infer<typeof JobView>
 

@@ -1,10 +1,15 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
+import { AdminApi } from './admin-api.ts'
 import { type Answer, type HttpClient, refusalOf } from './http.ts'
 import { endedAt, exitOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
+import { Refusal } from './refusal.ts'
 
 /** The service waits at most this long for a job in one request (docs/jobs.md, Wait for it). */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
+/** How often an operator looks at another project's job: nobody else can wait for it. */
+const LOOK_MS = 1_000
 
 /** Which jobs to list. */
 export interface JobFilter {
@@ -14,12 +19,19 @@ export interface JobFilter {
   readonly since?: number | undefined
 }
 
-/** The API of durable jobs (docs/jobs.md), as the commands need it. @throws CommandError for every refusal */
+/**
+ * The API of durable jobs (docs/jobs.md), as the commands need it. Jobs of other projects are found through the operator's door,
+ * where the key opens it.
+ *
+ * @throws CommandError for every refusal
+ */
 export class JobsApi {
   readonly http: HttpClient
+  readonly admin: AdminApi
 
   constructor(http: HttpClient) {
     this.http = http
+    this.admin = new AdminApi(http)
   }
 
   /** Submits a job. @param request The body of `POST /v1/jobs`. */
@@ -30,6 +42,21 @@ export class JobsApi {
 
   /** A job as it is, or as it is `waitSeconds` later or at its end, whichever is first. */
   async get(id: string, waitSeconds = 0): Promise<JobView> {
+    return await orAsOperator(
+      () => this.#getOwn(id, waitSeconds),
+      () => this.#getAny(id, waitSeconds),
+    )
+  }
+
+  async #getAny(id: string, waitSeconds: number): Promise<JobView> {
+    for (let left = waitSeconds; ; left--) {
+      const job = await this.admin.get(id)
+      if (exitOf(job) !== undefined || left <= 0) return job
+      await delay(LOOK_MS)
+    }
+  }
+
+  async #getOwn(id: string, waitSeconds: number): Promise<JobView> {
     for (let left = waitSeconds; ; ) {
       const wait = Math.min(left, WAIT_SECONDS_MAX)
       left -= wait
@@ -47,7 +74,10 @@ export class JobsApi {
   }
 
   async cancel(id: string, signal?: AbortSignal): Promise<JobView> {
-    return await this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST', ...(signal && { signal }) })
+    return await orAsOperator(
+      () => this.http.json(JobView, `${pathOf(id)}/cancel`, { method: 'POST', ...(signal && { signal }) }),
+      () => this.admin.cancel(id),
+    )
   }
 
   /** The steps of a job, in the order they were done, page by page as they are taken. */
@@ -63,7 +93,10 @@ export class JobsApi {
 
   /** A new job that repeats a failed, cancelled or expired one. */
   async redrive(id: string): Promise<JobView> {
-    return await this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST' })
+    return await orAsOperator(
+      () => this.http.json(JobView, `${pathOf(id)}/redrive`, { method: 'POST' }),
+      () => this.admin.redrive(id),
+    )
   }
 
   /** A new job that runs a composed one again from its record alone. */
@@ -98,6 +131,23 @@ export class JobsApi {
   async models(): Promise<string[]> {
     const Models = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
     return (await this.http.json(Models, '/v1/models')).data.map(({ id }) => id)
+  }
+}
+
+/**
+ * What is refused because the job is not one of the key's own project, or the key is for no calls, is asked of the operator's
+ * door. Where that does not open, the first refusal stands.
+ */
+async function orAsOperator<T>(own: () => Promise<T>, any: () => Promise<T>): Promise<T> {
+  try {
+    return await own()
+  } catch (refused) {
+    if (!(refused instanceof Refusal) || (refused.status !== 403 && refused.status !== 404)) throw refused
+    return await any().catch((error: unknown) => {
+      const isShut =
+        error instanceof Refusal && (error.status === 403 || (error.status === 404 && refused.status === 404))
+      throw isShut ? refused : error
+    })
   }
 }
 

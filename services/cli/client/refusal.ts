@@ -9,7 +9,8 @@ const ErrorAnswer = z.looseObject({
 /** What to do about a refusal, by its code, and where the code is not known by its status. */
 const NEXT: Readonly<Record<string, string>> = {
   model_not_found: 'See which models there are: GET /v1/models.',
-  job_not_found: "Check the id. Other keys' jobs are not shown; `sluice jobs` lists those of this key.",
+  job_not_found:
+    "Check the id. Jobs of other projects are shown to keys with the scope admin; `sluice jobs` lists those of this key's.",
   job_not_finished: 'Wait for it: sluice follow JOB, or sluice get JOB --wait 60.',
   job_already_finished: 'Look at it: sluice get JOB, or sluice get JOB --result.',
   job_cancelled: 'Run it again: sluice redrive JOB.',

@@ -1,5 +1,8 @@
 import type { Command } from '#services/cli/command.ts'
 import { doctor } from '#services/cli/doctor/doctor.ts'
+import { deliveries } from '#services/cli/operator/deliveries.ts'
+import { drain, pools, workers } from '#services/cli/operator/fleet.ts'
+import { pause, resume } from '#services/cli/operator/pause.ts'
 import { cancel } from './cancel.ts'
 import { followCommand } from './follow.ts'
 import { get } from './get.ts'
@@ -24,6 +27,12 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   redrive,
   steps,
   replay,
+  workers,
+  pools,
+  drain,
+  pause,
+  resume,
+  deliveries,
   projects,
   keys,
   usage,

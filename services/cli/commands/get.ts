@@ -13,7 +13,8 @@ export const get: Command = {
   help: `Usage: sluice get JOB [--wait N] [--result]
 
 Shows a job; on a terminal with the beginning of its answer. With --wait or --result it exits as the job ended:
-0 completed, 1 failed or expired, 3 cancelled, and 5 when it has not ended yet.
+0 completed, 1 failed or expired, 3 cancelled, and 5 when it has not ended yet. A key with the scope admin sees the jobs of every
+project, with why they wait and without their results.
 
 Options:
   --wait N   wait up to N seconds for its end
@@ -32,7 +33,7 @@ Examples:
     if (!out.isForPeople) await out.json(job)
     else {
       await out.write(describeJob(job))
-      if (exitOf(job) === EXIT.ok) out.note(`The whole result: sluice get ${job.id} --result`)
+      if (exitOf(job) === EXIT.ok && !isForeign(job)) out.note(`The whole result: sluice get ${job.id} --result`)
     }
     return waitSeconds === undefined ? EXIT.ok : (exitOf(job) ?? EXIT.refused)
   },
@@ -48,10 +49,19 @@ async function printResult({ api, out }: Invocation, job: JobView): Promise<Exit
     const why = job.error ? `: ${plain(job.error.message)}` : ''
     throw new CommandError(exit, `${job.id} ${plain(job.status)}${why}`, `Run it again: sluice redrive ${job.id}`)
   }
+  if (isForeign(job)) {
+    const message = `${job.id} belongs to the project ${plain(job.project ?? '')}: its result is for the keys of that project alone.`
+    throw new CommandError(EXIT.refused, message)
+  }
   const answer = await api.result(job.id)
   if (out.isForPeople) await writeText(answer, out)
   else for await (const chunk of answer.body) await out.write(chunk)
   return EXIT.ok
+}
+
+/** Whether it came through the operator's door, which shows no results. */
+function isForeign({ project }: JobView): boolean {
+  return typeof project === 'string'
 }
 
 /** Byte for byte is for programs: a terminal wants a last line that ends, and nothing it would obey. */

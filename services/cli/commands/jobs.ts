@@ -1,6 +1,8 @@
 import { beforeIt, exitOf, type JobView } from '#services/cli/client/job.ts'
-import { type Command, noArguments } from '#services/cli/command.ts'
+import type { JobFilter } from '#services/cli/client/jobs-api.ts'
+import { type Command, noArguments, type Values } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+import { adminFilterOf, WHICH_HELP, WHICH_OPTIONS } from '#services/cli/operator/which.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { coloured, tableOf } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
@@ -13,7 +15,7 @@ export const jobs: Command = {
   summary: 'List jobs, newest first',
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of this key, newest first: a table on a terminal, a line of JSON for each elsewhere and with --json.
+Lists the jobs of this key's project, newest first: a table on a terminal, a line of JSON for each elsewhere and with --json.
 
 Options:
   --status LIST    only these, with commas: queued, in_progress, cancelling, completed, failed, cancelled, expired
@@ -21,31 +23,40 @@ Options:
   --since TIME     only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
   --limit N        at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
 
+${WHICH_HELP}
+
 Examples:
   sluice jobs --status queued,in_progress
+  sluice jobs --all-projects --status queued --model smollm2-135m-instruct
   sluice jobs --status failed --since 1d --json | jq -r '.id + " " + .error.message'`,
   options: {
     status: { type: 'string' },
     endpoint: { type: 'string' },
     since: { type: 'string' },
     limit: { type: 'string' },
+    ...WHICH_OPTIONS,
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
-    const since = values.text('since')
-    const filter = {
-      statuses: values.parts('status'),
-      endpoint: values.text('endpoint'),
-      since: since === undefined ? undefined : timeOf('since', since, Date.now(), -1),
-    }
+    const ofAll = adminFilterOf(values)
+    const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const found: JobView[] = []
-    for await (const job of api.list(filter, values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT)) {
+    for await (const job of ofAll ? api.admin.list(ofAll, limit) : api.list(ownFilterOf(values), limit)) {
       if (out.isForPeople) found.push(job)
       else await out.json(job)
     }
     if (out.isForPeople) await out.write(found.length > 0 ? jobTable(found, out.columns) : 'No jobs.\n')
     return EXIT.ok
   },
+}
+
+function ownFilterOf(values: Values): JobFilter {
+  const since = values.text('since')
+  return {
+    statuses: values.parts('status'),
+    endpoint: values.text('endpoint'),
+    since: since === undefined ? undefined : timeOf('since', since, Date.now(), -1),
+  }
 }
 
 const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
@@ -59,25 +70,24 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
 /** Jobs under each other; the status, last in colour, is what people look for. */
 export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
+  const isOfAll = found.some(({ project }) => project)
   const rows = found.map((job) => {
     const { percent } = job.progress ?? {}
     const share = typeof percent === 'number' && exitOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
     const age = ageOf(job.created_at, nowMs)
+    const whose = isOfAll ? [job.project ?? ''] : []
     return [
-      job.id,
-      age,
-      job.endpoint ?? '',
-      job.model ?? '',
-      String(job.attempt ?? ''),
+      ...[job.id, ...whose, age, job.endpoint ?? '', job.model ?? '', String(job.attempt ?? '')],
       `${job.status}${share}${beforeIt(job)}`,
     ]
   })
-  const table = { head: ['job', 'age', 'endpoint', 'model', 'attempt', 'status'], rows, spare: ['attempt', 'endpoint'] }
-  const [head, ...lines] = tableOf(table, columnsMax).split('\n')
+  const head = ['job', ...(isOfAll ? ['project'] : []), 'age', 'endpoint', 'model', 'attempt', 'status']
+  const table = { head, rows, spare: ['attempt', 'endpoint'] }
+  const [top, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {
     const status = found[i]?.status ?? ''
     const colour = COLOURS[status]
     return colour ? line.replace(/\S+$/, (word) => (word === status ? coloured(colour, word) : word)) : line
   })
-  return [head, ...tinted].join('\n')
+  return [top, ...tinted].join('\n')
 }

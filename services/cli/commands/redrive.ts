@@ -3,6 +3,8 @@ import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Refusal } from '#services/cli/client/refusal.ts'
 import type { Command, Invocation, Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
+import { MANY_MAX, moveMany } from '#services/cli/operator/many.ts'
+import { adminFilterOf, WHICH_HELP, WHICH_OPTIONS } from '#services/cli/operator/which.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
 import { jobTable } from './jobs.ts'
@@ -29,20 +31,30 @@ Options:
   --max N          at most so many, newest first (default ${MAX_DEFAULT}, most ${MAX_MAX})
   --dry-run        only show which jobs would run again
 
+${WHICH_HELP}
+  So does a JOB that is named. At most ${MANY_MAX} of all projects at once.
+
 Examples:
   sluice redrive job_01J9ZQ6M8T5T9Q2W8Y5XKQ3F
   sluice redrive --status failed,expired --since 2h --dry-run
-  sluice redrive --status failed --since 2h --max 500`,
+  sluice redrive --status failed --since 2h --max 500
+  sluice redrive --all-projects --status failed --model smollm2-135m-instruct --since 2h --dry-run`,
   options: {
     status: { type: 'string' },
     since: { type: 'string' },
     endpoint: { type: 'string' },
     max: { type: 'string' },
     'dry-run': { type: 'boolean' },
+    ...WHICH_OPTIONS,
   },
   async run(invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
-    const max = values.count('max', 1, MAX_MAX) ?? MAX_DEFAULT
+    const ofAll = adminFilterOf(values)
+    const max = values.count('max', 1, ofAll ? MANY_MAX : MAX_MAX) ?? MAX_DEFAULT
+    if (ofAll) {
+      requireStatuses(values, args)
+      return await moveMany(invocation, 'redrive', ofAll, max)
+    }
     const filter = filterOf(values, args)
     const { found, isCut } = filter ? await select(api, filter, max) : await getAll(api, args, max)
     if (isCut) out.note(`More jobs than --max ${max}: the newest ${max} are taken.`)
@@ -62,14 +74,19 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
     }
     return undefined
   }
-  if (args.length > 0) throw usageError('Give job ids or --status, not both.')
-  const unknown = statuses.find((status) => !STATUSES.includes(status))
-  if (unknown !== undefined) throw usageError(`--status ${unknown}: only ${STATUSES.join(', ')} jobs run again.`)
+  requireStatuses(values, args)
   return {
     statuses,
     endpoint: values.text('endpoint'),
     since: since === undefined ? undefined : timeOf('since', since, Date.now(), -1),
   }
+}
+
+/** @throws CommandError where what is asked for cannot run again, or is asked for twice */
+function requireStatuses(values: Values, args: readonly string[]): void {
+  if (args.length > 0) throw usageError('Give job ids or --status, not both.')
+  const unknown = values.parts('status')?.find((status) => !STATUSES.includes(status))
+  if (unknown !== undefined) throw usageError(`--status ${unknown}: only ${STATUSES.join(', ')} jobs run again.`)
 }
 
 /** Jobs that somebody named. */

@@ -49,7 +49,10 @@ export function describeJob(job: JobView): string {
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
   const fields: [string, string | null | undefined][] = [
     ['id', job.id],
+    ['project', job.project],
     ['status', `${job.status}${beforeIt(job)}`],
+    ['waits', job.waits && `${job.waits.message} (${job.waits.reason})`],
+    ['worker', job.worker],
     ['endpoint', job.endpoint],
     ['model', job.model],
     ['attempt', job.attempt ? String(job.attempt) : ''],

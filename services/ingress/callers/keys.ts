@@ -198,7 +198,8 @@ export function authenticate(
 /** Refuses a key that is for something else. @throws ServiceError `permission_denied` */
 export function requireScope(key: ApiKey, scope: KeyScope): void {
   if (hasScope(key, scope)) return
-  throw new ServiceError('permission_denied', `This API key has not the scope ${scope}, which is needed here.`)
+  const how = `Make one that has it where the service runs: sluice keys create --scopes ${scope}`
+  throw new ServiceError('permission_denied', `This API key has not the scope ${scope}, which is needed here. ${how}`)
 }
 
 /** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */

@@ -15,18 +15,8 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { jobObject, statusOf } from './object.ts'
 import { findJob, isJobId, jobIdOf, queryNumber, requireJobs } from './paths.ts'
+import { statesOfAll } from './statuses.ts'
 import { refuseJobHeaders } from './wishes.ts'
-
-/** Statuses of the wire by the states they stand for. */
-const STATES = {
-  queued: ['queued', 'scheduled'],
-  in_progress: ['in_progress', 'waiting'],
-  cancelling: ['queued', 'scheduled', 'in_progress'],
-  completed: ['completed'],
-  failed: ['failed'],
-  cancelled: ['cancelled'],
-  expired: ['expired'],
-} as const
 
 /**
  * GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one.
@@ -38,8 +28,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   refuseUnknown(ListJobs, call.query)
   const query = parseBody(ListJobs, { ...call.query }, 'openai')
   const statuses = query.status?.split(',').map((status) => status.trim())
-  // Each once: every number of them is a statement of its own, which the database keeps prepared.
-  const states = statuses && [...new Set(statuses.flatMap(statesOf))]
+  const states = statuses && statesOfAll(statuses)
   const page = await jobs.list(projectIdOf(call.key), {
     limit: query.limit,
     order: query.order,
@@ -147,12 +136,6 @@ export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Reco
   const family = isComposed ? { children: await jobs.childrenOf(job), steps: await jobs.stepsOf(job) } : {}
   const position = await jobs.positions.of(job)
   return jobObject(job, { result, position, deliveries: await jobs.deliveriesOf(job), ...family })
-}
-
-function statesOf(status: string) {
-  if (Object.hasOwn(STATES, status)) return STATES[status as keyof typeof STATES]
-  const known = Object.keys(STATES).join(', ')
-  throw new ServiceError('invalid_value', `Unknown status. Expected one of ${known}.`, { param: 'status' })
 }
 
 function idOf(text: string, param: string): string {

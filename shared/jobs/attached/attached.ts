@@ -6,6 +6,7 @@ import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { decide, type Outcome, RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
@@ -36,6 +37,8 @@ export interface AttachedOptions {
   readonly startTimeoutMs: number
   /** Most jobs held at once. */
   readonly jobsMax: number
+  /** Work that is not started for now; default: none. */
+  readonly pauses?: Pauses | undefined
 }
 
 /** How long a job waits for a worker that could start it, where there is none. */
@@ -100,7 +103,10 @@ export class AttachedJobs implements Arbiter {
         onSilent: (peer) => jobs.#onWorkerSilent(peer),
         onLost: ({ boot }) => jobs.#lose(jobs.#jobs.runBy(boot), boot, 'worker lost'),
         // The channel is heard before there is anything to send.
-        onControl: (record) => jobs.#sender?.onControl(record),
+        onControl: (record) => {
+          jobs.#sender?.onControl(record)
+          options.pauses?.onControl(record)
+        },
       },
     })
     const { boot, presence } = jobs
@@ -139,6 +145,7 @@ export class AttachedJobs implements Arbiter {
       const message = 'Too many requests are under way. Try again shortly.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
     }
+    this.#options.pauses?.refuse(spec)
     this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)

@@ -143,7 +143,8 @@ export class Shares {
   #tell(): void {
     this.#timer = undefined
     const queues = [...this.#options.waiting()].slice(0, QUEUES_MAX).map(told)
-    if (queues.length > 0 || this.#hasTold) this.#options.tell({ type: 'calls_waiting', boot: this.#options.boot, queues })
+    if (queues.length > 0 || this.#hasTold)
+      this.#options.tell({ type: 'calls_waiting', boot: this.#options.boot, queues })
     this.#hasTold = queues.length > 0
     if (this.#hasTold) this.changed()
   }

@@ -1,5 +1,6 @@
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -30,6 +31,8 @@ export interface ClaimsOptions {
   readonly rooms: ModelRooms
   readonly taking: Taking
   readonly attempts: Attempts
+  /** Jobs that stay in the store for now; default: none. */
+  readonly pauses?: Pauses | undefined
 }
 
 /** Records that came together, of jobs that are alike: so many may be claimed, in slots that are taken already. */
@@ -188,8 +191,8 @@ export class Claims {
 
   /** Durable jobs of a model that may be claimed now. */
   #claimable(lane: Lane, room: ModelRoom, isOffered: boolean): number {
-    const { rooms, runs, taking } = this.#options
-    if (runs.isLapsed) return 0
+    const { pauses, pool, rooms, runs, taking } = this.#options
+    if (runs.isLapsed || pauses?.of({ pool, model: room.model })) return 0
     const free = taking.roomOf(lane)
     const share = isOffered ? taking.durableShare : free
     return Math.min(free, share, rooms.shareOf(room, free), room.free(lane.priority))

@@ -40,7 +40,8 @@ export async function startWorker(
     },
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
-  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, onFatal, observer }
+  const { pauses } = ports
+  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, pauses, onFatal, observer }
   const worker = await Worker.open({ ...definition, ...own?.() }, options)
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
@@ -63,7 +64,10 @@ export async function startWorker(
     drain: (signal) => worker.drain(signal),
     problems: () => {
       const isStuck = worker.idleMs > IDLE_MS_MAX
-      return [...(isStuck ? [`The ${name} worker takes no jobs.`] : starved.problems(name)), ...problems()]
+      return [
+        ...(isStuck ? [`The ${name} worker takes no jobs.`] : worker.isDraining ? [] : starved.problems(name)),
+        ...problems(),
+      ]
     },
     async close() {
       forgetModels()

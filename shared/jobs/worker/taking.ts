@@ -47,6 +47,7 @@ export class Taking {
   /** By the monotonic clock of this process. */
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #isAside = false
+  #isOnHold = false
 
   constructor(options: TakingOptions) {
     this.#options = options
@@ -61,6 +62,18 @@ export class Taking {
   /** Aborts when nothing more is taken. */
   get stopped(): AbortSignal {
     return this.#stop.signal
+  }
+
+  /** Nothing is taken now, be it for good or while an operator drains the worker. */
+  get isHeld(): boolean {
+    return this.#isOnHold || this.stopped.aborted
+  }
+
+  /** Takes nothing new, or takes jobs again; what runs goes on. */
+  hold(isOnHold: boolean): void {
+    this.#isOnHold = isOnHold
+    for (const lane of this.lanes) lane.taking?.abort.abort()
+    this.free()
   }
 
   /** Slots in use. */
@@ -82,6 +95,7 @@ export class Taking {
 
   /** Slots that a lane may fill now. */
   roomOf(lane: Lane): number {
+    if (this.#isOnHold) return 0
     const { slots } = this.#options
     const [interactive, batch] = this.lanes
     if (!interactive || !batch) return slots - this.running

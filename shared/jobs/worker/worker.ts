@@ -5,6 +5,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
+import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Capacity, Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readJob } from '#shared/jobs/records.ts'
@@ -60,6 +61,8 @@ export interface WorkerOptions {
   readonly passOnMs?: number | undefined
   /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
   readonly bodyRoomBytes: number
+  /** Work that is not started for now; default: none. */
+  readonly pauses?: Pauses | undefined
   /** The loop broke for good: the process must end. */
   readonly onFatal: (error: unknown) => void
 }
@@ -135,6 +138,11 @@ export class Worker {
     return this.#aside.count
   }
 
+  /** It takes nothing more: the process ends, or an operator drains it. */
+  get isDraining(): boolean {
+    return this.#taking.isHeld
+  }
+
   /** Records taken so far. */
   get taken(): number {
     return this.#taking.taken
@@ -193,7 +201,7 @@ export class Worker {
         version,
         slots: () => slots,
         running: () => this.running,
-        isDraining: () => this.#taking.stopped.aborted,
+        isDraining: () => this.#taking.isHeld,
         capacity: () => this.#rooms.tell(),
       },
       listener: {
@@ -205,9 +213,9 @@ export class Worker {
   }
 
   async #openClaims(store: Store): Promise<void> {
-    const { blobs, broker, log, version, leaseMs } = this.#options
+    const { blobs, broker, log, version, leaseMs, pauses } = this.#options
     const { name: pool, slots, kinds } = this.#definition
-    const isDraining = () => this.#taking.stopped.aborted
+    const isDraining = () => this.#taking.isHeld
     const lease = { boot: this.boot, role: pool, version, slots, leaseMs, isDraining }
     const [rooms, taking, attempts, presence] = [this.#rooms, this.#taking, this.#attempts, this.presence]
     const runs = await DurableRuns.open({
@@ -216,7 +224,16 @@ export class Worker {
       tellOwner: cancelsIn(presence),
     })
     this.#durable = runs
-    this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts })
+    this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
+  }
+
+  #onControl(record: ControlRecord): void {
+    this.#attempts.onControl(record)
+    this.#options.pauses?.onControl(record)
+    if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.waiting)
+    if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
+    this.#options.log.info({ worker: this.boot, drained: record.drained }, 'worker drained by an operator')
+    this.#taking.hold(record.drained)
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
@@ -267,11 +284,6 @@ export class Worker {
   /** Another worker has no room for jobs that this one may have room for. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (boot !== this.boot && role === this.#definition.name && capacity) this.#onWaiting(capacity.waiting)
-  }
-
-  #onControl(record: ControlRecord): void {
-    if (record.type !== 'jobs_waiting') this.#attempts.onControl(record)
-    else if (record.pool === this.#definition.name) this.#onWaiting(record.waiting)
   }
 
   #onWaiting(all: Capacity['waiting']): void {

@@ -29,6 +29,7 @@ import { CREATE, REDRIVE } from './inserts.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { keyParams, newJobParams } from './new-job-params.ts'
+import { SqlOperator } from './operator.ts'
 import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { Params, SqlDatabase } from './sql.ts'
@@ -46,6 +47,7 @@ const EVENTS_MAX = 2_000
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
+  readonly operator: SqlOperator
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
@@ -54,6 +56,7 @@ export class SqlStore implements Store {
     this.#db = db
     this.tenants = tenantReads(db)
     this.usage = new SqlUsage(db)
+    this.operator = new SqlOperator(db)
   }
 
   get name(): string {

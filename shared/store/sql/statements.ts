@@ -194,7 +194,8 @@ export const RELEASE_LEASE: Statement = {
   sql: `DELETE FROM leases WHERE name = :name AND holder = :holder`,
 }
 
-const DELIVERY_COLUMNS = 'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms'
+/** Columns of `WebhookDelivery`. */
+export const DELIVERY_COLUMNS = 'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms'
 
 /**
  * Messages of one job go out in the order of its events. Looks at the `:look` longest due only: what waits for an earlier

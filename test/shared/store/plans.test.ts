@@ -12,6 +12,7 @@ import { PLAN } from '#shared/store/postgres/connection.ts'
 import * as familyMoves from '#shared/store/sql/family-moves.ts'
 import * as inserts from '#shared/store/sql/inserts.ts'
 import * as moves from '#shared/store/sql/moves.ts'
+import * as operators from '#shared/store/sql/operator-statements.ts'
 import * as purges from '#shared/store/sql/purge.ts'
 import * as statements from '#shared/store/sql/statements.ts'
 import * as tenants from '#shared/store/sql/tenants.ts'
@@ -41,9 +42,9 @@ function namesInCode(): string[] {
     if (typeof value === 'function') return value.length === 1 ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
-  return [moves, familyMoves, statements, tenants, purges, inserts]
-    .flatMap((module) => Object.values(module))
-    .flatMap(named)
+  const modules = [moves, familyMoves, statements, tenants, purges, inserts]
+  const whole = Object.values(operators).filter((value) => typeof value !== 'function')
+  return [...modules.flatMap((module) => Object.values(module)), ...whole].flatMap(named)
 }
 
 describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
@@ -94,7 +95,7 @@ interface Touched {
 function recordQueries(): Query[] {
   const sent: Query[] = []
   const note = (query: Query) => {
-    const isList = query.name.startsWith('sluice_list_')
+    const isList = /^sluice_(list|operator)_/.test(query.name)
     const isSame = ({ name, values }: Query) =>
       name === query.name && (!isList || String(values) === String(query.values))
     if (!sent.some(isSame)) sent.push(query)

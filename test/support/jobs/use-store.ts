@@ -19,6 +19,7 @@ export async function useStore(store: Store, layout: Layout): Promise<void> {
   await sweep(store)
   await read(store, layout)
   await deliver(store)
+  await operate(store, layout)
   for (let turns = 0; turns < 3; turns++) await store.purge()
 }
 
@@ -131,6 +132,31 @@ function listings(middle: string): ListQuery[] {
       ),
     ),
   )
+}
+
+/** What operators ask, of all projects and of one, with rare values. */
+async function operate({ operator }: Store, layout: Layout): Promise<void> {
+  const middle = manyId(layout, Math.floor(layout.jobs / 2))
+  const states = [undefined, ['failed'], ['queued', 'scheduled'], ['in_progress', 'waiting'], ['cancelled', 'expired']]
+  for (const tenant of [undefined, MANY_TENANT, 'key_b']) {
+    for (const asked of [...states, STATES]) {
+      const query = { limit: 100, tenant, states: asked as ListQuery['states'], model: 'rare' }
+      await operator.listJobs(query)
+      await operator.listJobs({ ...query, after: middle, sinceMs: layout.nowMs - 3 * 24 * HOUR_MS })
+    }
+  }
+  const work = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+  await operator.countAhead({ id: manyId(layout, layout.jobs), ...work })
+  for (const state of [undefined, 'pending', 'failed'] as const) {
+    await operator.listUndelivered({ limit: 100, state })
+    const { deliveries } = await operator.listUndelivered({ limit: 100, state, tenant: 'key_b', after: 'evt_1' })
+    for (const { id } of deliveries.slice(0, 2)) await operator.retryDelivery(id)
+  }
+  await operator.retryDelivery('evt_none')
+  const target = { what: 'model', id: 'echo-1' } as const
+  await operator.pause(target, 'key_a')
+  await operator.listPauses()
+  await operator.resume(target)
 }
 
 async function deliver(store: Store): Promise<void> {

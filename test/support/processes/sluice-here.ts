@@ -20,8 +20,9 @@ export async function sluiceHere(
   const { values, positionals } = parseArgs({ args, allowPositionals: true, options: command.options })
   const [out, err] = [new PassThrough(), new PassThrough()]
   const said = Promise.all([text(out), text(err)])
-  const http = new HttpClient('http://127.0.0.1:1', undefined)
-  const [config, api] = [parseConfig(env), new JobsApi(http)]
+  const config = parseConfig(env)
+  const http = new HttpClient(env.SLUICE_URL ?? 'http://127.0.0.1:1', config.sluiceApiKey)
+  const api = new JobsApi(http)
   const invocation = {
     values: new Values(values),
     args: positionals,

@@ -6,7 +6,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { ROUTES } from '#services/ingress/routes.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
-import { coversPath, KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
+import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 /** What the rights of a key cover, and what can be no key. */
@@ -15,9 +15,17 @@ const MESSAGES = '/v1/messages'
 
 describe('the rights of a key', () => {
   it('are to the endpoints there are, and each route belongs to one of them', () => {
-    const paths = ROUTES.map(({ path }) => path)
+    const ofCalls = ROUTES.filter(({ scope = 'calls' }) => scope === 'calls')
+    const paths = ofCalls.map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
+  })
+
+  it("are none to the operator's door, which asks for its own scope on every path below it, and there alone", () => {
+    const isAdmin = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/`)
+    expect(ROUTES.filter((route) => isAdmin(route) !== (route.scope === 'admin'))).toEqual([])
+    expect(ROUTES.filter(isAdmin).length).toBeGreaterThan(10)
+    expect(coversPath(KEY_ENDPOINTS, `${ADMIN_PATH}/jobs`)).toBe(false)
   })
 
   it('cover what is below an endpoint, and nothing beside it', async () => {

@@ -7,8 +7,8 @@ import { newId } from '#shared/id.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
-import type { JobBounds } from '#shared/jobs/durable/room.ts'
 import type { HintPresence } from '#shared/jobs/durable/hints.ts'
+import type { JobBounds } from '#shared/jobs/durable/room.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
@@ -54,7 +54,14 @@ async function open(
 
 /** What heartbeats say: one worker with free slots. @param sent Gets what is sent */
 function workersWith(free: number, sent: ControlRecord[]): HintPresence {
-  const worker = { boot: BOOT, role: 'inference', slots: 4, running: 4 - free, draining: false } as const
+  const worker = {
+    boot: BOOT,
+    role: 'inference',
+    version: 'test',
+    slots: 4,
+    running: 4 - free,
+    draining: false,
+  } as const
   return {
     silenceMs: 0,
     freeSlots: () => free,

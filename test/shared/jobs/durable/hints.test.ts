@@ -24,7 +24,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
 function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
   const capacity = { models: undefined, bounds: new Map(), waiting }
   const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSilent: false }
-  return { boot: 'wrk_1', role: 'inference', capacity, ...more }
+  return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, ...more }
 }
 
 /** How many of many jobs get a record. */

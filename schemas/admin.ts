@@ -1,0 +1,45 @@
+import { z } from 'zod'
+import { PoolName } from './job.ts'
+
+/** Longest id or name in a query. */
+const TEXT_MAX = 256
+/** No control characters: Postgres refuses NUL. */
+const Text = z
+  .string()
+  .min(1)
+  .max(TEXT_MAX)
+  .regex(/^\P{Cc}*$/u)
+
+/** Which jobs an operator means, of all projects. */
+const Which = {
+  project: Text.optional(),
+  pool: PoolName.optional(),
+  model: Text.optional(),
+  status: z.string().max(200).optional().describe('Several with commas between'),
+}
+const Seconds = z.int().min(0).max(99_999_999_999)
+
+/** Query of `GET /v1/admin/jobs`. */
+export const ListAdminJobs = z.object({
+  ...Which,
+  since: z.coerce.number().pipe(Seconds).optional().describe('Unix seconds: only jobs made since then'),
+  limit: z.coerce.number().int().min(1).max(100).default(20),
+  after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
+})
+
+/** Body of `POST /v1/admin/jobs/cancel` and `…/redrive`. */
+export const ManyJobs = z.object({
+  ...Which,
+  since: Seconds.optional().describe('Unix seconds: only jobs made since then'),
+  max: z.int().min(1).max(1_000).default(100).describe('At most so many, newest first'),
+  dry_run: z.boolean().default(false).describe('Only says which jobs it would be'),
+})
+export type ManyJobs = z.infer<typeof ManyJobs>
+
+/** Query of `GET /v1/admin/deliveries`. */
+export const ListDeliveries = z.object({
+  project: Text.optional(),
+  status: z.enum(['pending', 'failed']).optional().describe('failed: given up; default: both'),
+  limit: z.coerce.number().int().min(1).max(100).default(20),
+  after: Text.optional().describe('Cursor: last_id of the page before'),
+})

@@ -1,0 +1,23 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Invocation } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+
+const WATCH_MS = 2_000
+/** Clears a terminal and goes to its beginning. */
+const CLEAR = '\x1b[2J\x1b[H'
+
+/** Shows a table once, or with --watch every two seconds until Ctrl-C. */
+export async function showRows<Row>(
+  { out, values }: Invocation,
+  read: () => Promise<readonly Row[]>,
+  tableOfRows: (rows: readonly Row[], columnsMax: number) => string,
+): Promise<ExitCode> {
+  const isWatching = values.has('watch')
+  for (;;) {
+    const rows = await read()
+    if (!out.isForPeople) for (const row of rows) await out.json(row)
+    else await out.write((isWatching ? CLEAR : '') + tableOfRows(rows, out.columns))
+    if (!isWatching) return EXIT.ok
+    await delay(WATCH_MS)
+  }
+}

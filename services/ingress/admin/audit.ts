@@ -1,0 +1,24 @@
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+
+/** What an operator may change. */
+type Deed =
+  | 'cancel_job'
+  | 'redrive_job'
+  | 'retry_delivery'
+  | 'drain_worker'
+  | 'undrain_worker'
+  | 'pause_model'
+  | 'pause_pool'
+  | 'resume_model'
+  | 'resume_pool'
+
+/** One line of the log for each change made through the operator's door: who did what to what. */
+export function audit(
+  { log }: IngressContext,
+  { key, requestId }: Call,
+  deed: Deed,
+  on: Record<string, unknown>,
+): void {
+  log.info({ deed, key_id: key.id, project_id: projectIdOf(key), request_id: requestId, ...on }, 'operator changed')
+}

@@ -1,0 +1,50 @@
+import { ListDeliveries } from '#schemas/admin.ts'
+import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import { audit } from './audit.ts'
+import { requireOperator } from './jobs.ts'
+
+/** GET /v1/admin/deliveries: webhook messages that nobody has received, of all projects, newest first. */
+export async function listDeliveries(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListDeliveries, call.query)
+  const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')
+  const query = { limit, after, tenant: project, state: status }
+  const { deliveries, next } = await requireOperator(context).listUndelivered(query)
+  const data = deliveries.map(deliveryObject)
+  const last_id = next ?? data.at(-1)?.id ?? null
+  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
+}
+
+/** POST /v1/admin/deliveries/{id}/retry: now, and with all of its tries again where it was given up. */
+export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
+  const id = String(call.params.id)
+  const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined
+  if (!delivery) {
+    const message = `No message '${id.slice(0, 100)}' is waiting or was given up: GET /v1/admin/deliveries lists them.`
+    throw new ServiceError('not_found', message)
+  }
+  const { job_id, tenant } = delivery
+  audit(context, call, 'retry_delivery', { delivery_id: id, job_id, of_project: tenant })
+  await call.reply.whole(deliveryObject(delivery), 202)
+}
+
+/** The host alone: an address may hold a secret. */
+function deliveryObject(delivery: WebhookDelivery) {
+  const { id, job_id, tenant, url, type, state, tries, status, error, next_at_ms, created_at_ms } = delivery
+  return {
+    id,
+    object: 'webhook_delivery',
+    project: tenant,
+    job_id,
+    type,
+    host: URL.parse(url)?.host ?? null,
+    status: state,
+    attempts: tries,
+    response_status: status,
+    error,
+    next_at: state === 'pending' ? Math.floor(next_at_ms / 1_000) : null,
+    created_at: Math.floor(created_at_ms / 1_000),
+  }
+}

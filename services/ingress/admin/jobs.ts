@@ -1,0 +1,108 @@
+import { ListAdminJobs } from '#schemas/admin.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { acceptedOf } from '#services/ingress/answer/durable.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { statusOf } from '#services/ingress/jobs/object.ts'
+import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
+import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { OperatorJobs, OperatorStore } from '#shared/store/operator.ts'
+import { EVERY_TENANT } from '#shared/store/store.ts'
+import { audit } from './audit.ts'
+import { operatorJob } from './job-object.ts'
+import { whyWaiting } from './why.ts'
+
+/** What an operator asks of the jobs of all projects, as it comes in a query or a body. */
+interface Asked {
+  readonly project?: string | undefined
+  readonly pool?: DurableJob['pool'] | undefined
+  readonly model?: string | undefined
+  readonly status?: string | undefined
+  readonly since?: number | undefined
+}
+
+/** The store as operators see it. @throws ServiceError `jobs_unavailable` where there is none */
+export function requireOperator(context: IngressContext): OperatorStore {
+  requireJobs(context)
+  return (context.store as NonNullable<IngressContext['store']>).operator
+}
+
+/** GET /v1/admin/jobs: the jobs of all projects, newest first, without what was asked and answered. */
+export async function listAllJobs(context: IngressContext, call: Call): Promise<void> {
+  const operator = requireOperator(context)
+  refuseUnknown(ListAdminJobs, call.query)
+  const { limit, after, ...asked } = parseBody(ListAdminJobs, { ...call.query }, 'openai')
+  if (after !== undefined && !isJobId(after)) {
+    throw new ServiceError('invalid_value', 'Expected the id of a job.', { param: 'after' })
+  }
+  const { query, isWanted } = filterOf(context, asked)
+  const { jobs, next } = await operator.listJobs({ ...query, limit, after })
+  const data = jobs.filter(isWanted).map((job) => operatorJob(job))
+  const last_id = next ?? jobs.at(-1)?.id ?? null
+  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
+}
+
+/** Two statuses share a state, so that what the store gives is looked at once more. @throws ServiceError `invalid_value` */
+export function filterOf(context: IngressContext, { project, pool, model, status, since }: Asked) {
+  const statuses = status?.split(',').map((one) => one.trim())
+  const query: Omit<OperatorJobs, 'limit'> = {
+    tenant: project,
+    pool,
+    model: model === undefined ? undefined : (context.models.find(model)?.id ?? model),
+    states: statuses && statesOfAll(statuses),
+    sinceMs: since === undefined ? undefined : since * 1_000,
+  }
+  return { query, isWanted: (job: DurableJob) => statuses?.includes(statusOf(job)) ?? true }
+}
+
+/** GET /v1/admin/jobs/{id}: any project's job, and why it waits. */
+export async function getAnyJob(context: IngressContext, call: Call): Promise<void> {
+  await sendJob(context, call, await findAnyJob(context, call))
+}
+
+/** POST /v1/admin/jobs/{id}/cancel. @throws ServiceError `job_already_finished` */
+export async function cancelAnyJob(context: IngressContext, call: Call): Promise<void> {
+  await sendJob(context, call, await cancelOne(context, call, await findAnyJob(context, call)))
+}
+
+/** POST /v1/admin/jobs/{id}/redrive: a failed, cancelled or expired job again, for the project it belongs to. */
+export async function redriveAnyJob(context: IngressContext, call: Call): Promise<void> {
+  const job = await redriveOne(context, call, await findAnyJob(context, call))
+  call.reply.setHeader('location', `/v1/admin/jobs/${job.id}`)
+  await call.reply.whole(operatorJob(job), 202)
+}
+
+/** Cancels a job for an operator. @throws ServiceError `job_already_finished` */
+export async function cancelOne(context: IngressContext, call: Call, { tenant, id }: DurableJob): Promise<DurableJob> {
+  const job = await requireJobs(context).cancel(tenant, id)
+  audit(context, call, 'cancel_job', { job_id: id, of_project: tenant })
+  return job
+}
+
+/** Runs a job again for an operator. @throws ServiceError `model_not_found`, `job_not_finished`, `job_already_finished` */
+export async function redriveOne(context: IngressContext, call: Call, old: DurableJob): Promise<DurableJob> {
+  const { tenant, id, model, pool } = old
+  if (pool !== 'code' && !context.models.find(model)) {
+    throw new ServiceError('model_not_found', `The model '${model}' of this job is not served any more.`)
+  }
+  const key = readIdempotencyKey(call.headers['idempotency-key'])
+  const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
+  const { job, isReplay } = acceptedOf(await requireJobs(context).redrive(tenant, id, asked))
+  if (!isReplay) audit(context, call, 'redrive_job', { job_id: id, new_job_id: job.id, of_project: tenant })
+  return job
+}
+
+async function findAnyJob(context: IngressContext, call: Call): Promise<DurableJob> {
+  const job = await requireJobs(context).get(EVERY_TENANT, jobIdOf(call))
+  call.facts.job_id = job.id
+  return job
+}
+
+async function sendJob(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
+  const { broker, jobs, pauses } = context
+  const ahead = job.state === 'queued' ? await requireOperator(context).countAhead(job) : 0
+  const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
+  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead)))
+}

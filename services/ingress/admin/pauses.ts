@@ -1,0 +1,67 @@
+import { PoolName } from '#schemas/job.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { modelNotFound } from '#services/ingress/endpoints/model.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { PauseTarget } from '#shared/store/operator.ts'
+import { audit } from './audit.ts'
+
+/** GET /v1/admin/pauses: what is paused, oldest first. */
+export async function listPauses({ pauses }: IngressContext, call: Call): Promise<void> {
+  const data = pauses.all.map((pause) => ({
+    object: 'pause',
+    what: pause.what,
+    id: pause.id,
+    by_key: pause.by,
+    since: Math.floor(pause.since_ms / 1_000),
+  }))
+  await call.reply.whole({ object: 'list', data, has_more: false })
+}
+
+/** POST /v1/admin/models/{id}/pause: none of its jobs is started. @throws ServiceError `model_not_found` */
+export async function pauseModel(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, modelIn(context, call), true)
+}
+
+/** POST /v1/admin/models/{id}/resume. */
+export async function resumeModel(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, resumedIn(context, call), false)
+}
+
+/** POST /v1/admin/pools/{pool}/pause: none of its jobs is started. @throws ServiceError `not_found` */
+export async function pausePool(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, poolIn(call), true)
+}
+
+/** POST /v1/admin/pools/{pool}/resume. */
+export async function resumePool(context: IngressContext, call: Call): Promise<void> {
+  await change(context, call, poolIn(call), false)
+}
+
+async function change(context: IngressContext, call: Call, target: PauseTarget, isPaused: boolean): Promise<void> {
+  const { jobs, pauses } = context
+  await pauses.change(target, isPaused, call.key.id, (record) => jobs.presence.send(record))
+  audit(context, call, `${isPaused ? 'pause' : 'resume'}_${target.what}`, { [target.what]: target.id })
+  await call.reply.whole({ object: 'pause', ...target, paused: isPaused })
+}
+
+/** A model by its id or an alias: what is paused is the model. */
+function modelIn(context: IngressContext, call: Call): PauseTarget {
+  const name = String(call.params.id)
+  const model = context.models.find(name)
+  // An operator may know of every model, whatever the key may call.
+  if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
+  return { what: 'model', id: model.id }
+}
+
+/** A pause may outlive its model in the catalogue. */
+function resumedIn(context: IngressContext, call: Call): PauseTarget {
+  const id = String(call.params.id)
+  const isPaused = context.pauses.all.some((pause) => pause.what === 'model' && pause.id === id)
+  return isPaused ? { what: 'model', id } : modelIn(context, call)
+}
+
+function poolIn(call: Call): PauseTarget {
+  const pool = PoolName.safeParse(call.params.id)
+  if (pool.success) return { what: 'pool', id: pool.data }
+  throw new ServiceError('not_found', `There is no such pool. There are: ${PoolName.options.join(', ')}.`)
+}

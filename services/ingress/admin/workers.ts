@@ -1,0 +1,81 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { PoolName } from '#schemas/job.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
+import { audit } from './audit.ts'
+
+/** How long a worker has to say that it does as it was told: a few heartbeats. */
+const CONFIRM_MS = 4_000
+const LOOK_MS = 100
+/** How often it is told: a record may be lost. */
+const TELL_MS = 1_000
+
+/** GET /v1/admin/workers: every process that is alive, as this ingress hears it. Those that are no workers have no slots. */
+export async function listWorkers(context: IngressContext, call: Call): Promise<void> {
+  const peers = [...context.jobs.presence.peers.values()]
+  const data = peers.toSorted((a, b) => compare(a.role, b.role) || compare(a.boot, b.boot)).map(workerObject)
+  await call.reply.whole({ object: 'list', data, has_more: false })
+}
+
+/** POST /v1/admin/workers/{boot}/drain: it takes nothing more, finishes what it has, and stays. */
+export async function drainWorker(context: IngressContext, call: Call): Promise<void> {
+  await setDrained(context, call, true)
+}
+
+/** POST /v1/admin/workers/{boot}/undrain: it takes jobs again. */
+export async function undrainWorker(context: IngressContext, call: Call): Promise<void> {
+  await setDrained(context, call, false)
+}
+
+/** Answers when the worker has said so itself. @throws ServiceError `overloaded` when it does not */
+async function setDrained(context: IngressContext, call: Call, drained: boolean): Promise<void> {
+  const boot = String(call.params.id)
+  const { presence } = context.jobs
+  const worker = () => workerOf(context, boot)
+  worker()
+  audit(context, call, drained ? 'drain_worker' : 'undrain_worker', { worker: boot })
+  const startedAt = Date.now()
+  for (let toldAt = 0; worker().draining !== drained; await delay(LOOK_MS)) {
+    if (Date.now() - startedAt > CONFIRM_MS) throw unconfirmed(boot, drained)
+    if (Date.now() - toldAt < TELL_MS) continue
+    toldAt = Date.now()
+    presence.send({ type: 'drain', boot, drained })
+  }
+  await call.reply.whole(workerObject(worker()))
+}
+
+function unconfirmed(boot: string, drained: boolean): ServiceError {
+  const why = drained ? '' : ' One that is about to end stays drained.'
+  const message = `The worker ${boot} has not confirmed it within ${CONFIRM_MS / 1_000} s.${why}`
+  return new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
+}
+
+/** @throws ServiceError `not_found` */
+function workerOf({ jobs }: IngressContext, boot: string): Peer {
+  const peer = jobs.presence.peers.get(boot)
+  if (peer && PoolName.safeParse(peer.role).success) return peer
+  throw new ServiceError('not_found', `No worker '${boot.slice(0, 64)}' is alive: GET /v1/admin/workers lists them.`)
+}
+
+function workerObject({ boot, role, version, slots, running, draining, lastSeenMs, isSilent, capacity }: Peer) {
+  const bounds = [...(capacity?.bounds ?? [])].map(([work, places]) => {
+    const [kind, model] = [work.slice(0, work.indexOf(' ')), work.slice(work.indexOf(' ') + 1)]
+    return { kind, model, capacity: places }
+  })
+  return {
+    id: boot,
+    object: 'worker',
+    role,
+    version,
+    ...{ slots, running, draining, silent: isSilent },
+    last_seen_at: Math.floor(lastSeenMs / 1_000),
+    models: capacity?.models ? [...capacity.models] : null,
+    bounds,
+    waiting: capacity?.waiting ?? [],
+  }
+}
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}

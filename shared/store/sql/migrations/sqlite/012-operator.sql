@@ -1,0 +1,17 @@
+-- Pages of the jobs of all projects, for operators: those that wait to be started, and those that ended badly. They are ordered by
+-- an expression that the primary key does not have, as the pages of one project are.
+CREATE INDEX jobs_idle_state ON jobs (state, (id || '')) WHERE state IN ('queued', 'scheduled');
+CREATE INDEX jobs_broken_state ON jobs (state, (id || ''))
+  WHERE purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed';
+-- Messages to webhooks that nobody has received.
+CREATE INDEX deliveries_undelivered ON deliveries (state, (id || '')) WHERE state <> 'delivered';
+
+-- Models and pools of which nothing is started for now, because an operator said so.
+CREATE TABLE paused_work (
+  what text NOT NULL CHECK (what IN ('model', 'pool')),
+  id text NOT NULL,
+  -- Id of the key that paused it.
+  by_key text NOT NULL,
+  since_ms integer NOT NULL,
+  PRIMARY KEY (what, id)
+) STRICT;

@@ -1,0 +1,123 @@
+/** What operators ask of the store, in the SQL that Postgres and SQLite share. */
+
+import { DurableState } from '#schemas/durable-job.ts'
+import { firstJobId } from '#shared/store/job-id.ts'
+import { AHEAD_MAX, type OperatorJobs, type Undelivered } from '#shared/store/operator.ts'
+import type { Params } from './sql.ts'
+import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
+
+/** After every id of a job. */
+const BEYOND_ALL = 'job_~'
+
+/**
+ * How the jobs of a state are found in all projects: in the words of an index that ends in the id (migrations/*-operator-lists.sql),
+ * or in those of one that holds the jobs of that state alone, which are few. Nearly all jobs are completed ones, so that they
+ * are looked for among all.
+ */
+const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, string>> = {
+  queued: `state IN ('queued', 'scheduled')`,
+  scheduled: `state IN ('queued', 'scheduled')`,
+  in_progress: 'purge_at_ms IS NULL',
+  waiting: 'purge_at_ms IS NULL',
+  failed: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
+  cancelled: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
+  expired: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
+}
+const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
+
+/**
+ * The next `look` jobs among which those of a query are, newest first: more are read for none. What the statement does not ask
+ * for itself is for its caller to leave out.
+ */
+export function jobsToLookAt(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
+  const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
+  const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
+  if (tenant !== undefined) {
+    const states = query.states?.length ? query.states : DurableState.options
+    return { statement: byState('operator_project', states, ofProject), params: { ...bounds, tenant } }
+  }
+  const states = (query.states ?? []).filter((state) => state !== 'completed')
+  if (states.length === 0 || states.length !== query.states?.length) return { statement: BY_ID, params: bounds }
+  return { statement: byState('operator_all', states, (state) => IN_ALL_PROJECTS[state]), params: bounds }
+}
+
+/** The jobs of every project in every state. */
+export const BY_ID: Statement = {
+  name: 'operator_by_id',
+  sql: `SELECT ${JOB_COLUMNS} FROM jobs WHERE id < :after AND id >= :since ORDER BY id DESC LIMIT :look`,
+}
+
+function ofProject(state: DurableState): string {
+  const kept = ENDED.has(state) ? 'purge_at_ms > now_ms() AND erased_at_ms IS NULL' : 'purge_at_ms IS NULL'
+  return `tenant = :tenant AND ${kept}`
+}
+
+/** A page of each state, joined. A state is written out, or its index could not be known to fit. */
+function byState<State extends DurableState>(
+  name: string,
+  asked: readonly State[],
+  conditionOf: (state: State) => string,
+): Statement {
+  const states = [...new Set(asked)].toSorted()
+  // The ids twice: the first says which days to look at, the second is a bound of the index.
+  const pages = states.map(
+    (state) => `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditionOf(state)} AND state = '${state}'
+      AND id < :after AND id >= :since AND id || '' < :after AND id || '' >= :since
+      ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
+  )
+  return {
+    // Postgres knows names by their first 63 characters.
+    name: `${name}_${states.map((state) => DurableState.options.indexOf(state)).join('')}`,
+    sql: `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`,
+  }
+}
+
+/** Counts the jobs that wait before one. */
+export const COUNT_AHEAD: Statement = {
+  name: 'operator_count_ahead',
+  sql: `SELECT count(*) AS count FROM (SELECT 1 AS one FROM jobs WHERE state = 'queued' AND pool = :pool AND kind = :kind
+          AND model = :model AND priority = :priority AND id < :id LIMIT ${AHEAD_MAX}) AS ahead`,
+}
+
+/** The next `look` messages that nobody has received, newest first. */
+export function deliveriesToLookAt(
+  { after, state }: Undelivered,
+  look: number,
+): { statement: Statement; params: Params } {
+  const states = state === undefined ? (['failed', 'pending'] as const) : [state]
+  const beyond = after === undefined ? '' : `AND id || '' < :after`
+  const pages = states.map(
+    (one) => `SELECT * FROM (SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE state <> 'delivered' AND state = '${one}'
+      ${beyond} ORDER BY id || '' DESC LIMIT :look) AS of_${one}`,
+  )
+  const name = ['operator_undelivered', ...states, ...(after === undefined ? [] : ['after'])].join('_')
+  const sql = `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`
+  return { statement: { name, sql }, params: { look, ...(after !== undefined && { after }) } }
+}
+
+/** Makes a message due. What an erased job would have told is not told. */
+export const RETRY_DELIVERY: Statement = {
+  name: 'operator_retry_delivery',
+  sql: `UPDATE deliveries SET next_at_ms = now_ms(), tries = CASE WHEN state = 'failed' THEN 0 ELSE tries END,
+          state = 'pending'
+        WHERE id = :id AND state <> 'delivered' AND url <> '' RETURNING ${DELIVERY_COLUMNS}`,
+}
+
+/** What is paused. */
+export const LIST_PAUSES: Statement = {
+  name: 'operator_list_pauses',
+  sql: 'SELECT what, id, by_key, since_ms FROM paused_work ORDER BY since_ms, what, id',
+}
+
+/** Pauses a model or a pool. */
+export const PAUSE: Statement = {
+  name: 'operator_pause',
+  sql: `INSERT INTO paused_work (what, id, by_key, since_ms) VALUES (:what, :id, :by_key, now_ms())
+        ON CONFLICT (what, id) DO NOTHING`,
+}
+
+/** Ends a pause. */
+export const RESUME: Statement = {
+  name: 'operator_resume',
+  sql: 'DELETE FROM paused_work WHERE what = :what AND id = :id',
+}

@@ -1,0 +1,75 @@
+import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { Cursor, OperatorJobs, OperatorStore, Pause, PauseTarget, Undelivered } from '#shared/store/operator.ts'
+import * as statements from './operator-statements.ts'
+import { deliveryOf, jobOf } from './rows.ts'
+import type { Row, SqlDatabase } from './sql.ts'
+
+/** Rows of one page that are looked at, where most of them may not be asked for. */
+const LOOK_MAX = 500
+
+/** See {@link OperatorStore}. */
+export class SqlOperator implements OperatorStore {
+  readonly #db: SqlDatabase
+
+  constructor(db: SqlDatabase) {
+    this.#db = db
+  }
+
+  async listJobs(query: OperatorJobs): Promise<{ jobs: DurableJob[]; next: Cursor }> {
+    const { statement, params } = statements.jobsToLookAt(query, LOOK_MAX)
+    const rows = await this.#db.run(statement, params)
+    const { page, next } = pageOf(rows, query.limit, (row) => isAsked(row, query))
+    return { jobs: page.map(jobOf), next }
+  }
+
+  async countAhead({ id, pool, kind, model, priority }: Parameters<OperatorStore['countAhead']>[0]): Promise<number> {
+    const [row] = await this.#db.run(statements.COUNT_AHEAD, { id, pool, kind, model, priority })
+    return Number(row?.count ?? 0)
+  }
+
+  async listUndelivered(query: Undelivered): Promise<{ deliveries: WebhookDelivery[]; next: Cursor }> {
+    const { statement, params } = statements.deliveriesToLookAt(query, LOOK_MAX)
+    const rows = await this.#db.run(statement, params)
+    const { page, next } = pageOf(rows, query.limit, ({ tenant }) => tenant === (query.tenant ?? tenant))
+    return { deliveries: page.map(deliveryOf), next }
+  }
+
+  async retryDelivery(id: string): Promise<WebhookDelivery | undefined> {
+    const [row] = await this.#db.run(statements.RETRY_DELIVERY, { id })
+    return row && deliveryOf(row)
+  }
+
+  async listPauses(): Promise<Pause[]> {
+    const rows = await this.#db.run(statements.LIST_PAUSES, {})
+    return rows.map((row) => ({
+      what: row.what === 'pool' ? 'pool' : 'model',
+      id: String(row.id),
+      by: String(row.by_key),
+      since_ms: Number(row.since_ms),
+    }))
+  }
+
+  async pause({ what, id }: PauseTarget, by: string): Promise<void> {
+    await this.#db.run(statements.PAUSE, { what, id, by_key: by })
+  }
+
+  async resume({ what, id }: PauseTarget): Promise<void> {
+    await this.#db.run(statements.RESUME, { what, id })
+  }
+}
+
+function isAsked(row: Row, { pool, model, states }: OperatorJobs): boolean {
+  if (row.erased_at_ms !== null) return false
+  // Its time to be kept is over, by the clock of this process; the purge goes by that of the database.
+  if (row.purge_at_ms !== null && Number(row.purge_at_ms) <= Date.now()) return false
+  const isOfState = states === undefined || states.some((state) => state === row.state)
+  return isOfState && row.pool === (pool ?? row.pool) && row.model === (model ?? row.model)
+}
+
+/** Those of the rows that are asked for, and where to go on: behind the last of them, or of all that were looked at. */
+function pageOf(rows: readonly Row[], limit: number, isWanted: (row: Row) => boolean) {
+  const wanted = rows.filter(isWanted)
+  const page = wanted.slice(0, limit)
+  const last = wanted.length > limit ? page.at(-1) : rows.length === LOOK_MAX ? rows.at(-1) : undefined
+  return { page, next: last === undefined ? null : String(last.id) }
+}

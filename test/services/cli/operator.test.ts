@@ -1,0 +1,99 @@
+/** The operator's commands, against a running service. */
+import { describe, expect, it } from 'vitest'
+import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+import { sluiceHere } from '../../support/processes/sluice-here.ts'
+import { until } from '../../support/stack.ts'
+
+const ENDLESS = '!echo tokens=100000 delay_ms=40'
+
+/** Runs commands with somebody's key. */
+function of({ stack }: Admin, who: string) {
+  return (...args: string[]) => sluiceHere(args, { SLUICE_URL: stack.url, SLUICE_API_KEY: secretOf(who) })
+}
+
+describe('an operator at the command line', () => {
+  it('lists, shows, cancels and runs again the jobs of every project with the commands that callers use', async () => {
+    await using door = await openAdmin()
+    const [op, alice] = [of(door, 'op'), of(door, 'alice')]
+    const failed = await door.submit('bob', '!echo fail=upstream_refused')
+    const running = await door.submit('alice', ENDLESS)
+    await until(async () => (await door.job('bob', failed)).status === 'failed')
+    const ids = async (...args: string[]) => (await op('jobs', ...args)).lines.map(({ id }) => id)
+    expect(await ids('--all-projects')).toEqual([running, failed])
+    expect(await ids('--project', 'bob')).toEqual([failed])
+    expect(await ids('--all-projects', '--status', 'failed', '--since', '1h', '--pool', 'inference')).toEqual([failed])
+    expect((await op('get', failed)).lines).toMatchObject([
+      { id: failed, project: 'bob', status: 'failed', waits: null },
+    ])
+    expect(await alice('get', failed)).toMatchObject({ code: 5, err: expect.stringContaining('job_not_found') })
+    expect(await alice('jobs', '--all-projects')).toMatchObject({
+      code: 5,
+      err: expect.stringContaining('scope admin'),
+    })
+    expect((await op('redrive', failed)).lines).toMatchObject([{ id: failed, new_id: expect.any(String) }])
+    expect((await op('cancel', running)).lines).toMatchObject([{ id: running }])
+    await until(async () => (await op('get', running, '--wait', '5')).code === 3)
+    const done = await door.submit('alice', 'x')
+    const asked = await op('get', done, '--wait', '20', '--result')
+    expect(asked).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('belongs to the project alice') })
+  })
+
+  it('moves many jobs at once, after a dry run', async () => {
+    await using door = await openAdmin()
+    const op = of(door, 'op')
+    const failed = await door.submit('bob', '!echo fail=upstream_refused')
+    await until(async () => (await door.job('bob', failed)).status === 'failed')
+    const dry = await op('redrive', '--all-projects', '--dry-run')
+    expect(dry).toMatchObject({ code: 0, lines: [{ id: failed, dry_run: true }] })
+    expect(dry.err).toContain('Nothing was done.')
+    expect((await op('redrive', '--project', 'bob', '--max', '1')).lines).toMatchObject([
+      { new_id: expect.any(String) },
+    ])
+    expect(await op('redrive', '--project', 'bob', '--status', 'expired')).toMatchObject({
+      lines: [],
+      err: 'No such jobs.\n',
+    })
+    const later = await door.submit('alice', 'x', { run_at: Math.floor(Date.now() / 1_000) + 3_600 })
+    const stopped = await op('cancel', '--project', 'alice', '--status', 'queued')
+    expect(stopped.lines).toMatchObject([{ id: later, status: 'cancelled' }])
+  })
+
+  it('sees workers and pools, drains one and pauses the other', async () => {
+    await using door = await openAdmin()
+    const op = of(door, 'op')
+    const worker = (await op('workers')).lines.find(({ role }) => role === 'inference')
+    expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
+    expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
+    expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
+    expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([{ what: 'model', id: 'echo-1', paused: true }])
+    const waiting = await door.submit('alice', 'x')
+    expect((await op('get', waiting)).lines).toMatchObject([{ waits: { reason: 'model_paused' } }])
+    expect((await op('resume', 'model', 'echo-1')).lines).toMatchObject([{ paused: false }])
+    await until(async () => (await door.job('alice', waiting)).status === 'completed')
+    expect((await op('pause', 'pool', 'lost')).err).toContain('There are: inference')
+    expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
+  })
+
+  it.each([
+    { args: ['jobs', '--pool', 'code'], says: '--pool and --model narrow' },
+    { args: ['jobs', '--all-projects', '--project', 'p'], says: 'not both' },
+    { args: ['jobs', '--project', 'p', '--endpoint', '/v1/embeddings'], says: '--endpoint does not go with' },
+    { args: ['cancel', '--status', 'queued'], says: '--status goes with --all-projects' },
+    { args: ['cancel', 'job_1', '--all-projects'], says: 'not both' },
+    { args: ['redrive', '--project', 'p', '--max', '1001'], says: 'from 1 to 1000' },
+    { args: ['redrive', '--project', 'p', '--status', 'completed'], says: 'only failed, expired' },
+    { args: ['pause', 'model'], says: 'Give model MODEL or pool POOL.' },
+    { args: ['resume', 'model', 'a', 'b'], says: 'b is one too many' },
+    { args: ['drain'], says: 'WORKER is missing.' },
+    { args: ['deliveries', 'retry'], says: 'Which messages?' },
+    { args: ['deliveries', '--status', 'lost'], says: 'give pending or failed' },
+  ])('refuses $args with exit code 2 and says why', async ({ args, says }) => {
+    expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(says) })
+  })
+
+  it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries'])('explains %s with examples', (name) => {
+    expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
+    expect(COMMANDS[name]?.help).toMatch(/Examples?:\n {2}sluice /)
+  })
+})

@@ -1,0 +1,139 @@
+/** What operators see and do in the store, over each adapter. */
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { newJobId } from '#shared/store/job-id.ts'
+import type { OperatorJobs } from '#shared/store/operator.ts'
+import type { NewJob, Store } from '#shared/store/store.ts'
+import {
+  alive,
+  claimed,
+  newJob,
+  openPostgresDatabase,
+  openSqliteDatabase,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const ERROR = { code: 'upstream_error', message: 'The upstream failed.', param: null } as const
+const HOUR_MS = 3_600_000
+
+describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDatabase }) => {
+  let database: TestDatabase
+  let store: Store
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    database = await openDatabase()
+    store = await database.open()
+  })
+  afterEach(async () => {
+    if (isHere) await database[Symbol.asyncDispose]()
+  })
+
+  /** The nth job from the oldest. */
+  const startMs = Date.now() - 60_000
+  async function create(nth: number, changes: Partial<NewJob> = {}): Promise<string> {
+    const id = newJobId(startMs + nth * 1_000)
+    await store.create(newJob({ id, ...changes }))
+    return id
+  }
+  async function fail(id: string): Promise<void> {
+    const owner = await alive(store)
+    await store.fail(await claimed(store, id, owner), { error: ERROR })
+  }
+  const ids = async (query: Partial<OperatorJobs> = {}) =>
+    (await store.operator.listJobs({ limit: 100, ...query })).jobs.map(({ id }) => id)
+
+  it('lists the jobs of all tenants, newest first, by tenant, pool, model, state and time', async () => {
+    const first = await create(1)
+    const failed = await create(2, { tenant: 'key_b' })
+    const other = await create(3, { pool: 'embeddings', model: 'embed-1' })
+    const later = await create(4, { tenant: 'key_b', runAtMs: Date.now() + HOUR_MS })
+    const done = await create(5)
+    await fail(failed)
+    const owner = await alive(store)
+    await store.complete(await claimed(store, done, owner), { result: 1 })
+    await claimed(store, other, owner)
+    expect(await ids()).toEqual([done, later, other, failed, first])
+    expect(await ids({ tenant: 'key_b' })).toEqual([later, failed])
+    expect(await ids({ tenant: 'key_b', states: ['failed', 'completed'] })).toEqual([failed])
+    expect(await ids({ states: ['failed'] })).toEqual([failed])
+    expect(await ids({ states: ['queued', 'scheduled', 'in_progress'] })).toEqual([later, other, first])
+    expect(await ids({ states: ['queued', 'completed'] })).toEqual([done, first])
+    expect(await ids({ states: ['waiting', 'cancelled', 'expired'] })).toEqual([])
+    expect(await ids({ model: 'embed-1' })).toEqual([other])
+    expect(await ids({ pool: 'embeddings', states: ['queued'] })).toEqual([])
+    expect(await ids({ sinceMs: startMs + 3_500 })).toEqual([done, later])
+    await store.erase('key_b', failed)
+    expect(await ids({ states: ['failed'] })).toEqual([])
+    expect(await ids({ tenant: 'key_b' })).toEqual([later])
+  })
+
+  it.each([
+    { of: 'all', query: {} },
+    { of: 'one tenant', query: { tenant: 'key_a' } },
+    { of: 'one state', query: { states: ['queued'] as const } },
+    { of: 'a model', query: { model: 'echo-1' } },
+  ])('gives every job of $of once, page by page', async ({ query }) => {
+    const all: string[] = []
+    for (let nth = 0; nth < 7; nth++) all.unshift(await create(nth))
+    const seen: string[] = []
+    for (let after: string | undefined, pages = 0; pages < 10; pages++) {
+      const { jobs, next } = await store.operator.listJobs({ limit: 3, after, ...query })
+      seen.push(...jobs.map(({ id }) => id))
+      if (next === null) break
+      after = next
+    }
+    expect(seen).toEqual(all)
+  })
+
+  it('counts the older jobs of the same work and lane', async () => {
+    const [first, , third] = [await create(1), await create(2), await create(3)]
+    await create(0, { model: 'echo-2' })
+    await create(0, { priority: 'low' })
+    const work = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
+    expect(await store.operator.countAhead({ id: first, ...work })).toBe(0)
+    expect(await store.operator.countAhead({ id: third, ...work })).toBe(2)
+  })
+
+  it('lists the messages that nobody received, and makes one due again that was given up', async () => {
+    const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
+    const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
+    for (const id of [given, pending]) await fail(id)
+    const undelivered = async (state?: 'pending' | 'failed', tenant?: string) =>
+      (await store.operator.listUndelivered({ limit: 10, state, tenant })).deliveries
+    const taken = (await store.takeDeliveries(10, 30_000)).find(({ job_id }) => job_id === given)
+    if (!taken) throw new Error('nothing to deliver')
+    await store.recordDelivery(taken.id, taken.tries, { state: 'failed', status: 500, error: 'It is broken.' })
+    expect((await undelivered()).map(({ job_id }) => job_id)).toEqual([pending, given])
+    expect(await undelivered('failed')).toMatchObject([{ id: taken.id, status: 500, tries: 1 }])
+    expect(await undelivered('pending', 'key_a')).toEqual([])
+    const page = await store.operator.listUndelivered({ limit: 1 })
+    const rest = await store.operator.listUndelivered({ limit: 1, after: page.next ?? '' })
+    expect(rest).toMatchObject({ next: null, deliveries: [{ job_id: given }] })
+    expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending', tries: 0 })
+    const [again] = await store.takeDeliveries(10, 30_000)
+    expect(again).toMatchObject({ id: taken.id, tries: 1 })
+    await store.recordDelivery(taken.id, 1, { state: 'delivered', status: 200 })
+    expect(await store.operator.retryDelivery(taken.id)).toBeUndefined()
+    expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
+  })
+
+  it('keeps what is paused, once each, until it is resumed', async () => {
+    const [model, pool] = [{ what: 'model', id: 'echo-1' } as const, { what: 'pool', id: 'code' } as const]
+    await store.operator.pause(model, 'key_1')
+    await store.operator.pause(model, 'key_2')
+    await store.operator.pause(pool, 'key_2')
+    expect(await store.operator.listPauses()).toMatchObject(
+      expect.arrayContaining([
+        expect.objectContaining({ ...model, by: 'key_1' }),
+        expect.objectContaining({ ...pool, by: 'key_2' }),
+      ]),
+    )
+    await store.operator.resume(model)
+    await store.operator.resume(model)
+    expect(await store.operator.listPauses()).toMatchObject([pool])
+  })
+})

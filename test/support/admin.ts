@@ -1,0 +1,94 @@
+/** A service with callers of two projects and an operator, and what each does. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { Writable } from 'node:stream'
+import { pino } from 'pino'
+import { keyOf } from '#shared/keys/keys.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from './stack.ts'
+
+const WHO = ['alice', 'bob', 'op'] as const
+type Who = (typeof WHO)[number]
+
+/** The secret of somebody's key. */
+export const secretOf = (who: string) => `sk-${who}-0123456789`
+
+/** A page of jobs; only what tests read. */
+export interface Page {
+  readonly data: readonly Record<string, unknown>[]
+  readonly has_more: boolean
+  readonly last_id: string | null
+}
+
+/** What one of them asks of the service. */
+export interface Caller {
+  get(path: string): Promise<Response>
+  post(path: string, body?: unknown): Promise<Response>
+}
+
+export interface Admin extends AsyncDisposable {
+  readonly stack: Stack
+  as(who: string): Caller
+  /** Submits a chat job. @param more Fields of the job, and its `model` */
+  submit(who: string, prompt: string, more?: Record<string, unknown>): Promise<string>
+  /** A job as its project sees it. */
+  job(who: string, id: string): Promise<Record<string, unknown>>
+  /** The lines of the log about what operators changed. */
+  deeds(): Record<string, unknown>[]
+}
+
+/** @param options `models`: how many, echo-1 and so on; `dataDir`: one that outlives the service */
+export async function openAdmin(
+  options: { models?: number; settings?: Record<string, string>; dataDir?: string } = {},
+): Promise<Admin> {
+  const lines: Record<string, unknown>[] = []
+  const log = pino(
+    { level: 'info' },
+    new Writable({
+      write(chunk, _encoding, done) {
+        lines.push(JSON.parse(String(chunk)))
+        done()
+      },
+    }),
+  )
+  const models = Array.from({ length: options.models ?? 1 }, (_, nth) => ({ ...ECHO_MODEL, id: `echo-${nth + 1}` }))
+  const { settings = {}, dataDir } = options
+  const stack = await startStack({ models, settings, log, ...(dataDir !== undefined && { dataDir }) })
+  await addKeys(stack)
+  const as = (who: string): Caller => ({
+    get: (path) => stack.get(path, bearer(who)),
+    post: (path, body = {}) => stack.post(path, body, bearer(who)),
+  })
+  return {
+    stack,
+    as,
+    async submit(who, prompt, { model = 'echo-1', ...more } = {}) {
+      const body = { model, max_tokens: 100_000, messages: [{ role: 'user', content: prompt }] }
+      const response = await as(who).post('/v1/jobs', { endpoint: '/v1/chat/completions', body, ...more })
+      const job = (await response.json()) as { id: string }
+      if (response.status !== 202) throw new Error(`not submitted: ${JSON.stringify(job)}`)
+      return job.id
+    },
+    async job(who, id) {
+      return (await (await as(who).get(`/v1/jobs/${id}`)).json()) as Record<string, unknown>
+    },
+    deeds: () => lines.filter(({ msg }) => msg === 'operator changed'),
+    async [Symbol.asyncDispose]() {
+      await stack[Symbol.asyncDispose]()
+    },
+  }
+}
+
+const bearer = (who: string) => ({ headers: { authorization: `Bearer ${secretOf(who)}` } })
+
+async function addKeys(stack: Stack): Promise<void> {
+  const keys = WHO.map((who: Who) => {
+    const isOperator = who === 'op'
+    return keyOf(secretOf(who), {
+      id: who,
+      project: isOperator ? 'ops' : who,
+      ...(isOperator && { scopes: ['admin'] as const }),
+    })
+  })
+  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
+  await until(async () => (await stack.get('/v1/admin/workers', bearer('op'))).status === 200)
+}
