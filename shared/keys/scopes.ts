@@ -14,6 +14,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/deep-research',
   '/v1/models',
   '/v1/jobs',
+  '/v1/webhook-secrets',
   '/v1/ws',
 ]
 

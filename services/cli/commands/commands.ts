@@ -11,6 +11,7 @@ import { replay } from './replay.ts'
 import { research } from './research.ts'
 import { steps } from './steps.ts'
 import { submit } from './submit.ts'
+import { webhookSecrets } from './webhook-secrets.ts'
 
 /** Every command by its word, in the order of the help. */
 export const COMMANDS: Readonly<Record<string, Command>> = {
@@ -25,5 +26,6 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   replay,
   projects,
   keys,
+  'webhook-secrets': webhookSecrets,
   doctor,
 }

@@ -6,6 +6,7 @@ import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf,
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import type { Known } from '#shared/keys/understood.ts'
+import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
 import { keyChanges } from './key-changes.ts'
 
@@ -103,6 +104,11 @@ export class ApiKeys {
   /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
   limitsOf(projectId: string): Limits {
     return this.#limits.get(projectId) ?? NO_LIMITS
+  }
+
+  /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
+  webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
+    return webhookSecretsOf(this.#store, projectId)
   }
 
   /** Stops asking the store, and closes it. */
