@@ -1,6 +1,7 @@
 import { dirname } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { makePrivateFile } from '#shared/directory.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
 import {
   keyChanged,
@@ -47,11 +48,11 @@ class FileKeys implements KeyStore {
   }
 
   async list(): Promise<readonly ApiKey[]> {
-    return this.#load().keys
+    return (await this.#load()).keys
   }
 
   async listProjects(): Promise<readonly Project[]> {
-    return this.#load().projects
+    return (await this.#load()).projects
   }
 
   async create(key: ApiKey, by = SERVICE): Promise<void> {
@@ -107,7 +108,7 @@ class FileKeys implements KeyStore {
   }
 
   async listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]> {
-    this.#load()
+    await this.#load()
     return this.#secrets.filter((secret) => secret.project === project)
   }
 
@@ -140,15 +141,16 @@ class FileKeys implements KeyStore {
 
   async close(): Promise<void> {}
 
-  #load(): Known {
+  async #load(): Promise<Known> {
     // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
     const look = this.#file.look()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
+    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
     this.#secrets = webhook_secrets
-    this.#known = understoodOf(keys, projects, this.#onProblem)
+    this.#known = known
     this.#seen = look
-    return this.#known
+    return known
   }
 
   #withKey(kept: Kept, key: ApiKey): Kept {

@@ -1,3 +1,4 @@
+import { inTurns } from '#shared/in-turns.ts'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { migrate } from '#shared/store/postgres/migrate.ts'
 import { compile, valuesOf } from '#shared/store/sql/compile.ts'
@@ -165,9 +166,10 @@ class PostgresKeys implements KeyStore {
     // A change in between is seen next time.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
-    this.#known = understoodOf(keys, projects, this.#onProblem)
+    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
+    this.#known = known
     this.#seen = state
-    return this.#known
+    return known
   }
 
   /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */

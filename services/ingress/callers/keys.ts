@@ -2,6 +2,7 @@ import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
@@ -132,7 +133,7 @@ export class ApiKeys {
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
     this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
-    if (before) this.#log.info(keyChanges(before, known), 'API keys changed')
+    if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')
   }
 
   #withSecret(secret: string): ApiKey | undefined {
