@@ -41,6 +41,7 @@ describe('sluice', () => {
     'replay',
     'projects',
     'keys',
+    'usage',
     'doctor',
   ])('explains %s with examples and the exit codes, without looking at the settings', async (command) => {
     const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
