@@ -9,7 +9,7 @@ import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../../support/processes/postgres.ts'
-import { until } from '../../../support/stack.ts'
+import { type Stack, startStack, until } from '../../../support/stack.ts'
 
 const postgres = inject('postgres')
 const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
@@ -184,5 +184,34 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     )
     expect(await admitted(calls)).toBe(5)
     await admin.query('ROLLBACK')
+  })
+})
+
+describe.skipIf(!postgres)('services that share a database', () => {
+  it('share the limits of a key and one ledger, which has all that a service did before it ended', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
+    await using one = await startStack({ settings })
+    const call = async (stack: Stack) => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
+      const response = await stack.post('/v1/chat/completions', body)
+      await response.text()
+      return response.status
+    }
+    const statuses: number[] = []
+    {
+      await using two = await startStack({ settings })
+      for (let i = 0; i < 6; i++) statuses.push(await call(one), await call(two))
+    }
+    const answered = statuses.filter((status) => status === 200).length
+    expect(statuses).toContain(429)
+    expect(answered).toBeGreaterThanOrEqual(6)
+    // A quarter of what was left when they last heard of each other.
+    expect(answered).toBeLessThanOrEqual(7)
+    const calls = async () => {
+      const report = (await (await one.get('/v1/usage')).json()) as { total: { calls: number } }
+      return report.total.calls
+    }
+    await until(async () => (await calls()) === answered)
   })
 })
