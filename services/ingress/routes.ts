@@ -9,6 +9,7 @@ import { streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
+import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
 import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
@@ -50,5 +51,6 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'POST', path: '/v1/jobs/:id/replay', format: 'openai', isCall: true, handle: replayJob },
+  { method: 'GET', path: '/v1/webhook-secrets', format: 'openai', handle: listWebhookSecrets },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
 ]

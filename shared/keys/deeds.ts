@@ -1,6 +1,7 @@
 import type { Deed } from './audit.ts'
 import type { ApiKey, KeyChange } from './keys.ts'
 import { type Project, type ProjectChange, projectIdOf } from './project.ts'
+import type { WebhookSecret } from './webhook-secrets.ts'
 
 /** A new key. */
 export function keyCreated(key: ApiKey): Deed {
@@ -25,6 +26,16 @@ export function projectCreated({ id, created_at: _, ...change }: Project): Deed 
 /** A change of a project. */
 export function projectChanged(id: string, change: ProjectChange): Deed {
   return { action: 'project.updated', subject: id, project: id, change: said(change) }
+}
+
+/** A webhook secret that a project was given. */
+export function secretCreated({ id, project }: WebhookSecret): Deed {
+  return { action: 'webhook_secret.created', subject: id, project, change: {} }
+}
+
+/** A webhook secret that was taken away. */
+export function secretDeleted({ id, project }: WebhookSecret): Deed {
+  return { action: 'webhook_secret.deleted', subject: id, project, change: {} }
 }
 
 /** What a rotation does to the old key. */

@@ -1,11 +1,23 @@
+import { dirname } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { makePrivateFile } from '#shared/directory.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
-import { keyChanged, keyCreated, projectChanged, projectCreated, rotation } from './deeds.ts'
+import {
+  keyChanged,
+  keyCreated,
+  projectChanged,
+  projectCreated,
+  rotation,
+  secretCreated,
+  secretDeleted,
+} from './deeds.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
 import { type Kept, KeysFile } from './keys-file.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { changed, type Known, understoodOf } from './understood.ts'
+import { webhookRootIn } from './webhook-root.ts'
+import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
 /** How long a writer waits for another one. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
@@ -26,6 +38,7 @@ class FileKeys implements KeyStore {
   readonly #file: KeysFile
   readonly #onProblem: (problem: string) => void
   #known: Known = { keys: [], projects: [] }
+  #secrets: readonly WebhookSecret[] = []
   /** What the file looked like when it was last read; undefined before. */
   #seen: string | undefined
 
@@ -35,11 +48,11 @@ class FileKeys implements KeyStore {
   }
 
   async list(): Promise<readonly ApiKey[]> {
-    return this.#load().keys
+    return (await this.#load()).keys
   }
 
   async listProjects(): Promise<readonly Project[]> {
-    return this.#load().projects
+    return (await this.#load()).projects
   }
 
   async create(key: ApiKey, by = SERVICE): Promise<void> {
@@ -90,20 +103,54 @@ class FileKeys implements KeyStore {
     return now
   }
 
+  async webhookRoot(): Promise<string> {
+    return await webhookRootIn(dirname(this.#file.path))
+  }
+
+  async listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]> {
+    await this.#load()
+    return this.#secrets.filter((secret) => secret.project === project)
+  }
+
+  async createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by = SERVICE): Promise<boolean> {
+    return this.#file.change(by, (kept) => {
+      const { webhook_secrets: all = [] } = kept
+      const own = all.filter(({ project }) => project === secret.project)
+      if (own.length >= WEBHOOK_SECRETS_MAX) return undefined
+      const added = own.length === 0 ? [first, secret] : [secret]
+      return { kept: { ...kept, webhook_secrets: [...all, ...added] }, deed: secretCreated(secret) }
+    })
+  }
+
+  async deleteWebhookSecret(project: string, id: string, by = SERVICE): Promise<'deleted' | 'last' | 'none'> {
+    let end: 'deleted' | 'last' | 'none' = 'none'
+    this.#file.change(by, (kept) => {
+      const { webhook_secrets: all = [] } = kept
+      const own = all.filter((secret) => secret.project === project)
+      const found = own.find((secret) => secret.id === id)
+      end = !found ? 'none' : own.length > 1 ? 'deleted' : 'last'
+      if (!found || end !== 'deleted') return undefined
+      return { kept: { ...kept, webhook_secrets: all.filter((one) => one !== found) }, deed: secretDeleted(found) }
+    })
+    return end
+  }
+
   async listAudit(limit: number): Promise<AuditEntry[]> {
     return this.#file.audit(Math.min(limit, AUDIT_LIMIT_MAX))
   }
 
   async close(): Promise<void> {}
 
-  #load(): Known {
+  async #load(): Promise<Known> {
     // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
     const look = this.#file.look()
     if (look === this.#seen) return this.#known
-    const { keys, projects = [] } = this.#file.read()
-    this.#known = understoodOf(keys, projects, this.#onProblem)
+    const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
+    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
+    this.#secrets = webhook_secrets
+    this.#known = known
     this.#seen = look
-    return this.#known
+    return known
   }
 
   #withKey(kept: Kept, key: ApiKey): Kept {

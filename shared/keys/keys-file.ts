@@ -18,11 +18,16 @@ import { AuditEntry, type Deed } from './audit.ts'
 import { KEYS_MAX } from './keys.ts'
 import { PROJECTS_MAX } from './project.ts'
 import { KeptKey, KeptProject } from './understood.ts'
+import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** Written by other versions too: what this one does not know stays as it is when the file is written again. */
 const Kept = z.looseObject({
   keys: z.array(KeptKey).max(KEYS_MAX),
   projects: z.array(KeptProject).max(PROJECTS_MAX).optional(),
+  webhook_secrets: z
+    .array(WebhookSecret.loose())
+    .max(KEYS_MAX * WEBHOOK_SECRETS_MAX)
+    .optional(),
 })
 /** What `keys.json` holds. */
 export type Kept = z.infer<typeof Kept>

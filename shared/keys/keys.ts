@@ -3,6 +3,7 @@ import { z } from 'zod'
 import { newId } from '#shared/id.ts'
 import type { AuditEntry } from './audit.ts'
 import { Limits, type Project, type ProjectChange } from './project.ts'
+import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 
 /** What a key is for: `calls` to the API; `admin`, the operator's door. */
 export const KeyScope = z.enum(['calls', 'admin'])
@@ -56,7 +57,7 @@ export interface KeyChange {
  *   limit, which nobody would keep. It stays as it is.
  * - While the store cannot be reached or understood every call rejects; it works again by itself when the store does.
  */
-export interface KeyStore {
+export interface KeyStore extends WebhookSecretSource {
   /** For messages: `file` or `postgres`. */
   readonly name: string
   /** Every key, revoked ones too, oldest first. Cheap to call each second: the same list again while nothing changed. */
@@ -87,6 +88,15 @@ export interface KeyStore {
   createProject(project: Project, by?: string): Promise<void>
   /** Changes a project and gives it; undefined when there is none. */
   updateProject(id: string, change: ProjectChange, by?: string): Promise<Project | undefined>
+  /**
+   * Gives a project one more webhook secret.
+   *
+   * @param first Given to it before, where it has none: what has signed so far goes on.
+   * @returns False where it has as many as it may
+   */
+  createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
+  /** Takes a webhook secret away from a project, unless it is its last one. */
+  deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
   /** The last changes, newest first. @param limit Most of them, up to `AUDIT_LIMIT_MAX` */
   listAudit(limit: number): Promise<AuditEntry[]>
   /** Lets go of everything. Tolerates a second call. */

@@ -62,6 +62,32 @@ export const UPDATE_PROJECT: Statement = {
   name: 'projects_update',
   sql: 'UPDATE projects SET name = :name, limits = :limits WHERE id = :id',
 }
+/** The first of several processes wins. */
+export const CREATE_ROOT: Statement = {
+  name: 'webhook_root_create',
+  sql: `INSERT INTO webhook_secrets (id, secret, created_at) VALUES ('root', :secret, :created_at) ON CONFLICT (id) DO NOTHING`,
+}
+export const FIND_ROOT: Statement = {
+  name: 'webhook_root_find',
+  sql: "SELECT secret FROM webhook_secrets WHERE id = 'root'",
+}
+export const LIST_SECRETS: Statement = {
+  name: 'webhook_secrets_list',
+  sql: 'SELECT id, project, secret, created_at FROM webhook_secrets WHERE project = :project ORDER BY created_at, id',
+}
+/** Whoever changes the secrets of a project does so alone until the transaction ends. */
+export const LOCK_SECRETS: Statement = {
+  name: 'webhook_secrets_lock',
+  sql: "SELECT pg_advisory_xact_lock(hashtext('webhook_secrets'), hashtext(:project))",
+}
+export const CREATE_SECRET: Statement = {
+  name: 'webhook_secrets_create',
+  sql: `INSERT INTO webhook_secrets (id, project, secret, created_at) VALUES (:id, :project, :secret, :created_at)`,
+}
+export const DELETE_SECRET: Statement = {
+  name: 'webhook_secrets_delete',
+  sql: 'DELETE FROM webhook_secrets WHERE project = :project AND id = :id',
+}
 export const NOTE: Statement = {
   name: 'audit_note',
   sql: `INSERT INTO audit (at, author, action, subject, project, change)

@@ -1,14 +1,24 @@
+import { inTurns } from '#shared/in-turns.ts'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { migrate } from '#shared/store/postgres/migrate.ts'
 import { compile, valuesOf } from '#shared/store/sql/compile.ts'
 import type { Params, Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
-import { keyChanged, keyCreated, projectChanged, projectCreated, rotation } from './deeds.ts'
+import {
+  keyChanged,
+  keyCreated,
+  projectChanged,
+  projectCreated,
+  rotation,
+  secretCreated,
+  secretDeleted,
+} from './deeds.ts'
 import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
 import * as rows from './postgres-rows.ts'
 import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
 import { changed, type Known, understoodOf } from './understood.ts'
+import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** One that reads, one that writes: keys are few and change seldom. */
 const CONNECTIONS_MAX = 2
@@ -110,6 +120,37 @@ class PostgresKeys implements KeyStore {
     })
   }
 
+  async webhookRoot(): Promise<string> {
+    const [found] = await this.#run(rows.FIND_ROOT, {})
+    if (found) return String(found.secret)
+    await this.#run(rows.CREATE_ROOT, { secret: randomSecret(), created_at: Math.floor(Date.now() / 1_000) })
+    return String((await this.#run(rows.FIND_ROOT, {}))[0]?.secret)
+  }
+
+  async listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]> {
+    return (await this.#run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))
+  }
+
+  async createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by = SERVICE): Promise<boolean> {
+    return await this.#change(by, async (run) => {
+      const own = await ownSecrets(run, secret.project)
+      if (own.length >= WEBHOOK_SECRETS_MAX) return { result: false, deed: undefined }
+      for (const one of own.length === 0 ? [first, secret] : [secret]) await run(rows.CREATE_SECRET, { ...one })
+      return { result: true, deed: secretCreated(secret) }
+    })
+  }
+
+  async deleteWebhookSecret(project: string, id: string, by = SERVICE): Promise<'deleted' | 'last' | 'none'> {
+    return await this.#change(by, async (run) => {
+      const own = await ownSecrets(run, project)
+      const found = own.find((secret) => secret.id === id)
+      if (!found) return { result: 'none', deed: undefined }
+      if (own.length === 1) return { result: 'last', deed: undefined }
+      await run(rows.DELETE_SECRET, { project, id })
+      return { result: 'deleted', deed: secretDeleted(found) }
+    })
+  }
+
   async listAudit(limit: number): Promise<AuditEntry[]> {
     return (await this.#run(rows.LIST_AUDIT, { limit: Math.min(limit, AUDIT_LIMIT_MAX) })).map(rows.entryOfRow)
   }
@@ -125,9 +166,10 @@ class PostgresKeys implements KeyStore {
     // A change in between is seen next time.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
-    this.#known = understoodOf(keys, projects, this.#onProblem)
+    const known = await inTurns(understoodOf(keys, projects, this.#onProblem))
+    this.#known = known
     this.#seen = state
-    return this.#known
+    return known
   }
 
   /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */
@@ -169,6 +211,12 @@ function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows:
     const compiled = compile(sql, '$')
     return (await client.query(compiled.sql, valuesOf(compiled, params))).rows
   }
+}
+
+/** The secrets of a project, which nobody else changes until the transaction ends. */
+async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
+  await run(rows.LOCK_SECRETS, { project })
+  return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))
 }
 
 async function insertKey(run: Run, key: ApiKey): Promise<void> {

@@ -15,6 +15,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/models',
   '/v1/usage',
   '/v1/jobs',
+  '/v1/webhook-secrets',
   '/v1/ws',
 ]
 

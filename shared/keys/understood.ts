@@ -20,31 +20,35 @@ export interface Known {
 }
 
 /**
- * What this version understands of a store. A key or project with what it does not know is left out, and so are the keys of
+ * What this version understands of a store, to be read in turns: there may be many. A key or project with what it does not know is left out, and so are the keys of
  * such a project: it may be a limit, of a newer version or misspelt, which nobody would keep.
  *
  * @param onProblem Hears of each that is left out, in one sentence.
  */
-export function understoodOf(
+export function* understoodOf(
   keys: readonly KeptKey[],
   projects: readonly KeptProject[],
   onProblem: (problem: string) => void,
-): Known {
+): Generator<undefined, Known> {
   const strange = new Set<string>()
-  const understood = projects.flatMap((project) => {
+  const known = { keys: [] as ApiKey[], projects: [] as Project[] }
+  for (const project of projects) {
     const parsed = Project.safeParse(project)
-    if (parsed.success) return parsed.data
-    strange.add(project.id)
-    onProblem(`the project ${project.id}: ${whyNot(parsed.error)}. Its keys are not valid here until this is mended.`)
-    return []
-  })
-  const valid = keys.flatMap((key) => {
+    if (parsed.success) known.projects.push(parsed.data)
+    else {
+      strange.add(project.id)
+      onProblem(`the project ${project.id}: ${whyNot(parsed.error)}. Its keys are not valid here until this is mended.`)
+    }
+    yield
+  }
+  for (const key of keys) {
     const parsed = ApiKey.safeParse(key)
-    if (parsed.success) return strange.has(projectIdOf(key)) ? [] : parsed.data
-    onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. It is not valid here until this is mended.`)
-    return []
-  })
-  return { keys: valid, projects: understood }
+    if (!parsed.success)
+      onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. It is not valid here until this is mended.`)
+    else if (!strange.has(projectIdOf(key))) known.keys.push(parsed.data)
+    yield
+  }
+  return known
 }
 
 /** A record with a change made to it: fields that are undefined in the change are gone. */

@@ -12,6 +12,7 @@ import { research } from './research.ts'
 import { steps } from './steps.ts'
 import { submit } from './submit.ts'
 import { usage } from './usage.ts'
+import { webhookSecrets } from './webhook-secrets.ts'
 
 /** Every command by its word, in the order of the help. */
 export const COMMANDS: Readonly<Record<string, Command>> = {
@@ -27,5 +28,6 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   projects,
   keys,
   usage,
+  'webhook-secrets': webhookSecrets,
   doctor,
 }

@@ -3,46 +3,54 @@ import type { Known } from '#shared/keys/understood.ts'
 /** Ids of one kind that a log line names; more are counted alone. */
 const IDS_MAX = 20
 
-/** What is different about keys and projects, as fields of a log line: ids by what happened to them. */
-export function keyChanges(before: Known, after: Known): Record<string, readonly string[] | number> {
-  const [oldKeys, newKeys] = [byId(before.keys), byId(after.keys)]
-  const [oldProjects, newProjects] = [byId(before.projects), byId(after.projects)]
-  const lasting = after.keys.filter(({ id }) => oldKeys.has(id))
-  const isRevokedNow = (id: string) => newKeys.get(id)?.revoked === true && oldKeys.get(id)?.revoked === false
-  return {
-    ...named('created', idsBeside(newKeys, oldKeys)),
-    ...named('gone', idsBeside(oldKeys, newKeys)),
-    ...named('revoked', idsOf(lasting).filter(isRevokedNow)),
-    ...named(
-      'changed',
-      idsOf(lasting).filter((id) => !isRevokedNow(id) && !isSame(oldKeys.get(id), newKeys.get(id))),
-    ),
-    ...named(
-      'projects',
-      [...new Set([...oldProjects.keys(), ...newProjects.keys()])].filter(
-        (id) => !isSame(oldProjects.get(id), newProjects.get(id)),
-      ),
-    ),
+/** What may have happened to a key, and projects that something happened to. */
+type What = 'created' | 'gone' | 'revoked' | 'changed' | 'projects'
+
+/**
+ * What is different about keys and projects, as fields of a log line: ids by what happened to them. To be found in turns:
+ * there may be many.
+ */
+export function* keyChanges(before: Known, after: Known): Generator<undefined, Record<string, string[] | number>> {
+  const found = new Map<What, string[]>()
+  const note = (what: What, id: string) => {
+    const ids = found.get(what)
+    if (ids) ids.push(id)
+    else found.set(what, [id])
   }
+  for (const [old, now] of pairs(before.keys, after.keys)) {
+    const id = String((now ?? old)?.id)
+    if (!old) note('created', id)
+    else if (!now) note('gone', id)
+    else if (now.revoked && !old.revoked) note('revoked', id)
+    else if (!isSame(old, now)) note('changed', id)
+    yield
+  }
+  for (const [old, now] of pairs(before.projects, after.projects)) {
+    if (!isSame(old, now)) note('projects', String((now ?? old)?.id))
+    yield
+  }
+  return Object.fromEntries([...found].flatMap(([what, ids]) => fieldsOf(what, ids)))
 }
 
-function byId<T extends { readonly id: string }>(records: readonly T[]): Map<string, T> {
-  return new Map(records.map((record) => [record.id, record]))
-}
-
-function idsOf(records: readonly { readonly id: string }[]): string[] {
-  return records.map(({ id }) => id)
-}
-
-function idsBeside(some: ReadonlyMap<string, unknown>, others: ReadonlyMap<string, unknown>): string[] {
-  return [...some.keys()].filter((id) => !others.has(id))
+/** What each id stood for before, and what it stands for after. */
+function pairs<T extends { readonly id: string }>(
+  before: readonly T[],
+  after: readonly T[],
+): Iterable<[old: T | undefined, now: T | undefined]> {
+  const byId = new Map<string, [T | undefined, T | undefined]>()
+  for (const old of before) byId.set(old.id, [old, undefined])
+  for (const now of after) byId.set(now.id, [byId.get(now.id)?.[0], now])
+  return byId.values()
 }
 
 function isSame(one: object | undefined, other: object | undefined): boolean {
   return JSON.stringify(one) === JSON.stringify(other)
 }
 
-function named(what: string, ids: string[]): Record<string, string[] | number> {
-  if (ids.length === 0) return {}
-  return ids.length > IDS_MAX ? { [what]: ids.slice(0, IDS_MAX), [`${what}_count`]: ids.length } : { [what]: ids }
+function fieldsOf(what: string, ids: string[]): [string, string[] | number][] {
+  if (ids.length <= IDS_MAX) return [[what, ids]]
+  return [
+    [what, ids.slice(0, IDS_MAX)],
+    [`${what}_count`, ids.length],
+  ]
 }

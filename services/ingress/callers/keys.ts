@@ -2,10 +2,12 @@ import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import type { Known } from '#shared/keys/understood.ts'
+import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
 import { keyChanges } from './key-changes.ts'
 
@@ -105,6 +107,11 @@ export class ApiKeys {
     return this.#limits.get(projectId) ?? NO_LIMITS
   }
 
+  /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
+  webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
+    return webhookSecretsOf(this.#store, projectId)
+  }
+
   /** Stops asking the store, and closes it. */
   async close(): Promise<void> {
     this.#isClosed = true
@@ -126,7 +133,7 @@ export class ApiKeys {
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
     this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
-    if (before) this.#log.info(keyChanges(before, known), 'API keys changed')
+    if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')
   }
 
   #withSecret(secret: string): ApiKey | undefined {

@@ -42,6 +42,7 @@ describe('sluice', () => {
     'projects',
     'keys',
     'usage',
+    'webhook-secrets',
     'doctor',
   ])('explains %s with examples and the exit codes, without looking at the settings', async (command) => {
     const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })

@@ -56,6 +56,25 @@ describe.each([
   })
 })
 
+describe('webhook secrets from the command line', () => {
+  it('are shown, changed one after the other, and never all taken away', async () => {
+    const env = { DATA_DIR: await emptyDirectory() }
+    const run = (command: string) => sluiceHere(['webhook-secrets', ...command.split(' '), '--project', 'key_env'], env)
+    const [first] = (await run('show')).lines
+    expect(first).toMatchObject({ id: 'default', project: 'key_env', is_default: true })
+    expect((await run('delete default')).err).toContain('default is the only secret of key_env.')
+    const [second] = (await run('create')).lines
+    const { lines } = await run('show')
+    expect(lines.map(({ secret }) => secret)).toEqual([first?.secret, second?.secret])
+    expect(await run('create')).toMatchObject({ code: 5, err: expect.stringContaining('has 2 secrets') })
+    expect((await run('list')).lines).not.toContainEqual(expect.objectContaining({ secret: expect.anything() }))
+    expect((await run(`delete ${lines[0]?.id}`)).code).toBe(0)
+    expect((await run('show')).lines).toEqual([second])
+    expect(await run(`delete ${second?.id}`)).toMatchObject({ code: 5, err: expect.stringContaining('is the only') })
+    expect(await run('delete whs_none')).toMatchObject({ code: 5, err: expect.stringContaining('There are: whs_') })
+  })
+})
+
 describe('projects and keys from the command line', () => {
   it('refuse what is not there, with what is near, and change nothing', async () => {
     const directory = await emptyDirectory()

@@ -9,6 +9,7 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import { FIRST_KEY_ID, hashOf, type KeyStore, newKey } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
 import { newProject } from '#shared/keys/project.ts'
+import { newWebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../support/processes/postgres.ts'
 import { until } from '../../support/stack.ts'
@@ -197,10 +198,61 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(await store.listAudit(1)).toHaveLength(1)
   })
 
+  it.skipIf(!isThere)(
+    'makes one root for all, and gives a project at most two webhook secrets and never none',
+    async () => {
+      const { open } = await place()
+      const stores = await Promise.all(Array.from({ length: 4 }, open))
+      const roots = new Set(await Promise.all(stores.map((store) => store.webhookRoot())))
+      expect([...roots]).toEqual([expect.stringMatching(/^whsec_[A-Za-z0-9+/]{43}=$/)])
+      const [one, other] = stores as [KeyStore, KeyStore]
+      const [given, derived] = [await webhookSecretsOf(one, 'proj_2'), await webhookSecretsOf(one, 'proj_1')]
+      expect(given[0].secret).not.toBe(derived[0].secret)
+      expect(await webhookSecretsOf(other, 'proj_1')).toEqual(derived)
+      const first = { ...newWebhookSecret('proj_1', derived[0].secret), created_at: 1 }
+      const made = Array.from({ length: 4 }, () => newWebhookSecret('proj_1'))
+      const won = await Promise.all(made.map((secret, i) => stores[i]?.createWebhookSecret(secret, first, 'cli:ada')))
+      const winner = made[won.indexOf(true)]
+      expect(won.filter(Boolean)).toHaveLength(1)
+      expect(await webhookSecretsOf(other, 'proj_1')).toEqual([first, winner])
+      expect(await other.deleteWebhookSecret('proj_2', first.id)).toBe('none')
+      expect(await other.deleteWebhookSecret('proj_1', first.id)).toBe('deleted')
+      expect(await other.deleteWebhookSecret('proj_1', winner?.id ?? '')).toBe('last')
+      expect(await one.listWebhookSecrets('proj_1')).toEqual([winner])
+      expect(await one.listWebhookSecrets('proj_2')).toEqual([])
+      const [deleted, created] = await one.listAudit(2)
+      expect(deleted).toMatchObject({
+        action: 'webhook_secret.deleted',
+        subject: first.id,
+        project: 'proj_1',
+        change: {},
+      })
+      expect(created).toMatchObject({
+        action: 'webhook_secret.created',
+        subject: winner?.id,
+        author: 'cli:ada',
+        change: {},
+      })
+    },
+  )
+
   it.skipIf(!isThere)('may be closed twice', async () => {
     const store = await (await place()).open()
     await store.close()
     await store.close()
+  })
+})
+
+describe('the root of webhook secrets in a directory', () => {
+  it('is for its owner only, makes no key store, and is told where it is none', async () => {
+    const { open, directory } = await filePlace()
+    const store = await open()
+    const root = await store.webhookRoot()
+    const path = join(directory, 'webhook-root')
+    expect([(await stat(path)).mode & 0o777, await readFile(path, 'utf8')]).toEqual([0o600, `${root}\n`])
+    expect(await store.createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(true)
+    await writeFile(path, 'nonsense')
+    await expect(store.webhookRoot()).rejects.toThrow(`${path} holds no secret`)
   })
 })
 

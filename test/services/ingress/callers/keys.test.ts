@@ -47,6 +47,10 @@ function breakable(store: KeyStore): KeyStore & { isAway: boolean } {
     rotate: (id, successor, endsAt) => store.rotate(id, successor, endsAt),
     createProject: (project) => store.createProject(project),
     updateProject: (id, change) => store.updateProject(id, change),
+    webhookRoot: () => store.webhookRoot(),
+    listWebhookSecrets: (project) => store.listWebhookSecrets(project),
+    createWebhookSecret: (secret, first) => store.createWebhookSecret(secret, first),
+    deleteWebhookSecret: (project, id) => store.deleteWebhookSecret(project, id),
     listAudit: (limit) => store.listAudit(limit),
     close: () => store.close(),
   }

@@ -8,6 +8,7 @@ import { afterEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { ApiKeys } from '#services/ingress/callers/keys.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { newKey } from '#shared/keys/keys.ts'
+import { newWebhookSecret } from '#shared/keys/webhook-secrets.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { openWs, refusalOf } from '../../../support/ws.ts'
@@ -78,6 +79,27 @@ describe('the keys of one project', () => {
     const id = await submit(stack, 'sk-key_old')
     expect((await stack.get(`/v1/jobs/${id}`, as('sk-heir'))).status).toBe(200)
     expect((await stack.get(`/v1/jobs/${id}`, as(TEST_KEY))).status).toBe(404)
+  })
+})
+
+describe('the webhook secrets of a project', () => {
+  it('are read with its keys, and are what the store has', async () => {
+    const shared = { project: 'proj_1' }
+    const few = { ...shared, endpoints: [CHAT] }
+    await using stack = await startWith(keyOf('one', shared), keyOf('few', few), keyOf('alien', { project: 'proj_2' }))
+    const read = (secret: string) => stack.get('/v1/webhook-secrets', as(secret))
+    const response = await read('sk-one')
+    expect([response.status, response.headers.get('cache-control')]).toEqual([200, 'no-store'])
+    const { data } = (await response.json()) as { data: { secret: string }[] }
+    const derived = { id: 'default', object: 'webhook_secret', created_at: null, is_default: true }
+    expect(data).toEqual([{ ...derived, secret: expect.stringMatching(/^whsec_/) }])
+    const other = (await (await read('sk-alien')).json()) as { data: { secret: string }[] }
+    expect(other.data[0]?.secret).not.toBe(data[0]?.secret)
+    expect((await read('sk-few')).status).toBe(403)
+    const [first, next] = [newWebhookSecret('proj_1', data[0]?.secret), newWebhookSecret('proj_1')]
+    await openFileKeys(stack.dataDir).createWebhookSecret(next, first)
+    const both = (await (await read('sk-one')).json()) as { data: { secret: string }[] }
+    expect(both.data.map(({ secret }) => secret)).toEqual([first.secret, next.secret])
   })
 })
 
