@@ -41,6 +41,7 @@ describe('sluice', () => {
     'replay',
     'projects',
     'keys',
+    'usage',
     'webhook-secrets',
     'doctor',
   ])('explains %s with examples and the exit codes, without looking at the settings', async (command) => {

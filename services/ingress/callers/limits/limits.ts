@@ -164,7 +164,7 @@ export class RateLimits {
   /** @param more Calls to come @throws ServiceError when a limit has no room for them */
   #refuse(uses: readonly Use[], places: readonly Place[], more: number): void {
     const now = this.#clock()
-    const full = places.find(({ running, limit }) => running.all + more > limit)
+    const full = places.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
     if (full) {
       this.#fleet?.refresh(full.running, now)
       throw tooMany(full.owner, 'run', full.limit, 'requests')
@@ -192,7 +192,7 @@ export class RateLimits {
   /** Lets the fleet know, and waits for its answer where this call could be one too many. */
   async #settle(fleet: Fleet, uses: readonly Use[], places: readonly Place[]): Promise<void> {
     const now = this.#clock()
-    const isSure = uses.every((use) => this.#isSure(use, now)) && places.every((place) => this.#hasPlace(place))
+    const isSure = uses.every((use) => this.#isSure(use, now)) && places.every((place) => this.#hasPlace(place, now))
     if (!isSure && fleet.isThere) {
       return await fleet.ask([...uses.map(({ window }) => window), ...places.map(({ running }) => running)])
     }
@@ -209,9 +209,14 @@ export class RateLimits {
     return unsettled <= this.#unasked(limit - (window.used(nowMs) - unsettled))
   }
 
-  #hasPlace({ limit, running }: Place): boolean {
-    const { isKnown, here, told, elsewhere } = running
-    return isKnown && here - told <= this.#unasked(limit - told - elsewhere)
+  #hasPlace({ limit, running }: Place, nowMs: number): boolean {
+    const { here, told } = running
+    return running.isFresh(nowMs) && here - told <= this.#unasked(limit - told - running.elsewhere(nowMs))
+  }
+
+  /** What ran elsewhere a while ago refuses nobody where the fleet can be asked what does now. */
+  #runningOf(running: Running, nowMs: number): number {
+    return this.#fleet?.isThere && !running.isFresh(nowMs) ? running.here : running.all(nowMs)
   }
 
   #unasked(left: number): number {

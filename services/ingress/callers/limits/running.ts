@@ -1,26 +1,39 @@
+import { RUNNING_MS } from '#shared/limits/fleet-counts.ts'
+
+/** What was heard within this is as good as now. */
+const FRESH_MS = 1_000
+
 /** Calls that run at once of one key or project: here, and in the other ingresses as they were last heard. */
 export class Running {
   /** How the fleet knows it. */
   readonly name: string
   here = 0
-  elsewhere = 0
   /** How many the fleet was last told. */
   told = 0
-  isKnown = false
   heardAtMs = -Infinity
+  #elsewhere = 0
 
   constructor(name: string) {
     this.name = name
   }
 
-  get all(): number {
-    return this.here + this.elsewhere
+  /** What others said counts no longer here than it does for the fleet: an outage must not keep places taken. */
+  elsewhere(nowMs: number): number {
+    return nowMs - this.heardAtMs < RUNNING_MS ? this.#elsewhere : 0
+  }
+
+  all(nowMs: number): number {
+    return this.here + this.elsewhere(nowMs)
+  }
+
+  /** Whether the fleet was heard just now. */
+  isFresh(nowMs: number): boolean {
+    return nowMs - this.heardAtMs < FRESH_MS
   }
 
   /** The fleet has heard of `told`, and says how many run elsewhere. */
   hear(elsewhere: number, nowMs: number): void {
-    this.elsewhere = elsewhere
-    this.isKnown = true
+    this.#elsewhere = elsewhere
     this.heardAtMs = nowMs
   }
 }

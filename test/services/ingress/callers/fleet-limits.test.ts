@@ -4,12 +4,13 @@ import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { Fleet } from '#services/ingress/callers/limits/fleet.ts'
 import { RateLimits } from '#services/ingress/callers/limits/limits.ts'
 import type { Limits } from '#shared/keys/project.ts'
+import { RUNNING_MS } from '#shared/limits/fleet-counts.ts'
 import { openPostgresCounts } from '#shared/limits/postgres.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../../support/processes/postgres.ts'
-import { until } from '../../../support/stack.ts'
+import { type Stack, startStack, until } from '../../../support/stack.ts'
 
 const postgres = inject('postgres')
 const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
@@ -115,13 +116,15 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
       onTestFinished(() => database[Symbol.asyncDispose]())
       await database.open()
     }
+    const clock = { aheadMs: 0 }
+    const read = () => performance.now() + clock.aheadMs
     const all = Array.from({ length: ingresses }, (_, i) => {
       const counts = openPostgresCounts(url ?? database?.url ?? '', () => undefined)
-      const fleet = new Fleet({ counts: counts, boot: `ing_${i}`, log: silentLog, clock: () => performance.now() })
+      const fleet = new Fleet({ counts: counts, boot: `ing_${i}`, log: silentLog, clock: read })
       onTestFinished(() => fleet.close())
-      return new RateLimits(NONE, { fleet, ingresses: () => ingresses })
+      return new RateLimits(NONE, { fleet, ingresses: () => ingresses, clock: read })
     })
-    return { all, database }
+    return { all, clock, database }
   }
   const spread = (all: readonly RateLimits[], calls: number, of: Key) =>
     Array.from({ length: calls }, (_, i) => call(all[i % all.length] as RateLimits, of))
@@ -162,13 +165,19 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     await using server = await startLocalPostgres()
     const store = await openPostgresStore({ url: server.url, onProblem: () => undefined })
     await store.close()
-    const { all } = await openFleet(2, server.url)
+    const { all, clock } = await openFleet(2, server.url)
     const [one, two] = all as [RateLimits, RateLimits]
     const of = key({ requests_per_minute: 10, running: 100 })
     expect(await admitted(spread(all, 4, of))).toBe(4)
+    const alone = key({ running: 1 }, 'key_b')
+    await call(one, alone)
+    expect(await admitted([call(two, alone)])).toBe(0)
     await server.down('SIGINT')
     expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
     expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
+    // Whoever said that it runs a call is not heard any more.
+    clock.aheadMs += RUNNING_MS
+    expect(await admitted([call(two, alone)])).toBe(1)
     await server.resume()
     await until(async () => (await admitted([call(two, of)])) === 0)
   })
@@ -184,5 +193,34 @@ describe.skipIf(!postgres)('limits of several ingresses', () => {
     )
     expect(await admitted(calls)).toBe(5)
     await admin.query('ROLLBACK')
+  })
+})
+
+describe.skipIf(!postgres)('services that share a database', () => {
+  it('share the limits of a key and one ledger, which has all that a service did before it ended', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
+    await using one = await startStack({ settings })
+    const call = async (stack: Stack) => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
+      const response = await stack.post('/v1/chat/completions', body)
+      await response.text()
+      return response.status
+    }
+    const statuses: number[] = []
+    {
+      await using two = await startStack({ settings })
+      for (let i = 0; i < 6; i++) statuses.push(await call(one), await call(two))
+    }
+    const answered = statuses.filter((status) => status === 200).length
+    expect(statuses).toContain(429)
+    expect(answered).toBeGreaterThanOrEqual(6)
+    // A quarter of what was left when they last heard of each other.
+    expect(answered).toBeLessThanOrEqual(7)
+    const calls = async () => {
+      const report = (await (await one.get('/v1/usage')).json()) as { total: { calls: number } }
+      return report.total.calls
+    }
+    await until(async () => (await calls()) === answered)
   })
 })

@@ -266,7 +266,14 @@ describe('reads, polls, follows and cancels', () => {
     ] as const) {
       expect((await stack.post(path, path === CHAT ? say('hi') : ENDLESS, init)).status).toBe(429)
     }
-    const reads = ['/v1/models', '/v1/models/echo-1', '/v1/jobs', `/v1/jobs/${id}`, `/v1/jobs/${id}?wait=1`]
+    const reads = [
+      '/v1/usage',
+      '/v1/models',
+      '/v1/models/echo-1',
+      '/v1/jobs',
+      `/v1/jobs/${id}`,
+      `/v1/jobs/${id}?wait=1`,
+    ]
     for (const path of [...reads, ...reads]) {
       const response = await stack.get(path)
       expect([path, response.status]).toEqual([path, 200])

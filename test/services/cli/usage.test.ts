@@ -1,0 +1,48 @@
+/** `sluice usage`: what was used, for people and for programs. */
+import { PassThrough } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import { describe, expect, it } from 'vitest'
+import { HttpClient } from '#services/cli/client/http.ts'
+import { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { Values } from '#services/cli/command.ts'
+import { usage } from '#services/cli/commands/usage.ts'
+import { Output } from '#services/cli/text/output.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+
+async function run(stack: Stack, values: Record<string, string>, isTTY: boolean): Promise<string> {
+  const http = new HttpClient(stack.url, TEST_KEY)
+  const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 100 }), new PassThrough()]
+  const said = text(out)
+  const invocation = { values: new Values(values), args: [], config: parseConfig({}), api: new JobsApi(http) }
+  try {
+    await usage.run({ ...invocation, out: new Output({ out, err }, false) })
+  } finally {
+    out.end()
+    await http.close()
+  }
+  return await said
+}
+
+describe('sluice usage', () => {
+  it('shows a table with its total on a terminal, and one line of JSON in a pipe', async () => {
+    await using stack = await startStack({ models: [{ ...ECHO_MODEL, price: { output_per_million: 100_000 } }] })
+    expect(await run(stack, {}, true)).toMatch(/^Nothing was used from \d{4}-\d\d-01 to /)
+    const body = { model: 'echo-1', messages: [{ role: 'user', content: '!echo tokens=10' }] }
+    await (await stack.post('/v1/chat/completions', body)).text()
+    const table = await until(async () => {
+      const shown = await run(stack, { 'group-by': 'model' }, true)
+      return shown.includes('echo-1') ? shown.split('\n') : undefined
+    })
+    expect(table[0]).toMatch(/^model +calls +failed +input +cached +output +audio s +cost \$$/)
+    expect(table[1]).toMatch(/^echo-1 +1 +0 +\d+ +0 +10 +0 +1\.0000$/)
+    expect(table[2]).toMatch(/^total +1 +0 +\d+ +0 +10 +0 +1\.0000$/)
+    const report = JSON.parse(await run(stack, { 'group-by': 'key' }, false))
+    expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
+  })
+
+  it('says what the service refuses', async () => {
+    await using stack = await startStack()
+    await expect(run(stack, { from: 'yesterday' }, false)).rejects.toThrow(/from/)
+  })
+})
