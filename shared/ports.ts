@@ -131,19 +131,8 @@ export async function openPorts(
   const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
-  const opened = {
-    unwatchModels,
-    broker,
-    blobs,
-    store,
-    openKeys,
-    models,
-    contentFilter,
-    openSearch,
-    sandbox,
-    prepareModels,
-  }
-  return { config, log, metrics, version, ...opened, ...engines, onFatal }
+  const opened = { broker, blobs, store, openKeys, models, contentFilter, openSearch, sandbox, prepareModels }
+  return { config, log, metrics, version, ...opened, ...engines, unwatchModels, onFatal }
 }
 
 /** The ports as what closes last of all services. */
