@@ -137,18 +137,8 @@ export async function openPorts(
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {
-    unwatchModels,
-    broker,
-    blobs,
-    store,
-    pauses,
-    openKeys,
-    openFleetCounts,
-    models,
-    contentFilter,
-    openSearch,
-    sandbox,
-    prepareModels,
+    ...{ broker, blobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels },
+    ...{ contentFilter, openSearch, sandbox, prepareModels },
   }
   return { config, log, metrics, version, ...opened, ...engines, onFatal }
 }

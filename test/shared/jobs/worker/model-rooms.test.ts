@@ -101,3 +101,31 @@ test('attached calls have half of the places of a model that durable jobs fill, 
   room.enter('low', 4)
   expect(attached()).toBe(2)
 })
+
+test('a model has as many places as its servers bear now, at least one, and others are told', () => {
+  let places: number | undefined
+  const bounds = [{ kind: 'say', model: 'a', capacity: 64, now: () => places }]
+  const rooms = new ModelRooms({ slots: 8, models: ['a'], bounds })
+  const told = () => rooms.tell()?.bounds.map(({ capacity }) => capacity)
+  expect(told()).toEqual([])
+  places = 5
+  expect(rooms.hasNews).toBe(true)
+  expect(told()).toEqual([5])
+  expect(rooms.hasNews).toBe(false)
+  places = 0
+  expect(told()).toEqual([1])
+  const room = roomOf(rooms, 'a')
+  room.enter(undefined)
+  expect(room.hasPlace).toBe(false)
+  places = 2
+  expect(room.hasPlace).toBe(true)
+})
+
+test('a worker whose models change knows the new ones, and counts what runs of the old ones', () => {
+  const rooms = new ModelRooms({ slots: 4, models: ['a'], bounds: [{ kind: 'say', model: 'a', capacity: 1 }] })
+  roomOf(rooms, 'a').enter(undefined)
+  rooms.change({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], modelCount: 2 })
+  expect([rooms.knows('a'), rooms.knows('b')]).toEqual([false, true])
+  expect(rooms.tell()).toEqual({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], waiting: [] })
+  expect(roomOf(rooms, 'a').held).toBe(1)
+})
