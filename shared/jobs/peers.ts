@@ -55,6 +55,13 @@ export class Peers {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
+  /** Ingresses that are alive; at least one, for whoever asks works for one. */
+  get ingresses(): number {
+    let count = 0
+    for (const { role, isSilent } of this.peers.values()) if (role === 'ingress' && !isSilent) count++
+    return Math.max(1, count)
+  }
+
   /** Slots of a pool's workers that take jobs. */
   slots(pool: PoolName): number {
     let sum = 0

@@ -54,6 +54,7 @@ function workersWith(free: number, sent: ControlRecord[]): HintPresence {
   const worker = { boot: BOOT, role: 'inference', slots: 4, running: 4 - free, draining: false } as const
   return {
     silenceMs: 0,
+    ingresses: 1,
     freeSlots: () => free,
     hasModel: () => true,
     workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, isSilent: false }],
