@@ -75,7 +75,7 @@ export class Claims {
     if (!this.#mustWait(lane, room)) return this.#hint({ lane, room, kind, deliveries: [delivery] })
     delivery.acknowledge()
     // Calls may stand behind it.
-    this.#offer?.refresh()
+    if (this.#offer) this.#offerSlots()
     if (room.wait(lane.priority)) presence.tellCapacity()
     this.pull()
   }
@@ -86,12 +86,11 @@ export class Claims {
     const [first] = rooms.waiting()
     if (!first || taking.stopped.aborted || !taking.hasRoom) return
     const now = performance.now()
-    const { isAttachedExpected } = taking
     const isOffered = this.#isOffered || now - this.#offeredAtMs >= FIRST_OFFER_EVERY_MS
     this.#pullAll(isOffered)
     if (!isOffered || this.#offer) return
     this.#offeredAtMs = now
-    this.#offer = setTimeout(() => this.#endOffer(), isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS)
+    this.#offerSlots()
   }
 
   /** Claims nothing more by itself. */
@@ -105,9 +104,14 @@ export class Claims {
     return this.#offer !== undefined || this.#options.taking.isAttachedExpected
   }
 
-  #endOffer(): void {
-    this.#offer = undefined
-    this.#pullAll(false)
+  /** Leaves slots to attached calls for a while from now on. */
+  #offerSlots(): void {
+    clearTimeout(this.#offer)
+    const ms = this.#options.taking.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS
+    this.#offer = setTimeout(() => {
+      this.#offer = undefined
+      this.#pullAll(false)
+    }, ms)
   }
 
   /** @param isOffered What is not the share of durable jobs is left to attached calls. */
