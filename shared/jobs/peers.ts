@@ -57,10 +57,10 @@ export class Peers {
     return [...this.peers.values()].filter((peer) => peer.role === pool)
   }
 
-  /** Ingresses that are alive. */
+  /** Ingresses that are alive and heard. */
   ingresses(): number {
     let count = 0
-    for (const { role } of this.peers.values()) if (role === 'ingress') count++
+    for (const { role, isSilent } of this.peers.values()) if (role === 'ingress' && !isSilent) count++
     return count
   }
 

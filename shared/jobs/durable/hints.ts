@@ -15,7 +15,7 @@ const TELL_MS_MIN = 100
 const TELL_MAX = 200
 
 /** What {@link Hints} need of the control channel. */
-export type HintPresence = Pick<Presence, 'freeSlots' | 'hasModel' | 'send' | 'silenceMs' | 'workers'>
+export type HintPresence = Pick<Presence, 'freeSlots' | 'hasModel' | 'ingresses' | 'send' | 'silenceMs' | 'workers'>
 
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][number]
 
@@ -52,7 +52,8 @@ export class Hints {
     if (hasWorkers && now - hints.sinceMs >= UNSEEN_MS) Object.assign(hints, { sinceMs: now, published: 0 })
     // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
     const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
-    const free = hasWorkers ? presence.freeSlots(job.pool) : WORKERLESS_MAX
+    // Each ingress has its part of them.
+    const free = hasWorkers ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses())) : WORKERLESS_MAX
     if (!isUnheard && (free <= hints.published || isClaimed(presence, job))) return false
     hints.published++
     return true

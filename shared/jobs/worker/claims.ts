@@ -16,10 +16,11 @@ const UNKNOWN_MODEL_MS = 300_000
 const PULL_MAX = 64
 /** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
 const PULL_MS = 1_000
-/** How long slots beyond the share of durable jobs are left to attached calls: as long as it takes to ask the broker. */
-const OFFER_MS = 15
-/** While no attached calls come, every so many times slots are left to them all the same, or the first would never come. */
-const OFFER_EVERY = 8
+/** How long slots beyond the share of durable jobs are left to attached calls: some times what it takes to ask the broker. */
+const OFFER_MS = 25
+/** The same while none have come of late, and how often: so the first is seen, for at most a twentieth of the time of all slots. */
+const FIRST_OFFER_MS = 100
+const FIRST_OFFER_EVERY_MS = 1_000
 
 /** What {@link Claims} need. */
 export interface ClaimsOptions {
@@ -57,7 +58,8 @@ export class Claims {
   readonly #timer: NodeJS.Timeout
   readonly #hints: Hints[] = []
   #offer: NodeJS.Timeout | undefined
-  #pulls = 0
+  /** By the monotonic clock of this process. */
+  #offeredAtMs = Number.NEGATIVE_INFINITY
   #pulledLast: ModelRoom | undefined
 
   constructor(options: ClaimsOptions) {
@@ -75,6 +77,8 @@ export class Claims {
     const room = rooms.of(envelope)
     if (!this.#mustWait(lane, room)) return this.#hint({ lane, room, kind, deliveries: [delivery] })
     delivery.acknowledge()
+    // Calls may stand behind it.
+    if (this.#offer) this.#offerSlots()
     if (room.wait(lane.priority)) presence.tellCapacity()
     this.pull()
   }
@@ -83,11 +87,13 @@ export class Claims {
   pull(): void {
     const { rooms, taking } = this.#options
     const [first] = rooms.waiting()
-    if (!first || taking.stopped.aborted) return
-    this.#pulls++
-    const isOffered = taking.isAttachedExpected || this.#pulls % OFFER_EVERY === 0
+    if (!first || taking.stopped.aborted || !taking.hasRoom) return
+    const now = performance.now()
+    const isOffered = this.#isOffered || now - this.#offeredAtMs >= FIRST_OFFER_EVERY_MS
     this.#pullAll(isOffered)
-    if (isOffered) this.#offer ??= setTimeout(() => this.#endOffer(), OFFER_MS)
+    if (!isOffered || this.#offer) return
+    this.#offeredAtMs = now
+    this.#offerSlots()
   }
 
   /** Claims nothing more by itself. */
@@ -96,9 +102,19 @@ export class Claims {
     clearTimeout(this.#offer)
   }
 
-  #endOffer(): void {
-    this.#offer = undefined
-    this.#pullAll(false)
+  /** Whether slots beyond the share of durable jobs are left to attached calls. */
+  get #isOffered(): boolean {
+    return this.#offer !== undefined || this.#options.taking.isAttachedExpected
+  }
+
+  /** Leaves slots to attached calls for a while from now on. */
+  #offerSlots(): void {
+    clearTimeout(this.#offer)
+    const ms = this.#options.taking.isAttachedExpected ? OFFER_MS : FIRST_OFFER_MS
+    this.#offer = setTimeout(() => {
+      this.#offer = undefined
+      this.#pullAll(false)
+    }, ms)
   }
 
   /** @param isOffered What is not the share of durable jobs is left to attached calls. */
@@ -118,8 +134,8 @@ export class Claims {
    * its model, which this one does not. When none does for long it is run here all the same, and fails.
    */
   #mustWait(lane: Lane, room: ModelRoom): boolean {
-    const { pool, presence, rooms, taking } = this.#options
-    if (this.#claimable(lane, room, taking.isAttachedExpected) <= 0) return true
+    const { pool, presence, rooms } = this.#options
+    if (this.#claimable(lane, room, this.#isOffered) <= 0) return true
     if (rooms.knows(room.model)) return room.isWaiting(lane.priority)
     const isNew = rooms.unknownForMs(room.model) < UNKNOWN_MODEL_MS
     return isNew || presence.hasModel(pool, room.model)

@@ -93,6 +93,11 @@ export class Taking {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
 
+  /** Whether a slot is free. */
+  get hasRoom(): boolean {
+    return this.running < this.#options.slots
+  }
+
   /** Slots that a lane may fill now. */
   roomOf(lane: Lane): number {
     if (this.#isOnHold) return 0

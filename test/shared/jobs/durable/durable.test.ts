@@ -64,6 +64,7 @@ function workersWith(free: number, sent: ControlRecord[]): HintPresence {
   } as const
   return {
     silenceMs: 0,
+    ingresses: () => 1,
     freeSlots: () => free,
     hasModel: () => true,
     workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, isSilent: false }],

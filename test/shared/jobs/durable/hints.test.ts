@@ -12,6 +12,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
   const sent: ControlRecord[] = []
   const presence: HintPresence = {
     silenceMs: 0,
+    ingresses: () => 1,
     freeSlots: () => free,
     hasModel: () => true,
     workers: () => [worker([])],
@@ -36,6 +37,7 @@ describe('a durable job', () => {
   it('has a record only while workers have free slots that no other record is for', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
+    expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
   it('has none while a worker says that others like it wait', () => {

@@ -1,0 +1,68 @@
+/**
+ * A tenant with a backlog of durable jobs keeps nobody waiting. What is measured is how many jobs of it begin meanwhile: a busy
+ * machine is slow for all alike.
+ */
+import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
+import type { JobEnvelope } from '#schemas/job.ts'
+import { Attempt } from '#shared/jobs/worker/attempt.ts'
+import { CHAT, OTHER_KEY, say, startService } from '../../../support/jobs/api.ts'
+import { until } from '../../../support/stack.ts'
+
+const SLOTS = 4
+const REPLICAS = 3
+const BACKLOG = 90
+const SETTINGS = { INFERENCE_SLOTS: String(SLOTS) }
+/** A fifth of a second. */
+const WORK = say('!echo delay_ms=20 tokens=10')
+/** Jobs of the other tenant, and plain calls. */
+const OWN = 6
+
+/** Whose jobs began, in order. */
+let began: string[]
+const begunBy = (tenant: string) => began.filter((one) => one === tenant).length
+beforeEach(() => {
+  began = []
+  const run = Attempt.prototype.run
+  vi.spyOn(Attempt.prototype, 'run').mockImplementation(function (this: Attempt, ...given) {
+    const { tenant, reply }: JobEnvelope = this.job
+    began.push(`${tenant === 'key_other' ? 'other' : 'crowd'}${reply ? ' call' : ''}`)
+    return run.apply(this, given)
+  })
+})
+afterEach(() => void vi.restoreAllMocks())
+
+describe.each([
+  { mode: 'embedded', isHere: true, kafka: undefined },
+  { mode: 'Kafka', isHere: inject('kafka') !== null, kafka: inject('kafka') ?? undefined },
+])('turns of tenants, $mode', ({ isHere, kafka }) => {
+  it('are kept whoever accepted the jobs: those of another tenant begin, and its calls, in the middle of a backlog', {
+    timeout: 240_000,
+  }, async (context) => {
+    if (!isHere) context.skip('no Kafka')
+    await using service = await startService({ kafka, replicas: REPLICAS, settings: SETTINGS })
+    await Promise.all(Array.from({ length: BACKLOG }, (_, i) => service.submit(WORK, {}, { replica: i % REPLICAS })))
+    await until(() => begunBy('crowd') > 0)
+    const before = begunBy('crowd')
+    const jobs = Array.from({ length: OWN }, (_, i) =>
+      service.submit(WORK, {}, { key: OTHER_KEY, replica: i % REPLICAS }),
+    )
+    await Promise.all(jobs)
+    const accepted = begunBy('crowd')
+    await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
+    const place = began.lastIndexOf('other')
+    const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
+    // One of the crowd for each of its own, what begins while they are accepted, and twice what runs at once.
+    expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
+
+    const calls: number[] = []
+    for (let i = 0; i < OWN && begunBy('crowd') < BACKLOG - 3 * SLOTS; i++) {
+      const at = began.length
+      const response = await service.post(CHAT, WORK, { key: OTHER_KEY, replica: i % REPLICAS })
+      expect(response.status).toBe(200)
+      calls.push(began.indexOf('other call', at) - at)
+    }
+    // Of the crowd there begin no more than two rounds before a call does, the first of which shows that there are any.
+    expect(calls.length).toBeGreaterThan(1)
+    for (const passed of calls) expect(passed).toBeLessThanOrEqual(3 * SLOTS)
+  })
+})
