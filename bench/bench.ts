@@ -16,6 +16,7 @@ import { type Kafka, openKafka } from './machine/kafka.ts'
 import { Processes } from './machine/processes.ts'
 import { machineCpuMs } from './machine/usage.ts'
 import { type Options, readOptions } from './options.ts'
+import { measureOverload } from './overload/overload.ts'
 import { measureResearch } from './research/research.ts'
 import { measureSandbox } from './sandbox/sandbox.ts'
 import { measureTranscription } from './transcription/transcription.ts'
@@ -63,7 +64,8 @@ async function runAll(options: Options): Promise<Results> {
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
     const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
     const research = options.research ? await timed(() => runResearch(options, dir)) : undefined
-    return { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion: kafka?.version }
+    const overload = options.overload ? await timed(() => runOverload(options, dir)) : undefined
+    return { calls, durable, embeddings, transcription, sandbox, research, overload, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
@@ -106,6 +108,10 @@ async function runSandbox(options: Options) {
 
 async function runResearch({ questions }: Options, dir: string) {
   return await measureResearch({ questions, print, signal: interrupted.signal }, dir)
+}
+
+async function runOverload({ overloadSeconds: seconds }: Options, dir: string) {
+  return await measureOverload({ seconds, print, signal: interrupted.signal }, dir)
 }
 
 async function openBroker(dir: string): Promise<Kafka> {

@@ -8,7 +8,7 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
-built-in model, Python in each sandbox, and deep research over a fixed corpus. Everything runs on this machine, on 127.0.0.1:
+built-in model, Python in each sandbox, deep research over a fixed corpus, and overload. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
 local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
 only.
@@ -17,11 +17,11 @@ Options:
       --quick          one short round of the middle cells, on code that is not warm: about 2 minutes
       --only <list>    targets, comma separated: ${TARGET_NAMES.slice(1).join(', ')} (direct is always there); durable: the
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
-                       embeddings, transcription, sandbox, research: those only
+                       embeddings, transcription, sandbox, research, overload: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
-      --seconds <n>    of each cell; default 2, and 4 for streams
+      --seconds <n>    of each cell; default 2, and 4 for streams; of overload 30
       --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
   -h, --help           show this help
@@ -39,6 +39,9 @@ export interface Options {
   readonly transcription: boolean
   readonly sandbox: boolean
   readonly research: boolean
+  readonly overload: boolean
+  /** How long more calls are offered than can be answered. */
+  readonly overloadSeconds: number
   /** Questions of the evaluation of research that are asked. */
   readonly questions: number
   /** How often each sandbox is opened, how many programs it runs, and for how long it runs as many as it can. */
@@ -89,6 +92,7 @@ export function readOptions(): Options {
     questions: quick ? 20 : Number.POSITIVE_INFINITY,
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
     durableSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 1 : 2),
+    overloadSeconds: readNumber('--seconds', values.seconds) ?? (quick ? 10 : 30),
     durableWarmUpSeconds: quick ? 0.5 : 2,
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
@@ -104,7 +108,10 @@ export function readOptions(): Options {
 }
 
 /** What is measured. */
-type Measured = Pick<Options, 'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research'>
+type Measured = Pick<
+  Options,
+  'targets' | 'durable' | 'embeddings' | 'transcription' | 'sandbox' | 'research' | 'overload'
+>
 
 function readTargets(only: string | undefined): Measured {
   if (only === undefined) {
@@ -115,6 +122,7 @@ function readTargets(only: string | undefined): Measured {
       transcription: true,
       sandbox: true,
       research: true,
+      overload: true,
     }
   }
   const wanted = new Set(only.split(','))
@@ -126,6 +134,7 @@ function readTargets(only: string | undefined): Measured {
     'transcription',
     'sandbox',
     'research',
+    'overload',
     'durable',
     ...DURABLE_NAMES.map((name) => `durable-${name}`),
   ]
@@ -138,6 +147,7 @@ function readTargets(only: string | undefined): Measured {
     transcription: wanted.has('transcription'),
     sandbox: wanted.has('sandbox'),
     research: wanted.has('research'),
+    overload: wanted.has('overload'),
   }
 }
 

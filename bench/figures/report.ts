@@ -6,6 +6,8 @@ import { DURABLE_INTRODUCTION, DURABLE_TITLE, renderDurable } from '../durable/r
 import type { EmbedResults } from '../embeddings/embeddings.ts'
 import { EMBEDDINGS_INTRODUCTION, EMBEDDINGS_TITLE, renderEmbeddings } from '../embeddings/report.ts'
 import type { Footprint } from '../machine/footprint.ts'
+import type { OverloadResults } from '../overload/overload.ts'
+import { OVERLOAD_INTRODUCTION, OVERLOAD_TITLE, renderOverload } from '../overload/report.ts'
 import { RESEARCH_INTRODUCTION, RESEARCH_TITLE, renderResearch } from '../research/report.ts'
 import type { ResearchResults } from '../research/research.ts'
 import type { SandboxResults } from '../sandbox/figures.ts'
@@ -38,11 +40,13 @@ export interface Results {
   readonly transcription: (TranscriptionResults & Duration) | undefined
   readonly sandbox: (SandboxResults & Duration) | undefined
   readonly research: (ResearchResults & Duration) | undefined
+  readonly overload: (OverloadResults & Duration) | undefined
   readonly kafkaVersion: string | undefined
 }
 
 /** The tables of a run, in Markdown. */
-export function renderResults({ calls, durable, embeddings, transcription, sandbox, research }: Results): string {
+export function renderResults(results: Results): string {
+  const { calls, durable, embeddings, transcription, sandbox, research, overload } = results
   const parts = [
     ...(calls ? renderCalls(calls) : []),
     ...(durable ? renderDurable(durable) : []),
@@ -50,6 +54,7 @@ export function renderResults({ calls, durable, embeddings, transcription, sandb
     ...(transcription ? renderTranscription(transcription) : []),
     ...(sandbox ? renderSandbox(sandbox) : []),
     ...(research ? renderResearch(research) : []),
+    ...(overload ? renderOverload(overload) : []),
   ]
   return `${parts.join('\n\n')}\n`
 }
@@ -177,7 +182,7 @@ function sumOf(values: readonly number[]): number {
  * @param existing The document so far, for what the run did not measure.
  */
 export function renderDocument(
-  { calls, durable, embeddings, transcription, sandbox, research, kafkaVersion }: Results,
+  { calls, durable, embeddings, transcription, sandbox, research, overload, kafkaVersion }: Results,
   commandLine: string,
   existing: string,
 ): string {
@@ -191,13 +196,21 @@ export function renderDocument(
     transcription && [TRANSCRIPTION_INTRODUCTION, facts(transcription), ...renderTranscription(transcription).slice(1)],
     sandbox && [SANDBOX_INTRODUCTION, facts(sandbox), ...renderSandbox(sandbox).slice(1)],
     research && [RESEARCH_INTRODUCTION, facts(research), ...renderResearch(research).slice(1)],
+    overload && [OVERLOAD_INTRODUCTION, facts(overload), ...renderOverload(overload).slice(1)],
   ].map((section, at) => (section ? [TITLES_AFTER_CALLS[at], ...section].join('\n\n') : (old[at] ?? '')))
   const first = calls ? `${facts(calls)}\n\n${renderCalls(calls).join('\n\n')}` : oldCalls
   return `${[INTRODUCTION.trimEnd(), first, ...sections].filter((part) => part !== '').join('\n\n')}\n`
 }
 
 /** The sections after that of plain calls, in their order. */
-const TITLES_AFTER_CALLS = [DURABLE_TITLE, EMBEDDINGS_TITLE, TRANSCRIPTION_TITLE, SANDBOX_TITLE, RESEARCH_TITLE]
+const TITLES_AFTER_CALLS = [
+  DURABLE_TITLE,
+  EMBEDDINGS_TITLE,
+  TRANSCRIPTION_TITLE,
+  SANDBOX_TITLE,
+  RESEARCH_TITLE,
+  OVERLOAD_TITLE,
+]
 
 /** What a document says of each measurement, plain calls first; empty where it says nothing. */
 function sectionsOf(text: string): string[] {
@@ -245,6 +258,7 @@ npm run bench -- --only embeddings     # the embeddings only
 npm run bench -- --only transcription  # transcription by the built-in model only
 npm run bench -- --only sandbox        # Python in each sandbox only
 npm run bench -- --only research       # deep research over a fixed corpus only
+npm run bench -- --only overload       # more calls than can be answered, and floods, only
 npm run bench -- --beside ../old      # beside another version, a checkout with its packages installed
 npm run bench -- --help
 \`\`\`
