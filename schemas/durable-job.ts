@@ -24,7 +24,7 @@ const Time = z.int().describe('Unix milliseconds of the database')
 /** A durable job as the store keeps it, without its request and its result. */
 export const DurableJob = z.strictObject({
   id: z.string().startsWith('job_'),
-  tenant: z.string().describe('Id of the API key the job belongs to'),
+  tenant: z.string().describe('Id of the project the job belongs to'),
   parent_id: z.string().nullable().describe('The job that submitted this one, or the one it runs again'),
   pool: PoolName,
   kind: z.string().describe('What to do in the pool, such as generate'),

@@ -51,7 +51,7 @@ export const JobEnvelope = z.strictObject({
     .describe('Counts executions; fences the output of older ones. 0 in a durable job: its claim says which it is'),
   pool: PoolName,
   kind: z.string().describe('What to do in the pool, such as generate'),
-  tenant: z.string().describe('Id of the API key the job belongs to'),
+  tenant: z.string().describe('Id of the project the job belongs to'),
   model: z.string(),
   created_at_ms: z.number(),
   deadline_ms: z.number().describe('No output counts after this'),

@@ -229,7 +229,7 @@ export async function openKeyStore(
 ): Promise<KeyStore> {
   if (databaseUrl === undefined) return openFileKeys(dataDir, onProblem)
   const { openPostgresKeys } = await import('./keys/postgres.ts')
-  return await openPostgresKeys(databaseUrl)
+  return await openPostgresKeys(databaseUrl, onProblem)
 }
 
 async function openStore(config: Config, log: Log, isWhole: boolean): Promise<StoreView | undefined> {

@@ -89,7 +89,8 @@ describe('what lies in the data directory', () => {
       names.map(async (name) => ({ name, others: (await stat(join(above, name))).mode & 0o077 })),
     )
     const seen = names.map((name) => name.split('/').at(-1))
-    for (const name of ['data', 'keys.json', 'keys.lock', 'webhook-secret', 'blobs']) expect(seen).toContain(name)
+    for (const name of ['data', 'keys.json', 'keys.lock', 'webhook-root', 'audit.jsonl', 'blobs'])
+      expect(seen).toContain(name)
     expect(open.filter(({ others }) => others !== 0)).toEqual([])
     expect((await stat(above)).mode & 0o777).toBe(0o700)
   })

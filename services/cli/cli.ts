@@ -100,7 +100,7 @@ function commandOf(name: string): Command {
 function help(rest: readonly string[], word: string | undefined): ExitCode {
   const [topic] = rest
   if (word !== undefined && topic !== undefined) return print(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`)
-  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(8)} ${summary}\n`)
+  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(15)} ${summary}\n`)
   const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\n\`sluice COMMAND --help\` says more, with examples.\n`
   const isAskedFor = word !== undefined || rest.some((option) => option === '--help' || option === '-h')
   if (isAskedFor) return print(`${text}\n${GLOBAL_HELP}`)

@@ -31,6 +31,11 @@ export class Values {
     return parts
   }
 
+  /** The names of the options that were given. */
+  given(): string[] {
+    return Object.keys(this.#values)
+  }
+
   has(name: string): boolean {
     return this.#values[name] === true
   }

@@ -2,6 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { notFoundMessage } from './answer/not-found.ts'
 import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
@@ -108,8 +109,9 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Re
   const { method, path, params, query, headers } = req
   const { format, log } = reply
   const { requestId, facts } = log
-  const key = authenticate(req, context.keys, format, route.path)
+  const key = authenticate(req, context.keys, format, route.path, route.scope)
   facts.key_id = key.id
+  facts.project_id = projectIdOf(key)
   return {
     ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
     jobFields: {},

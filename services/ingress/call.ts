@@ -63,6 +63,7 @@ export interface CallFacts {
   /** The status that was sent then. */
   sent_status?: number
   key_id?: string
+  project_id?: string
   model?: string
   user_id?: string | undefined
   job_id?: string

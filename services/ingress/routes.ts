@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import type { KeyScope } from '#shared/keys/keys.ts'
 import { answerCall } from './answer/answer.ts'
 import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
@@ -7,6 +8,7 @@ import { streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
+import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
 import type { WireFormat } from './reply/errors.ts'
 import { refusePlain, WS_PATH } from './ws/upgrade.ts'
 
@@ -16,6 +18,8 @@ export interface Route {
   /** A path ending in `/*` matches everything below it; `:id` is one segment. */
   readonly path: string
   readonly format: WireFormat
+  /** What a key must be for; default: calls. */
+  readonly scope?: KeyScope
   /** It makes work, so it counts against the limits of its key. */
   readonly isCall?: boolean
   /** It needs a JSON body. */
@@ -45,5 +49,6 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'POST', path: '/v1/jobs/:id/replay', format: 'openai', isCall: true, handle: replayJob },
+  { method: 'GET', path: '/v1/webhook-secrets', format: 'openai', handle: listWebhookSecrets },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
 ]

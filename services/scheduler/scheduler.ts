@@ -2,11 +2,12 @@ import { ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { Sweeps } from '#shared/jobs/durable/sweeps/sweeps.ts'
 import { Presence } from '#shared/jobs/presence.ts'
+import type { Log } from '#shared/log/log.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { Loop } from './loop.ts'
-import { webhookKey } from './webhook-secret.ts'
+import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
 
 const START_DUE_MS = 200
@@ -31,12 +32,16 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
   if (!store) throw new ConfigError(['DATABASE_URL: needed by the scheduler'])
   const boot = newId('sch_', 16)
-  const key = await webhookKey(config)
+  const shared = await sharedKeyOf(config)
+  if (shared) warnOfShared(log, shared)
+  const keys = await ports.openKeys()
+  // Made at the start, where a store that cannot be written is noticed.
+  await keys.webhookRoot()
   const presence = await openPresence(ports, boot)
   const callMsMax = config.requestTimeoutMs
   const sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax })
   const policy = { allowPrivate: config.webhookAllowPrivate }
-  const sender = new WebhookSender({ store, log, metrics, version, key, policy })
+  const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
   const loops = openLoops(ports, store, sweeps, sender)
   const drain = async (signal: AbortSignal) => {
     await Promise.all(loops.map((loop) => loop.stop()))
@@ -50,8 +55,14 @@ export async function startScheduler(ports: Ports): Promise<Service> {
     async close() {
       await drain(AbortSignal.abort())
       await presence.close()
+      await keys.close()
     },
   }
+}
+
+function warnOfShared(log: Log, { from }: SharedKey): void {
+  const advice = 'give receivers the secret of their project (sluice webhook-secrets), then take this one away'
+  log.warn({ from, advice }, 'one webhook secret signs for every project: who has it can forge messages to all')
 }
 
 async function openPresence({ broker, config, log, version }: Ports, boot: string): Promise<Presence> {

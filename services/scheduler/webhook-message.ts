@@ -14,18 +14,24 @@ export function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
 }
 
 /**
- * Headers of one try by Standard Webhooks 1.0: `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`.
+ * Headers of one try by Standard Webhooks 1.0: `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`, one for each key
+ * with a space between them, so that a key can be changed without a gap.
  *
  * @param nowMs Time of this try: receivers refuse what is older than five minutes.
  */
-export function signedHeaders(id: string, body: string, key: Buffer, nowMs: number): Record<string, string> {
+export function signedHeaders(
+  id: string,
+  body: string,
+  keys: readonly Buffer[],
+  nowMs: number,
+): Record<string, string> {
   const timestamp = String(Math.floor(nowMs / 1_000))
-  const signature = createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64')
+  const sign = (key: Buffer) => createHmac('sha256', key).update(`${id}.${timestamp}.${body}`).digest('base64')
   return {
     'content-type': 'application/json',
     'webhook-id': id,
     'webhook-timestamp': timestamp,
-    'webhook-signature': `v1,${signature}`,
+    'webhook-signature': keys.map((key) => `v1,${sign(key)}`).join(' '),
   }
 }
 

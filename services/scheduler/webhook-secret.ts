@@ -1,52 +1,40 @@
-import { randomBytes } from 'node:crypto'
-import { link, readFile, rm, writeFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Config, ConfigError } from '#shared/config/config.ts'
-import { makeDirectory } from '#shared/directory.ts'
-import { newId } from '#shared/id.ts'
+import { SecretText, type WebhookSecretSource, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 
-const PREFIX = 'whsec_'
-const SECRET = /^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/
-const SECRET_BYTES = 32
+/** A secret that signs the webhooks of every project, and where it comes from. */
+export interface SharedKey {
+  /** The setting, or the path of a file. */
+  readonly from: string
+  readonly key: Buffer
+}
+
+/** Gives the keys that sign the webhooks of a project, at least one. @throws When they cannot be read now */
+export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 
 /**
- * The key that signs webhooks: that of WEBHOOK_SECRET, else of the file `webhook-secret` in the data directory, which is
- * made once and only its owner may read.
+ * The secret that receivers of every project may still verify: WEBHOOK_SECRET, else the file `webhook-secret` that versions
+ * before projects made in the data directory; undefined where there is neither.
  *
- * @returns The decoded bytes, as the signature wants them
  * @throws ConfigError when the file does not hold a secret
  */
-export async function webhookKey(config: Pick<Config, 'webhookSecret' | 'dataDir'>): Promise<Buffer> {
-  const secret = config.webhookSecret ?? (await storedSecret(config.dataDir))
-  return Buffer.from(secret.slice(PREFIX.length), 'base64')
-}
-
-async function storedSecret(dataDir: string): Promise<string> {
-  const path = join(dataDir, 'webhook-secret')
-  const secret = await readSecret(path).catch(async (error: NodeJS.ErrnoException) => {
-    if (error.code !== 'ENOENT') throw error
-    await createSecret(dataDir, path)
-    return await readSecret(path)
+export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDir'>): Promise<SharedKey | undefined> {
+  if (config.webhookSecret !== undefined) return { from: 'WEBHOOK_SECRET', key: webhookKeyOf(config.webhookSecret) }
+  const path = join(config.dataDir, 'webhook-secret')
+  const secret = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined
+    throw error
   })
-  if (!SECRET.test(secret))
-    throw new ConfigError([`WEBHOOK_SECRET: ${path} holds no secret; delete it to make a new one`])
-  return secret
+  if (secret === undefined) return undefined
+  if (SecretText.safeParse(secret.trim()).success) return { from: path, key: webhookKeyOf(secret.trim()) }
+  throw new ConfigError([`WEBHOOK_SECRET: ${path} holds no secret; delete it`])
 }
 
-async function readSecret(path: string): Promise<string> {
-  return (await readFile(path, 'utf8')).trim()
-}
-
-/** Linked into place whole: of several processes that start together one wins, and all read the same. */
-async function createSecret(dataDir: string, path: string): Promise<void> {
-  const partial = join(dataDir, newId('.partial-'))
-  makeDirectory(dataDir)
-  await writeFile(partial, `${PREFIX}${randomBytes(SECRET_BYTES).toString('base64')}\n`, { mode: 0o600 })
-  try {
-    await link(partial, path)
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-  } finally {
-    await rm(partial)
+/** The keys of each project, and beside them the shared one: a receiver accepts what any key that it knows has signed. */
+export function signingKeys(source: WebhookSecretSource, shared: SharedKey | undefined): SigningKeys {
+  return async (project) => {
+    const own = (await webhookSecretsOf(source, project)).map(({ secret }) => webhookKeyOf(secret))
+    return shared ? [...own, shared.key] : own
   }
 }

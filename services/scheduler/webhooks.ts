@@ -8,6 +8,7 @@ import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
 import { type DeliveryOutcome, EVERY_TENANT, type StoreView } from '#shared/store/store.ts'
 import { messageOf, signedHeaders } from './webhook-message.ts'
 import { outcomeOf, RETRIES_MS, type Try } from './webhook-outcome.ts'
+import type { SigningKeys } from './webhook-secret.ts'
 
 /** Messages on their way at once, and of these of one tenant and to one host: slow receivers must not hold up the others. */
 const AT_ONCE_MAX = 32
@@ -17,8 +18,9 @@ const TIMEOUT_MS = 15_000
 const ANSWER_BYTES_MAX = 64 * 1024
 /** How long a message is ours: the try and its record. After that any scheduler takes it again. */
 const LEASE_MS = 30_000
-/** Wait of a message whose host is busy: longer each time, so that a long queue for one host costs little. */
-const HOST_BUSY = { baseMs: 1_000, maxMs: 60_000 }
+const BUSY = 'Waits for other messages of the same project or to the same host.'
+/** Wait of a message that is put back: longer each time, so that a long queue for one host costs little. */
+const PUT_BACK = { baseMs: 1_000, maxMs: 60_000 }
 
 /** What {@link WebhookSender} needs. */
 export interface WebhookOptions {
@@ -26,8 +28,8 @@ export interface WebhookOptions {
   readonly log: Log
   readonly metrics: Metrics
   readonly version: string
-  /** Signs; see `webhook-secret.ts`. */
-  readonly key: Buffer
+  /** What signs the messages of each tenant; see `webhook-secret.ts`. */
+  readonly keysOf: SigningKeys
   readonly policy: OutboundPolicy
   /** Waits between tries; default: those of docs/webhooks.md. */
   readonly retriesMs?: readonly number[]
@@ -100,7 +102,7 @@ export class WebhookSender {
     const host = URL.parse(delivery.url)?.host ?? ''
     const [ofTenant, toHost] = [`of ${delivery.tenant}`, `to ${host}`]
     const isFull = this.#count(ofTenant) >= PER_TENANT_MAX || this.#count(toHost) >= PER_HOST_MAX
-    if (isFull) return await this.#record(delivery, host, busyOf(delivery))
+    if (isFull) return await this.#record(delivery, host, putBack(delivery, BUSY))
     for (const place of [ofTenant, toHost]) this.#places.set(place, this.#count(place) + 1)
     try {
       await this.#record(delivery, host, await this.#deliver(delivery))
@@ -122,16 +124,32 @@ export class WebhookSender {
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
     const job = await this.#options.store.find(EVERY_TENANT, delivery.job_id)
     if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job is gone.' }
-    const answer = await this.#post(delivery, messageOf(delivery, job))
+    const keys = await this.#keysOf(delivery)
+    if (!keys) return putBack(delivery, 'The secret that signs it cannot be read now.')
+    const answer = await this.#post(delivery, messageOf(delivery, job), keys)
     if (!answer) return { state: 'pending', retryInMs: 0, error: 'The try was interrupted.' }
     return outcomeOf(answer, tryOf(delivery), this.#options.retriesMs ?? RETRIES_MS, Math.random())
   }
 
+  /** What signs the message; undefined while that cannot be read: nothing is sent that nobody could verify. */
+  async #keysOf({ id, tenant }: WebhookDelivery): Promise<readonly Buffer[] | undefined> {
+    try {
+      return await this.#options.keysOf(tenant)
+    } catch (error) {
+      this.#options.log.warn({ err: error, delivery_id: id }, 'webhook secret not read; trying again')
+      return undefined
+    }
+  }
+
   /** The answer, or why there is none; undefined when the try was interrupted. */
-  async #post({ id, url }: WebhookDelivery, body: string): Promise<OutboundAnswer | ServiceError | undefined> {
-    const { key, policy, version, resolve } = this.#options
+  async #post(
+    { id, url }: WebhookDelivery,
+    body: string,
+    keys: readonly Buffer[],
+  ): Promise<OutboundAnswer | ServiceError | undefined> {
+    const { policy, version, resolve } = this.#options
     const { signal } = this.#cancelled
-    const headers = { ...signedHeaders(id, body, key, Date.now()), 'user-agent': `sluice/${version}` }
+    const headers = { ...signedHeaders(id, body, keys, Date.now()), 'user-agent': `sluice/${version}` }
     const limits = { policy, timeoutMs: TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX }
     try {
       return await postOutbound(url, { headers, body, signal, ...limits, ...(resolve && { resolve }) })
@@ -155,14 +173,8 @@ export class WebhookSender {
   }
 }
 
-function busyOf({ tries }: WebhookDelivery): Result {
-  const retryInMs = backoffMs(tries, HOST_BUSY, Math.random())
-  return {
-    state: 'pending',
-    retryInMs,
-    error: 'Waits for other messages of the same key or to the same host.',
-    isBusy: true,
-  }
+function putBack({ tries }: WebhookDelivery, error: string): Result {
+  return { state: 'pending', retryInMs: backoffMs(tries, PUT_BACK, Math.random()), error, isBusy: true }
 }
 
 /** Ages are told by the database's clock alone: it set the lease from the time of the taking. */

@@ -73,7 +73,7 @@ export const Settings = z.object({
     .string()
     .regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be whsec_ and the base64 of 24 to 64 bytes')
     .optional()
-    .describe('Signs webhooks; default: one is made and kept in DATA_DIR/webhook-secret'),
+    .describe('Signs the webhooks of every project, beside the secrets of each; default: those alone'),
   WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe('Webhooks may go to http and to private addresses'),
   SLUICE_URL: z
     .url()

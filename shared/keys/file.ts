@@ -1,114 +1,181 @@
-import { readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
-import { z } from 'zod'
-import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
-import { newId } from '#shared/id.ts'
-import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
-
-/** Written by other versions too: what this one does not know stays as it is when the file is written again. */
-const KeysFile = z.looseObject({ keys: z.array(ApiKey.loose()).max(KEYS_MAX) })
-type KeysFile = z.infer<typeof KeysFile>
+import { makePrivateFile } from '#shared/directory.ts'
+import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
+import {
+  keyChanged,
+  keyCreated,
+  projectChanged,
+  projectCreated,
+  rotation,
+  secretCreated,
+  secretDeleted,
+} from './deeds.ts'
+import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
+import { type Kept, KeysFile } from './keys-file.ts'
+import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
+import { changed, type Known, understoodOf } from './understood.ts'
+import { webhookRootIn } from './webhook-root.ts'
+import { WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
 /** How long a writer waits for another one. A write takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
- * The keys in `keys.json` of the data directory, for the processes of one machine. The file may also be edited by hand;
- * without it there are no keys, and the next first key is made anew.
- *
- * A key with a field that this version does not know is not valid here, and `onProblem` hears of it whenever the file has
- * changed: it may be a limit, of a newer version or misspelt, which nobody would keep. All others are as valid as before.
+ * The keys and projects in `keys.json` of the data directory, for the processes of one machine. The file may also be edited
+ * by hand; without it there are no keys, and the next first key is made anew.
  *
  * @param directory Made with the first key.
+ * @param onProblem Hears of what is not understood whenever the file has changed.
  */
 export function openFileKeys(directory: string, onProblem: (problem: string) => void = () => undefined): KeyStore {
-  return new FileKeys(join(directory, 'keys.json'), onProblem)
+  return new FileKeys(new KeysFile(directory, lock), onProblem)
 }
 
 class FileKeys implements KeyStore {
   readonly name = 'file'
-  readonly #path: string
+  readonly #file: KeysFile
   readonly #onProblem: (problem: string) => void
-  #keys: readonly ApiKey[] = []
+  #known: Known = { keys: [], projects: [] }
+  #secrets: readonly WebhookSecret[] = []
   /** What the file looked like when it was last read; undefined before. */
   #seen: string | undefined
 
-  constructor(path: string, onProblem: (problem: string) => void) {
-    this.#path = path
-    this.#onProblem = onProblem
+  constructor(file: KeysFile, onProblem: (problem: string) => void) {
+    this.#file = file
+    this.#onProblem = (problem) => onProblem(`${file.path}: ${problem}`)
   }
 
   async list(): Promise<readonly ApiKey[]> {
-    // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
-    const look = this.#look()
-    if (look === this.#seen) return this.#keys
-    this.#keys = this.#read().keys.flatMap((key) => this.#understood(key) ?? [])
-    this.#seen = look
-    return this.#keys
+    return this.#load().keys
   }
 
-  async create(key: ApiKey): Promise<void> {
-    this.#change((keys) => {
-      if (keys.some(({ id, hash }) => id === key.id || hash === key.hash)) throw new Error(`The key ${key.id} exists.`)
-      if (keys.length >= KEYS_MAX) throw new Error(`${this.#path} holds ${KEYS_MAX} keys, which is the most.`)
-      return [...keys, key]
-    })
+  async listProjects(): Promise<readonly Project[]> {
+    return this.#load().projects
+  }
+
+  async create(key: ApiKey, by = SERVICE): Promise<void> {
+    this.#file.change(by, (kept) => ({ kept: this.#withKey(kept, key), deed: keyCreated(key) }))
   }
 
   async createFirst(key: ApiKey): Promise<boolean> {
-    if (this.#look()) return false
-    return this.#change(() => (this.#look() ? undefined : [key]))
+    if (this.#file.look()) return false
+    const first = { kept: { keys: [key] }, deed: keyCreated(key) }
+    return this.#file.change(SERVICE, () => (this.#file.look() ? undefined : first))
   }
 
-  async revoke(id: string): Promise<ApiKey | undefined> {
-    let revoked: ApiKey | undefined
-    this.#change((keys) => {
-      const found = keys.find((key) => key.id === id)
-      revoked = found && { ...found, revoked: true }
-      return found?.revoked === false ? keys.map((key) => (key === found && revoked ? revoked : key)) : undefined
+  async update(id: string, change: KeyChange, by = SERVICE): Promise<ApiKey | undefined> {
+    return this.#changeKey(id, by, (key) => ({ change, deed: keyChanged('key.updated', key, change) }))
+  }
+
+  async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
+    const addSuccessor = (kept: Kept) => this.#withKey(kept, successor)
+    return this.#changeKey(id, by, (key) => rotation(key, successor, endsAt), addSuccessor)
+  }
+
+  async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
+    const change = { revoked: true }
+    return this.#changeKey(id, by, (key) => {
+      return key.revoked ? undefined : { change, deed: keyChanged('key.revoked', key, {}) }
     })
-    return revoked
+  }
+
+  async createProject(project: Project, by = SERVICE): Promise<void> {
+    this.#file.change(by, (kept) => {
+      const { projects = [] } = kept
+      if (projects.some(({ id }) => id === project.id)) throw new Error(`The project ${project.id} exists.`)
+      if (projects.length >= PROJECTS_MAX) throw new Error(full(this.#file.path, PROJECTS_MAX, 'projects'))
+      return { kept: { ...kept, projects: [...projects, project] }, deed: projectCreated(project) }
+    })
+  }
+
+  async updateProject(id: string, change: ProjectChange, by = SERVICE): Promise<Project | undefined> {
+    let now: Project | undefined
+    this.#file.change(by, (kept) => {
+      const found = kept.projects?.find((project) => project.id === id)
+      if (!found) return undefined
+      const next = changed(found, change)
+      now = next
+      const projects = kept.projects?.map((project) => (project === found ? next : project))
+      return { kept: { ...kept, projects }, deed: projectChanged(id, change) }
+    })
+    return now
+  }
+
+  async webhookRoot(): Promise<string> {
+    return await webhookRootIn(dirname(this.#file.path))
+  }
+
+  async listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]> {
+    this.#load()
+    return this.#secrets.filter((secret) => secret.project === project)
+  }
+
+  async createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by = SERVICE): Promise<boolean> {
+    return this.#file.change(by, (kept) => {
+      const { webhook_secrets: all = [] } = kept
+      const own = all.filter(({ project }) => project === secret.project)
+      if (own.length >= WEBHOOK_SECRETS_MAX) return undefined
+      const added = own.length === 0 ? [first, secret] : [secret]
+      return { kept: { ...kept, webhook_secrets: [...all, ...added] }, deed: secretCreated(secret) }
+    })
+  }
+
+  async deleteWebhookSecret(project: string, id: string, by = SERVICE): Promise<'deleted' | 'last' | 'none'> {
+    let end: 'deleted' | 'last' | 'none' = 'none'
+    this.#file.change(by, (kept) => {
+      const { webhook_secrets: all = [] } = kept
+      const own = all.filter((secret) => secret.project === project)
+      const found = own.find((secret) => secret.id === id)
+      end = !found ? 'none' : own.length > 1 ? 'deleted' : 'last'
+      if (!found || end !== 'deleted') return undefined
+      return { kept: { ...kept, webhook_secrets: all.filter((one) => one !== found) }, deed: secretDeleted(found) }
+    })
+    return end
+  }
+
+  async listAudit(limit: number): Promise<AuditEntry[]> {
+    return this.#file.audit(Math.min(limit, AUDIT_LIMIT_MAX))
   }
 
   async close(): Promise<void> {}
 
-  #look(): string {
-    const stat = statSync(this.#path, { throwIfNoEntry: false })
-    return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
+  #load(): Known {
+    // Looked at before it is read: a change in between is seen next time. fs.watchFile misses what comes before its first look.
+    const look = this.#file.look()
+    if (look === this.#seen) return this.#known
+    const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
+    this.#secrets = webhook_secrets
+    this.#known = understoodOf(keys, projects, this.#onProblem)
+    this.#seen = look
+    return this.#known
   }
 
-  /** @throws Error when the file is there and cannot be understood */
-  #read(): KeysFile {
-    try {
-      return KeysFile.parse(JSON.parse(readFileSync(this.#path, 'utf8')))
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { keys: [] }
-      const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error)
-      throw new Error(`${this.#path} cannot be used: ${why}`, { cause: error })
-    }
+  #withKey(kept: Kept, key: ApiKey): Kept {
+    const { keys } = kept
+    if (keys.some(({ id, hash }) => id === key.id || hash === key.hash)) throw new Error(`The key ${key.id} exists.`)
+    if (keys.length >= KEYS_MAX) throw new Error(full(this.#file.path, KEYS_MAX, 'keys'))
+    return { ...kept, keys: [...keys, key] }
   }
 
-  #understood(key: KeysFile['keys'][number]): ApiKey | undefined {
-    const parsed = ApiKey.safeParse(key)
-    if (parsed.success) return parsed.data
-    const why = parsed.error.issues.map(({ message }) => message).join('; ')
-    this.#onProblem(`${this.#path}: the key ${key.id}: ${why}. It is not valid here until this is mended.`)
-    return undefined
-  }
-
-  /** Replaces the keys by what `change` makes of them, while no other process does. @returns False where it made nothing */
-  #change(change: (keys: readonly ApiKey[]) => readonly ApiKey[] | undefined): boolean {
-    makeDirectory(dirname(this.#path))
-    const unlock = lock(join(dirname(this.#path), 'keys.lock'))
-    try {
-      const file = this.#read()
-      const keys = change(file.keys)
-      if (keys) replaceFile(this.#path, `${JSON.stringify({ ...file, keys }, null, 2)}\n`)
-      return keys !== undefined
-    } finally {
-      unlock()
-    }
+  /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */
+  #changeKey(
+    id: string,
+    by: string,
+    decide: (key: ApiKey) => { change: object; deed: Deed } | undefined,
+    also: (kept: Kept) => Kept = (kept) => kept,
+  ): ApiKey | undefined {
+    let now: ApiKey | undefined
+    this.#file.change(by, (kept) => {
+      const found = kept.keys.find((key) => key.id === id)
+      now = found as ApiKey | undefined
+      const decided = now && decide(now)
+      if (!found || !decided) return undefined
+      const next = changed(found, decided.change)
+      now = next as ApiKey
+      return { kept: also({ ...kept, keys: kept.keys.map((key) => (key === found ? next : key)) }), deed: decided.deed }
+    })
+    return now
   }
 }
 
@@ -128,15 +195,6 @@ function lock(path: string): () => void {
   return () => db.close()
 }
 
-/** A reader sees the old text or the new one, never half of it; only the owner may read either. */
-function replaceFile(path: string, text: string): void {
-  const draft = `${path}.${newId('', 8)}`
-  try {
-    writeFileSync(draft, text, { mode: 0o600, flush: true })
-    giveToOwnerOf(statSync(path, { throwIfNoEntry: false }) ? path : dirname(path), draft)
-    renameSync(draft, path)
-  } catch (error) {
-    rmSync(draft, { force: true })
-    throw error
-  }
+function full(path: string, most: number, what: string): string {
+  return `${path} holds ${most} ${what}, which is the most.`
 }

@@ -1,46 +1,43 @@
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { migrate } from '#shared/store/postgres/migrate.ts'
-import { type Compiled, valuesOf } from '#shared/store/sql/compile.ts'
+import { compile, valuesOf } from '#shared/store/sql/compile.ts'
 import type { Params, Row } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
-import { ApiKey, KEYS_MAX, type KeyStore } from './keys.ts'
+import { AUDIT_LIMIT_MAX, type AuditEntry, type Deed, SERVICE } from './audit.ts'
+import {
+  keyChanged,
+  keyCreated,
+  projectChanged,
+  projectCreated,
+  rotation,
+  secretCreated,
+  secretDeleted,
+} from './deeds.ts'
+import { type ApiKey, KEYS_MAX, type KeyChange, type KeyStore } from './keys.ts'
+import * as rows from './postgres-rows.ts'
+import { PROJECTS_MAX, type Project, type ProjectChange } from './project.ts'
+import { changed, type Known, understoodOf } from './understood.ts'
+import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
 /** One that reads, one that writes: keys are few and change seldom. */
 const CONNECTIONS_MAX = 2
 /** Longer than any of these statements takes; an ingress goes on with the keys it knows meanwhile. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
-const COLUMNS = 'id, hash, hint, name, created_at, revoked, endpoints, models'
-const VALUES = ':id, :hash, :hint, :name, :created_at, FALSE, :endpoints, :models'
-
-/** A number that changes with any key: far cheaper each second than the keys themselves. */
-const STATE: Statement = {
-  name: 'keys_state',
-  sql: 'SELECT count(*) AS count, sum(hashtextextended(api_keys::text, 0)::numeric)::text AS hash FROM api_keys',
-}
-const LIST: Statement = { name: 'keys_list', sql: `SELECT ${COLUMNS} FROM api_keys ORDER BY created_at, id` }
-const CREATE: Statement = {
-  name: 'keys_create',
-  sql: `INSERT INTO api_keys (${COLUMNS}) SELECT ${VALUES} WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
-}
-/** Every first key has the same id, so that of two at once one meets the other's row. */
-const CREATE_FIRST: Statement = {
-  name: 'keys_create_first',
-  sql: `INSERT INTO api_keys (${COLUMNS}) SELECT ${VALUES} WHERE NOT EXISTS (SELECT FROM api_keys)
-    ON CONFLICT (id) DO NOTHING RETURNING id`,
-}
-const REVOKE: Statement = {
-  name: 'keys_revoke',
-  sql: `UPDATE api_keys SET revoked = TRUE WHERE id = :id RETURNING ${COLUMNS}`,
-}
+/** Runs a statement of one transaction. */
+type Run = (statement: Statement, params: Params) => Promise<Row[]>
 
 /**
- * The keys in the table `api_keys` of Postgres, for any number of processes. Brings the schema up to date first.
+ * The keys and projects in tables of Postgres, for any number of processes. Brings the schema up to date first.
  *
  * @param url `postgres://user:password@host:port/database`
+ * @param onProblem Hears of what is not understood whenever something has changed.
  * @throws ServiceError `overloaded` when it cannot be reached at the start
  */
-export async function openPostgresKeys(url: string): Promise<KeyStore> {
+export async function openPostgresKeys(
+  url: string,
+  onProblem: (problem: string) => void = () => undefined,
+): Promise<KeyStore> {
   await migrate(url)
   const connection = new PostgresConnection({
     url,
@@ -49,62 +46,187 @@ export async function openPostgresKeys(url: string): Promise<KeyStore> {
     // Whoever lists the keys meets the outage, and says so.
     onProblem: () => undefined,
   })
-  return new PostgresKeys(connection)
+  return new PostgresKeys(connection, onProblem)
 }
 
 class PostgresKeys implements KeyStore {
   readonly name = 'postgres'
   readonly #connection: PostgresConnection
-  #keys: readonly ApiKey[] = []
-  /** The state of the table when it was last read, or before that. */
+  readonly #onProblem: (problem: string) => void
+  #known: Known = { keys: [], projects: [] }
+  /** The state of the tables when they were last read, or before that. */
   #seen: string | undefined
 
-  constructor(connection: PostgresConnection) {
+  constructor(connection: PostgresConnection, onProblem: (problem: string) => void) {
     this.#connection = connection
+    this.#onProblem = (problem) => onProblem(`Postgres: ${problem}`)
   }
 
   async list(): Promise<readonly ApiKey[]> {
-    const [row] = await this.#run(STATE, {})
-    const state = `${row?.count} ${row?.hash}`
-    if (state === this.#seen) return this.#keys
-    this.#keys = (await this.#run(LIST, {})).map(keyOfRow)
-    this.#seen = state
-    return this.#keys
+    return (await this.#load()).keys
   }
 
-  async create(key: ApiKey): Promise<void> {
-    const made = await this.#run(CREATE, paramsOf(key))
-    if (made.length === 0) throw new Error(`The database holds ${KEYS_MAX} keys, which is the most.`)
+  async listProjects(): Promise<readonly Project[]> {
+    return (await this.#load()).projects
+  }
+
+  async create(key: ApiKey, by = SERVICE): Promise<void> {
+    await this.#change(by, async (run) => {
+      await insertKey(run, key)
+      return { result: undefined, deed: keyCreated(key) }
+    })
   }
 
   async createFirst(key: ApiKey): Promise<boolean> {
-    return (await this.#run(CREATE_FIRST, paramsOf(key))).length > 0
+    return await this.#change(SERVICE, async (run) => {
+      const isMade = (await run(rows.CREATE_FIRST_KEY, rows.keyParams(key))).length > 0
+      return { result: isMade, deed: isMade ? keyCreated(key) : undefined }
+    })
   }
 
-  async revoke(id: string): Promise<ApiKey | undefined> {
-    return (await this.#run(REVOKE, { id })).map(keyOfRow)[0]
+  async update(id: string, change: KeyChange, by = SERVICE): Promise<ApiKey | undefined> {
+    return await this.#changeKey(id, by, (key) => ({ change, deed: keyChanged('key.updated', key, change) }))
+  }
+
+  async rotate(id: string, successor: ApiKey, endsAt: number, by = SERVICE): Promise<ApiKey | undefined> {
+    const addSuccessor = (run: Run) => insertKey(run, successor)
+    return await this.#changeKey(id, by, (key) => rotation(key, successor, endsAt), addSuccessor)
+  }
+
+  async revoke(id: string, by = SERVICE): Promise<ApiKey | undefined> {
+    const change = { revoked: true }
+    return await this.#changeKey(id, by, (key) => {
+      return key.revoked ? undefined : { change, deed: keyChanged('key.revoked', key, {}) }
+    })
+  }
+
+  async createProject(project: Project, by = SERVICE): Promise<void> {
+    await this.#change(by, async (run) => {
+      const made = await run(rows.CREATE_PROJECT, rows.projectParams(project))
+      if (made.length === 0) throw new Error(full(PROJECTS_MAX, 'projects'))
+      return { result: undefined, deed: projectCreated(project) }
+    })
+  }
+
+  async updateProject(id: string, change: ProjectChange, by = SERVICE): Promise<Project | undefined> {
+    return await this.#change(by, async (run) => {
+      const [row] = await run(rows.LOCK_PROJECT, { id })
+      if (!row) return { result: undefined, deed: undefined }
+      const next: Project = changed(rows.projectOfRow(row), change)
+      const { name, limits } = rows.projectParams(next)
+      await run(rows.UPDATE_PROJECT, { id, name: name ?? null, limits: limits ?? null })
+      return { result: next, deed: projectChanged(id, change) }
+    })
+  }
+
+  async webhookRoot(): Promise<string> {
+    const [found] = await this.#run(rows.FIND_ROOT, {})
+    if (found) return String(found.secret)
+    await this.#run(rows.CREATE_ROOT, { secret: randomSecret(), created_at: Math.floor(Date.now() / 1_000) })
+    return String((await this.#run(rows.FIND_ROOT, {}))[0]?.secret)
+  }
+
+  async listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]> {
+    return (await this.#run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))
+  }
+
+  async createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by = SERVICE): Promise<boolean> {
+    return await this.#change(by, async (run) => {
+      const own = await ownSecrets(run, secret.project)
+      if (own.length >= WEBHOOK_SECRETS_MAX) return { result: false, deed: undefined }
+      for (const one of own.length === 0 ? [first, secret] : [secret]) await run(rows.CREATE_SECRET, { ...one })
+      return { result: true, deed: secretCreated(secret) }
+    })
+  }
+
+  async deleteWebhookSecret(project: string, id: string, by = SERVICE): Promise<'deleted' | 'last' | 'none'> {
+    return await this.#change(by, async (run) => {
+      const own = await ownSecrets(run, project)
+      const found = own.find((secret) => secret.id === id)
+      if (!found) return { result: 'none', deed: undefined }
+      if (own.length === 1) return { result: 'last', deed: undefined }
+      await run(rows.DELETE_SECRET, { project, id })
+      return { result: 'deleted', deed: secretDeleted(found) }
+    })
+  }
+
+  async listAudit(limit: number): Promise<AuditEntry[]> {
+    return (await this.#run(rows.LIST_AUDIT, { limit: Math.min(limit, AUDIT_LIMIT_MAX) })).map(rows.entryOfRow)
   }
 
   async close(): Promise<void> {
     await this.#connection.close()
   }
 
+  async #load(): Promise<Known> {
+    const [row] = await this.#run(rows.STATE, {})
+    const state = String(row?.state)
+    if (state === this.#seen) return this.#known
+    // A change in between is seen next time.
+    const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
+    const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
+    this.#known = understoodOf(keys, projects, this.#onProblem)
+    this.#seen = state
+    return this.#known
+  }
+
+  /** @param decide Gives the change of a key, if there is one. @param also Made in the same step. @returns The key as it is then */
+  async #changeKey(
+    id: string,
+    by: string,
+    decide: (key: ApiKey) => { change: object; deed: Deed } | undefined,
+    also: (run: Run) => Promise<void> = async () => {},
+  ): Promise<ApiKey | undefined> {
+    return await this.#change(by, async (run) => {
+      const [row] = await run(rows.LOCK_KEY, { id })
+      const found = row && (rows.keyOfRow(row) as ApiKey)
+      const decided = found && decide(found)
+      if (!decided) return { result: found, deed: undefined }
+      const next = changed(found, decided.change)
+      await run(rows.UPDATE_KEY, rows.keyParams(next))
+      await also(run)
+      return { result: next, deed: decided.deed }
+    })
+  }
+
+  /** One transaction, with its entry in the audit where something was done. */
+  async #change<T>(by: string, work: (run: Run) => Promise<{ result: T; deed: Deed | undefined }>): Promise<T> {
+    return await this.#connection.transaction(async (client) => {
+      const run = runOn(client)
+      const { result, deed } = await work(run)
+      if (deed) await run(rows.NOTE, noteParams(by, deed))
+      return result
+    })
+  }
+
   async #run(statement: Statement, params: Params): Promise<Row[]> {
-    return await this.#connection.run(statement, (compiled: Compiled) => valuesOf(compiled, params))
+    return await this.#connection.run(statement, (compiled) => valuesOf(compiled, params))
   }
 }
 
-function paramsOf({ id, hash, hint, name, created_at, endpoints, models }: ApiKey): Params {
-  const json = (list: string[] | undefined) => (list ? JSON.stringify(list) : null)
-  return { id, hash, hint, name: name ?? null, created_at, endpoints: json(endpoints), models: json(models) }
+function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows: Row[] }> }): Run {
+  return async ({ sql }, params) => {
+    const compiled = compile(sql, '$')
+    return (await client.query(compiled.sql, valuesOf(compiled, params))).rows
+  }
 }
 
-function keyOfRow(row: Row): ApiKey {
-  const { name, endpoints, models, ...rest } = row
-  return ApiKey.parse({
-    ...rest,
-    ...(name !== null && { name }),
-    ...(endpoints !== null && { endpoints: JSON.parse(String(endpoints)) }),
-    ...(models !== null && { models: JSON.parse(String(models)) }),
-  })
+/** The secrets of a project, which nobody else changes until the transaction ends. */
+async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
+  await run(rows.LOCK_SECRETS, { project })
+  return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))
+}
+
+async function insertKey(run: Run, key: ApiKey): Promise<void> {
+  const made = await run(rows.CREATE_KEY, rows.keyParams(key))
+  if (made.length === 0) throw new Error(full(KEYS_MAX, 'keys'))
+}
+
+function noteParams(author: string, { action, subject, project, change }: Deed): Params {
+  const at = Math.floor(Date.now() / 1_000)
+  return { at, author, action, subject, project, change: JSON.stringify(change) }
+}
+
+function full(most: number, what: string): string {
+  return `The database holds ${most} ${what}, which is the most.`
 }

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { newId } from '#shared/id.ts'
 
 const Count = z.int().min(0)
 
@@ -21,6 +22,21 @@ export const Project = z.strictObject({
   limits: Limits.default({}),
 })
 export type Project = z.infer<typeof Project>
+
+/** A change of a project: what is there replaces what the project has, and an undefined name takes it away. */
+export interface ProjectChange {
+  readonly name?: string | undefined
+  readonly limits?: Limits
+}
+
+/** Projects one store holds: every ingress keeps them all in memory. */
+export const PROJECTS_MAX = 10_000
+
+/** Makes a project with an id of its own. */
+export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id' | 'name' | 'limits'>> = {}): Project {
+  const created_at = Math.floor(Date.now() / 1_000)
+  return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
+}
 
 /** The project of a key. One that names none is a project of its own. */
 export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {

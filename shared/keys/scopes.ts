@@ -1,3 +1,5 @@
+import type { ApiKey, KeyScope } from './keys.ts'
+
 /**
  * Paths a key may be limited to. Jobs and WebSockets stand for calls to the others, each of which is checked; every key has
  * them. The routes of the ingress are the same (test/services/ingress/callers/key-scopes.test.ts).
@@ -12,8 +14,17 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/deep-research',
   '/v1/models',
   '/v1/jobs',
+  '/v1/webhook-secrets',
   '/v1/ws',
 ]
+
+/**
+ * Whether a key is for something. One that names no scope is for calls. `admin` opens the operator's door: what is shown and
+ * moved there is that of every project.
+ */
+export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: KeyScope): boolean {
+  return scopes.includes(scope)
+}
 
 /** Whether the right to some paths is one to `path`: a path covers those below it. */
 export function coversPath(endpoints: readonly string[], path: string): boolean {

@@ -8,7 +8,7 @@ import type { Ports } from '#shared/ports.ts'
 import type { Store } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
 import { memoryBlobs } from '../support/jobs/blobs.ts'
-import { silentLog } from '../support/jobs/jobs.ts'
+import { openNoKeys, silentLog } from '../support/jobs/jobs.ts'
 import { FaultyBroker } from './faults/broker.ts'
 import { faultyStore, type Surroundings } from './faults/store.ts'
 import type { History } from './history.ts'
@@ -179,7 +179,8 @@ export class Fleet {
       webhookAllowPrivate: false,
     }
     const models = { models: [] }
-    const ports = { broker, store, blobs: noBlobs, config, log: silentLog, metrics: noMetrics, models, version: 'test' }
+    const served = { broker, store, blobs: noBlobs, openKeys: openNoKeys, config, log: silentLog, metrics: noMetrics }
+    const ports = { ...served, models, version: 'test' }
     // What a scheduler uses of them.
     return ports as unknown as Ports
   }

@@ -3,6 +3,7 @@ import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
 import { refusalOf, sendStream } from '#services/ingress/reply/reply.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { answerDurable } from './durable.ts'
 import { readWishes } from './wishes.ts'
 
@@ -78,7 +79,8 @@ async function submitJob(
   const body = takeBody(prepared)
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
-  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant: key.id, requestId }
+  const tenant = projectIdOf(key)
+  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant, requestId }
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString() })
   held.shrink(job.stored && 'json' in job.stored ? job.stored.json.length * CHAR_BYTES : 0)
   return job

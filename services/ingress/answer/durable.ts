@@ -8,6 +8,7 @@ import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type DurableJobs, isSurelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import type { Created } from '#shared/store/store.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
 import { idempotencyOf, type Wishes } from './wishes.ts'
@@ -37,7 +38,7 @@ export function answerDurable(
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
   // No async function: a suspended one would keep the body for as long as the answer takes.
   return asked
-    .resolve(context, call.key.id, deadlineInMs)
+    .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
       const wanted = { idempotencyKey, isAsync, ...more }
       return createJob(context, call, endpoint, prepared, asked.joinedWith(body), wanted)
@@ -153,7 +154,7 @@ export async function createJob(
     encode: encodeOf(prepared, call.requestId),
     ...more,
     metadata: more.metadata ?? prepared.metadata,
-    tenant: call.key.id,
+    tenant: projectIdOf(call.key),
     endpoint: endpoint.path,
     traceparent: call.headers.traceparent?.toString(),
   }
@@ -168,7 +169,7 @@ export async function createJob(
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
-  if (!isReplay && context.config.rateLimitTokens > 0) void spendTokens(context, jobs, job)
+  if (!isReplay && context.config.rateLimitTokens > 0) void spendTokens(context, jobs, job, call.key.id)
   return { job, isReplay }
 }
 
@@ -211,10 +212,15 @@ function hasFreedKey({ state, error }: DurableJob): boolean {
 }
 
 /** Counts what a job used against its key's limit once it has ended. What runs on after a restart of this process is free. */
-async function spendTokens(context: IngressContext, jobs: DurableJobs, { id, tenant }: DurableJob): Promise<void> {
+async function spendTokens(
+  context: IngressContext,
+  jobs: DurableJobs,
+  { id, tenant }: DurableJob,
+  keyId: string,
+): Promise<void> {
   try {
     const { usage } = await jobs.waitForEnd(tenant, id, context.closing, TOKENS_POLL_MS)
-    context.limits.spendTokens(tenant, tokensOf(usage))
+    context.limits.spendTokens(keyId, tokensOf(usage))
   } catch (error) {
     context.log.info({ err: error, job_id: id }, 'tokens of a job not counted')
   }

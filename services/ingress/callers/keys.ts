@@ -2,17 +2,25 @@ import { timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
-import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
-import { coversPath } from '#shared/keys/scopes.ts'
+import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
+import type { Limits } from '#shared/keys/project.ts'
+import { coversPath, hasScope } from '#shared/keys/scopes.ts'
+import type { Known } from '#shared/keys/understood.ts'
+import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
+import { keyChanges } from './key-changes.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
 
 /** Told once that a key is not valid any more, with what its caller gets. */
-type OnRevoked = (error: ServiceError) => void
+type OnEnd = (error: ServiceError) => void
 
-/** How often the store is asked: a revoked key stops within this time and that of one query. */
+/**
+ * How often the store is asked: a revoked key stops within this time and that of one query. What is open under a key that
+ * expires ends as soon; the clock is looked at each time, since it may be set while a timer to that moment runs.
+ */
 const REFRESH_MS = 1_000
+const NO_LIMITS: Limits = {}
 
 /**
  * The API keys as this ingress knows them: those of the key store, and SLUICE_API_KEY.
@@ -24,10 +32,11 @@ export class ApiKeys {
   readonly #fixed: ApiKey | undefined
   readonly #log: Log
   #created: string | undefined
-  #stored: readonly ApiKey[] | undefined
+  #known: Known | undefined
+  #limits = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
   /** By hash, who has a connection of that key open. */
-  readonly #watchers = new Map<string, Set<OnRevoked>>()
+  readonly #watchers = new Map<string, Set<OnEnd>>()
   #timer: NodeJS.Timeout | undefined
   #isStale = false
   #isClosed = false
@@ -63,27 +72,43 @@ export class ApiKeys {
     return this.#created
   }
 
-  /** The key a secret belongs to; undefined when there is none or it was revoked. Constant time in the secret. */
+  /** The key a secret belongs to; undefined when there is none, or it was revoked or has expired. Constant time in the secret. */
   find(secret: string): ApiKey | undefined {
-    const hash = hashOf(secret)
-    const key = this.#byHash.get(hash)
-    if (!key || !timingSafeEqual(Buffer.from(key.hash), Buffer.from(hash))) return undefined
-    return key.revoked ? undefined : key
+    const key = this.#withSecret(secret)
+    return key && !endOf(key) ? key : undefined
+  }
+
+  /** As {@link find}. @throws ServiceError `invalid_api_key` where that gives none */
+  get(secret: string): ApiKey {
+    const key = this.#withSecret(secret)
+    const end = key ? endOf(key) : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
+    if (!key || end) throw end
+    return key
   }
 
   /**
-   * Calls `onRevoked` once when a key is revoked or gone: whoever came with it may stay for hours.
+   * Calls `onEnd` once when a key is revoked, gone or has expired: whoever came with it may stay for hours.
    *
    * @param key Valid now: as {@link find} has just given it.
    * @returns Ends the watch. It must be called, or the watcher is kept.
    */
-  watch({ hash }: ApiKey, onRevoked: OnRevoked): () => void {
+  watch({ hash }: ApiKey, onEnd: OnEnd): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()
-    this.#watchers.set(hash, watchers.add(onRevoked))
+    this.#watchers.set(hash, watchers.add(onEnd))
     return () => {
-      watchers.delete(onRevoked)
+      watchers.delete(onEnd)
       if (watchers.size === 0 && this.#watchers.get(hash) === watchers) this.#watchers.delete(hash)
     }
+  }
+
+  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
+  limitsOf(projectId: string): Limits {
+    return this.#limits.get(projectId) ?? NO_LIMITS
+  }
+
+  /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
+  webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
+    return webhookSecretsOf(this.#store, projectId)
   }
 
   /** Stops asking the store, and closes it. */
@@ -99,22 +124,30 @@ export class ApiKeys {
   }
 
   async #load(): Promise<void> {
-    const stored = await this.#store.list()
-    // The store gives the very same list while nothing changed.
-    if (stored === this.#stored) return
-    this.#stored = stored
-    const keys = this.#fixed ? [this.#fixed, ...stored] : stored
+    const before = this.#known
+    const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
+    // The store gives the very same lists while nothing changed.
+    if (known.keys === before?.keys && known.projects === before.projects) return
+    this.#known = known
+    const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
-    this.#tellRevoked()
+    this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
+    if (before) this.#log.info(keyChanges(before, known), 'API keys changed')
   }
 
-  #tellRevoked(): void {
+  #withSecret(secret: string): ApiKey | undefined {
+    const hash = hashOf(secret)
+    const key = this.#byHash.get(hash)
+    return key && timingSafeEqual(Buffer.from(key.hash), Buffer.from(hash)) ? key : undefined
+  }
+
+  #tellEnds(): void {
     for (const [hash, watchers] of this.#watchers) {
       const key = this.#byHash.get(hash)
-      if (key && !key.revoked) continue
+      const end = key ? endOf(key) : revoked()
+      if (!end) continue
       this.#watchers.delete(hash)
-      const error = new ServiceError('invalid_api_key', 'This API key was revoked.')
-      for (const onRevoked of watchers) onRevoked(error)
+      for (const onEnd of watchers) onEnd(end)
     }
   }
 
@@ -134,6 +167,8 @@ export class ApiKeys {
         this.#log.error({ err: error, key_store: this.#store.name }, 'key store not readable; keeping the known keys')
       this.#isStale = true
     }
+    // Also of a store that is away: keys expire by themselves.
+    this.#tellEnds()
     this.#refreshLater()
   }
 }
@@ -142,6 +177,7 @@ export class ApiKeys {
  * The key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/protocol.md, Authentication).
  * With both, the header of the endpoint's own format wins.
  *
+ * @param scope What the key must be for. The rights to endpoints are those of calls.
  * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
  */
 export function authenticate(
@@ -149,6 +185,7 @@ export function authenticate(
   keys: ApiKeys,
   format: WireFormat,
   path: string,
+  scope: KeyScope = 'calls',
 ): ApiKey {
   const bearer = /^bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
   const header = headers['x-api-key']?.toString() || undefined
@@ -157,17 +194,35 @@ export function authenticate(
     const how = format === 'anthropic' ? 'the x-api-key header' : 'the header Authorization: Bearer YOUR_KEY'
     throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}.`)
   }
-  const key = keys.find(secret)
-  if (!key) throw new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
-  // Jobs stand for calls to other endpoints: each is checked when it is submitted, and only its own key sees it.
-  if (!/^\/v1\/(jobs($|\/)|ws$)/.test(path)) requireEndpoint(key, path)
+  const key = keys.get(secret)
+  requireScope(key, scope)
+  // Jobs stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
+  if (scope === 'calls' && !/^\/v1\/(jobs($|\/)|ws$)/.test(path)) requireEndpoint(key, path)
   return key
+}
+
+/** Refuses a key that is for something else. @throws ServiceError `permission_denied` */
+export function requireScope(key: ApiKey, scope: KeyScope): void {
+  if (hasScope(key, scope)) return
+  throw new ServiceError('permission_denied', `This API key has not the scope ${scope}, which is needed here.`)
 }
 
 /** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
   throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
+}
+
+/** Why a key is not valid, by the clock of this moment; undefined while it is. */
+function endOf({ revoked: isRevoked, expires_at }: ApiKey): ServiceError | undefined {
+  if (isRevoked) return revoked()
+  if (expires_at === undefined || Date.now() < expires_at * 1_000) return undefined
+  const when = new Date(expires_at * 1_000).toISOString().replace('.000', '')
+  return new ServiceError('invalid_api_key', `This API key expired on ${when}.`)
+}
+
+function revoked(): ServiceError {
+  return new ServiceError('invalid_api_key', 'This API key was revoked.')
 }
 
 /** A key as it may be shown (docs/protocol.md, Authentication): enough to recognise it, nothing to use. */

@@ -2,6 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 
 /** The durable jobs of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
 export function requireJobs(context: IngressContext): DurableJobs {
@@ -29,7 +30,7 @@ export function jobNotFound(id: string): ServiceError {
 
 /** The job in the path, if it is the caller's. @throws ServiceError `job_not_found` */
 export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
-  return jobs.get(call.key.id, jobIdOf(call))
+  return jobs.get(projectIdOf(call.key), jobIdOf(call))
 }
 
 /** A whole number in the query; undefined when it is not there. @throws ServiceError `invalid_value` */

@@ -12,6 +12,7 @@ import { formatOf } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { jobObject, statusOf } from './object.ts'
 import { findJob, isJobId, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 import { refuseJobHeaders } from './wishes.ts'
@@ -39,7 +40,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   const statuses = query.status?.split(',').map((status) => status.trim())
   // Each once: every number of them is a statement of its own, which the database keeps prepared.
   const states = statuses && [...new Set(statuses.flatMap(statesOf))]
-  const page = await jobs.list(call.key.id, {
+  const page = await jobs.list(projectIdOf(call.key), {
     limit: query.limit,
     order: query.order,
     ...(query.after !== undefined && { after: idOf(query.after, 'after') }),
@@ -82,7 +83,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
     const thrown = ServiceError.fromBody(job.error)
     return call.reply.end({ type: 'failed', thrown, keptAs: formatOf(job.endpoint) })
   }
-  const result = await resultOf(jobs, call.key.id, job)
+  const result = await resultOf(jobs, job.tenant, job)
   if (result === null) throw gone()
   await call.reply.whole(result)
 }
@@ -90,7 +91,7 @@ export async function getResult(context: IngressContext, call: Call): Promise<vo
 /** A result that was there and is not kept any more is told from one that never was, as long as the store knows. */
 async function throwGone(jobs: DurableJobs, call: Call, error: unknown): Promise<never> {
   const isUnknown = ServiceError.from(error).code === 'job_not_found'
-  if (isUnknown && (await jobs.isPast(call.key.id, jobIdOf(call)))) throw gone()
+  if (isUnknown && (await jobs.isPast(projectIdOf(call.key), jobIdOf(call)))) throw gone()
   throw error
 }
 
@@ -101,8 +102,8 @@ function gone(): ServiceError {
 /** POST /v1/jobs/{id}/cancel: asks that a job stops. @throws ServiceError `job_already_finished` */
 export async function cancelJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const { id } = await findJob(jobs, call)
-  const job = await jobs.cancel(call.key.id, id)
+  const { id, tenant } = await findJob(jobs, call)
+  const job = await jobs.cancel(tenant, id)
   await call.reply.whole(await wholeJob(jobs, job))
 }
 
@@ -119,13 +120,13 @@ export async function replayJob(context: IngressContext, call: Call): Promise<vo
 async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'replay'): Promise<void> {
   const jobs = requireJobs(context)
   refuseJobHeaders(call.headers, 'a job that is run again is asked what it was asked before.')
-  const { id, endpoint, model, pool } = await findJob(jobs, call)
+  const { id, tenant, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
   if (hasModels(pool)) getModel(context, call, model, pool)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
-  const { job, isReplay } = acceptedOf(await jobs[how](call.key.id, id, asked))
+  const { job, isReplay } = acceptedOf(await jobs[how](tenant, id, asked))
   call.facts.job_id = job.id
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
   await sendAccepted(jobs, call, job)
@@ -134,8 +135,8 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
 /** DELETE /v1/jobs/{id}: forgets a job that has ended. @throws ServiceError `job_not_finished` */
 export async function deleteJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
-  const { id } = await findJob(jobs, call)
-  await jobs.erase(call.key.id, id)
+  const { id, tenant } = await findJob(jobs, call)
+  await jobs.erase(tenant, id)
   await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 

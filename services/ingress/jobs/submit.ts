@@ -6,6 +6,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { requireJobs } from './paths.ts'
 import { boundMetadata, JobWishes } from './wishes.ts'
 
@@ -31,7 +32,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
   const wishes = {
     idempotencyKey: readIdempotencyKey(call.headers['idempotency-key']),
     isAsync: true,
-    ...(await asked.resolve(context, key.id, context.config.jobDeadlineMs)),
+    ...(await asked.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
   }
   // What headers say of it is part of the request, as if its body said so.
   const whole = asked.isOfHeaders ? { ...(body as object), ...asked.fields } : body

@@ -1,7 +1,8 @@
-import type { IngressContext } from '#services/ingress/call.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { completedText, failedFrame, frameText, jobEventText, requestEventText } from '#services/ingress/ws/frames.ts'
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
@@ -12,7 +13,7 @@ export interface SocketReplyOptions {
   /** The client's id. */
   readonly id: string
   readonly kind: 'request' | 'subscription'
-  readonly keyId: string
+  readonly key: Call['key']
   readonly outbox: Outbox
   /** What its frame holds of the memory. */
   readonly held: HeldBytes
@@ -47,7 +48,8 @@ export class SocketReply implements Reply {
 
   constructor(context: Pick<IngressContext, 'log' | 'metrics'>, options: SocketReplyOptions) {
     this.log = new CallLog(context)
-    this.log.facts.key_id = options.keyId
+    this.log.facts.key_id = options.key.id
+    this.log.facts.project_id = projectIdOf(options.key)
     this.kind = options.kind
     this.#options = options
   }

@@ -11,6 +11,7 @@ import { jobFieldsOf } from '#services/ingress/jobs/wishes.ts'
 import type { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 
 const ADVICE = {
   durable: 'Give the frame an "idempotency_key", or its body "background": true.',
@@ -64,7 +65,7 @@ export async function runSubscription(
 ): Promise<void> {
   const jobs = requireJobs(context)
   if (!isJobId(frame.job_id)) throw jobNotFound(frame.job_id)
-  const job = await jobs.get(key.id, frame.job_id)
+  const job = await jobs.get(projectIdOf(key), frame.job_id)
   reply.log.facts.job_id = job.id
   reply.log.facts.model = job.model
   const position = { after: frame.starting_after ?? 0, param: 'starting_after' }

@@ -188,7 +188,7 @@ export class Session {
     this.begun++
     const { headers, context, bounds } = this.#options
     const log = { sessionId: this.id, path, route: routeOf(kind, path) }
-    const reply = new SocketReply(context, { id, kind, keyId: key.id, outbox: this.#outbox, held, ...log })
+    const reply = new SocketReply(context, { id, kind, key, outbox: this.#outbox, held, ...log })
     if (this.#replies.size >= bounds.inFlightMax) {
       return reply.end({ type: 'failed', thrown: tooMany(bounds.inFlightMax) })
     }

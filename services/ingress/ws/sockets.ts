@@ -6,6 +6,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { authenticate } from '#services/ingress/callers/keys.ts'
 import { CallLog } from '#services/ingress/reply/call-log.ts'
 import { ServiceError } from '#shared/error.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { SOCKET_BOUNDS, type SocketBounds } from './bounds.ts'
 import { Session } from './session.ts'
 import { credentialsOf, refuseUpgrade, requireProtocol, WS_PATH } from './upgrade.ts'
@@ -60,6 +61,7 @@ export class Sockets {
     try {
       const key = findKey()
       opening.facts.key_id = key.id
+      opening.facts.project_id = projectIdOf(key)
       requireProtocol(req)
       this.#requirePlace()
       this.#server.handleUpgrade(req, socket, head, (ws) => {

@@ -1,72 +1,24 @@
 /** The `sluice` command as people and scripts run it: a process of its own, against a running service. */
-import { spawn } from 'node:child_process'
+import type { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
-import { tmpdir } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
-import { text } from 'node:stream/consumers'
+import { dirname, join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
-import { ENVIRONMENT } from '../../support/processes/environment.ts'
+import { emptyDirectory, type Ran, type RunOptions, sluice } from '../../support/processes/sluice.ts'
 import { questionOf, startOutside } from '../../support/research/outside.ts'
 import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
-const LAUNCHER = resolve('services/cli/sluice.js')
 const NOWHERE = 'http://127.0.0.1:1'
 const kafka = inject('kafka')
 const postgres = inject('postgres')
-
-interface Ran {
-  code: number | null
-  out: string
-  err: string
-  /** Each line of the output as JSON. */
-  lines: Record<string, unknown>[]
-}
-
-interface RunOptions {
-  env?: Record<string, string> | undefined
-  stdin?: string
-  cwd?: string
-  /** The process as soon as it runs. */
-  onStart?: (child: ReturnType<typeof spawn>) => void
-}
-
-/** Runs `sluice` to its end. Its output is a pipe, as in a script. */
-async function sluice(
-  args: string[],
-  { env = {}, stdin = '', cwd = tmpdir(), onStart }: RunOptions = {},
-): Promise<Ran> {
-  const child = spawn(process.execPath, [LAUNCHER, ...args], { env: { ...ENVIRONMENT, ...env }, cwd })
-  onTestFinished(() => void child.kill('SIGKILL'))
-  onStart?.(child)
-  child.stdin.on('error', () => undefined)
-  child.stdin.end(stdin)
-  const exited = new Promise<number | null>((done) => child.once('exit', done))
-  const [out, err, code] = await Promise.all([text(child.stdout), text(child.stderr), exited])
-  const jsonLines = () => out.split('\n').filter(Boolean)
-  return {
-    code,
-    out,
-    err,
-    get lines() {
-      return jsonLines().map((line) => JSON.parse(line))
-    },
-  }
-}
 
 /** Runs `sluice` against a stack. */
 function against({ url }: Stack) {
   return (args: string[], options: RunOptions = {}) =>
     sluice(args, { ...options, env: { SLUICE_URL: url, SLUICE_API_KEY: TEST_KEY, ...options.env } })
-}
-
-async function emptyDirectory(): Promise<string> {
-  const directory = await mkdtemp(join(tmpdir(), 'sluice-cli-'))
-  onTestFinished(() => rm(directory, { recursive: true, force: true }))
-  return directory
 }
 
 /** The id of the job whose events ended. */
@@ -77,16 +29,27 @@ function endedId(lines: Record<string, unknown>[]): string {
 const say = (prompt: string) => ['submit', '--model', 'echo-1', '--prompt', prompt]
 
 describe('sluice', () => {
-  it.each(['submit', 'research', 'follow', 'get', 'cancel', 'jobs', 'redrive', 'steps', 'replay', 'keys', 'doctor'])(
-    'explains %s with examples and the exit codes, without looking at the settings',
-    async (command) => {
-      const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
-      expect(code).toBe(0)
-      expect(out).toContain(`Usage: sluice ${command}`)
-      expect(out).toMatch(/Examples?:\n {2}sluice /)
-      expect(out).toContain('Exit codes: 0 ok')
-    },
-  )
+  it.each([
+    'submit',
+    'research',
+    'follow',
+    'get',
+    'cancel',
+    'jobs',
+    'redrive',
+    'steps',
+    'replay',
+    'projects',
+    'keys',
+    'webhook-secrets',
+    'doctor',
+  ])('explains %s with examples and the exit codes, without looking at the settings', async (command) => {
+    const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
+    expect(code).toBe(0)
+    expect(out).toContain(`Usage: sluice ${command}`)
+    expect(out).toMatch(/Examples?:\n {2}sluice /)
+    expect(out).toContain('Exit codes: 0 ok')
+  })
 
   it.each([
     { args: [], says: 'Usage: sluice COMMAND' },
@@ -119,7 +82,7 @@ describe('sluice', () => {
     { args: ['steps'], says: 'JOB is missing.' },
     { args: ['replay'], says: 'JOB is missing.' },
     { args: ['replay', 'job_1', 'job_2', 'job_3'], says: 'Two jobs at a time; job_3 is one too many.' },
-    { args: ['keys'], says: 'keys: create, list or revoke?' },
+    { args: ['keys'], says: 'keys: create, list, update, rotate, revoke or audit?' },
     { args: ['keys', 'create', '--endpoints', 'v1/jobs'], says: '--endpoints v1/jobs: give paths' },
     { args: ['keys', 'create', '--models', ','], says: '--models ,: give values with commas between them.' },
     { args: ['keys', 'revoke'], says: 'Give the id of one key.' },

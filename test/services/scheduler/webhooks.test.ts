@@ -1,15 +1,18 @@
 import { once } from 'node:events'
-import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { outcomeOf, RETRIES_MS } from '#services/scheduler/webhook-outcome.ts'
-import { webhookKey } from '#services/scheduler/webhook-secret.ts'
+import { sharedKeyOf, signingKeys } from '#services/scheduler/webhook-secret.ts'
 import { type WebhookOptions, WebhookSender } from '#services/scheduler/webhooks.ts'
 import { ServiceError } from '#shared/error.ts'
+import { openFileKeys } from '#shared/keys/file.ts'
+import type { KeyStore } from '#shared/keys/keys.ts'
+import { newWebhookSecret, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { Metrics } from '#shared/metrics.ts'
 import { EVERY_TENANT, type NewJob, type Store } from '#shared/store/store.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
@@ -76,9 +79,9 @@ async function openSetup(changes: Partial<WebhookOptions> = {}): Promise<Setup> 
   const database = await openSqliteDatabase()
   const store = await database.open()
   const metrics = new Metrics()
-  const key = await webhookKey({ webhookSecret: SECRET, dataDir: '' })
+  const keysOf = async () => [webhookKeyOf(SECRET)]
   const policy = { allowPrivate: true }
-  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', key, policy, ...changes })
+  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', keysOf, policy, ...changes })
   return {
     store,
     database,
@@ -292,9 +295,9 @@ describe('webhooks', () => {
 
 /** Another sender over the same store, as after a restart. */
 async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup> {
-  const key = await webhookKey({ webhookSecret: SECRET, dataDir: '' })
+  const keysOf = async () => [webhookKeyOf(SECRET)]
   const policy = { allowPrivate: true }
-  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', key, policy })
+  const sender = new WebhookSender({ store, log: silentLog, metrics, version: 'test', keysOf, policy })
   return {
     ...{ store, database, metrics, sender },
     async deliver(jobId) {
@@ -354,25 +357,96 @@ describe('what becomes of a message', () => {
   })
 })
 
-describe('the secret of webhooks', () => {
-  it('is made once, for its owner alone, also when several ask at the same time', async () => {
-    const dataDir = await mkdtemp(join(tmpdir(), 'sluice-secret-'))
-    try {
-      const ask = () => webhookKey({ webhookSecret: undefined, dataDir: join(dataDir, 'new') })
-      const keys = await Promise.all(Array.from({ length: 8 }, ask))
-      expect(new Set(keys.map((key) => key.toString('hex'))).size).toBe(1)
-      expect(keys[0]).toHaveLength(32)
-      const path = join(dataDir, 'new', 'webhook-secret')
-      expect((await stat(path)).mode & 0o777).toBe(0o600)
-      expect((await readFile(path, 'utf8')).trim()).toBe(`whsec_${keys[0]?.toString('base64')}`)
-      expect(await ask()).toEqual(keys[0])
-      await writeFile(path, 'nonsense')
-      await expect(ask()).rejects.toMatchObject({
-        name: 'ConfigError',
-        problems: [expect.stringContaining('WEBHOOK_SECRET')],
-      })
-    } finally {
-      await rm(dataDir, { recursive: true, force: true })
+describe('the secrets of webhooks', () => {
+  async function openKeys() {
+    const directory = await mkdtemp(join(tmpdir(), 'sluice-secret-'))
+    onTestFinished(() => rm(directory, { recursive: true, force: true }))
+    return { directory, keys: openFileKeys(join(directory, 'keys')) }
+  }
+
+  /** Whether the official SDK takes a message for one that a secret has signed. */
+  async function verifies({ body, headers }: Received, webhookSecret: string): Promise<boolean> {
+    const receiver = new OpenAI({ apiKey: 'none', webhookSecret })
+    const unwrapped = receiver.webhooks.unwrap(body, headers as Record<string, string>)
+    return await unwrapped.then(
+      () => true,
+      () => false,
+    )
+  }
+
+  const secretsOf = async (keys: KeyStore, project: string) =>
+    (await webhookSecretsOf(keys, project)).map(({ secret }) => secret)
+
+  it('are of one project each from the start: that of one does not verify the messages of another', async () => {
+    const { keys } = await openKeys()
+    await using receiver = await openReceiver()
+    await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
+    for (const tenant of ['proj_1', 'proj_2']) {
+      await setup.deliver(await completed(setup.store, receiver.url, { tenant }))
     }
+    const [mine, other] = receiver.received as [Received, Received]
+    const [secret = ''] = await secretsOf(keys, 'proj_1')
+    expect([await verifies(mine, secret), await verifies(other, secret)]).toEqual([true, false])
+  })
+
+  it('are changed without a gap: two sign at once', async () => {
+    const { keys } = await openKeys()
+    await using receiver = await openReceiver()
+    await using setup = await openSetup({ keysOf: signingKeys(keys, undefined) })
+    const send = async () => {
+      await setup.deliver(await completed(setup.store, receiver.url, { tenant: 'proj_1' }))
+      return receiver.received.at(-1) as Received
+    }
+    const [old = ''] = await secretsOf(keys, 'proj_1')
+    const [first, next] = [newWebhookSecret('proj_1', old), newWebhookSecret('proj_1')]
+    expect(await keys.createWebhookSecret(next, first)).toBe(true)
+    const both = await send()
+    expect(String(both.headers['webhook-signature'])).toMatch(/^v1,\S{44} v1,\S{44}$/)
+    expect([await verifies(both, old), await verifies(both, next.secret)]).toEqual([true, true])
+    expect(await keys.deleteWebhookSecret('proj_1', first.id)).toBe('deleted')
+    const last = await send()
+    expect([await verifies(last, old), await verifies(last, next.secret)]).toEqual([false, true])
+  })
+
+  it('leave that of WEBHOOK_SECRET, or of the file that was made before projects, valid beside them', async () => {
+    const { keys, directory } = await openKeys()
+    await using receiver = await openReceiver()
+    const deliver = async (webhookSecret: string | undefined) => {
+      const shared = await sharedKeyOf({ webhookSecret, dataDir: directory })
+      await using setup = await openSetup({ keysOf: signingKeys(keys, shared) })
+      await setup.deliver(await completed(setup.store, receiver.url, { tenant: 'proj_1' }))
+      return { from: shared?.from, received: receiver.received.at(-1) as Received }
+    }
+    const [own = ''] = await secretsOf(keys, 'proj_1')
+    const path = join(directory, 'webhook-secret')
+    const fresh = await deliver(undefined)
+    expect([fresh.from, await verifies(fresh.received, SECRET)]).toEqual([undefined, false])
+    const set = await deliver(SECRET)
+    await writeFile(path, `${SECRET}\n`)
+    const kept = await deliver(undefined)
+    expect([set.from, kept.from]).toEqual(['WEBHOOK_SECRET', path])
+    for (const { received } of [set, kept]) {
+      expect([await verifies(received, SECRET), await verifies(received, own)]).toEqual([true, true])
+    }
+    await writeFile(path, 'nonsense')
+    const problems = [expect.stringContaining('WEBHOOK_SECRET')]
+    await expect(deliver(undefined)).rejects.toMatchObject({ name: 'ConfigError', problems })
+  })
+
+  it('that cannot be read now put a message back, which is sent once they can', async () => {
+    await using receiver = await openReceiver()
+    let isAway = true
+    const keysOf = async () => {
+      if (isAway) throw new Error('away')
+      return [webhookKeyOf(SECRET)]
+    }
+    await using setup = await openSetup({ keysOf })
+    const id = await completed(setup.store, receiver.url)
+    expect(await setup.deliver(id)).toMatchObject([
+      { state: 'pending', error: expect.stringContaining('cannot be read') },
+    ])
+    expect(receiver.received).toEqual([])
+    isAway = false
+    await until(async () => (await setup.deliver(id))[0]?.state === 'delivered')
   })
 })

@@ -8,6 +8,8 @@ import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { FIRST_KEY_ID, hashOf, type KeyStore, newKey } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
+import { newProject } from '#shared/keys/project.ts'
+import { newWebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../support/processes/postgres.ts'
 import { until } from '../../support/stack.ts'
@@ -117,10 +119,140 @@ describe.each(ADAPTERS)('a key store: $name', ({ place, isThere }) => {
     expect(ids?.toSorted()).toEqual(keys.map(({ id }) => id).toSorted())
   })
 
+  it.skipIf(!isThere)(
+    'keeps projects, ends, scopes and limits of keys, and gives the same lists while nothing changed',
+    async () => {
+      const { open } = await place()
+      const [one, other] = [await open(), await open()]
+      const project = newProject({ name: 'search', limits: { requests_per_minute: 600, budget_usd_per_month: 12.5 } })
+      const rights = { project: project.id, expires_at: 1_900_000_000, scopes: ['calls', 'admin'] as const }
+      const { key } = newKey({ ...rights, limits: { running: 0 } })
+      await one.createProject(project)
+      await one.create(key)
+      const [keys, projects] = [await other.list(), await other.listProjects()]
+      expect([keys, projects]).toEqual([[key], [project]])
+      expect([await other.list(), await other.listProjects()]).toEqual([keys, projects])
+      expect(await other.list()).toBe(keys)
+      expect(await other.listProjects()).toBe(projects)
+      await one.updateProject(project.id, { limits: {} })
+      expect(await other.listProjects()).toEqual([{ ...project, limits: {} }])
+      await expect(one.createProject(project)).rejects.toThrow()
+      expect(await one.updateProject('proj_none', { name: 'x' })).toBeUndefined()
+      expect(await (await open()).createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(false)
+    },
+  )
+
+  it.skipIf(!isThere)('changes what a change names and takes away what it says is undefined', async () => {
+    const { open } = await place()
+    const [one, other] = [await open(), await open()]
+    const { key } = newKey({ id: 'key_a', name: 'old', models: ['echo-1'], limits: { running: 1 } })
+    await one.create(key)
+    const change = { name: 'new', models: undefined, expires_at: 1_900_000_000 }
+    const { models: _, ...rest } = key
+    const expected = { ...rest, name: 'new', expires_at: 1_900_000_000 }
+    expect(await one.update('key_a', change)).toEqual(expected)
+    expect(await other.list()).toEqual([expected])
+    expect(await one.update('key_none', change)).toBeUndefined()
+    await one.revoke('key_a')
+    expect((await one.update('key_a', { name: undefined }))?.revoked).toBe(true)
+  })
+
+  it.skipIf(!isThere)('rotates a key whole or not at all, and never lengthens the life of the old one', async () => {
+    const { open } = await place()
+    const store = await open()
+    const { key } = newKey({ id: 'key_a', expires_at: 2_000 })
+    await store.create(key)
+    const successor = { ...newKey({ id: 'key_b', project: 'key_a' }).key, created_at: key.created_at }
+    expect(await store.rotate('key_none', successor, 3_000)).toBeUndefined()
+    await expect(store.rotate('key_a', { ...successor, id: 'key_a' }, 1_000)).rejects.toThrow()
+    expect(await store.list()).toEqual([key])
+    expect(await store.rotate('key_a', successor, 3_000)).toEqual(key)
+    expect(await store.rotate('key_a', { ...newKey({ id: 'key_c' }).key, created_at: key.created_at }, 1_000)).toEqual({
+      ...key,
+      expires_at: 1_000,
+    })
+    expect((await store.list()).map(({ id, expires_at }) => [id, expires_at])).toEqual([
+      ['key_a', 1_000],
+      ['key_b', undefined],
+      ['key_c', undefined],
+    ])
+  })
+
+  it.skipIf(!isThere)('notes who changed what, newest first, and nothing where nothing changed', async () => {
+    const { open } = await place()
+    const store = await open()
+    const { key } = newKey({ id: 'key_a', project: 'proj_1', name: 'x' })
+    await store.create(key, 'cli:ada')
+    await store.update('key_a', { name: undefined, limits: { queued: 3 } }, 'key:key_admin')
+    await store.revoke('key_a', 'cli:ada')
+    await store.revoke('key_a', 'cli:ada')
+    await store.createProject({ id: 'proj_1', created_at: 1, limits: {} })
+    const of = { subject: 'key_a', project: 'proj_1', at: expect.any(Number) }
+    const { hint } = key
+    expect(await (await open()).listAudit(10)).toEqual([
+      { ...of, subject: 'proj_1', author: 'service', action: 'project.created', change: { limits: {} } },
+      { ...of, author: 'cli:ada', action: 'key.revoked', change: {} },
+      { ...of, author: 'key:key_admin', action: 'key.updated', change: { name: null, limits: { queued: 3 } } },
+      { ...of, author: 'cli:ada', action: 'key.created', change: { hint, name: 'x', project: 'proj_1' } },
+    ])
+    expect(await store.listAudit(1)).toHaveLength(1)
+  })
+
+  it.skipIf(!isThere)(
+    'makes one root for all, and gives a project at most two webhook secrets and never none',
+    async () => {
+      const { open } = await place()
+      const stores = await Promise.all(Array.from({ length: 4 }, open))
+      const roots = new Set(await Promise.all(stores.map((store) => store.webhookRoot())))
+      expect([...roots]).toEqual([expect.stringMatching(/^whsec_[A-Za-z0-9+/]{43}=$/)])
+      const [one, other] = stores as [KeyStore, KeyStore]
+      const [given, derived] = [await webhookSecretsOf(one, 'proj_2'), await webhookSecretsOf(one, 'proj_1')]
+      expect(given[0].secret).not.toBe(derived[0].secret)
+      expect(await webhookSecretsOf(other, 'proj_1')).toEqual(derived)
+      const first = { ...newWebhookSecret('proj_1', derived[0].secret), created_at: 1 }
+      const made = Array.from({ length: 4 }, () => newWebhookSecret('proj_1'))
+      const won = await Promise.all(made.map((secret, i) => stores[i]?.createWebhookSecret(secret, first, 'cli:ada')))
+      const winner = made[won.indexOf(true)]
+      expect(won.filter(Boolean)).toHaveLength(1)
+      expect(await webhookSecretsOf(other, 'proj_1')).toEqual([first, winner])
+      expect(await other.deleteWebhookSecret('proj_2', first.id)).toBe('none')
+      expect(await other.deleteWebhookSecret('proj_1', first.id)).toBe('deleted')
+      expect(await other.deleteWebhookSecret('proj_1', winner?.id ?? '')).toBe('last')
+      expect(await one.listWebhookSecrets('proj_1')).toEqual([winner])
+      expect(await one.listWebhookSecrets('proj_2')).toEqual([])
+      const [deleted, created] = await one.listAudit(2)
+      expect(deleted).toMatchObject({
+        action: 'webhook_secret.deleted',
+        subject: first.id,
+        project: 'proj_1',
+        change: {},
+      })
+      expect(created).toMatchObject({
+        action: 'webhook_secret.created',
+        subject: winner?.id,
+        author: 'cli:ada',
+        change: {},
+      })
+    },
+  )
+
   it.skipIf(!isThere)('may be closed twice', async () => {
     const store = await (await place()).open()
     await store.close()
     await store.close()
+  })
+})
+
+describe('the root of webhook secrets in a directory', () => {
+  it('is for its owner only, makes no key store, and is told where it is none', async () => {
+    const { open, directory } = await filePlace()
+    const store = await open()
+    const root = await store.webhookRoot()
+    const path = join(directory, 'webhook-root')
+    expect([(await stat(path)).mode & 0o777, await readFile(path, 'utf8')]).toEqual([0o600, `${root}\n`])
+    expect(await store.createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(true)
+    await writeFile(path, 'nonsense')
+    await expect(store.webhookRoot()).rejects.toThrow(`${path} holds no secret`)
   })
 })
 
@@ -135,7 +267,11 @@ describe('keys.json', () => {
     const text = await readFile(join(directory, 'keys.json'), 'utf8')
     expect(text).toContain(hashOf(secret))
     expect(text).not.toContain(secret)
-    expect((await readdir(directory)).toSorted()).toEqual(['keys.json', 'keys.lock'])
+    expect((await readdir(directory)).toSorted()).toEqual(['audit.jsonl', 'keys.json', 'keys.lock'])
+    expect((await stat(join(directory, 'audit.jsonl'))).mode & 0o777).toBe(0o600)
+    expect(await readFile(join(directory, 'audit.jsonl'), 'utf8')).not.toMatch(
+      new RegExp(`${secret}|${hashOf(secret)}`),
+    )
   })
 
   it('that is broken is not overwritten, is named in the error, and is read again once it is mended', async () => {
@@ -157,6 +293,32 @@ describe('keys.json', () => {
     expect(await store.list()).toEqual([key])
   })
 
+  it('holds what another version wrote, and neither a key nor a project with it is valid until it is mended', async () => {
+    const { directory } = await filePlace()
+    const problems: string[] = []
+    const store = openFileKeys(directory, (problem) => problems.push(problem))
+    const [plain, member, newer] = [newKey().key, newKey({ project: 'proj_1' }).key, newKey().key]
+    await store.create(plain)
+    const kept = {
+      keys: [plain, member, { ...newer, scopes: ['calls', 'dance'] }, { ...newer, id: 'key_x', limits: { dances: 1 } }],
+      projects: [{ id: 'proj_1', created_at: 1, limits: { dances: 2 } }],
+      later: { version: 2 },
+    }
+    await writeFile(join(directory, 'keys.json'), JSON.stringify(kept))
+    expect(await store.list()).toEqual([plain])
+    expect(await store.listProjects()).toEqual([])
+    expect(problems).toHaveLength(3)
+    expect(problems[0]).toMatch(
+      /keys\.json: the project proj_1: limits: Unrecognized key: "dances"\. Its keys are not valid/,
+    )
+    await store.update(member.id, { name: 'renamed' })
+    const written = JSON.parse(await readFile(join(directory, 'keys.json'), 'utf8'))
+    expect(written).toEqual({
+      ...kept,
+      keys: kept.keys.map((key) => (key === member ? { ...key, name: 'renamed' } : key)),
+    })
+  })
+
   it('loses no key of processes that write at once', async () => {
     const { directory, open } = await filePlace()
     const script = `
@@ -169,6 +331,23 @@ describe('keys.json', () => {
     const args = ['--input-type=module', '--eval', script, directory]
     await Promise.all([1, 2, 3].map(() => run(process.execPath, args, { timeout: 20_000 })))
     expect(await (await open()).list()).toHaveLength(30)
+  })
+})
+
+describe.skipIf(postgres === null)('a limit in Postgres', () => {
+  it('that this version does not know makes its project and the keys of it not valid, and is told', async () => {
+    const { open, url } = await postgresPlace()
+    const problems: string[] = []
+    const store = await openPostgresKeys(url, (problem) => problems.push(problem))
+    onTestFinished(() => store.close())
+    const [plain, member] = [newKey().key, newKey({ project: 'proj_1' }).key]
+    for (const key of [plain, member]) await store.create(key)
+    const limits: object = { dances: 2 }
+    await (await open()).createProject({ id: 'proj_1', created_at: 1, limits })
+    expect([await store.list(), await store.listProjects()]).toEqual([[plain], []])
+    expect(problems).toEqual([
+      expect.stringContaining('Postgres: the project proj_1: limits: Unrecognized key: "dances".'),
+    ])
   })
 })
 

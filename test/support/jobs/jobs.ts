@@ -4,12 +4,22 @@ import { type AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
+import type { KeyStore } from '#shared/keys/keys.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
 
 /** Logs nothing. */
 export const silentLog = openLog('silent', 'test')
+
+/** Opens what a scheduler uses of a key store where no project has keys or webhook secrets. */
+export async function openNoKeys(): Promise<Pick<KeyStore, 'webhookRoot' | 'listWebhookSecrets' | 'close'>> {
+  return {
+    webhookRoot: async () => `whsec_${'a'.repeat(32)}`,
+    listWebhookSecrets: async () => [],
+    close: async () => {},
+  }
+}
 
 /** An embedded broker with every topic of the inference pool. */
 export function openBroker(): Promise<Broker> {

@@ -7,6 +7,8 @@ import { ApiKeys } from '#services/ingress/callers/keys.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { type KeyStore, newKey } from '#shared/keys/keys.ts'
 import { openPostgresKeys } from '#shared/keys/postgres.ts'
+import { newProject } from '#shared/keys/project.ts'
+import type { Log } from '#shared/log/log.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase } from '../../../support/jobs/stores.ts'
 import { startLocalPostgres, whyNoLocalPostgres } from '../../../support/processes/postgres.ts'
@@ -40,6 +42,16 @@ function breakable(store: KeyStore): KeyStore & { isAway: boolean } {
     create: (key) => store.create(key),
     createFirst: (key) => store.createFirst(key),
     revoke: (id) => store.revoke(id),
+    listProjects: () => store.listProjects(),
+    update: (id, change) => store.update(id, change),
+    rotate: (id, successor, endsAt) => store.rotate(id, successor, endsAt),
+    createProject: (project) => store.createProject(project),
+    updateProject: (id, change) => store.updateProject(id, change),
+    webhookRoot: () => store.webhookRoot(),
+    listWebhookSecrets: (project) => store.listWebhookSecrets(project),
+    createWebhookSecret: (secret, first) => store.createWebhookSecret(secret, first),
+    deleteWebhookSecret: (project, id) => store.deleteWebhookSecret(project, id),
+    listAudit: (limit) => store.listAudit(limit),
     close: () => store.close(),
   }
 }
@@ -53,6 +65,24 @@ describe('the keys of an ingress', () => {
     expect(await until(() => keys.find(secret))).toEqual(key)
     await store.revoke(key.id)
     await until(() => !keys.find(secret))
+  })
+
+  it('know the limits of each project as the store has them, and tell in the log what changed', async () => {
+    const store = openFileKeys(await keyDirectory())
+    const lines: object[] = []
+    const log = { info: (fields: object) => lines.push(fields) } as unknown as Log
+    const keys = await ApiKeys.open(store, undefined, log)
+    onTestFinished(() => keys.close())
+    const project = newProject({ limits: { queued: 5 } })
+    expect(keys.limitsOf(project.id)).toEqual({})
+    await store.createProject(project)
+    await until(() => keys.limitsOf(project.id).queued === 5)
+    await store.updateProject(project.id, { limits: { running: 0 } })
+    await until(() => keys.limitsOf(project.id).running === 0)
+    expect(keys.limitsOf(project.id)).toEqual({ running: 0 })
+    await store.revoke('key_first')
+    await until(() => lines.length === 3)
+    expect(lines).toEqual([{ projects: [project.id] }, { projects: [project.id] }, { revoked: ['key_first'] }])
   })
 
   it('stay as they are while the store is away, and follow it again when it is back', async () => {

@@ -8,6 +8,7 @@ import { SocketReply } from '#services/ingress/reply/websocket.ts'
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import { ByteBudget } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
+import { keyOf } from '#shared/keys/keys.ts'
 import { Metrics } from '#shared/metrics.ts'
 import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
@@ -538,7 +539,8 @@ describe('the access log', () => {
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
     const outbox = { reply: () => {}, room: async () => {}, isFull: false } as unknown as Outbox
-    const more = { keyId: 'key_1', sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
+    const key = keyOf('sk-secret', { id: 'key_1', project: 'proj_1' })
+    const more = { key, sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
     const held = new ByteBudget({ bytesMax: 1, keyBytesMax: 1 }).open('key_1')
     const reply = new SocketReply(context, { id: 'r1', outbox, held, ...more })
     reply.accepted('job_1')
@@ -553,6 +555,7 @@ describe('the access log', () => {
         duration_ms: expect.any(Number),
         session_id: 'ws_1',
         key_id: 'key_1',
+        project_id: 'proj_1',
         job_id: 'job_1',
         error_code: 'overloaded',
       },

@@ -17,7 +17,7 @@ import { ownerOfBlob } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { composeKind, type Outside, type Plan } from '../../../support/jobs/compose-kind.ts'
-import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
+import { openBroker, openNoKeys, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
 import { until } from '../../../support/stack.ts'
 
@@ -78,7 +78,8 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     const more = { blobs, log: silentLog, retentionMs: 86_400_000, bounds: { jobsMax: 1_000, scheduledMax: 1_000 } }
     jobs = await DurableJobs.open({ store, broker, presence: () => presence, ...more })
     const config = { jobLeaseMs: LEASE_MS, workerLostMs: 5_000, webhookSecret: `whsec_${'a'.repeat(32)}` }
-    const ports = { broker, store, blobs, config, log: silentLog, metrics, models: { models: [] }, version: 'test' }
+    const served = { broker, store, blobs, openKeys: openNoKeys, config, log: silentLog, metrics }
+    const ports = { ...served, models: { models: [] }, version: 'test' }
     scheduler = await startScheduler(ports as unknown as Ports)
   })
   afterEach(async () => {

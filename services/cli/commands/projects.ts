@@ -1,0 +1,103 @@
+import { type Command, type Invocation, noArguments, onlyArgument } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.ts'
+import { projectIdFor } from '#services/cli/keys/rights.ts'
+import { keyTable, projectTable, shownKey } from '#services/cli/keys/show.ts'
+import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
+import { nothingAsked } from '#services/cli/keys/unknown.ts'
+import type { KeyStore } from '#shared/keys/keys.ts'
+import { newProject, type Project, type ProjectChange, projectIdOf } from '#shared/keys/project.ts'
+
+const FIELDS = ['name', ...Object.keys(LIMIT_OPTIONS)]
+
+/** `sluice projects` */
+export const projects: Command = {
+  summary: 'Create, list and change projects: who jobs and keys belong to',
+  help: `Usage: sluice projects create [--name NAME] [limits]
+       sluice projects list
+       sluice projects get P
+       sluice projects update P [--name NAME] [limits]
+
+A project has any number of keys (sluice keys create --project P), which share its jobs, idempotency keys and limits. P is
+its id, or its name where only one has it. A key that names no project is one of its own, under the id of the key: it can be
+updated, but is not listed before. A project is never deleted; revoke its keys.
+
+Works on the key store itself, not over HTTP, as sluice keys does. A running service notices within a second.
+
+Options:
+  --name NAME       whose or what for; empty: none
+${LIMIT_HELP}
+
+Examples:
+  sluice projects create --name search --requests-per-minute 600 --budget 250
+  sluice keys create --project search
+  sluice projects update search --running 8 --budget default
+  sluice projects get search`,
+  options: { name: { type: 'string' }, ...LIMIT_OPTIONS },
+  run: (invocation) => runOnStore('projects', ACTIONS, invocation),
+}
+
+const ACTIONS: Readonly<Record<string, StoreAction>> = {
+  create: { options: FIELDS, run: create },
+  list: { options: [], run: list },
+  get: { options: [], run: get },
+  update: { options: FIELDS, run: update },
+}
+
+async function create(store: KeyStore, args: readonly string[], { values, out }: Invocation): Promise<ExitCode> {
+  noArguments(args)
+  const name = values.text('name') || undefined
+  const limits = limitsOf(values) ?? {}
+  const project = newProject({ limits, ...(name !== undefined && { name }) })
+  await store.createProject(project, author())
+  if (!out.isForPeople) await out.json(project)
+  else await out.write(`${project.id}\nMake a key for it: sluice keys create --project ${project.id}\n`)
+  return EXIT.ok
+}
+
+async function list(store: KeyStore, args: readonly string[], { out }: Invocation): Promise<ExitCode> {
+  noArguments(args)
+  const [found, keys] = [await store.listProjects(), await store.list()]
+  if (!out.isForPeople) for (const project of found) await out.json(project)
+  else await out.write(found.length > 0 ? projectTable(found, keys, out.columns) : 'No projects.\n')
+  return EXIT.ok
+}
+
+async function get(store: KeyStore, args: readonly string[], { out }: Invocation): Promise<ExitCode> {
+  const id = await idOf(store, args)
+  const keys = (await store.list()).filter((key) => projectIdOf(key) === id)
+  const project = (await store.listProjects()).find((one) => one.id === id) ?? { id, limits: {} }
+  if (!out.isForPeople) await out.json({ ...project, keys: keys.map(shownKey) })
+  else {
+    const shown = { created_at: keys[0]?.created_at ?? 0, ...project }
+    await out.write(`${projectTable([shown], keys, out.columns)}\n${keyTable(keys, out.columns)}`)
+  }
+  return EXIT.ok
+}
+
+async function update(store: KeyStore, args: readonly string[], { values, out }: Invocation): Promise<ExitCode> {
+  const id = await idOf(store, args)
+  const before = (await store.listProjects()).find((project) => project.id === id)
+  const [name, limits] = [values.text('name'), limitsOf(values, before?.limits)]
+  const change = { ...(name !== undefined && { name: name || undefined }), ...(limits && { limits }) }
+  if (Object.keys(change).length === 0) throw nothingAsked()
+  const project = await changeOrCreate(store, id, change)
+  if (out.isForPeople) await out.write(`${id} is changed.\n`)
+  else await out.json(project)
+  return EXIT.ok
+}
+
+/** A project that only keys tell of is made with its first change. */
+async function changeOrCreate(store: KeyStore, id: string, change: ProjectChange): Promise<Project> {
+  const changed = await store.updateProject(id, change, author())
+  if (changed) return changed
+  const { name, limits = {} } = change
+  const project = newProject({ id, limits, ...(name !== undefined && { name }) })
+  await store.createProject(project, author())
+  return project
+}
+
+async function idOf(store: KeyStore, args: readonly string[]): Promise<string> {
+  const asked = onlyArgument(args, 'the id or name of a project')
+  return await projectIdFor(store, asked, asked)
+}

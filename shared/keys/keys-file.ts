@@ -1,0 +1,144 @@
+import {
+  appendFileSync,
+  closeSync,
+  fstatSync,
+  openSync,
+  readFileSync,
+  readSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { dirname, join } from 'node:path'
+import { z } from 'zod'
+import { giveToOwnerOf, makeDirectory, makePrivateFile } from '#shared/directory.ts'
+import { newId } from '#shared/id.ts'
+import { AuditEntry, type Deed } from './audit.ts'
+import { KEYS_MAX } from './keys.ts'
+import { PROJECTS_MAX } from './project.ts'
+import { KeptKey, KeptProject } from './understood.ts'
+import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
+
+/** Written by other versions too: what this one does not know stays as it is when the file is written again. */
+const Kept = z.looseObject({
+  keys: z.array(KeptKey).max(KEYS_MAX),
+  projects: z.array(KeptProject).max(PROJECTS_MAX).optional(),
+  webhook_secrets: z
+    .array(WebhookSecret.loose())
+    .max(KEYS_MAX * WEBHOOK_SECRETS_MAX)
+    .optional(),
+})
+/** What `keys.json` holds. */
+export type Kept = z.infer<typeof Kept>
+
+/** How much of the end of the audit is read: more than the entries that may be asked for have. */
+const AUDIT_TAIL_BYTES = 1024 * 1024
+
+/**
+ * `keys.json`, for the processes of one machine, with `audit.jsonl` beside it, which has a line for each change.
+ *
+ * A reader sees the old text or the new one. One process at a time changes it.
+ */
+export class KeysFile {
+  readonly path: string
+  readonly #auditPath: string
+  readonly #lock: (path: string) => () => void
+
+  /**
+   * @param directory Made with the first change.
+   * @param lock Waits until no other process has the lock of a path. @returns Gives it back
+   */
+  constructor(directory: string, lock: (path: string) => () => void) {
+    this.#lock = lock
+    this.path = join(directory, 'keys.json')
+    this.#auditPath = join(directory, 'audit.jsonl')
+  }
+
+  /** What the file looks like from outside: another text when it was changed, empty when it is not there. */
+  look(): string {
+    const stat = statSync(this.path, { throwIfNoEntry: false })
+    return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
+  }
+
+  /** @throws Error when the file is there and cannot be understood */
+  read(): Kept {
+    try {
+      return Kept.parse(JSON.parse(readFileSync(this.path, 'utf8')))
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { keys: [] }
+      const why = error instanceof z.ZodError ? z.prettifyError(error) : String(error)
+      throw new Error(`${this.path} cannot be used: ${why}`, { cause: error })
+    }
+  }
+
+  /**
+   * Replaces what is kept by what `decide` makes of it, while no other process does. The audit is written first: there is no
+   * change without its line.
+   *
+   * @returns False where `decide` made nothing
+   */
+  change(by: string, decide: (kept: Kept) => { kept: Kept; deed: Deed } | undefined): boolean {
+    makeDirectory(dirname(this.path))
+    const unlock = this.#lock(join(dirname(this.path), 'keys.lock'))
+    try {
+      const decided = decide(this.read())
+      if (!decided) return false
+      this.#note(by, decided.deed)
+      replaceFile(this.path, `${JSON.stringify(decided.kept, null, 2)}\n`)
+      return true
+    } finally {
+      unlock()
+    }
+  }
+
+  /** The last entries of the audit, newest first; lines that are none are passed over. */
+  audit(limit: number): AuditEntry[] {
+    const lines = tailOf(this.#auditPath).split('\n').filter(Boolean).toReversed()
+    return lines.flatMap((line) => entryOf(line) ?? []).slice(0, limit)
+  }
+
+  #note(by: string, { action, subject, project, change }: Deed): void {
+    const at = Math.floor(Date.now() / 1_000)
+    const entry: AuditEntry = { at, author: by, action, subject, project, change }
+    makePrivateFile(this.#auditPath)
+    appendFileSync(this.#auditPath, `${JSON.stringify(entry)}\n`, { flush: true })
+  }
+}
+
+/** A reader sees the old text or the new one, never half of it; only the owner may read either. */
+function replaceFile(path: string, text: string): void {
+  const draft = `${path}.${newId('', 8)}`
+  try {
+    writeFileSync(draft, text, { mode: 0o600, flush: true })
+    giveToOwnerOf(statSync(path, { throwIfNoEntry: false }) ? path : dirname(path), draft)
+    renameSync(draft, path)
+  } catch (error) {
+    rmSync(draft, { force: true })
+    throw error
+  }
+}
+
+/** The end of a file, from the beginning of a line; empty when there is no file. */
+function tailOf(path: string): string {
+  if (!statSync(path, { throwIfNoEntry: false })) return ''
+  const file = openSync(path, 'r')
+  try {
+    const { size } = fstatSync(file)
+    const tail = Buffer.alloc(Math.min(size, AUDIT_TAIL_BYTES))
+    readSync(file, tail, 0, tail.length, size - tail.length)
+    const text = tail.toString('utf8')
+    return size > tail.length ? text.slice(text.indexOf('\n') + 1) : text
+  } finally {
+    closeSync(file)
+  }
+}
+
+function entryOf(line: string): AuditEntry | undefined {
+  try {
+    return AuditEntry.parse(JSON.parse(line))
+  } catch {
+    // A line that was cut by a full disk tells nothing.
+    return undefined
+  }
+}

@@ -1,0 +1,41 @@
+/** A `sluice` command in this process: all of it but the start, which takes longer than what most commands do. */
+import { PassThrough } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import { parseArgs } from 'node:util'
+import { HttpClient } from '#services/cli/client/http.ts'
+import { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { Values } from '#services/cli/command.ts'
+import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { CommandError, type ExitCode } from '#services/cli/failure.ts'
+import { Output } from '#services/cli/text/output.ts'
+import { parseConfig } from '#shared/config/config.ts'
+
+/** Runs a command as in a pipe, with these settings alone. @throws Error for an option that there is not */
+export async function sluiceHere(
+  [name = '', ...args]: readonly string[],
+  env: Record<string, string>,
+): Promise<{ code: ExitCode; lines: Record<string, unknown>[]; err: string }> {
+  const command = COMMANDS[name]
+  if (!command) throw new Error(`There is no command ${name}.`)
+  const { values, positionals } = parseArgs({ args, allowPositionals: true, options: command.options })
+  const [out, err] = [new PassThrough(), new PassThrough()]
+  const said = Promise.all([text(out), text(err)])
+  const http = new HttpClient('http://127.0.0.1:1', undefined)
+  const [config, api] = [parseConfig(env), new JobsApi(http)]
+  const invocation = {
+    values: new Values(values),
+    args: positionals,
+    config,
+    out: new Output({ out, err }, false),
+    api,
+  }
+  const code = await command.run(invocation).catch((error: unknown) => {
+    if (!(error instanceof CommandError)) throw error
+    err.write(`${error.message}\n${error.next ?? ''}\n`)
+    return error.exit
+  })
+  for (const stream of [out, err]) stream.end()
+  await http.close()
+  const [lines, notes] = await said
+  return { code, lines: lines.split('\n').flatMap((line) => (line ? JSON.parse(line) : [])), err: notes }
+}

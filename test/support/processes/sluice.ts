@@ -1,0 +1,58 @@
+/** The `sluice` command as people and scripts run it: a process of its own. */
+import { spawn } from 'node:child_process'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { onTestFinished } from 'vitest'
+import { ENVIRONMENT } from './environment.ts'
+
+export const LAUNCHER = resolve('services/cli/sluice.js')
+
+/** How a command ended, and what it said. */
+export interface Ran {
+  code: number | null
+  out: string
+  err: string
+  /** Each line of the output as JSON. */
+  lines: Record<string, unknown>[]
+}
+
+/** With what a command runs. */
+export interface RunOptions {
+  env?: Record<string, string> | undefined
+  stdin?: string
+  cwd?: string
+  /** The process as soon as it runs. */
+  onStart?: (child: ReturnType<typeof spawn>) => void
+}
+
+/** Runs `sluice` to its end. Its output is a pipe, as in a script. */
+export async function sluice(
+  args: string[],
+  { env = {}, stdin = '', cwd = tmpdir(), onStart }: RunOptions = {},
+): Promise<Ran> {
+  const child = spawn(process.execPath, [LAUNCHER, ...args], { env: { ...ENVIRONMENT, ...env }, cwd })
+  onTestFinished(() => void child.kill('SIGKILL'))
+  onStart?.(child)
+  child.stdin.on('error', () => undefined)
+  child.stdin.end(stdin)
+  const exited = new Promise<number | null>((done) => child.once('exit', done))
+  const [out, err, code] = await Promise.all([text(child.stdout), text(child.stderr), exited])
+  const jsonLines = () => out.split('\n').filter(Boolean)
+  return {
+    code,
+    out,
+    err,
+    get lines() {
+      return jsonLines().map((line) => JSON.parse(line))
+    },
+  }
+}
+
+/** A directory that is gone when the test has ended. */
+export async function emptyDirectory(): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-cli-'))
+  onTestFinished(() => rm(directory, { recursive: true, force: true }))
+  return directory
+}
