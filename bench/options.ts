@@ -9,8 +9,8 @@ const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
 memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
-built-in model, Python in each sandbox, deep research over a fixed corpus, one tenant beside a flood of another, and models
-beside one that hangs; a larger run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
+built-in model, Python in each sandbox, deep research over a fixed corpus, one tenant beside a flood of another, overload,
+and models beside one that hangs; a larger run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
   .map(({ name }) => name)
   .join(', ')}. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
@@ -25,7 +25,7 @@ Options:
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
       --rounds <n>     default 3
-      --seconds <n>    of each cell; default 2, and 4 for streams
+      --seconds <n>    of each cell; default 2, and 4 for streams; of overload 30
       --hang <n>       seconds for which one model hangs beside the others; default 15
       --write          put the result into docs/benchmarks.md; what was not measured stays there as it was
       --profile <dir>  write CPU profiles of Sluice's processes there
@@ -57,6 +57,8 @@ export interface Options {
   readonly cells: readonly Cell[]
   readonly rounds: number
   readonly isQuick: boolean
+  /** Of {@link Section}; undefined: as each thinks best. */
+  readonly sectionSeconds: number | undefined
   readonly seconds: (cell: Cell) => number
   readonly warmUpSeconds: (target: TargetName, cell: Cell) => number
   /** For how long one model hangs beside the others. */
@@ -104,6 +106,7 @@ export function readOptions(): Options {
     cells: (values.cells?.split(',') ?? (quick ? QUICK_CELLS : ALL_CELLS)).map(readCell),
     rounds: readNumber('--rounds', values.rounds) ?? (quick ? 1 : 3),
     isQuick: quick,
+    sectionSeconds: readNumber('--seconds', values.seconds),
     seconds: (cell) => readNumber('--seconds', values.seconds) ?? (quick ? 1 : cell.shape === 'whole' ? 2 : 4),
     warmUpSeconds: (target, { shape, callers }) => {
       if (quick) return 1

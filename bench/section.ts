@@ -22,6 +22,8 @@ export interface SectionOptions {
   /** Short and coarse. */
   readonly isQuick: boolean
   readonly rounds: number
+  /** What `--seconds` says; undefined: as the section thinks best. */
+  readonly seconds: number | undefined
   /** For how long one model hangs beside the others. */
   readonly hangSeconds: number
   readonly print: (line: string) => void

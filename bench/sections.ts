@@ -1,7 +1,8 @@
 import { BULKHEADS } from './bulkheads/bulkheads.ts'
+import { OVERLOAD } from './overload/overload.ts'
 import { SCALE } from './scale/scale.ts'
 import type { Section } from './section.ts'
 import { TURNS } from './turns/turns.ts'
 
 /** The parts of the benchmark that stand by themselves, in the order of the document. */
-export const SECTIONS: readonly Section[] = [TURNS, BULKHEADS, SCALE]
+export const SECTIONS: readonly Section[] = [TURNS, OVERLOAD, BULKHEADS, SCALE]

@@ -58,7 +58,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
     },
   })
-  const durable = await openDurable(ports, jobs)
+  const durable = await openDurable(ports, jobs, keys)
   const closing = new AbortController()
   const { fleet, limits, budgets } = openLimits(ports, keys, jobs)
   const budget = openBudget(ports)
@@ -195,7 +195,7 @@ function openBudget({ config, metrics }: Ports): ByteBudget {
   return budget
 }
 
-async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJobs | undefined> {
+async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Promise<DurableJobs | undefined> {
   const { config, store, broker, blobs, log } = ports
   if (!store) return undefined
   const bounds = {
@@ -203,6 +203,7 @@ async function openDurable(ports: Ports, jobs: AttachedJobs): Promise<DurableJob
     jobsMaxPerProject: config.durableJobsMaxPerProject,
     scheduledMax: config.scheduledJobsMax,
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
+    limitsOf: (tenant: string) => keys.limitsOf(tenant),
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }

@@ -102,7 +102,7 @@ export class ApiKeys {
     }
   }
 
-  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
+  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. Of a key alone: its own. */
   limitsOf(projectId: string): Limits {
     return this.#limits.get(projectId) ?? NO_LIMITS
   }
@@ -132,7 +132,8 @@ export class ApiKeys {
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
-    this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
+    const alone = keys.flatMap(({ id, project, limits }) => (project === undefined && limits ? [{ id, limits }] : []))
+    this.#limits = new Map([...alone, ...known.projects].map(({ id, limits }) => [id, limits]))
     if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')
   }
 

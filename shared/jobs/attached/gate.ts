@@ -6,7 +6,7 @@ import { Admission } from './admission.ts'
 import { Reservations } from './reservations.ts'
 
 /** The part of the longest wait that those find who come back when they were told to: the rest is for what changes meanwhile. */
-const BACK_PART = 0.9
+const BACK_PART = 0.8
 /** The part below which whoever comes is let in, however many are expected back: some never come. */
 const OPEN_PART = 0.5
 

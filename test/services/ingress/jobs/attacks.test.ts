@@ -48,7 +48,6 @@ vi.mock('#shared/process/lifecycle.ts', async (original) => {
 type WireChunk = NonNullable<WireEvent['chunk']>
 
 const REFUSED = '!echo fail=invalid_value\nno'
-const inAnHour = () => ({ run_at: Math.floor(Date.now() / 1_000) + 3_600 })
 
 const redrive = (service: Service, id: string, init = {}) => service.post(`/v1/jobs/${id}/redrive`, undefined, init)
 

@@ -1,7 +1,8 @@
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { createHash } from 'node:crypto'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, inject, it, test } from 'vitest'
+import { describe, expect, inject, it, onTestFinished, test } from 'vitest'
 import { ERRORS } from '#schemas/error.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import {
@@ -501,6 +502,22 @@ describe('too many jobs', () => {
       expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { key })).status).toBe(202)
     }
   })
+})
+
+it('jobs of a key are no more than its limits say', async () => {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-limits-'))
+  onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
+  await using service = await startService({ dataDir })
+  const park = () => service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key: OTHER_KEY })
+  expect((await park()).status).toBe(202)
+  const hash = createHash('sha256').update(OTHER_KEY).digest('hex')
+  const key = { id: 'key_other', hash, hint: 'sk-...6789', created_at: 1, limits: { scheduled: 1 } }
+  await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+  await until(async () => (await park()).status === 429)
+  expect((await errorOf(await park())).message).toMatch(
+    /^This project has \d+ jobs that wait for their time, and may have 1\./,
+  )
+  expect((await service.post('/v1/jobs', { endpoint: CHAT, body: say('x') }, { key: OTHER_KEY })).status).toBe(202)
 })
 
 describe('docs/errors.md', () => {
