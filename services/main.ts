@@ -63,8 +63,7 @@ async function main(): Promise<void> {
     services.push(service)
   }
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
-  if (!roles.includes('ingress') && config.metricsPort !== undefined)
-    serveHealth(config.metricsPort, services, ports, log)
+  if (config.metricsPort !== undefined) serveHealth(config.metricsPort, services, ports, log)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
   if (ingress) greet(config, ingress, ports.models, isFirst)
 }

@@ -9,7 +9,7 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
-import { answerHealth } from '#shared/process/health.ts'
+import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
@@ -80,7 +80,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
-  const health = { problems: () => problemsOf(ports, jobs), metrics }
+  const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
       if (!answerHealth(health, req, res)) app(req, res)
@@ -114,6 +114,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+/** What the port of the API says of health. Who may call the API need not see what all callers do. */
+function healthOf(ports: Ports, jobs: AttachedJobs): Health {
+  const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
+  return { problems: () => problemsOf(ports, jobs), metrics }
 }
 
 /** Shows how many calls this ingress holds. */
@@ -153,6 +159,9 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
  * @throws ConfigError when the port is taken
  */
 export async function requirePort(config: Config): Promise<void> {
+  if (config.port !== 0 && config.metricsPort === config.port) {
+    throw new ConfigError([`METRICS_PORT: ${config.port} is the PORT of the API. Choose another, or leave it unset.`])
+  }
   const server = createServer()
   server.listen(config.port, config.host)
   await once(server, 'listening').catch((error: unknown) => {

@@ -18,7 +18,9 @@ export const Settings = z.object({
   PORT: whole(0, 65_535).default(8080).describe('Port of the API; 0 takes a free one'),
   METRICS_PORT: whole(0, 65_535)
     .optional()
-    .describe('Port of /healthz, /readyz and /metrics in a process without an ingress; unset: none'),
+    .describe(
+      'Port of /healthz, /readyz and /metrics, of which the API port then lacks the last; unset: that port alone',
+    ),
   DATA_DIR: z.string().default('.data').describe('Keys, blobs and prepared models'),
   SLUICE_API_KEY: z
     .string()

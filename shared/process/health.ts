@@ -5,7 +5,8 @@ import type { Metrics } from '#shared/metrics.ts'
 export interface Health {
   /** Sentences that say why it should get no work now; none when it should. */
   problems(): string[]
-  readonly metrics: Metrics
+  /** Undefined: another port of the process shows them. */
+  readonly metrics: Metrics | undefined
 }
 
 /**
@@ -18,7 +19,7 @@ export function answerHealth(health: Health, req: IncomingMessage, res: ServerRe
   const path = req.url?.split('?')[0]
   if (path === '/healthz' || path === '/health') sendJson(res, 200, { status: 'ok' })
   else if (path === '/readyz') sendReady(health, res)
-  else if (path === '/metrics') void sendMetrics(health.metrics, res)
+  else if (path === '/metrics' && health.metrics) void sendMetrics(health.metrics, res)
   else return false
   return true
 }

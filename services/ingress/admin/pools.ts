@@ -17,14 +17,18 @@ export async function listPools(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
 
-async function poolObject({ broker, jobs, pauses }: IngressContext, pool: PoolName, depth: Depth[] | undefined) {
+async function poolObject(
+  { broker, jobs, models, pauses }: IngressContext,
+  pool: PoolName,
+  depth: Depth[] | undefined,
+) {
   const workers = jobs.presence.workers(pool)
   const own = depth?.filter((row) => row.pool === pool)
   const sum = (rows: readonly Depth[]) => rows.reduce((total, { count }) => total + count, 0)
   const queued = own?.filter(({ state }) => state === 'queued')
   const oldest = queued && Math.min(...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const isMine = ({ what, id }: { what: string; id: string }) =>
-    what === 'pool' ? id === pool : (own ?? []).some(({ model }) => model === id)
+    what === 'pool' ? id === pool : models.find(id)?.pool === pool
   return {
     id: pool,
     object: 'pool',

@@ -9,19 +9,23 @@ import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
 /** After every id of a job. */
 const BEYOND_ALL = 'job_~'
 
+/** The ids twice: this says which days to look at, the other is a bound of an index. */
+const DAYS = 'id < :after AND id >= :since'
+const BROKEN = `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed' AND ${DAYS}`
+
 /**
  * How the jobs of a state are found in all projects: in the words of an index that ends in the id (migrations/*-operator-lists.sql),
- * or in those of one that holds the jobs of that state alone, which are few. Nearly all jobs are completed ones, so that they
- * are looked for among all.
+ * or in those of one that holds the jobs of that state alone, which are few. Nothing of these says where to look by the primary key:
+ * a planner would take that, and read all that has ended. Nearly all jobs are completed ones, so that they are looked for among all.
  */
 const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, string>> = {
-  queued: `state IN ('queued', 'scheduled')`,
-  scheduled: `state IN ('queued', 'scheduled')`,
-  in_progress: 'purge_at_ms IS NULL',
-  waiting: 'purge_at_ms IS NULL',
-  failed: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
-  cancelled: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
-  expired: `purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'`,
+  queued: `state IN ('queued', 'scheduled') AND ${DAYS}`,
+  scheduled: `state IN ('queued', 'scheduled') AND ${DAYS}`,
+  in_progress: 'owner IS NOT NULL',
+  waiting: 'wake_at_ms IS NOT NULL',
+  failed: BROKEN,
+  cancelled: BROKEN,
+  expired: BROKEN,
 }
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
@@ -49,7 +53,7 @@ export const BY_ID: Statement = {
 
 function ofProject(state: DurableState): string {
   const kept = ENDED.has(state) ? 'purge_at_ms > now_ms() AND erased_at_ms IS NULL' : 'purge_at_ms IS NULL'
-  return `tenant = :tenant AND ${kept}`
+  return `tenant = :tenant AND ${kept} AND ${DAYS}`
 }
 
 /** A page of each state, joined. A state is written out, or its index could not be known to fit. */
@@ -59,10 +63,9 @@ function byState<State extends DurableState>(
   conditionOf: (state: State) => string,
 ): Statement {
   const states = [...new Set(asked)].toSorted()
-  // The ids twice: the first says which days to look at, the second is a bound of the index.
   const pages = states.map(
     (state) => `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditionOf(state)} AND state = '${state}'
-      AND id < :after AND id >= :since AND id || '' < :after AND id || '' >= :since
+      AND id || '' < :after AND id || '' >= :since
       ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
   )
   return {

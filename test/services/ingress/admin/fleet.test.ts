@@ -94,6 +94,8 @@ it('starts nothing of a paused model or pool, lets others go on, and remembers i
     await op.post('/v1/admin/pools/inference/pause')
     expect((await alice.post('/v1/chat/completions', chat('x', 'echo-2'))).status).toBe(503)
     await op.post('/v1/admin/pools/inference/resume')
+    const pool = (await entries(await op.get('/v1/admin/pools'))).find((one) => one.id === 'inference')
+    expect(pool?.paused).toEqual([{ what: 'model', id: 'echo-1' }])
     expect(await entries(await op.get('/v1/admin/pauses'))).toMatchObject([
       { what: 'model', id: 'echo-1', by_key: 'op' },
     ])

@@ -1,0 +1,59 @@
+/** Why a job waits, for each state of the fleet. */
+import { expect, it } from 'vitest'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { whyWaiting } from '#services/ingress/admin/why.ts'
+import { Peers } from '#shared/jobs/peers.ts'
+
+/** Peers that were heard, without a channel. */
+class Heard extends Peers {
+  worker(boot: string, changes: { slots?: number; running?: number; draining?: boolean } = {}): this {
+    this.seen({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })
+    return this
+  }
+
+  tells(boot: string, models: string[], places?: number): this {
+    const bounds = places === undefined ? [] : [{ kind: 'generate', model: 'echo-1', capacity: places }]
+    this.told(boot, { models, bounds, waiting: [] })
+    return this
+  }
+}
+
+const job = (changes: Partial<DurableJob> = {}) =>
+  ({
+    ...{ state: 'queued', pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal', attempt: 0 },
+    run_at_ms: 1_900_000_000_000,
+    ...changes,
+  }) as DurableJob
+const fleet = (presence: Peers, isBrokerReachable = true) => ({
+  ...{ presence, isBrokerReachable },
+  pauses: { of: () => undefined },
+})
+const busy = { slots: 2, running: 2 }
+
+it.each([
+  { is: 'no_worker', of: new Heard() },
+  { is: 'no_worker', of: new Heard().worker('wrk_1', { draining: true }) },
+  { is: 'no_worker_for_model', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-2']) },
+  { is: 'slots_taken', of: new Heard().worker('wrk_1', busy).tells('wrk_1', ['echo-1']) },
+  { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
+  { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
+  { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
+])('is $is', ({ is, of, job: asked = job() }) => {
+  const waits = whyWaiting(asked, fleet(of), 3)
+  expect(waits).toMatchObject({ reason: is, ahead: 3, until: null })
+  expect(waits?.message).toMatch(/^[A-Z].*\. 3 jobs of its model and lane are older\.$/)
+})
+
+it('is the broker before the workers, and nothing for a job that runs or has ended', () => {
+  expect(whyWaiting(job(), fleet(new Heard(), false), 1)).toMatchObject({ reason: 'broker_away' })
+  expect(whyWaiting(job({ state: 'waiting' }), fleet(new Heard()), 0)).toMatchObject({
+    reason: 'children',
+    ahead: null,
+  })
+  const retried = whyWaiting(job({ state: 'scheduled', attempt: 2 }), fleet(new Heard()), 0)
+  expect(retried).toMatchObject({ reason: 'retry_backoff', until: 1_900_000_000 })
+  expect(retried?.message).toBe('Attempt 2 failed; the next one is due at 2030-03-17T17:46:40Z.')
+  for (const state of ['in_progress', 'completed', 'failed'] as const) {
+    expect(whyWaiting(job({ state }), fleet(new Heard()), 0)).toBeNull()
+  }
+})

@@ -1,0 +1,54 @@
+/** Work that is paused, as the processes of a fleet know of it. */
+import { expect, it, onTestFinished } from 'vitest'
+import type { ControlRecord } from '#schemas/event.ts'
+import { Pauses } from '#shared/jobs/pauses.ts'
+import type { OperatorStore } from '#shared/store/operator.ts'
+import { silentLog } from '../../support/jobs/jobs.ts'
+import { openSqliteDatabase } from '../../support/jobs/stores.ts'
+import { until } from '../../support/stack.ts'
+
+const WORK = { pool: 'inference', model: 'echo-1' } as const
+const MODEL = { what: 'model', id: 'echo-1' } as const
+const unheard = () => undefined
+
+async function openPauses(store?: OperatorStore): Promise<Pauses> {
+  const pauses = await Pauses.open(store, silentLog)
+  onTestFinished(() => pauses.close())
+  return pauses
+}
+
+it('is heard by every process at once, also without a store', async () => {
+  const [one, other] = [await openPauses(), await openPauses()]
+  const tell = (record: ControlRecord) => other.onControl(record)
+  await one.change(MODEL, true, 'key_op', tell)
+  for (const pauses of [one, other]) {
+    expect(pauses.of(WORK)).toMatchObject({ ...MODEL, by: 'key_op' })
+    expect(pauses.of({ ...WORK, model: 'echo-2' })).toBeUndefined()
+    expect(() => pauses.refuse(WORK)).toThrow("The model 'echo-1' is paused")
+  }
+  await one.change({ what: 'pool', id: 'inference' }, true, 'key_op', tell)
+  expect(other.of({ ...WORK, model: 'echo-2' })).toMatchObject({ what: 'pool' })
+  await one.change(MODEL, false, 'key_op', tell)
+  expect(other.all).toMatchObject([{ what: 'pool', id: 'inference' }])
+})
+
+it('is read from the store by who has not heard of it, at the start and later', async () => {
+  await using database = await openSqliteDatabase()
+  const { operator } = await database.open()
+  const [one, other] = [await openPauses(operator), await openPauses(operator)]
+  await one.change(MODEL, true, 'key_op', unheard)
+  await until(() => other.of(WORK))
+  expect((await openPauses(operator)).of(WORK)).toMatchObject(MODEL)
+  await one.change(MODEL, false, 'key_op', unheard)
+  await until(() => !other.of(WORK))
+})
+
+it('stays as it is known while the store is away', async () => {
+  await using database = await openSqliteDatabase()
+  const store = await database.open()
+  await store.operator.pause(MODEL, 'key_op')
+  const pauses = await openPauses(store.operator)
+  await store.close()
+  await expect(pauses.change(MODEL, false, 'key_op', unheard)).rejects.toThrow('closed')
+  expect(pauses.of(WORK)).toMatchObject(MODEL)
+})
