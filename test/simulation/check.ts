@@ -1,6 +1,6 @@
 import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import { TENANT } from './clients.ts'
+import { EVERY_TENANT } from '#shared/store/store.ts'
 import { familyProblems } from './families.ts'
 import { shortOf } from './history.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
@@ -15,15 +15,15 @@ const EVENTS_MAX = 5_000
 /** Checks the invariants (docs/design.md, Invariants) against the store's rows and what everybody saw. */
 export async function check(outcome: Outcome): Promise<void> {
   const { store, history, told, witness } = outcome
-  const { jobs } = await store.list(TENANT, { limit: JOBS_MAX })
+  const { jobs } = await store.list(EVERY_TENANT, { limit: JOBS_MAX })
   const wishes = new Map([...told.accepted].flatMap(([wish, ids]) => [...ids].map((id) => [id, wish] as const)))
   for (const [id, { script }] of wishes) {
     if (!jobs.some((job) => job.id === id)) history.violated(id, `I1: accepted job ${script.ref} is not in the store`)
   }
   checkKeys(jobs, wishes, outcome)
   for (const job of jobs) {
-    const events = await store.listEvents(TENANT, job.id, 0, EVENTS_MAX)
-    const content = await store.findContent(TENANT, job.id)
+    const events = await store.listEvents(EVERY_TENANT, job.id, 0, EVENTS_MAX)
+    const content = await store.findContent(EVERY_TENANT, job.id)
     const executions = witness.executions.filter(({ jobId }) => jobId === job.id)
     const { isEndless = false } = (content?.request as { body: Partial<Script> } | undefined)?.body ?? {}
     const ended = { job, events, result: content?.result ?? null, executions, wish: wishes.get(job.id), isEndless }

@@ -3,7 +3,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs, NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import { isLast, TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { IdempotencyKey, StoreView } from '#shared/store/store.ts'
+import { EVERY_TENANT, type IdempotencyKey, type StoreView } from '#shared/store/store.ts'
 import type { Random } from '../chaos/load/random.ts'
 import type { VirtualClock } from './clock.ts'
 import type { Fleet } from './fleet.ts'
@@ -11,7 +11,6 @@ import { type History, shortOf } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 import type { Wish } from './wish.ts'
 
-export const TENANT = 'key_1'
 /** How long a client waits for an answer, and how often it asks again. */
 const ANSWER_MS = 8_000
 const TRIES_MAX = 30
@@ -123,11 +122,11 @@ export class Clients {
     this.#options.history.violated(created.job.id, 'I9: one key was taken for two requests')
   }
 
-  #specOf({ script, plan, isStream, isLow, deadlineInMs, startInMs, runInMs }: Wish): NewDurableJob {
+  #specOf({ tenant, script, plan, isStream, isLow, deadlineInMs, startInMs, runInMs }: Wish): NewDurableJob {
     return {
       pool: 'inference',
       kind: plan ? 'compose' : 'say',
-      tenant: TENANT,
+      tenant,
       endpoint: '/v1/chat/completions',
       model: 'echo-1',
       body: plan ?? script,
@@ -146,7 +145,7 @@ export class Clients {
     const { clock, history, random } = this.#options
     await clock.sleep(random.between(0, 10_000))
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      const job = await this.#ask((jobs) => jobs.cancel(TENANT, id))
+      const job = await this.#ask((jobs) => jobs.cancel(EVERY_TENANT, id))
       if (job instanceof ServiceError && job.code === 'job_already_finished') return
       if (job === LOST || job instanceof ServiceError) {
         await clock.sleep(random.between(100, 2_000))
@@ -161,7 +160,7 @@ export class Clients {
   async #wait(id: string): Promise<void> {
     for (;;) {
       const signal = this.#abortIn(20_000)
-      const job = await this.#ask((jobs) => jobs.waitForEnd(TENANT, id, signal), 25_000)
+      const job = await this.#ask((jobs) => jobs.waitForEnd(EVERY_TENANT, id, signal), 25_000)
       if (job === LOST || job instanceof ServiceError || !TERMINAL.has(job.state)) {
         await this.#options.clock.sleep(500)
         continue

@@ -102,6 +102,7 @@ export class Fleet {
     const store = faultyStore(this.#options.storeFor(broker), process, { clock, faults })
     const member: Member = { role, process, broker, store }
     this.members.add(member)
+    if (role === 'worker') history.workers++
     history.note(undefined, () => `${process.name} starts, its clock off by ${skewMs} ms`)
     void process.died.then(() => {
       history.note(undefined, () => `${process.name} is gone`)

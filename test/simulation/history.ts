@@ -14,6 +14,8 @@ export class History {
   readonly violations: { jobId: string | undefined; text: string }[] = []
   /** Every job as it was last seen to be. */
   readonly jobs = new Map<string, DurableJob>()
+  /** Worker processes that were started. */
+  workers = 0
   readonly #lines: Line[] = []
   readonly #retries: string[] = []
   readonly #nowMs: () => number
@@ -104,8 +106,8 @@ const FAMILY_MOVES = ['addStep', 'submitChild', 'park', 'wake', 'cancelChildren'
 const SWEEPS = ['claimNext', 'startDue', 'takeUnpublished', 'expire', 'reap'] as const
 const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...FAMILY_MOVES, ...SWEEPS])
 
-/** The store, with every move seen by the history. */
-export function watchedStore(store: Store, history: History): Store {
+/** The store, with every move seen by the history. @param sawClaims Hears before it of all that one call has claimed */
+export function watchedStore(store: Store, history: History, sawClaims: (claims: readonly Moved[]) => void): Store {
   return new Proxy(store, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown
@@ -113,7 +115,9 @@ export function watchedStore(store: Store, history: History): Store {
       if (typeof name !== 'string' || !WATCHED.has(name)) return value.bind(target)
       return async (...args: unknown[]) => {
         const answer = await (value as Call).apply(target, args)
-        for (const moved of movesOf(answer)) history.sawMove(name, moved)
+        const moves = movesOf(answer)
+        if (name === 'claim' || name === 'claimNext') sawClaims(moves)
+        for (const moved of moves) history.sawMove(name, moved)
         return answer
       }
     },

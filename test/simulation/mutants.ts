@@ -8,7 +8,8 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { isLast } from '#shared/jobs/durable/follow.ts'
 import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
 import { EVERY_TENANT, type HeldAttempt, type Moved, type Store } from '#shared/store/store.ts'
-import { type Follow, TENANT } from './clients.ts'
+import type { Follow } from './clients.ts'
+import { claimOldest } from './turns.ts'
 
 /** Something broken on purpose. */
 export interface Mutant {
@@ -64,6 +65,12 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
   },
   'lost records are never published again': {
     storeFor: (store) => changed(store, { takeUnpublished: async () => [] }),
+  },
+  'whoever has waited longest is served first': {
+    storeFor: (store) => changed(store, { claimNext: (...claim) => claimOldest(store, ...claim) }),
+  },
+  'the turn always begins with the same tenant': {
+    storeFor: (store) => changed(store, { claimNext: (of, boot, limit) => store.claimNext(of, boot, limit) }),
   },
   'jobs are left with lost workers': {
     storeFor: (store) => changed(store, { reap: async () => [] }),
@@ -172,7 +179,7 @@ async function* followCarelessly(
     if (key === id) heard.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })
   for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {
-    const stored = quietMs >= LISTEN_MS ? await store.listEvents(TENANT, id, seq, 100).catch(() => []) : []
+    const stored = quietMs >= LISTEN_MS ? await store.listEvents(EVERY_TENANT, id, seq, 100).catch(() => []) : []
     const events = [...stored, ...heard].filter((event) => event.seq > seq)
     heard = []
     quietMs = events.length > 0 || quietMs >= LISTEN_MS ? 0 : quietMs + 50

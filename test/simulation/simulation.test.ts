@@ -30,6 +30,8 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
   'a write that is made again is another write': 15,
   'an end is published before it is committed': 73,
   'refused writes are published': 26,
+  'whoever has waited longest is served first': 27,
+  'the turn always begins with the same tenant': 27,
   'a job that is submitted again is another job': 21,
   'the family of a job is not cancelled': 11,
   'a wake that was cut short is not made good': 21,

@@ -7,9 +7,10 @@
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/topics.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import { EVERY_TENANT } from '#shared/store/store.ts'
 import { openRandom, type Random } from '../chaos/load/random.ts'
 import { check } from './check.ts'
-import { Clients, TENANT } from './clients.ts'
+import { Clients } from './clients.ts'
 import { VirtualClock } from './clock.ts'
 import { FAULTS_MS, Faults } from './faults/faults.ts'
 import { planOutages } from './faults/outages.ts'
@@ -17,13 +18,18 @@ import { Fleet } from './fleet.ts'
 import { History, watchedStore } from './history.ts'
 import type { Mutant } from './mutants.ts'
 import { openScratch } from './scratch.ts'
-import { wishOf } from './wish.ts'
+import { TurnsCheck } from './turns.ts'
+import { crowdWish, wishOf } from './wish.ts'
 import { Witness } from './work.ts'
 
 /** Jobs are submitted for so long. */
 const SUBMITS_MS = 12_000
 /** Longer than anything may take: the longest deadline after the last submit, graces, leases. */
 const END_MS = 200_000
+/** How often a tenant submits so many at once, within such a time. */
+const CROWDED = 0.2
+const CROWD = 24
+const CROWD_MS = 1_000
 /** How often it is looked whether all is over. */
 const STEP_MS = 500
 
@@ -85,7 +91,8 @@ class Simulation {
     const [clock, faults, history, leaseMs] = [this.#clock, this.#faults, this.#history, this.#leaseMs]
     const store = openSqliteStore({ directory, boot: 'simulation', now: clock.databaseMs })
     const broker = await openMemoryBroker({ topics: topicsFor(['inference'], 60_000) })
-    const watched = watchedStore(store, history)
+    const turns = new TurnsCheck(history)
+    const watched = watchedStore(store, history, (claims) => turns.sawClaims(claims))
     const storeFor = this.#mutant.storeFor ?? ((inner) => inner)
     const world = { clock, faults, history, random: this.#random, leaseMs, broker, witness: this.#witness }
     const fleet = new Fleet({ ...world, storeFor: (own) => storeFor(watched, own) })
@@ -101,7 +108,8 @@ class Simulation {
   }
 
   #openClients(fleet: Fleet): Clients {
-    const follow = this.#mutant.follow ?? (({ jobs }, id, after, signal) => jobs.follow(TENANT, id, after, signal))
+    const follow =
+      this.#mutant.follow ?? (({ jobs }, id, after, signal) => jobs.follow(EVERY_TENANT, id, after, signal))
     return new Clients({ clock: this.#clock, history: this.#history, random: this.#random, fleet, follow })
   }
 
@@ -113,6 +121,11 @@ class Simulation {
     for (let left = random.between(10, 20); left > 0; left--) {
       const wish = wishOf(`ref-${left}`, random)
       this.#clock.at(random.between(0, SUBMITS_MS), () => clients.begin(wish))
+    }
+    const crowdAtMs = random.between(0, SUBMITS_MS / 2)
+    for (let left = random.chance(CROWDED) ? CROWD : 0; left > 0; left--) {
+      const wish = crowdWish(`crowd-${left}`, random)
+      this.#clock.at(crowdAtMs + random.between(0, CROWD_MS), () => clients.begin(wish))
     }
     this.#clock.at(FAULTS_MS, () => {
       this.#history.note(undefined, () => 'the faults stop')

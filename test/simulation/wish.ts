@@ -2,8 +2,13 @@ import type { Random } from '../chaos/load/random.ts'
 import type { Plan } from '../support/jobs/compose-kind.ts'
 import type { Script } from './work.ts'
 
+/** Who nearly all jobs are of, and who has many at once now and then. */
+const TENANT = 'key_1'
+const CROWD = 'key_0'
+
 /** A job as a client wants it. */
 export interface Wish {
+  readonly tenant: string
   readonly script: Script
   readonly isStream: boolean
   readonly deadlineInMs: number
@@ -30,6 +35,21 @@ export function wishOf(ref: string, random: Random): Wish {
   return { ...wish, script, plan, deadlineInMs: COMPOSED_MS, startInMs: undefined }
 }
 
+/** One of very many that a tenant submits at once. */
+export function crowdWish(ref: string, random: Random): Wish {
+  const wish = plainWish(ref, random)
+  const script = { ...wish.script, tokens: 2, tokenMs: 400, failures: 0, isPoison: false, isEndless: false, padding: 0 }
+  return {
+    ...wish,
+    tenant: CROWD,
+    script,
+    deadlineInMs: 120_000,
+    startInMs: undefined,
+    runInMs: undefined,
+    isLow: false,
+  }
+}
+
 function childScript(ref: string, random: Random): Script {
   return {
     ref,
@@ -48,6 +68,7 @@ function plainWish(ref: string, random: Random): Wish {
   const failures = random.chance(0.25) ? random.between(1, 4) : 0
   const isEndless = random.chance(0.05)
   return {
+    tenant: TENANT,
     script: {
       ref,
       tokens: random.between(isPoison || failures > 0 ? 2 : 0, 10),
