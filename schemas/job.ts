@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { EncodingFormat } from './embeddings.ts'
-import { TranscriptForm } from './transcription.ts'
+import { TranscriptForm } from './transcription/transcription.ts'
 
 /** What the workers of each pool do, for people. */
 export const POOLS = {

@@ -43,21 +43,7 @@ export interface Ingress extends Service {
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log, metrics } = ports
   const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log)
-  const jobs = await AttachedJobs.open({
-    broker: ports.broker,
-    blobs: ports.blobs,
-    log,
-    version: ports.version,
-    workerSilentMs: config.workerSilentMs,
-    workerLostMs: config.workerLostMs,
-    startTimeoutMs: config.startTimeoutMs,
-    jobsMax: config.jobsMax,
-    pauses: ports.pauses,
-    observer: {
-      onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
-      onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
-    },
-  })
+  const jobs = await openAttached(ports)
   const durable = await openDurable(ports, jobs, keys)
   const closing = new AbortController()
   const { fleet, limits, budgets } = openLimits(ports, keys, jobs)
@@ -114,6 +100,20 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+async function openAttached({ config, log, metrics, broker, blobs, version, pauses }: Ports): Promise<AttachedJobs> {
+  return await AttachedJobs.open({
+    ...{ broker, blobs, log, version, pauses },
+    workerSilentMs: config.workerSilentMs,
+    workerLostMs: config.workerLostMs,
+    startTimeoutMs: config.startTimeoutMs,
+    jobsMax: config.jobsMax,
+    observer: {
+      onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
+      onEnd: (job, end, error) => metrics.jobs.inc({ pool: job.envelope.pool, end, code: error?.code ?? '' }),
+    },
+  })
 }
 
 /** What the port of the API says of health. Who may call the API need not see what all callers do. */

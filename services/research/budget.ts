@@ -1,4 +1,4 @@
-import type { ResearchEffort, ResearchLimits } from '#schemas/research.ts'
+import type { ResearchEffort, ResearchLimits } from '#schemas/research/research.ts'
 import type { Cost } from '#shared/kinds/composition.ts'
 
 /** What one run may use, by unit. */

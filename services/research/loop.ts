@@ -1,4 +1,4 @@
-import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research.ts'
+import type { ResearchEvent, ResearchPhase, ResearchRequest, ResearchStop } from '#schemas/research/research.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Composition } from '#shared/kinds/composition.ts'

@@ -1,4 +1,4 @@
-import type { ResearchRequest } from '#schemas/research.ts'
+import type { ResearchRequest } from '#schemas/research/research.ts'
 import type { TermWeights } from '#shared/search/search.ts'
 import { termSet, termsOf } from '#shared/search/text/terms.ts'
 

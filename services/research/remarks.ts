@@ -1,4 +1,4 @@
-import type { ResearchStop } from '#schemas/research.ts'
+import type { ResearchStop } from '#schemas/research/research.ts'
 import type { Gathering } from './gather/gather.ts'
 
 const EARLY: Partial<Record<ResearchStop, string>> = {

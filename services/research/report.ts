@@ -1,4 +1,4 @@
-import type { ResearchAnnotation } from '#schemas/research.ts'
+import type { ResearchAnnotation } from '#schemas/research/research.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { type Claim, claimsOf, type Draft, withoutLast } from './draft.ts'
 import type { Quote } from './evidence/evidence.ts'

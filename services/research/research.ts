@@ -1,4 +1,4 @@
-import type { ResearchEvent, ResearchRequest } from '#schemas/research.ts'
+import type { ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
 import { ServiceError } from '#shared/error.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'

@@ -1,6 +1,6 @@
 import { ServiceError } from '#shared/error.ts'
 import type { OutboundAnswer } from '#shared/outbound/outbound.ts'
-import type { DeliveryOutcome } from '#shared/store/store.ts'
+import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 
 const SECOND_MS = 1_000
 const MINUTE_MS = 60 * SECOND_MS

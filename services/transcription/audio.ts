@@ -1,5 +1,5 @@
 import { Readable } from 'node:stream'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'

@@ -1,4 +1,4 @@
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { type AudioTools, aboutReference } from '#shared/engines/audio-tools.ts'
 import type { AudioFile } from '#shared/engines/transcription.ts'
 import { ServiceError } from '#shared/error.ts'

@@ -1,4 +1,4 @@
-import type { TranscriptSegment, Word } from '#schemas/transcription.ts'
+import type { TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import type { Turn } from '#shared/engines/audio-tools.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 

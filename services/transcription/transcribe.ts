@@ -1,5 +1,5 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioTools } from '#shared/engines/audio-tools.ts'
 import { chainOf, withFallbacks } from '#shared/engines/served.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'

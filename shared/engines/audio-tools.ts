@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { AudioFile, TranscribeOptions } from './transcription.ts'
 

@@ -1,4 +1,4 @@
-import type { Word } from '#schemas/transcription.ts'
+import type { Word } from '#schemas/transcription/transcription.ts'
 
 /** Characters between a word and the next one: further on it is another occurrence. */
 const LOOKAHEAD = 80

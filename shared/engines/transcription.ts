@@ -1,5 +1,5 @@
 import type { Readable } from 'node:stream'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 
 /**
  * The transcription engine port: something that turns an audio file into {@link TranscribeEvent}s.

@@ -1,4 +1,4 @@
-import { type ResearchEvent, ResearchRequest } from '#schemas/research.ts'
+import { type ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
 import { researchAnswer } from '#shared/protocols/research/stream.ts'
 import type { Kind } from './kind.ts'
 

@@ -1,4 +1,4 @@
-import { type TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import { type TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { transcriptAnswer } from '#shared/protocols/transcript/stream.ts'
 import type { Kind } from './kind.ts'
 

@@ -1,4 +1,4 @@
-import type { DurableEvent, DurableJob, DurableState, Priority, WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { CompletedEnd, FailedEnd } from './ends.ts'
@@ -7,6 +7,7 @@ import type { Leases } from './leases.ts'
 import type { OperatorStore } from './operator.ts'
 import type { TenantReads } from './tenants.ts'
 import type { HasUsage } from './usage.ts'
+import type { Webhooks } from './webhooks.ts'
 
 /**
  * The store port: the arbiter of durable jobs (docs/design.md, Moves and guards). Postgres in production, SQLite by
@@ -158,15 +159,6 @@ export interface JobReads {
   queuedModels(): Promise<(QueuedOf & { readonly count: number })[]>
 }
 
-/** State of webhook messages; terminal moves write them (`pending`). */
-export interface Webhooks {
-  /** Takes due messages, each for `leaseMs`, and counts a try. Those of one job in order. */
-  takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
-  /** Says how a try went. False: somebody else has taken it since. */
-  recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean>
-  listDeliveries(jobId: string): Promise<WebhookDelivery[]>
-}
-
 /** Operators and the service itself see every tenant's jobs. */
 export const EVERY_TENANT = Symbol('every tenant')
 
@@ -299,9 +291,3 @@ export interface QueuedOf {
   readonly model: string
   readonly priority: Priority
 }
-
-/** How one try of a webhook message ended: the receiver has it, it is tried again in `retryInMs`, or it is given up. */
-export type DeliveryOutcome =
-  | { readonly state: 'delivered'; readonly status: number }
-  | { readonly state: 'pending'; readonly retryInMs: number; readonly status?: number; readonly error: string }
-  | { readonly state: 'failed'; readonly status?: number; readonly error: string }

@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, inject, it } from 'vitest'
-import { tokensOf, vectorOf } from '../support/embeddings.ts'
-import { describeEmbeddings } from '../support/embeddings-service.ts'
+import { tokensOf, vectorOf } from '../support/embeddings/embeddings.ts'
+import { describeEmbeddings } from '../support/embeddings/service.ts'
 import { findPythonEnv } from '../support/processes/python.ts'
 import { CASES_MS, casesOf, pinsOf, runCases } from '../support/python-cases.ts'
 import { UNICODE } from '../support/sdk.ts'

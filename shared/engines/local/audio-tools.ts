@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { type AudioTools, type CallOptions, type ProbeOptions, Turn } from '#shared/engines/audio-tools.ts'
 import { openForm } from '#shared/engines/openai/transcript/form.ts'
 import type { AudioFile } from '#shared/engines/transcription.ts'

@@ -1,5 +1,5 @@
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { OpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
 import { encodeFields } from '#shared/engines/openai/transcript/encode.ts'

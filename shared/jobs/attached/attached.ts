@@ -14,32 +14,8 @@ import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
+import type { AttachedOptions } from './options.ts'
 import { Sender } from './sender.ts'
-
-/** What happened, for metrics. */
-export interface AttachedObserver {
-  onRetry(job: AttachedJob, reason: string): void
-  onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
-}
-
-/** What {@link AttachedJobs.open} needs. */
-export interface AttachedOptions {
-  readonly broker: Broker
-  readonly blobs: Blobs
-  readonly log: Log
-  readonly observer: AttachedObserver
-  readonly version: string
-  /** Silence of a worker after which its calls without output are run by another. */
-  readonly workerSilentMs: number
-  /** Silence of a worker after which streams it has begun are failed. */
-  readonly workerLostMs: number
-  /** Longest wait that may be expected of a job when it is accepted. */
-  readonly startTimeoutMs: number
-  /** Most jobs held at once. */
-  readonly jobsMax: number
-  /** Work that is not started for now; default: none. */
-  readonly pauses?: Pauses | undefined
-}
 
 /** How long a job waits for a worker that could start it, where there is none. */
 const NO_WORKER_MS = 60_000

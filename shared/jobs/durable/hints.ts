@@ -53,7 +53,9 @@ export class Hints {
     // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
     const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
     // Each ingress has its part of them.
-    const free = hasWorkers ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses())) : WORKERLESS_MAX
+    const free = hasWorkers
+      ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))
+      : WORKERLESS_MAX
     if (!isUnheard && (free <= hints.published || isClaimed(presence, job))) return false
     hints.published++
     return true

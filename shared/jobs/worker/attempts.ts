@@ -1,11 +1,11 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import type { Aside } from './aside.ts'
 import type { Attempt, AttemptEnd } from './attempt.ts'
 import type { BodyRoom } from './body-room.ts'
-import type { ModelRooms } from './model-rooms.ts'
 import type { Reporter } from './reporter.ts'
+import type { Aside } from './rooms/aside.ts'
+import type { ModelRooms } from './rooms/rooms.ts'
 import type { Lane, Taking } from './taking.ts'
 
 /** Cancels remembered for jobs this worker has not seen yet. */

@@ -7,7 +7,7 @@ import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
-import type { ModelRoom, ModelRooms } from './model-rooms.ts'
+import type { ModelRoom, ModelRooms } from './rooms/rooms.ts'
 import type { Lane, Taking } from './taking.ts'
 
 /** How long a durable job waits for a worker that knows its model, while none does. */
@@ -48,7 +48,7 @@ interface Hints {
  * Which durable jobs one worker claims and when, each in a slot.
  *
  * A job that there is no room for stays in the store, where this worker, or another, takes it in turn of its tenant as soon as
- * there is room (`model-rooms.ts`): its record is dropped, and nothing is spent.
+ * there is room (`rooms/rooms.ts`): its record is dropped, and nothing is spent.
  *
  * Attached calls come from the broker, and wait there while slots are filled from the store. So durable jobs take at once what
  * fills half of the slots, and of the others what the broker has nothing for (docs/design.md, Turns).

@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
-import { laneRoom } from './lanes.ts'
+import { laneRoom } from './rooms/lanes.ts'
 
 /** Jobs that may be taken at once, and beyond that a quarter of the free slots: a burst spreads over the workers. */
 const TAKE_MIN = 8

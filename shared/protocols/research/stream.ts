@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import type { ResearchEvent } from '#schemas/research.ts'
+import type { ResearchEvent } from '#schemas/research/research.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ChatStream } from '#shared/protocols/chat/stream.ts'
 import { chatEvents, encodeResearch, extrasOf } from './whole.ts'

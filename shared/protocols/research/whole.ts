@@ -1,7 +1,13 @@
 import type { ChatCompletion } from '#schemas/chat.ts'
 import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { ResearchEvent, ResearchQuality, ResearchSource, ResearchStop, ResearchUsage } from '#schemas/research.ts'
+import type {
+  ResearchEvent,
+  ResearchQuality,
+  ResearchSource,
+  ResearchStop,
+  ResearchUsage,
+} from '#schemas/research/research.ts'
 import { encodeChat } from '#shared/protocols/chat/whole.ts'
 
 /** What stands beside `choices`: of the report, and of how it came about. */

@@ -1,4 +1,4 @@
-import type { TranscriptSegment } from '#schemas/transcription.ts'
+import type { TranscriptSegment } from '#schemas/transcription/transcription.ts'
 
 /** Subtitles (docs/protocol.md, Transcripts): one cue a segment with text. */
 

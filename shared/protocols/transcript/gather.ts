@@ -1,4 +1,4 @@
-import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription.ts'
+import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 
 /** All that is known of one transcript. Times are seconds, in whole milliseconds. */

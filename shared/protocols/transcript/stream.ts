@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription.ts'
+import type { TokenLogprob, TranscribeEvent } from '#schemas/transcription/transcription.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { unfinished } from '#shared/protocols/encode.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'

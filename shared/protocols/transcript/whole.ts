@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import type { TranscribeEvent, TranscriptSegment, Word } from '#schemas/transcription.ts'
+import type { TranscribeEvent, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'

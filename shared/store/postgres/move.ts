@@ -1,5 +1,5 @@
 import { replaceNames } from '#shared/store/sql/compile.ts'
-import { CREATE_KEY, type Insert } from '#shared/store/sql/inserts.ts'
+import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
 import { pickOf, updateOf } from '#shared/store/sql/sql.ts'
 import {

@@ -1,7 +1,7 @@
 import { ServiceError } from '#shared/error.ts'
 import { jobIdTime } from '#shared/store/job-id.ts'
 import { type Compiled, parameterOf, valuesOf } from '#shared/store/sql/compile.ts'
-import { CREATE, type Insert } from '#shared/store/sql/inserts.ts'
+import { CREATE, type Insert } from '#shared/store/sql/create/inserts.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
 import { isSweep, type MovedRow, type Params, type Row, type SqlDatabase, type Write } from '#shared/store/sql/sql.ts'
 import { SqlStore } from '#shared/store/sql/sql-store.ts'

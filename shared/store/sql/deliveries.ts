@@ -1,5 +1,5 @@
 import type { WebhookDelivery } from '#schemas/durable-job.ts'
-import type { DeliveryOutcome } from '#shared/store/store.ts'
+import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { deliveryOf } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'

@@ -6,7 +6,6 @@ import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/fa
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
   type Created,
-  type DeliveryOutcome,
   type Depth,
   type Dispatch,
   EVERY_TENANT,
@@ -22,28 +21,29 @@ import {
   type Scope,
   type Store,
 } from '#shared/store/store.ts'
+import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
+import { claimInTurn } from './claim.ts'
+import { createJob } from './create/create.ts'
+import { REDRIVE } from './create/inserts.ts'
 import { recordDelivery, takeDeliveries } from './deliveries.ts'
-import * as family from './family.ts'
-import * as familyMoves from './family-moves.ts'
-import { CREATE, REDRIVE } from './inserts.ts'
+import * as family from './family/family.ts'
+import * as familyMoves from './family/moves.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
-import { keyParams, newJobParams } from './new-job-params.ts'
-import { SqlOperator } from './operator.ts'
+import { SqlOperator } from './operator/operator.ts'
 import { purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { Params, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { LOST, TIMED_OUT } from './sweep-errors.ts'
 import { tenantReads } from './tenants.ts'
-import { TENANTS_AHEAD } from './turns.ts'
 import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
 
 /** Events deleted in one statement at most: SQLite holds the event loop meanwhile. */
 const EVENTS_MAX = 2_000
 
-/** The store over any database that speaks the SQL of `moves.ts`, `inserts.ts` and `statements.ts`. */
+/** The store over any database that speaks the SQL of `moves.ts`, `create/inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
@@ -68,20 +68,7 @@ export class SqlStore implements Store {
   }
 
   async create(job: NewJob, key?: IdempotencyKey): Promise<Created> {
-    const params = { ...newJobParams(job), ...keyParams(key) }
-    const [row] = await this.#db.insert(CREATE, params, key !== undefined)
-    if (row) return { outcome: 'created', ...movedOf(row) }
-    return await this.#findCreated(job, params, key)
-  }
-
-  /** Why a job was not inserted: its id or its key is taken. */
-  async #findCreated(job: NewJob, params: Params, key: IdempotencyKey | undefined): Promise<Created> {
-    const [held] = key ? await this.#db.run(statements.FIND_KEY, params) : []
-    const jobId = held ? String(held.job_id) : job.id
-    if (held && held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
-    const found = await this.find(job.tenant, jobId)
-    // Purged before its key: only where a job is kept for less time than its key.
-    return found ? { outcome: 'exists', job: found } : { outcome: 'conflict', jobId }
+    return await createJob(this.#db, job, key)
   }
 
   async claim(id: string, boot: string): Promise<Moved | undefined> {
@@ -89,18 +76,7 @@ export class SqlStore implements Store {
   }
 
   async claimNext(of: QueuedOf, boot: string, limit: number, after = ''): Promise<Dispatch[]> {
-    const { pool, kind, model, priority } = of
-    const claimed: Dispatch[] = []
-    for (let each = 1, rest = limit; rest > 0; rest = limit - claimed.length) {
-      const turns = { owner: boot, after, tenants: rest + TENANTS_AHEAD, each, limit: rest }
-      const rows = await this.#db.move(moves.CLAIM_NEXT, { pool, kind, model, priority, ...turns }, [])
-      if (rows.length === 0) break
-      claimed.push(...rows.map(dispatchOf))
-      // Fewer tenants wait than jobs are wanted: each gives as many more.
-      each = Math.ceil((limit - claimed.length) / new Set(rows.map(({ tenant }) => tenant)).size)
-    }
-    // The order in which rows were changed is the database's.
-    return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
+    return await claimInTurn(this.#db, of, boot, limit, after)
   }
 
   async append(run: HeldAttempt, output: Output): Promise<Moved | undefined> {

@@ -1,6 +1,6 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { Output } from '#shared/store/store.ts'
-import type { Insert } from './inserts.ts'
+import type { Insert } from './create/inserts.ts'
 import type { Move } from './moves.ts'
 import type { Statement } from './statements.ts'
 import { pickInTurn } from './turns.ts'

@@ -3,7 +3,7 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite'
 import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
-import { CREATE_KEY, type Insert } from '#shared/store/sql/inserts.ts'
+import { CREATE_KEY, type Insert } from '#shared/store/sql/create/inserts.ts'
 import { loadMigrations, missingMigrations } from '#shared/store/sql/migrations.ts'
 import type { Move } from '#shared/store/sql/moves.ts'
 import {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { DIMENSIONS, type Embedder, embedderModel, startEmbedder } from '../../support/embeddings.ts'
+import { DIMENSIONS, type Embedder, embedderModel, startEmbedder } from '../../support/embeddings/embeddings.ts'
 import { ECHO_MODEL, type Stack, startStack } from '../../support/stack.ts'
 
 describe('embeddings that are refused', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, inject, it } from 'vitest'
-import { DIMENSIONS, embedderModel, startEmbedder, tokensOf, vectorOf } from '../../support/embeddings.ts'
+import { DIMENSIONS, embedderModel, startEmbedder, tokensOf, vectorOf } from '../../support/embeddings/embeddings.ts'
 import { type Stack, type StackOptions, startStack, until } from '../../support/stack.ts'
 import { openWs } from '../../support/ws.ts'
 

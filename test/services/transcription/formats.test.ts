@@ -1,7 +1,12 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
-import type { TranscribeEvent, TranscriptForm, TranscriptFormat, TranscriptSegment } from '#schemas/transcription.ts'
+import type {
+  TranscribeEvent,
+  TranscriptForm,
+  TranscriptFormat,
+  TranscriptSegment,
+} from '#schemas/transcription/transcription.ts'
 import { AudioSniffer } from '#services/ingress/endpoints/transcription/sniff.ts'
 import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { Batcher, type BatcherOptions } from '#shared/engines/batching/batcher.ts'
 import type { Embedded, EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { ServiceError } from '#shared/error.ts'
-import { vectorOf } from '../../support/embeddings.ts'
+import { vectorOf } from '../../support/embeddings/embeddings.ts'
 import { failureOf } from '../../support/sdk.ts'
 import { until } from '../../support/stack.ts'
 

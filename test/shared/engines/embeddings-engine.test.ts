@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
-import { type EmbedderOptions, embedderModel, startEmbedder, vectorOf } from '../../support/embeddings.ts'
+import { type EmbedderOptions, embedderModel, startEmbedder, vectorOf } from '../../support/embeddings/embeddings.ts'
 import { type Script, startUpstream } from '../../support/processes/upstream.ts'
 import { failureOf } from '../../support/sdk.ts'
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
-import { type ResearchAnnotation, type ResearchEvent, ResearchRequest } from '#schemas/research.ts'
+import { type ResearchAnnotation, type ResearchEvent, ResearchRequest } from '#schemas/research/research.ts'
 import { research } from '#shared/kinds/research.ts'
 import type { ResearchCompletion } from '#shared/protocols/research/whole.ts'
 

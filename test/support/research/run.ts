@@ -1,4 +1,9 @@
-import { type ResearchAnnotation, type ResearchEvent, ResearchRequest, type ResearchSource } from '#schemas/research.ts'
+import {
+  type ResearchAnnotation,
+  type ResearchEvent,
+  ResearchRequest,
+  type ResearchSource,
+} from '#schemas/research/research.ts'
 import { type ResearchSetup, runResearch } from '#services/research/loop.ts'
 import type { SearchBackend, Snapshot } from '#shared/search/search.ts'
 import { sha256Of } from '#shared/search/snapshot.ts'

@@ -1,6 +1,6 @@
 import { Readable } from 'node:stream'
 import { ModelConfig } from '#schemas/models.ts'
-import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { ServiceError } from '#shared/error.ts'
 

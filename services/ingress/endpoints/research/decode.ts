@@ -1,11 +1,11 @@
+import type { ResearchBody, ResearchMessage } from '#schemas/research/body.ts'
 import {
   CONTEXT_CHARS_MAX,
   CONTEXT_TURNS_MAX,
   QUESTION_CHARS_MAX,
   type ResearchEffort,
   type ResearchRequest,
-} from '#schemas/research.ts'
-import type { ResearchBody, ResearchMessage } from '#schemas/research-body.ts'
+} from '#schemas/research/research.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 
 /**

@@ -1,4 +1,4 @@
-import { ResearchBody } from '#schemas/research-body.ts'
+import { ResearchBody } from '#schemas/research/body.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'

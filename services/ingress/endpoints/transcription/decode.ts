@@ -1,11 +1,11 @@
 import type { ModelConfig } from '#schemas/models.ts'
+import { TranscriptionBody } from '#schemas/transcription/body.ts'
 import {
   type TranscribeRequest,
   type TranscriptForm,
   type TranscriptFormat,
   VoiceActivity,
-} from '#schemas/transcription.ts'
-import { TranscriptionBody } from '#schemas/transcription-body.ts'
+} from '#schemas/transcription/transcription.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
-import { JsonAudioBody } from '#schemas/transcription-body.ts'
+import { JsonAudioBody } from '#schemas/transcription/body.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { requireBase64 } from '#services/ingress/body/media.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'

@@ -1,4 +1,4 @@
-import type { AudioFormat } from '#schemas/transcription.ts'
+import type { AudioFormat } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /**

@@ -1,5 +1,5 @@
-import type { TranscribeRequest } from '#schemas/transcription.ts'
-import type { TranscriptionBody } from '#schemas/transcription-body.ts'
+import type { TranscriptionBody } from '#schemas/transcription/body.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'

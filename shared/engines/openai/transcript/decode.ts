@@ -1,4 +1,4 @@
-import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription.ts'
+import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
 import type { Decoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { isHighSurrogate, WholeCharacters } from '#shared/whole-characters.ts'

@@ -1,5 +1,5 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeRequest } from '#schemas/transcription/transcription.ts'
 
 /** How the upstream is asked to answer. */
 export type AnswerForm = 'verbose_json' | 'json' | 'stream'

@@ -1,4 +1,4 @@
-import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcription.ts'
+import type { TokenLogprob, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import { cutText } from '#shared/engines/cut-text.ts'
 
 /** How upstreams write segments, words and log probabilities, read leniently: a figure that is missing is 0. */

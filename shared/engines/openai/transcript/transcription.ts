@@ -1,5 +1,5 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription.ts'
+import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/transcription.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { openReader } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'

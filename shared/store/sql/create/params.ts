@@ -1,5 +1,5 @@
+import type { Params } from '#shared/store/sql/sql.ts'
 import type { IdempotencyKey, NewJob } from '#shared/store/store.ts'
-import type { Params } from './sql.ts'
 
 /** The parameters that a new job gives its INSERT. */
 export function newJobParams(job: NewJob): Params {

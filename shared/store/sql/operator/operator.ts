@@ -1,8 +1,8 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { Cursor, OperatorJobs, OperatorStore, Pause, PauseTarget, Undelivered } from '#shared/store/operator.ts'
-import * as statements from './operator-statements.ts'
-import { deliveryOf, jobOf } from './rows.ts'
-import type { Row, SqlDatabase } from './sql.ts'
+import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
+import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
+import * as statements from './statements.ts'
 
 /** Rows of one page that are looked at, where most of them may not be asked for. */
 const LOOK_MAX = 500

@@ -9,7 +9,7 @@ import {
   outputReset,
   STATE,
   WRITTEN,
-} from './moves.ts'
+} from '#shared/store/sql/moves.ts'
 
 /**
  * The moves of composed jobs (docs/design.md, Families): as in `moves.ts`, a child is a job with a `depth`, and its parent is

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { type ModelRoom, ModelRooms } from '#shared/jobs/worker/model-rooms.ts'
+import { type ModelRoom, ModelRooms } from '#shared/jobs/worker/rooms/rooms.ts'
 
 const models = ['a', 'b', 'c', 'd', 'e']
 const roomOf = (rooms: ModelRooms, model: string) => rooms.of({ kind: 'say', model })

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe } from 'vitest'
+import { type Stack, startStack } from '../stack.ts'
 import { type Embedder, embedderModel, startEmbedder } from './embeddings.ts'
-import { type Stack, startStack } from './stack.ts'
 
 /** The service with an embedder behind it, for one file of tests. */
 export interface EmbeddingsService {

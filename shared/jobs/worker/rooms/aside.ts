@@ -1,5 +1,5 @@
-import type { ModelRoom, ModelRooms } from './model-rooms.ts'
-import type { Lane, Taking } from './taking.ts'
+import type { Lane, Taking } from '#shared/jobs/worker/taking.ts'
+import type { ModelRoom, ModelRooms } from './rooms.ts'
 
 /** Calls that one worker keeps aside, each with a body of 64 KiB at most; more are handed back. */
 const ASIDE_MAX = 1_024

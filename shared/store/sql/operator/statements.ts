@@ -3,8 +3,8 @@
 import { DurableState } from '#schemas/durable-job.ts'
 import { firstJobId } from '#shared/store/job-id.ts'
 import { AHEAD_MAX, type OperatorJobs, type Undelivered } from '#shared/store/operator.ts'
-import type { Params } from './sql.ts'
-import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
+import type { Params } from '#shared/store/sql/sql.ts'
+import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
 
 /** After every id of a job. */
 const BEYOND_ALL = 'job_~'

@@ -1,10 +1,10 @@
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/family.ts'
+import { eventOf, jobOf, jsonOf } from '#shared/store/sql/rows.ts'
+import type { Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
+import { FIND, FIND_CHUNK, FIND_STEP } from '#shared/store/sql/statements.ts'
+import { writeAsOwner } from '#shared/store/sql/writes.ts'
 import type { HeldAttempt, Moved, Output } from '#shared/store/store.ts'
-import { STEP, SUBMIT } from './family-moves.ts'
-import { eventOf, jobOf, jsonOf } from './rows.ts'
-import type { Params, Row, SqlDatabase } from './sql.ts'
-import { FIND, FIND_CHUNK, FIND_STEP } from './statements.ts'
-import { writeAsOwner } from './writes.ts'
+import { STEP, SUBMIT } from './moves.ts'
 
 /** See {@link FamilyMoves.addStep}. A step that was written under this number, by this attempt, is this write again. */
 export async function addStep(

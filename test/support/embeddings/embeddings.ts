@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { type Answer, type ScriptedUpstream, type SeenCall, startUpstream } from './processes/upstream.ts'
+import { type Answer, type ScriptedUpstream, type SeenCall, startUpstream } from '../processes/upstream.ts'
 
 /** Length of the vectors of {@link startEmbedder}. */
 export const DIMENSIONS = 24
