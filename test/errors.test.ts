@@ -107,7 +107,7 @@ describe('headers', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
-      const isLoad = (status === 429 || status === 503) && code !== 'jobs_unavailable'
+      const isLoad = (status === 429 || status === 503) && !['jobs_unavailable', 'insufficient_quota'].includes(code)
       expect('retry-after' in headers).toBe(isLoad)
       expect(headers['www-authenticate']).toBe(status === 401 ? 'Bearer' : undefined)
     }
@@ -123,6 +123,8 @@ describe('headers', () => {
     ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
     // What an operator has to mend.
     ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
+    // What only another month, or a larger budget, mends.
+    ...{ insufficient_quota: 'false' },
   }
 
   test.each(codes)('%s says to SDKs whether to try again', (code) => {

@@ -212,7 +212,7 @@ async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Pro
     jobsMaxPerProject: config.durableJobsMaxPerProject,
     scheduledMax: config.scheduledJobsMax,
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
-    limitsOf: (tenant: string) => keys.limitsOf(tenant),
+    limitsOf: (tenant: string) => keys.limitsOfTenant(tenant),
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }

@@ -35,6 +35,8 @@ export class ApiKeys {
   #created: string | undefined
   #known: Known | undefined
   #limits = new Map<string, Limits>()
+  /** Of keys that are projects of their own. */
+  #alone = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
   /** By hash, who has a connection of that key open. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
@@ -102,9 +104,14 @@ export class ApiKeys {
     }
   }
 
-  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. Of a key alone: its own. */
+  /** What a project may use, as far as that was said of it; beside it stand the limits of its keys. */
   limitsOf(projectId: string): Limits {
     return this.#limits.get(projectId) ?? NO_LIMITS
+  }
+
+  /** The same for whoever knows no key: a key that is a project of its own has its own limits. */
+  limitsOfTenant(tenant: string): Limits {
+    return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
   }
 
   /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
@@ -133,7 +140,8 @@ export class ApiKeys {
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
     const alone = keys.flatMap(({ id, project, limits }) => (project === undefined && limits ? [{ id, limits }] : []))
-    this.#limits = new Map([...alone, ...known.projects].map(({ id, limits }) => [id, limits]))
+    this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
+    this.#alone = new Map(alone.map(({ id, limits }) => [id, limits]))
     if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')
   }
 
