@@ -166,7 +166,7 @@ export class Sender {
     if (known) return known
     const { broker, presence } = this.#options
     const turns = new TenantTurns<AttachedJob>({
-      slots: () => (broker.isReachable ? this.#roomIn(pool) : undefined),
+      room: () => (broker.isReachable ? this.#roomIn(pool) : undefined),
       capacityOf: (work) => presence.capacityOf(pool, work),
       shareOf: (work) => this.#shares.of(pool, work),
       spreadOf: (tenant) => this.#shares.spread(pool, tenant),
@@ -176,9 +176,14 @@ export class Sender {
     return turns
   }
 
-  /** At least one: a share is above 0. */
+  /**
+   * Those that are free, and a quarter of all where many end at once: whoever comes to a pool that is full waits behind no
+   * more than these. At least one: a share is above 0.
+   */
   #roomIn(pool: PoolName): number {
-    return Math.ceil(Math.max(ROOM_MIN, this.#options.presence.slots(pool)) * this.#shares.of(pool))
+    const { presence } = this.#options
+    const room = Math.max(ROOM_MIN, presence.freeSlots(pool), presence.slots(pool) / 4)
+    return Math.ceil(room * this.#shares.of(pool))
   }
 
   *#waiting(): Generator<WaitingCalls> {

@@ -3,8 +3,8 @@ import { RecentCount } from './recent-count.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
-/** How long it may take until a free slot has the next job: what starts in that time must be in the queue already. */
-const WAY_MS = 100
+/** How long it takes until a free slot has the next job, mostly: what starts in that time must be in the queue already. */
+const WAY_MS = 50
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
 const AHEAD_MIN = 2
 
@@ -13,8 +13,8 @@ const RESTS_MAX = 15
 
 /** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
-  /** Slots of the pool's workers that are for this ingress; undefined while nothing can be sent. */
-  slots(): number | undefined
+  /** Jobs that slots of the pool's workers can begin with soon, of this ingress; undefined while nothing can be sent. */
+  room(): number | undefined
   /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
   capacityOf(work: Work): number | undefined
   /** The part of that which is for this ingress, above 0 and at most 1. */
@@ -267,9 +267,9 @@ export class TenantTurns<Job extends TurnTaker> {
   }
 
   #hasRoom(): boolean {
-    const slots = this.#view.slots()
-    if (slots === undefined) return false
-    const room = slots + this.#starts.count
+    const least = this.#view.room()
+    if (least === undefined) return false
+    const room = least + this.#starts.count
     // The broker may lose everything: what was sent then fails in its time, but must not keep the others waiting.
     for (const [job, sentAtMs] of this.#sent) {
       if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break

@@ -493,10 +493,13 @@ describe('an ingress with attached jobs', () => {
     for (const ingress of ingresses) await ingress.close()
   })
 
-  it('keeps as many jobs in the queue as its workers have slots', async () => {
-    await beat('wrk_1', { slots: 7 })
+  it('keeps as many jobs in the queue as its workers have free slots, and few where all are taken', async () => {
+    await beat('wrk_1', { slots: 7, running: 0 })
     for (let i = 0; i < 10; i++) await submit()
     expect(await broker.lag(QUEUE)).toBe(7)
+    await beat('wrk_1', { slots: 100, running: 100 })
+    for (let i = 0; i < 30; i++) await submit()
+    expect(await broker.lag(QUEUE)).toBe(25)
   })
 
   it('never sends a job that was cancelled before its turn', async () => {

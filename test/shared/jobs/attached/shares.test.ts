@@ -38,7 +38,7 @@ class Ingress {
       onTold: () => {},
     })
     this.turns = new TenantTurns({
-      slots: () => Math.ceil(slots * this.shares.of('inference')),
+      room: () => Math.ceil(slots * this.shares.of('inference')),
       capacityOf: ({ model }) => capacityOf(model),
       shareOf: (work) => this.shares.of('inference', work),
       spreadOf: (tenant) => this.shares.spread('inference', tenant),
