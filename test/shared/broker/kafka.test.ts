@@ -159,6 +159,10 @@ describe.skipIf(!kafka)('the boot check', () => {
     await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
     const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
     await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
+    // The controller answers when it has written that; the broker takes it from its log a moment later.
+    const isWrong = async () =>
+      expect.objectContaining(wrong).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}jobs`))
+    await until(isWrong, WITHIN)
     const said: unknown[] = []
     const broker = await open({ client, prefix, onProblem: (_message, { before }) => said.push(before) })
     expect(said.join()).toContain(`Topic ${prefix}replies has 1 partitions, 2 are needed`)

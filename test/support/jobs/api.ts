@@ -260,6 +260,18 @@ function eventOf(frame: string): WireEvent | undefined {
   return event
 }
 
+/** Events without the place in the queue, which is the one at the moment when each is told (docs/protocol.md, The job object). */
+export function placeless<Event extends { readonly type: string; readonly [field: string]: unknown }>(
+  events: readonly Event[],
+) {
+  return events.map((event) => {
+    if (event.type !== 'job.queued') return event
+    const { position, ...queue } = event.queue as { position: unknown; pool: unknown }
+    expect(position === null || Number.isInteger(position)).toBe(true)
+    return { ...event, queue }
+  })
+}
+
 /** The joined text of the chat chunks in events. */
 export function textOf(events: readonly Pick<WireEvent, 'chunk'>[]): string {
   return events.map(({ chunk }) => chunk?.choices?.[0]?.delta.content ?? '').join('')

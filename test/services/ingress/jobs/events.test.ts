@@ -4,6 +4,7 @@ import {
   describeJobs,
   jobOf,
   MESSAGES,
+  placeless,
   readEvents,
   type Service,
   say,
@@ -96,7 +97,10 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     for (let after = 0; after < all.length; after++) {
       const byQuery = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=${after}`))
       const byHeader = await readEvents(await service.get(`/v1/jobs/${id}/events`, lastEventId(after)))
-      expect([byQuery, byHeader]).toEqual([all.slice(after), all.slice(after)])
+      expect([placeless(byQuery), placeless(byHeader)]).toEqual([
+        placeless(all.slice(after)),
+        placeless(all.slice(after)),
+      ])
     }
     for (const after of [all.length, all.length + 1, 1_000_000]) {
       const response = await service.get(`/v1/jobs/${id}/events`, lastEventId(after))
@@ -176,7 +180,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     for (const [cut, client] of clients.entries()) {
       const { before, after } = await client
       expect([cut, before.length]).toEqual([cut, cut])
-      expect([cut, [...before, ...after]]).toEqual([cut, whole])
+      expect([cut, placeless([...before, ...after])]).toEqual([cut, placeless(whole)])
     }
   })
 
@@ -187,7 +191,7 @@ describeJobs('events of jobs', { kafka: inject('kafka'), postgres: inject('postg
     expect(whole.length).toBeGreaterThanOrEqual(202)
     for (let after = 0; after < whole.length; after++) {
       const response = await two.get(`/v1/jobs/${id}/events`, { ...lastEventId(after), replica: after % 2 })
-      expect([after, await readEvents(response)]).toEqual([after, whole.slice(after)])
+      expect([after, placeless(await readEvents(response))]).toEqual([after, placeless(whole.slice(after))])
     }
   })
 })
