@@ -16,6 +16,8 @@ export interface Mutant {
   /** The store as a process sees it. @param broker As the process sees it */
   readonly storeFor?: (store: Store, broker: Broker) => Store
   readonly follow?: Follow
+  /** The invariant that must be found violated; any, where none is named. */
+  readonly breaks?: string
 }
 
 type Said = Pick<DurableEvent, 'type' | 'data'>
@@ -68,9 +70,11 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
   },
   'whoever has waited longest is served first': {
     storeFor: (store) => changed(store, { claimNext: (...claim) => claimOldest(store, ...claim) }),
+    breaks: 'I14',
   },
   'the turn always begins with the same tenant': {
     storeFor: (store) => changed(store, { claimNext: (of, boot, limit) => store.claimNext(of, boot, limit) }),
+    breaks: 'I14',
   },
   'jobs are left with lost workers': {
     storeFor: (store) => changed(store, { reap: async () => [] }),

@@ -76,4 +76,5 @@ test.skipIf(ONLY !== undefined).each(Object.keys(MUTANTS))('it is noticed when %
   let { failure } = await run(first, MUTANTS[name])
   for (let seed = 1; seed <= 500 && failure === ''; seed++) failure = (await run(seed, MUTANTS[name])).failure
   expect(failure).not.toBe('')
+  expect(failure).toContain(MUTANTS[name]?.breaks ?? '')
 })

@@ -73,6 +73,8 @@ export class DurableRuns {
   /** By the monotonic clock of this process. */
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
+  /** How often the lease was over before it was renewed. */
+  #lapses = 0
 
   private constructor(options: DurableRunsOptions) {
     this.#options = options
@@ -103,10 +105,13 @@ export class DurableRuns {
     if (this.isLapsed) return undefined
     const { store, boot, log } = this.#options
     const turns = `${of.priority} ${workKey(of)}`
+    const lapses = this.#lapses
     const pull = store.claimNext(of, boot, limit, this.#served.get(turns))
     this.#pulls.add(pull)
     try {
       const claimed = await pull
+      // Others may run by now what was claimed under a lease that has ended since.
+      if (this.#lapses !== lapses) return undefined
       this.#serve(turns, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
     } catch (error) {
@@ -202,6 +207,7 @@ export class DurableRuns {
 
   /** The lease holds until then, at least: the store counts from a later moment. */
   #lives(untilMs: number): void {
+    if (this.isLapsed) this.#lapses++
     this.#stopAtMs = untilMs - Math.min(STOP_MS, this.#options.leaseMs * STOP_SHARE)
     clearTimeout(this.#lapseTimer)
     this.#lapseTimer = setTimeout(() => this.#lapse(), Math.max(0, this.#stopAtMs - performance.now()))

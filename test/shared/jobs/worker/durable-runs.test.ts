@@ -210,6 +210,33 @@ describe('the durable jobs of a worker', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
+  it('are not begun when the lease was over before the claim was answered', async () => {
+    let isDown = false
+    const answer = Promise.withResolvers<void>()
+    const renew: Store['renew'] = async (process) => {
+      if (isDown) throw new ServiceError('overloaded', 'The store is down.')
+      return await store.renew(process)
+    }
+    const claimNext: Store['claimNext'] = async (...claim) => {
+      const claimed = await store.claimNext(...claim)
+      await answer.promise
+      return claimed
+    }
+    const runs = await open(storeWith({ renew, claimNext }))
+    const envelope = await submit()
+    const claimed = runs.claimNext(OF, say, 1)
+    isDown = true
+    await pass(LEASE_MS)
+    expect(runs.isLapsed).toBe(true)
+    isDown = false
+    await pass(LEASE_MS / 3)
+    expect(runs.isLapsed).toBe(false)
+    answer.resolve()
+    expect(await passing(claimed)).toBeUndefined()
+    await pass(LEASE_MS / 3)
+    expect(await stateOf(envelope.id)).toBe('queued')
+  })
+
   it('are left to themselves when they ended while a renewal was under way', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
