@@ -1,5 +1,6 @@
 /**
- * How durable jobs come to be, in the SQL that Postgres and SQLite share. See `moves.ts` for what happens to them then.
+ * How durable jobs come to be, in the SQL that Postgres and SQLite share. What happens to them then:
+ * `shared/store/sql/moves.ts`.
  *
  * An insert ends where its `RETURNING` begins; the adapters add that, and the `job.queued` event in the same step.
  */
