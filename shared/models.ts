@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, statSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { parse } from 'yaml'
 import type { PoolName } from '#schemas/job.ts'
@@ -10,6 +10,8 @@ import { nearestOf } from './nearest.ts'
 
 /** Names that are shown for one that is not there. */
 const NEAREST_MAX = 5
+/** Bytes of a models file. */
+const FILE_BYTES_MAX = 4 * 1024 * 1024
 
 /** Models by id and alias. */
 export interface Models {
@@ -127,7 +129,7 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
 function readModels(path: string): ModelsFile {
   let content: unknown
   try {
-    content = parse(readFileSync(path, 'utf8'))
+    content = parse(textOf(path))
   } catch (error) {
     throw new ConfigError([`MODELS_FILE: ${path}: ${unreadable(error)}`])
   }
@@ -137,6 +139,14 @@ function readModels(path: string): ModelsFile {
     throw new ConfigError(problems.map((problem) => `MODELS_FILE: ${path}: ${problem}`))
   }
   return parsed.data
+}
+
+/** Reading a pipe or a device could hold the process for ever. */
+function textOf(path: string): string {
+  const found = statSync(path)
+  if (!found.isFile()) throw new Error('expected a regular file')
+  if (found.size > FILE_BYTES_MAX) throw new Error(`expected at most ${FILE_BYTES_MAX} bytes, got ${found.size}`)
+  return readFileSync(path, 'utf8')
 }
 
 function unreadable(error: unknown): string {

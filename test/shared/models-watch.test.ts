@@ -134,3 +134,11 @@ test('a name in MODELS that no model has stops the start, and those that are nea
   expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)
   expect(() => loadModels(path, ['qwen3'])).toThrow(/MODELS: there is no model 'qwen3' in .*There are qwen3-8b, echo-1/)
 })
+
+test('a models file that is a device, a folder or very large is refused before it is read', async () => {
+  expect(() => loadModels('/dev/zero')).toThrow(/\/dev\/zero: expected a regular file/)
+  expect(() => loadModels(dir)).toThrow(/expected a regular file/)
+  const path = join(dir, 'models.yaml')
+  await writeFile(path, '#'.repeat(4 * 1024 * 1024 + 1))
+  expect(() => loadModels(path)).toThrow(/expected at most 4194304 bytes, got 4194305/)
+})

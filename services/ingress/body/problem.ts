@@ -72,6 +72,7 @@ function describe(issue: Issue, value: unknown, field: string): Problem {
     case 'too_small':
       return outOfBounds(issue.origin, Number(issue.minimum), value, field, false, issue.message)
     case 'invalid_format':
+      if (issue.format === 'date') return wrongDay(field)
       return wrongFormat(issue.pattern ?? issue.format, field)
     default:
       return { code: 'invalid_value', openai: `Invalid '${field}'.`, messages: 'Invalid value' }
@@ -131,6 +132,16 @@ function wrongChoice(options: readonly unknown[], value: unknown): Problem {
 /** Shortens what a caller sent, before it is shown back. */
 export function excerpt(value: string): string {
   return value.length <= EXCERPT_CHARS_MAX ? value : `${value.slice(0, EXCERPT_CHARS_MAX).toWellFormed()}…`
+}
+
+/** The pattern of a day is no help to people. */
+function wrongDay(field: string): Problem {
+  const expected = 'a day of the calendar such as 2030-01-31'
+  return {
+    code: 'invalid_value',
+    openai: `Invalid '${field}': expected ${expected}.`,
+    messages: `Input should be ${expected}`,
+  }
 }
 
 function wrongFormat(pattern: string, field: string): Problem {

@@ -84,6 +84,13 @@ describe('usage', () => {
       expect([query, response.status, await response.json()]).toMatchObject([query, status, { error: { param } }])
     }
   })
+
+  it('shows who asks for a day that does not exist what one looks like', async () => {
+    await using stack = await startPriced({ secret: 'sk-one' })
+    const refused = await stack.get('/v1/usage?from=2026-02-30', as('sk-one'))
+    const message = "Invalid 'from': expected a day of the calendar such as 2030-01-31."
+    expect(await refused.json()).toMatchObject({ error: { message, param: 'from' } })
+  })
 })
 
 describe('a budget that is spent', () => {
