@@ -113,7 +113,7 @@ describe('a zygote that is killed', () => {
 })
 
 describe('a file of the WebAssembly sandbox', () => {
-  it('holds no memory for what was cut off', () => {
+  it('holds no memory for what was cut off', async () => {
     const quota = new Quota({ bytes: 8 * MIB, nodes: 64, fileBytes: 8 * MIB })
     const heldBefore = heldBytes()
     const files = Array.from({ length: 32 }, () => {
@@ -122,7 +122,8 @@ describe('a file of the WebAssembly sandbox', () => {
       file.resize(0)
       return file
     })
-    expect(heldBytes() - heldBefore).toBeLessThan(16 * MIB)
+    // A collection frees buffers on a thread of its own, and may have given back none when it returns.
+    await until(() => heldBytes() - heldBefore < 16 * MIB)
     expect(files.map(({ size }) => size)).toEqual(Array(32).fill(0))
   })
 })
