@@ -1,4 +1,5 @@
 import { configDefaults, defineConfig } from 'vitest/config'
+import { Failures } from './test/support/failures.ts'
 import { ENVIRONMENT } from './test/support/processes/environment.ts'
 import { Progress } from './test/support/progress.ts'
 import { ALL, LongestFirst, leftOut } from './test/support/tiers.ts'
@@ -22,7 +23,7 @@ export default defineConfig(({ mode }) => ({
     sequence: { sequencer: LongestFirst },
     // Other work on a shared machine stops processes for seconds. What passed only the second time is printed as such.
     retry: process.env.CI === 'true' ? 1 : 0,
-    reporters: ['default', new Progress(), ...(results ? ['json'] : [])],
+    reporters: ['default', new Progress(), ...(results ? ['json', new Failures(`${results}.failures`)] : [])],
     outputFile: results ?? '',
   },
 }))
