@@ -151,6 +151,13 @@ export class Presence extends Peers {
     if (this.#beats++ % BEATS_PER_CAPACITY === 0) this.#sendCapacity()
   }
 
+  /** Says who this is and what it can start: to a process that has not heard it. */
+  #introduce(): void {
+    if (this.#self.capacity === undefined || this.#timers.length === 0) return
+    this.#beats = 0
+    this.#beat()
+  }
+
   #sendCapacity(): void {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
@@ -171,7 +178,10 @@ export class Presence extends Peers {
 
   #onHeartbeat({ type: _, ...heard }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
     if (heard.boot === this.#self.boot) this.#onEcho(Date.now())
+    const isNew = !this.peers.has(heard.boot)
     this.seen(heard)
+    // Who is new must not take what it has not heard of for boundless until this worker says it again by itself.
+    if (isNew && heard.role === 'ingress') this.#introduce()
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {

@@ -12,7 +12,7 @@ import { type Asked, Gate, type GateOptions } from './gate.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
-/** Jobs in a pool's queue at least, however few slots its workers have: a free slot must find one there. */
+/** Jobs in a pool's queue at least where that is shared with other ingresses, whose parts are rounded up, or no worker is known. */
 const ROOM_MIN = 4
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
 const TURN_MS = 1_000
@@ -165,8 +165,8 @@ export class Sender {
     const known = this.#turns.get(pool)
     if (known) return known
     const { broker, presence } = this.#options
-    const turns = new TenantTurns<AttachedJob>({
-      room: () => (broker.isReachable ? this.#roomIn(pool) : undefined),
+    const turns: TenantTurns<AttachedJob> = new TenantTurns<AttachedJob>({
+      room: () => (broker.isReachable ? this.#roomIn(pool, turns.running) : undefined),
       capacityOf: (work) => presence.capacityOf(pool, work),
       shareOf: (work) => this.#shares.of(pool, work),
       spreadOf: (tenant) => this.#shares.spread(pool, tenant),
@@ -178,12 +178,14 @@ export class Sender {
 
   /**
    * Those that are free, and a quarter of all where many end at once: whoever comes to a pool that is full waits behind no
-   * more than these. At least one: a share is above 0.
+   * more than these. What workers said of their free slots may be older than what they have got from here.
    */
-  #roomIn(pool: PoolName): number {
+  #roomIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
-    const room = Math.max(ROOM_MIN, presence.freeSlots(pool), presence.slots(pool) / 4)
-    return Math.ceil(room * this.#shares.of(pool))
+    const share = this.#shares.of(pool)
+    const slots = presence.slots(pool)
+    const least = slots === 0 || share < 1 ? ROOM_MIN : 1
+    return Math.ceil(Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share)
   }
 
   *#waiting(): Generator<WaitingCalls> {

@@ -1,5 +1,5 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
-import { RecentCount } from './recent-count.ts'
+import { Pace } from './pace.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
@@ -8,6 +8,8 @@ const WAY_MS = 50
 /** Jobs of one model that may be with the workers beside those that run: each waits in line for the next place. */
 const AHEAD_MIN = 2
 
+/** How far a tenant may go beyond what there is room for that has nothing with the workers: by as much again. */
+const FRESH = 2
 /** Rounds that a tenant rests at most, at however many ingresses it waits. */
 const RESTS_MAX = 15
 
@@ -37,8 +39,8 @@ interface Model {
   waiting: number
   /** Jobs that had it, and wait or run. */
   held: number
-  /** Those that left of late: as many must be on their way. */
-  readonly ends: RecentCount
+  /** How quickly they leave: as many must be on their way. */
+  readonly ends: Pace
 }
 
 /** The jobs of one tenant that wait, by their model; the oldest first. */
@@ -57,6 +59,8 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #sent = new Map<Job, number>()
   /** What was let go and has not left. */
   readonly #held = new Set<Job>()
+  /** How much of that each tenant has. */
+  readonly #heldBy = new Map<string, number>()
   /** By tenant; whose turn is next comes first. */
   #waiting = new Map<string, Waiting<Job>>()
   /** Rounds in which a tenant gets no turn here, since it gets them elsewhere. */
@@ -66,7 +70,7 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #order = new WeakMap<Job, number>()
   #entered = 0
   #enteredAgain = 0
-  readonly #starts = new RecentCount(WAY_MS)
+  readonly #starts = new Pace()
 
   constructor(view: TurnsView) {
     this.#view = view
@@ -75,6 +79,11 @@ export class TenantTurns<Job extends TurnTaker> {
   /** Whether some job waits for its turn. */
   get hasWaiting(): boolean {
     return this.#waiting.size > 0
+  }
+
+  /** Jobs that workers have: they run, or wait there for a place of their model. */
+  get running(): number {
+    return this.#held.size - this.#sent.size
   }
 
   /** Jobs that wait for their turn. */
@@ -135,13 +144,27 @@ export class TenantTurns<Job extends TurnTaker> {
 
   /** The job whose turn it is now; undefined when none waits that there is room for. */
   next(): Job | undefined {
-    if (this.#waiting.size === 0 || !this.#hasRoom()) return undefined
-    const open = this.#openModels()
+    if (this.#waiting.size === 0) return undefined
+    const room = this.#room()
+    if (this.#sent.size < room) {
+      const open = this.#openModels(1)
+      // A tenant that rests comes again at the end of the round: where no other has a turn, it has it after all.
+      for (const [tenant, own] of open.size > 0 ? this.#waiting : []) {
+        const job = this.#firstOf(own, open)
+        if (job && !this.#hasToRest(tenant, own)) return this.#send(job, tenant, own)
+      }
+    }
+    return this.#sent.size < FRESH * room ? this.#nextOfFresh() : undefined
+  }
+
+  /** The same of a tenant that has nothing with the workers: it need not wait until those have left who have. */
+  #nextOfFresh(): Job | undefined {
+    const open = this.#openModels(FRESH)
     if (open.size === 0) return undefined
-    // A tenant that rests comes again at the end of the round: where no other has a turn, it has it after all.
     for (const [tenant, own] of this.#waiting) {
+      if (this.#heldBy.has(tenant) || this.#rests.has(tenant)) continue
       const job = this.#firstOf(own, open)
-      if (job && !this.#hasToRest(tenant, own)) return this.#send(job, tenant, own)
+      if (job) return this.#send(job, tenant, own)
     }
     return undefined
   }
@@ -194,20 +217,20 @@ export class TenantTurns<Job extends TurnTaker> {
     const key = workKey({ kind, model })
     let known = this.#models.get(key)
     if (!known) {
-      known = { work: { kind, model }, waiting: 0, held: 0, ends: new RecentCount(WAY_MS) }
+      known = { work: { kind, model }, waiting: 0, held: 0, ends: new Pace() }
       this.#models.set(key, known)
     }
     return known
   }
 
-  /** Models with waiting jobs, of which the workers can start some soon. */
-  #openModels(): ReadonlySet<string> {
+  /** Models with waiting jobs, of which the workers can start some soon. @param times How many times what they can start */
+  #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     for (const [key, { work, waiting, held, ends }] of this.#models) {
       if (waiting === 0) continue
       const capacity = this.#view.capacityOf(work)
       const share = capacity === undefined ? Infinity : Math.ceil(capacity * this.#view.shareOf(work))
-      if (held < share + Math.max(AHEAD_MIN, ends.count)) open.add(key)
+      if (held < times * (share + Math.max(AHEAD_MIN, ends.in(WAY_MS)))) open.add(key)
     }
     return open
   }
@@ -252,6 +275,7 @@ export class TenantTurns<Job extends TurnTaker> {
     model.waiting--
     model.held++
     this.#held.add(job)
+    this.#heldBy.set(tenant, (this.#heldBy.get(tenant) ?? 0) + 1)
     this.#sent.set(job, Date.now())
     return job
   }
@@ -259,6 +283,10 @@ export class TenantTurns<Job extends TurnTaker> {
   /** Gives the place of a job back. False: it held none. */
   #release(job: Job): boolean {
     if (!this.#held.delete(job)) return false
+    const { tenant } = job.envelope
+    const left = (this.#heldBy.get(tenant) ?? 0) - 1
+    if (left > 0) this.#heldBy.set(tenant, left)
+    else this.#heldBy.delete(tenant)
     const model = this.#modelOf(job.envelope)
     model.held--
     model.ends.add()
@@ -266,17 +294,17 @@ export class TenantTurns<Job extends TurnTaker> {
     return true
   }
 
-  #hasRoom(): boolean {
+  /** Jobs that may be sent and not yet begun. */
+  #room(): number {
     const least = this.#view.room()
-    if (least === undefined) return false
-    const room = least + this.#starts.count
+    if (least === undefined) return 0
     // The broker may lose everything: what was sent then fails in its time, but must not keep the others waiting.
     for (const [job, sentAtMs] of this.#sent) {
       if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
       this.#sent.delete(job)
       this.#release(job)
     }
-    return this.#sent.size < room
+    return least + this.#starts.in(WAY_MS)
   }
 }
 

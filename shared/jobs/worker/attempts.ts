@@ -57,6 +57,7 @@ export class Attempts {
       startedAt = performance.now()
       room.enter(counted)
       taking.enter(lane, 1, isAttached)
+      if (isAttached) aside.count(room, job.tenant, 1)
     }
     this.#running.set(key, attempt)
     if (isAttached) taking.countAttached(1)
@@ -65,7 +66,9 @@ export class Attempts {
     // A claim that came through when it was too late.
     if (this.#isHandingBack) attempt.handBack()
     try {
-      const turn = mustWait ? (signal: AbortSignal) => aside.wait(lane, room, enter, signal) : undefined
+      const turn = mustWait
+        ? (signal: AbortSignal) => aside.wait(room, { lane, tenant: job.tenant, enter }, signal)
+        : undefined
       const end = await attempt.run(blobs, bodyRoom, turn)
       observer.onEnd(job, end, performance.now() - (startedAt ?? performance.now()))
     } finally {
@@ -73,6 +76,7 @@ export class Attempts {
       if (startedAt !== undefined) {
         taking.leave(lane, 1, isAttached)
         room.leave(counted)
+        if (isAttached) aside.count(room, job.tenant, -1)
       }
       if (isAttached) taking.countAttached(-1)
       if (job.reply) this.#forgetSilent(job.reply.boot)

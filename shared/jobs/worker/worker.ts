@@ -135,7 +135,7 @@ export class Worker {
 
   /** Calls that this worker holds without a slot: their models have no place for them. */
   get aside(): number {
-    return this.#aside.count
+    return this.#aside.size
   }
 
   /** It takes nothing more: the process ends, or an operator drains it. */
@@ -175,7 +175,7 @@ export class Worker {
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#taking.untilEmpty(() => this.#aside.count === 0)
+    await this.#taking.untilEmpty(() => this.#aside.size === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 

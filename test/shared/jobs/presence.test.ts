@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
-import { Presence, type PresenceListener } from '#shared/jobs/presence.ts'
+import { Presence, type PresenceListener, type Self } from '#shared/jobs/presence.ts'
 import { CONTROL } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
@@ -23,7 +23,13 @@ afterEach(async () => {
 
 async function join(
   boot: string,
-  more: { listener?: PresenceListener; broker?: Broker; running?: () => number; log?: Log } = {},
+  more: {
+    listener?: PresenceListener
+    broker?: Broker
+    running?: () => number
+    log?: Log
+    capacity?: Self['capacity']
+  } = {},
 ) {
   const silent: string[] = []
   const lost: string[] = []
@@ -39,6 +45,7 @@ async function join(
       slots: () => 8,
       running: more.running ?? (() => 3),
       isDraining: () => false,
+      ...(more.capacity && { capacity: more.capacity }),
     },
     listener: more.listener ?? {
       onSilent: (peer: Peer) => silent.push(peer.boot),
@@ -70,6 +77,17 @@ function fragile(): { broker: Broker; isDown: boolean } {
 }
 
 describe('presence', () => {
+  it('tells an ingress that is new what a worker can start, before the worker speaks by itself', async () => {
+    const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
+    const worker = await join('wrk_1', { capacity: () => ({ models: ['slow'], bounds, waiting: [] }) })
+    await vi.advanceTimersByTimeAsync(600)
+    const ingress = await join('ing_1')
+    await vi.advanceTimersByTimeAsync(0)
+    expect(ingress.presence.capacityOf('inference', { kind: 'say', model: 'slow' })).toBe(2)
+    await ingress.presence.close()
+    await worker.presence.close()
+  })
+
   it('says once that the channel of a process is silent, and once that it is back, however many roles it has', async () => {
     const told: string[] = []
     const log = pino({}, { write: (line) => void told.push(JSON.parse(line).msg) })

@@ -5,22 +5,28 @@ import type { ModelRoom, ModelRooms } from './rooms.ts'
 const ASIDE_MAX = 1_024
 
 /** One call that waits for a place of its model. */
-interface Waiting {
+export interface AsideCall {
   readonly lane: Lane
-  /** It has its place: it takes a slot now. */
+  readonly tenant: string
+  /** Takes the place and a slot, at once. */
   enter(): void
 }
 
+/** Those of one model by their tenant, each tenant's as they came; whose last turn is longest ago comes first. */
+type Line = Map<string, Set<AsideCall>>
+
 /**
  * Attached calls that a worker has taken and whose model has no place for them now (docs/design.md, Bulkheads). They hold no
- * slot, so that those of other models run meanwhile. Each model lets its own in as they came; of several models that have a
- * place, one after the other.
+ * slot, so that those of other models run meanwhile. A model's next place is for the tenant of whom the fewest calls run there,
+ * and of several models that have a place each gets one after the other.
  */
 export class Aside {
   readonly #rooms: ModelRooms
   readonly #taking: Taking
-  readonly #waiting = new Map<ModelRoom, Set<Waiting>>()
-  #count = 0
+  readonly #waiting = new Map<ModelRoom, Line>()
+  /** Attached calls that run, by model and tenant. */
+  readonly #running = new Map<ModelRoom, Map<string, number>>()
+  #size = 0
 
   constructor(rooms: ModelRooms, taking: Taking) {
     this.#rooms = rooms
@@ -28,13 +34,13 @@ export class Aside {
   }
 
   /** Calls that wait now. */
-  get count(): number {
-    return this.#count
+  get size(): number {
+    return this.#size
   }
 
   /** Whether no further call can be kept. */
   get isFull(): boolean {
-    return this.#count >= ASIDE_MAX
+    return this.#size >= ASIDE_MAX
   }
 
   /** Whether a call may take a slot at once: its model has a place, and no other call waits for it. */
@@ -42,44 +48,69 @@ export class Aside {
     return !this.#waiting.has(room) && this.#hasPlace(lane, room)
   }
 
-  /** Waits for a place. @param enter Takes it, at once, when there is one @throws The signal's reason */
-  async wait(lane: Lane, room: ModelRoom, enter: () => void, signal: AbortSignal): Promise<void> {
+  /** Resolves when a call has entered, in its turn. @throws The signal's reason */
+  async wait(room: ModelRoom, { lane, tenant, enter }: AsideCall, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const waiting: Waiting = {
+    const call: AsideCall = {
       lane,
+      tenant,
       enter() {
         enter()
         resolve()
       },
     }
     const leave = () => {
-      this.#remove(room, waiting)
+      this.#remove(room, call)
       reject(signal.reason)
     }
-    const own = this.#waiting.get(room) ?? new Set()
-    this.#waiting.set(room, own.add(waiting))
-    this.#count++
+    this.#add(room, call)
     signal.addEventListener('abort', leave, { once: true })
     await promise.finally(() => signal.removeEventListener('abort', leave))
   }
 
+  /** A call runs, or has ended. */
+  count(room: ModelRoom, tenant: string, change: 1 | -1): void {
+    const own = this.#running.get(room) ?? new Map<string, number>()
+    const left = (own.get(tenant) ?? 0) + change
+    if (left > 0) own.set(tenant, left)
+    else own.delete(tenant)
+    if (own.size > 0) this.#running.set(room, own)
+    else this.#running.delete(room)
+  }
+
   /** Places or slots may have become free. */
   letIn(): void {
-    for (let room = this.#nextRoom(); room; room = this.#nextRoom()) {
-      const own = this.#waiting.get(room)
-      const [first] = own ?? []
-      if (!own || !first) return
-      this.#remove(room, first)
-      // To the end of the round.
-      if (own.size > 0 && this.#waiting.delete(room)) this.#waiting.set(room, own)
-      first.enter()
+    for (let first = this.#next(); first; first = this.#next()) {
+      const [room, call] = first
+      this.#remove(room, call)
+      const line = this.#waiting.get(room)
+      // To the end of the round, the tenant of its model and the model of all.
+      if (line) {
+        toEnd(line, call.tenant)
+        toEnd(this.#waiting, room)
+      }
+      call.enter()
     }
   }
 
-  #nextRoom(): ModelRoom | undefined {
-    for (const [room, [first]] of this.#waiting) if (first && this.#hasPlace(first.lane, room)) return room
+  /** Whose turn it is, of the model whose turn it is among those with a place. */
+  #next(): [ModelRoom, AsideCall] | undefined {
+    for (const [room, line] of this.#waiting) {
+      const call = this.#firstOf(room, line)
+      if (call && this.#hasPlace(call.lane, room)) return [room, call]
+    }
     return undefined
+  }
+
+  #firstOf(room: ModelRoom, line: Line): AsideCall | undefined {
+    const running = this.#running.get(room)
+    let [first, fewest]: [AsideCall | undefined, number] = [undefined, Number.POSITIVE_INFINITY]
+    for (const [tenant, [call]] of line) {
+      const runs = running?.get(tenant) ?? 0
+      if (runs < fewest) [first, fewest] = [call, runs]
+    }
+    return first
   }
 
   #hasPlace(lane: Lane, room: ModelRoom): boolean {
@@ -87,10 +118,23 @@ export class Aside {
     return free > 0 && room.hasPlace && this.#rooms.shareOf(room, free) > 0
   }
 
-  #remove(room: ModelRoom, waiting: Waiting): void {
-    const own = this.#waiting.get(room)
-    if (!own?.delete(waiting)) return
-    this.#count--
-    if (own.size === 0) this.#waiting.delete(room)
+  #add(room: ModelRoom, call: AsideCall): void {
+    const line: Line = this.#waiting.get(room) ?? new Map()
+    this.#waiting.set(room, line.set(call.tenant, (line.get(call.tenant) ?? new Set()).add(call)))
+    this.#size++
   }
+
+  #remove(room: ModelRoom, call: AsideCall): void {
+    const line = this.#waiting.get(room)
+    const own = line?.get(call.tenant)
+    if (!line || !own?.delete(call)) return
+    this.#size--
+    if (own.size === 0) line.delete(call.tenant)
+    if (line.size === 0) this.#waiting.delete(room)
+  }
+}
+
+function toEnd<Key, Value>(map: Map<Key, Value>, key: Key): void {
+  const value = map.get(key)
+  if (value !== undefined && map.delete(key)) map.set(key, value)
 }

@@ -55,15 +55,15 @@ function sent(): Waiter[] {
   return jobs
 }
 
-/** Names in the order of their turns, when each job leaves before the next, after a while. */
-function order(): string[] {
+/** Names in the order of their turns, when each job leaves before the next, after a while. @param held What had its turn before */
+function order(held: readonly Waiter[] = []): string[] {
   const names: string[] = []
-  for (let jobs = sent(); jobs.length > 0; jobs = sent()) {
-    for (const job of jobs) {
-      names.push(job.name)
-      turns.leave(job)
-      vi.advanceTimersByTime(1_000)
-    }
+  const left = [...held]
+  for (left.push(...sent()); left.length > 0; left.push(...sent())) {
+    const job = left.shift() as Waiter
+    if (!held.includes(job)) names.push(job.name)
+    turns.leave(job)
+    vi.advanceTimersByTime(1_000)
   }
   return names
 }
@@ -88,11 +88,10 @@ describe('turns', () => {
   it('give a tenant that comes back no second turn in a round', () => {
     room = 1
     enter('a', '1', '2')
-    enter('b', '1')
-    const [first] = sent()
+    enter('b', '1', '2')
+    const first = sent()
     enter('a', '3')
-    turns.leave(first as Waiter)
-    expect(order()).toEqual(['b1', 'a2', 'a3'])
+    expect(order(first)).toEqual(['a2', 'b2', 'a3'])
   })
 
   it('pass over a tenant that has its turn elsewhere, unless no other waits', () => {
@@ -100,32 +99,62 @@ describe('turns', () => {
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2', '3', '4')
-    expect(order()).toEqual(['a1', 'b1', 'b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
+    // Both have something with the workers before a has to rest.
+    const first = sent()
+    expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
+    expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
   })
 
   it('put a job first that had its turn before', () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
-    const [first] = sent()
-    turns.leave(first as Waiter)
-    const [again] = enter('b', '3')
+    const first = sent()
+    const [again] = enter('c', '3')
     turns.leave(again as Waiter)
     turns.enterFirst(again as Waiter)
-    vi.advanceTimersByTime(1_000)
-    expect(order()).toEqual(['b3', 'a2', 'b1', 'b2'])
+    expect(order(first)).toEqual(['c3', 'a2', 'b2'])
+  })
+
+  it('send one of each tenant that has nothing with the workers, for as much again as there is room for', () => {
+    enter('a', '1', '2', '3', '4')
+    for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
+    const names = sent().map(({ name }) => name)
+    expect(names).toEqual(['a1', 'b1', 'c1', 'd1'])
+    expect([turns.waiting, turns.running]).toEqual([6, 0])
+  })
+
+  it('let one of a tenant that has none with the workers go to a model that others fill', () => {
+    room = 100
+    capacities.set('m', 1)
+    enter('a', '1', '2', '3', '4')
+    for (const job of sent()) turns.start(job)
+    expect(turns.running).toBe(3)
+    enter('b', '1', '2')
+    expect(sent().map(({ name }) => name)).toEqual(['b1'])
   })
 
   it('let more go where jobs start quickly: as many as start while the next are on their way', () => {
     room = 1
-    enter('a', '1', '2', '3', '4', '5', '6', '7')
-    const rounds: string[][] = []
-    for (let i = 0; i < 3; i++) {
+    enter('a', ...Array.from({ length: 200 }, (_, i) => `${i}`))
+    const rounds: number[] = []
+    for (let i = 0; i < 8; i++) {
       const jobs = sent()
-      rounds.push(jobs.map(({ name }) => name))
+      rounds.push(jobs.length)
+      vi.advanceTimersByTime(5)
       for (const job of jobs) turns.leave(job)
     }
-    expect(rounds).toEqual([['a1'], ['a2', 'a3'], ['a4', 'a5', 'a6', 'a7']])
+    expect(rounds).toEqual([1, 2, 2, 2, 3, 3, 4, 5])
+  })
+
+  it('let no more go for many that began together', () => {
+    room = 10
+    enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
+    const first = sent()
+    vi.advanceTimersByTime(1_000)
+    for (const job of first) turns.start(job)
+    room = 1
+    expect(sent()).toHaveLength(3)
   })
 
   it('give none while nothing can be sent', () => {

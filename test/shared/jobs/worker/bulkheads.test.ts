@@ -68,10 +68,12 @@ async function openWorker(slots: number, capacity: number): Promise<Worker> {
 }
 
 async function submit(model: string, count: number, more: object = {}): Promise<void> {
-  for (let i = 0; i < count; i++) {
-    const { body: _body, ...envelope } = envelopeOf({ id: `job_${model}${i}`, model, ...more })
-    await broker.submit(QUEUE, recordOf(envelope, { json: '{}' }))
-  }
+  for (let i = 0; i < count; i++) await submitOne(`${model}${i}`, { model, ...more })
+}
+
+async function submitOne(id: string, more: object): Promise<void> {
+  const { body: _body, ...envelope } = envelopeOf({ id: `job_${id}`, model: 'slow', ...more })
+  await broker.submit(QUEUE, recordOf(envelope, { json: '{}' }))
 }
 
 const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith(model))
@@ -111,6 +113,22 @@ describe('calls of a model that hangs', () => {
     }
     expect(order).toEqual(['slow0', 'slow1', 'slow2', 'slow3'])
     expect(worker.running + worker.aside).toBe(0)
+  })
+
+  it('take them in turn of their tenants: first those of whom the fewest run', async () => {
+    await openWorker(4, 2)
+    await submit('slow', 6, { tenant: 'key_a' })
+    await until(() => runs('slow').length === 2)
+    for (const id of ['slow6', 'slow7']) await submitOne(id, { tenant: 'key_b' })
+    await submitOne('slow8', { tenant: 'key_c' })
+    const order: string[] = []
+    for (let i = 0; i < 9; i++) {
+      const [id = ''] = await until(() => (runs('slow').length === Math.min(2, 9 - i) ? runs('slow') : undefined))
+      order.push(id)
+      running.get(id)?.()
+      await until(() => said(id).includes('completed'))
+    }
+    expect(order).toEqual(['slow0', 'slow1', 'slow6', 'slow2', 'slow8', 'slow7', 'slow3', 'slow4', 'slow5'])
   })
 
   it('that are cancelled, or meet their deadline, while they are kept aside leave no trace', async () => {
