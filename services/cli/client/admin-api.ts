@@ -36,6 +36,10 @@ export const WorkerView = z.looseObject({
   running: z.number(),
   draining: z.boolean(),
   silent: z.boolean().nullish(),
+  aside: z.number().nullish(),
+  host: z.string().nullish(),
+  pid: z.number().nullish(),
+  last_seen_at: z.number().nullish(),
   models: z.array(z.string()).nullish(),
 })
 export type WorkerView = z.infer<typeof WorkerView>
@@ -77,7 +81,7 @@ const DeliveryPage = z.looseObject({
   has_more: z.boolean(),
   last_id: z.string().nullish(),
 })
-const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean() })
+const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean(), kept: z.boolean().nullish() })
 
 /** The operator's door (docs/protocol.md, Operators), as the commands need it. @throws CommandError for every refusal */
 export class AdminApi {
