@@ -1,5 +1,6 @@
 import type { Command } from '#services/cli/command.ts'
 import { doctor } from '#services/cli/doctor/doctor.ts'
+import { deadLetters } from '#services/cli/operator/dead-letters.ts'
 import { deliveries } from '#services/cli/operator/deliveries.ts'
 import { drain } from '#services/cli/operator/drain.ts'
 import { pools, workers } from '#services/cli/operator/fleet.ts'
@@ -35,6 +36,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   pause,
   resume,
   deliveries,
+  'dead-letters': deadLetters,
   projects,
   keys,
   usage,

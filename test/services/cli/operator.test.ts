@@ -91,7 +91,19 @@ describe('an operator at the command line', () => {
     expect((await op('drain', 'wrk_lost', '--wait', '1')).code).toBe(5)
   })
 
+  it('asks for what no worker could run, and puts nothing back where there is nothing', async () => {
+    await using door = await openAdmin()
+    const op = of(door, 'op')
+    expect(await op('dead-letters', '--pool', 'inference')).toMatchObject({ code: 0, lines: [] })
+    expect((await op('dead-letters', '--pool', 'lost')).code).toBe(5)
+    const dry = await op('dead-letters', 'redrive', '--dry-run')
+    expect(dry).toMatchObject({ code: 0, lines: [], err: 'None that can run again.\n' })
+  })
+
   it.each([
+    { args: ['dead-letters', '--max', '5'], says: '--max goes with redrive' },
+    { args: ['dead-letters', 'redrive', '--limit', '5'], says: '--limit goes without redrive' },
+    { args: ['dead-letters', 'show'], says: 'show is not understood' },
     { args: ['drain', 'wrk_1', '--undo', '--wait', '5'], says: 'Give --wait or --undo' },
     { args: ['drain', 'wrk_1', '--wait', 'x'], says: 'give a whole number' },
     { args: ['jobs', '--pool', 'code'], says: '--pool and --model narrow' },
@@ -110,7 +122,7 @@ describe('an operator at the command line', () => {
     expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(says) })
   })
 
-  it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries'])(
+  it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries', 'dead-letters'])(
     'explains %s with examples',
     (name) => {
       expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
