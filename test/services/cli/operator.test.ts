@@ -88,7 +88,9 @@ describe('an operator at the command line', () => {
     const waiting = op('drain', boot, '--wait', '60')
     expect((await op('cancel', running)).code).toBe(0)
     expect(await waiting).toMatchObject({ code: 0, lines: [{ id: boot, draining: true, running: 0 }] })
-    expect((await op('drain', 'wrk_lost', '--wait', '1')).code).toBe(5)
+    const lost = await op('drain', 'wrk_lost', '--wait', '1')
+    expect(lost).toMatchObject({ code: 5, err: expect.stringContaining("No worker 'wrk_lost' is alive") })
+    expect(lost.err).not.toContain('SLUICE_URL')
   })
 
   it('asks for what no worker could run, and puts nothing back where there is nothing', async () => {
