@@ -43,3 +43,17 @@ export const ListDeliveries = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: Text.optional().describe('Cursor: last_id of the page before'),
 })
+
+/** Query of `GET /v1/admin/dead-letters`. */
+export const ListDeadLetters = z.object({
+  pool: PoolName.optional(),
+  limit: z.coerce.number().int().min(1).max(100).default(20),
+  after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the page before'),
+})
+
+/** Body of `POST /v1/admin/dead-letters/redrive`. */
+export const RedriveDeadLetters = z.object({
+  pool: PoolName.optional(),
+  max: z.int().min(1).max(1_000).default(100).describe('At most so many, newest first'),
+  dry_run: z.boolean().default(false).describe('Only says which records it would be'),
+})

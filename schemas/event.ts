@@ -80,8 +80,15 @@ export const ControlRecord = z.discriminatedUnion('type', [
       waiting: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority }))
         .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
+      aside: z
+        .int()
+        .min(0)
+        .optional()
+        .describe('Calls that it holds without a slot; absent in older versions, as those below'),
+      host: z.string().optional().describe('Name of its machine'),
+      pid: z.int().optional(),
     })
-    .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
+    .describe('What a worker can start, and where it is. Beside the heartbeat, which older processes read strictly'),
   z
     .strictObject({
       type: z.literal('calls_waiting'),

@@ -1,13 +1,12 @@
 import { existsSync } from 'node:fs'
-import { createServer } from 'node:http'
 import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/config.ts'
-import { type Log, openLog } from '#shared/log/log.ts'
+import { openLog } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models.ts'
-import { openPorts, type Ports, portsService } from '#shared/ports.ts'
-import { answerHealth } from '#shared/process/health.ts'
+import { openPorts, portsService } from '#shared/ports.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { openHealthPort } from './health-port.ts'
 import type { Ingress } from './ingress/ingress.ts'
 import { ROLES, type Role, SERVICES } from './services.ts'
 
@@ -45,6 +44,9 @@ async function main(): Promise<void> {
   process.on('uncaughtException', fail)
   process.on('unhandledRejection', fail)
   for (const role of roles) await SERVICES[role].check?.(config).catch(exitWithProblems)
+  const { metricsPort } = config
+  const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, log)
+  const healthPort = await opened?.catch(exitWithProblems)
   // What it fetches is kept from then on.
   const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
@@ -63,7 +65,7 @@ async function main(): Promise<void> {
     services.push(service)
   }
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
-  if (config.metricsPort !== undefined) serveHealth(config.metricsPort, services, ports, log)
+  healthPort?.show(services, ports)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
   if (ingress) greet(config, ingress, ports.models, isFirst)
 }
@@ -114,16 +116,6 @@ function exitWithProblems(error: unknown): never {
 function exitWith(text: string): never {
   process.stderr.write(text)
   process.exit(2)
-}
-
-function serveHealth(port: number, services: readonly Service[], ports: Ports, log: Log): void {
-  const health = { problems: () => services.flatMap((service) => service.problems()), metrics: ports.metrics }
-  const server = createServer((req, res) => {
-    if (!answerHealth(health, req, res)) res.writeHead(404).end()
-  })
-  server.on('error', (error) => log.error({ err: error, port }, 'metrics port not available'))
-  server.listen(port)
-  server.unref()
 }
 
 /** Says where to go, once, to people at a terminal and in logs alike. */

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
+import { listDeadLetters, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
@@ -47,6 +48,8 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs/:id', getAnyJob),
   admin('POST', 'jobs/:id/cancel', cancelAnyJob),
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),
+  admin('GET', 'dead-letters', listDeadLetters),
+  { ...admin('POST', 'dead-letters/redrive', redriveDeadLetters), hasBody: true },
   admin('GET', 'deliveries', listDeliveries),
   admin('POST', 'deliveries/:id/retry', retryDelivery),
   admin('GET', 'workers', listWorkers),

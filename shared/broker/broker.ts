@@ -35,6 +35,19 @@ export interface Broker {
    */
   receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable>
 
+  /**
+   * Reads again what a partition of a channel keeps: up to `max` records before an offset, the oldest of them first. For people, not
+   * for the road: it may take seconds. The embedded broker keeps what {@link Topic.keptMax} says.
+   *
+   * @returns Whether older ones are kept @throws ServiceError `overloaded` when it cannot be read within 15 s
+   */
+  history(
+    channel: string,
+    partition: number,
+    range: { readonly before?: number | undefined; readonly max: number },
+    onRecord: (record: KeptRecord) => void,
+  ): Promise<{ readonly hasMore: boolean }>
+
   /** Records in the queue that nobody acknowledged yet, as far as the broker tells; undefined where it cannot. */
   lag(queue: string): Promise<number | undefined>
 
@@ -75,6 +88,13 @@ export interface ChannelRecord {
   readonly value: Buffer
 }
 
+/** One record of a channel, read again. */
+export interface KeptRecord extends ChannelRecord {
+  readonly offset: number
+  /** When it was sent; unix milliseconds. */
+  readonly sentAtMs: number
+}
+
 /** A queue or channel that must exist, with its settings (docs/design.md, Topics and records). */
 export interface Topic {
   readonly name: string
@@ -87,4 +107,6 @@ export interface Topic {
   readonly kind: 'queue' | 'channel'
   /** Least time between two fetches of a channel, in milliseconds: what comes meanwhile comes together. Default: none. */
   readonly fetchGapMs?: number
+  /** Records of a channel that are kept where nothing else keeps them, inside one process. Default: none. */
+  readonly keptMax?: number
 }

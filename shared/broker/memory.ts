@@ -1,5 +1,5 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Broker, ChannelRecord, Closable, Delivery, QueueConsumer, Topic } from './broker.ts'
+import type { Broker, ChannelRecord, Closable, Delivery, KeptRecord, QueueConsumer, Topic } from './broker.ts'
 
 /** How many bytes a queue holds before `submit` refuses. */
 const QUEUE_BYTES_MAX = 256 * 1024 * 1024
@@ -19,10 +19,12 @@ class MemoryBroker implements Broker {
   readonly name = 'memory'
   readonly #queues = new Map<string, MemoryQueue>()
   readonly #channels = new Map<string, Set<(record: ChannelRecord) => void>[]>()
+  readonly #kept = new Map<string, Kept>()
   #isClosed = false
 
   constructor(topics: readonly Topic[]) {
     for (const topic of topics) {
+      if (topic.keptMax !== undefined) this.#kept.set(topic.name, { max: topic.keptMax, records: [], next: 0 })
       if (topic.kind === 'queue') this.#queues.set(topic.name, new MemoryQueue(topic.name))
       else
         this.#channels.set(
@@ -48,6 +50,8 @@ class MemoryBroker implements Broker {
   async send(channel: string, partition: number, key: string, value: Buffer): Promise<void> {
     this.#refuseWhenClosed()
     const receivers = this.#partition(channel, partition)
+    const kept = this.#kept.get(channel)
+    if (kept) keep(kept, { key, value })
     // Later than the caller's own steps, as with a broker in between, yet in the order of the calls.
     await Promise.resolve()
     for (const receive of receivers) {
@@ -74,6 +78,18 @@ class MemoryBroker implements Broker {
     }
   }
 
+  async history(
+    channel: string,
+    _partition: number,
+    { before = Number.POSITIVE_INFINITY, max }: { before?: number | undefined; max: number },
+    onRecord: (record: KeptRecord) => void,
+  ): Promise<{ hasMore: boolean }> {
+    this.#refuseWhenClosed()
+    const older = this.#kept.get(channel)?.records.filter(({ offset }) => offset < before) ?? []
+    for (const record of older.slice(-max)) onRecord(record)
+    return { hasMore: older.length > max }
+  }
+
   async lag(queue: string): Promise<number | undefined> {
     return this.#queue(queue).unacknowledged
   }
@@ -98,6 +114,18 @@ class MemoryBroker implements Broker {
   #refuseWhenClosed(): void {
     if (this.#isClosed) throw new ServiceError('overloaded', 'The broker is closed.')
   }
+}
+
+/** The last records of a channel. */
+interface Kept {
+  readonly max: number
+  readonly records: KeptRecord[]
+  next: number
+}
+
+function keep(kept: Kept, record: ChannelRecord): void {
+  kept.records.push({ ...record, offset: kept.next++, sentAtMs: Date.now() })
+  if (kept.records.length > kept.max) kept.records.shift()
 }
 
 interface StoredRecord {

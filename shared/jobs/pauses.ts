@@ -42,6 +42,11 @@ export class Pauses {
     return pauses
   }
 
+  /** Whether pauses outlive the processes that heard of them, and reach those that start later: there is a store. */
+  get isKept(): boolean {
+    return this.#store !== undefined
+  }
+
   /** What is paused, oldest first. */
   get all(): readonly Pause[] {
     return [...this.#paused.values()]

@@ -25,6 +25,11 @@ export interface PeerCapacity {
   /** By {@link workKey}. */
   readonly bounds: ReadonlyMap<string, number>
   readonly waiting: Capacity['waiting']
+  /** Calls that it holds without a slot. */
+  readonly aside: number | undefined
+  /** Name of its machine. */
+  readonly host: string | undefined
+  readonly pid: number | undefined
 }
 
 /** A process as its heartbeats show it. */
@@ -113,13 +118,13 @@ export class Peers {
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
-  protected told(boot: string, { models, bounds, waiting }: Capacity): Peer | undefined {
+  protected told(boot: string, { models, bounds, waiting, aside, host, pid }: Capacity): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
     peer.capacity = {
       models: models === null ? undefined : new Set(models),
       bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
-      waiting,
+      ...{ waiting, aside, host, pid },
     }
     return peer
   }

@@ -15,6 +15,8 @@ export const EVENTS = 'events'
 export const CONTROL = 'control'
 /** Records that could not be decoded, raw, for people to look at. */
 export const DEAD = 'dead'
+/** Records of it that one process keeps by itself, each below 1 MiB. */
+const DEAD_KEPT_MAX = 50
 
 /**
  * Everybody hears everybody on `control`. A fetch for each heartbeat would cost a fleet of 200 five percent of a core a
@@ -52,7 +54,7 @@ export function topicsFor(
     channel(REPLIES, REPLY_SHARDS, Math.max(10 * MINUTE_MS, callDeadlineMs)),
     channel(EVENTS, EVENT_PARTITIONS, 24 * HOUR_MS),
     { ...channel(CONTROL, 1, HOUR_MS), fetchGapMs: CONTROL_GAP_MS },
-    channel(DEAD, 1, 14 * 24 * HOUR_MS),
+    { ...channel(DEAD, 1, 14 * 24 * HOUR_MS), keptMax: DEAD_KEPT_MAX },
   ]
 }
 

@@ -36,6 +36,10 @@ export const WorkerView = z.looseObject({
   running: z.number(),
   draining: z.boolean(),
   silent: z.boolean().nullish(),
+  aside: z.number().nullish(),
+  host: z.string().nullish(),
+  pid: z.number().nullish(),
+  last_seen_at: z.number().nullish(),
   models: z.array(z.string()).nullish(),
 })
 export type WorkerView = z.infer<typeof WorkerView>
@@ -72,12 +76,32 @@ export const DeliveryView = z.looseObject({
 })
 export type DeliveryView = z.infer<typeof DeliveryView>
 
+/** A record that no worker could run. */
+export const DeadLetterView = z.looseObject({
+  id: z.string(),
+  pool: z.string().nullish(),
+  position: z.string().nullish(),
+  bytes: z.number(),
+  reason: z.string(),
+  message: z.string(),
+  job_id: z.string().nullish(),
+  project: z.string().nullish(),
+  redrivable: z.boolean(),
+  created_at: z.number(),
+})
+export type DeadLetterView = z.infer<typeof DeadLetterView>
+
+const DeadLetterPage = z.looseObject({
+  data: z.array(DeadLetterView),
+  has_more: z.boolean(),
+  last_id: z.string().nullish(),
+})
 const DeliveryPage = z.looseObject({
   data: z.array(DeliveryView),
   has_more: z.boolean(),
   last_id: z.string().nullish(),
 })
-const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean() })
+const PauseView = z.looseObject({ what: z.string(), id: z.string(), paused: z.boolean(), kept: z.boolean().nullish() })
 
 /** The operator's door (docs/protocol.md, Operators), as the commands need it. @throws CommandError for every refusal */
 export class AdminApi {
@@ -101,17 +125,7 @@ export class AdminApi {
 
   /** Jobs of all projects, newest first, at most `max`, page by page as they are taken. */
   async *list({ statuses, since, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
-    let after: string | undefined
-    for (let left = max; left > 0; ) {
-      const page = await this.http.json(
-        JobPage,
-        `${ADMIN}/jobs?${queryOf({ ...rest, status: statuses?.join(','), since, after, limit: Math.min(left, PAGE_MAX) })}`,
-      )
-      yield* page.data
-      left -= page.data.length
-      if (!page.has_more || !page.last_id) return
-      after = page.last_id
-    }
+    yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), since }, max)
   }
 
   /** Cancels or runs again many jobs at once, newest first. @param isDry Only says which these would be */
@@ -138,20 +152,35 @@ export class AdminApi {
   }
 
   /** Webhook messages that nobody received, newest first, at most `max`. */
-  async *deliveries(filter: { project?: string | undefined; status?: string | undefined }, max: number) {
+  deliveries(filter: { project?: string | undefined; status?: string | undefined }, max: number) {
+    return this.#pages(DeliveryPage, 'deliveries', filter, max)
+  }
+
+  /** Records that no worker could run, newest first, at most `max`. */
+  deadLetters(filter: { pool?: string | undefined }, max: number) {
+    return this.#pages(DeadLetterPage, 'dead-letters', filter, max)
+  }
+
+  /** Puts such records back into their queues. @param isDry Only says which these would be */
+  async redriveDead(pool: string | undefined, max: number, isDry: boolean) {
+    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { pool, max, dry_run: isDry })
+  }
+
+  async retryDelivery(id: string): Promise<DeliveryView> {
+    return await this.#post(DeliveryView, `deliveries/${encodeURIComponent(id)}/retry`)
+  }
+
+  /** What a list has, at most `max`, page by page as they are taken. */
+  async *#pages<Item>(schema: z.ZodType<Page<Item>>, path: string, filter: Query, max: number): AsyncGenerator<Item> {
     let after: string | undefined
     for (let left = max; left > 0; ) {
       const query = queryOf({ ...filter, after, limit: Math.min(left, PAGE_MAX) })
-      const page = await this.http.json(DeliveryPage, `${ADMIN}/deliveries?${query}`)
+      const page = await this.http.json(schema, `${ADMIN}/${path}?${query}`)
       yield* page.data
       left -= page.data.length
       if (!page.has_more || !page.last_id) return
       after = page.last_id
     }
-  }
-
-  async retryDelivery(id: string): Promise<DeliveryView> {
-    return await this.#post(DeliveryView, `deliveries/${encodeURIComponent(id)}/retry`)
   }
 
   async #post<T>(schema: z.ZodType<T>, path: string, body?: object): Promise<T> {
@@ -164,7 +193,15 @@ export class AdminApi {
   }
 }
 
-function queryOf(given: Readonly<Record<string, string | number | undefined>>): string {
+type Query = Readonly<Record<string, string | number | undefined>>
+
+interface Page<Item> {
+  readonly data: Item[]
+  readonly has_more: boolean
+  readonly last_id?: string | null | undefined
+}
+
+function queryOf(given: Query): string {
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(given)) if (value !== undefined) query.set(name, String(value))
   return query.toString()

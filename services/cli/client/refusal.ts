@@ -46,7 +46,9 @@ export function refusal(status: number, body: unknown, retryAfter: string | unde
   const message = error
     ? `${plain(error.message)}${plain(code) && ` ${plain(code)}`}`
     : `The service answered ${status}.`
-  return new Refusal(status, message, nextFor(status, error?.code ?? '', retryAfter))
+  // What is not there is something that was named, such as a worker, and not the service: the message says how to find it.
+  const isNamed = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
+  return new Refusal(status, message, isNamed ? undefined : nextFor(status, error?.code ?? '', retryAfter))
 }
 
 function nextFor(status: number, code: string, retryAfter: string | undefined): string | undefined {

@@ -1,7 +1,9 @@
 import type { Command } from '#services/cli/command.ts'
 import { doctor } from '#services/cli/doctor/doctor.ts'
+import { deadLetters } from '#services/cli/operator/dead-letters.ts'
 import { deliveries } from '#services/cli/operator/deliveries.ts'
-import { drain, pools, workers } from '#services/cli/operator/fleet.ts'
+import { drain } from '#services/cli/operator/drain.ts'
+import { pools, workers } from '#services/cli/operator/fleet.ts'
 import { pause, resume } from '#services/cli/operator/pause.ts'
 import { cancel } from './cancel.ts'
 import { followCommand } from './follow.ts'
@@ -34,6 +36,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   pause,
   resume,
   deliveries,
+  'dead-letters': deadLetters,
   projects,
   keys,
   usage,

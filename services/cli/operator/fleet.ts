@@ -1,6 +1,5 @@
 import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
-import { type Command, noArguments, onlyArgument } from '#services/cli/command.ts'
-import { EXIT } from '#services/cli/failure.ts'
+import { type Command, noArguments } from '#services/cli/command.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { tableOf } from '#services/cli/text/output.ts'
 import { showRows } from './watch.ts'
@@ -10,8 +9,8 @@ export const workers: Command = {
   summary: 'Show the processes of the fleet',
   help: `Usage: sluice workers [--watch]
 
-Shows every process that is alive: what it is, how many of its slots are taken, whether it drains, and its models. Needs a key
-with the scope admin.
+Shows every process that is alive: what it is, whether it drains or how long it is silent, how many of its slots are taken, the calls
+that it holds aside without a slot, its machine and process, and its models. Needs a key with the scope admin.
 
 Options:
   --watch  show them anew every two seconds
@@ -47,37 +46,21 @@ Examples:
   },
 }
 
-/** `sluice drain` */
-export const drain: Command = {
-  summary: 'Let a worker take nothing more, or take jobs again',
-  help: `Usage: sluice drain WORKER [--undo]
-
-Tells a worker to take nothing more. It finishes what it has and stays, drained, until it is told otherwise or ends: then it can
-be stopped without that anybody notices. Needs a key with the scope admin.
-
-Options:
-  --undo  let it take jobs again
-
-Examples:
-  sluice drain wrk_Qm7xT2bV9dKpZ4sR
-  sluice drain wrk_Qm7xT2bV9dKpZ4sR --undo`,
-  options: { undo: { type: 'boolean' } },
-  async run({ args, api, out, values }) {
-    const worker = await api.admin.drain(onlyArgument(args, 'WORKER'), values.has('undo'))
-    if (!out.isForPeople) await out.json(worker)
-    else if (worker.draining) await out.write(`${worker.id} takes nothing more; it runs ${worker.running} jobs.\n`)
-    else await out.write(`${worker.id} takes jobs again.\n`)
-    return EXIT.ok
-  },
+function workerTable(found: readonly WorkerView[], columnsMax: number): string {
+  const nowMs = Date.now()
+  const rows = found.map((worker) => {
+    const { id, role, version, slots, running, aside, draining, silent, models, last_seen_at: seen } = worker
+    const state = silent ? `silent ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
+    const busy = slots === 0 ? '' : `${running}/${slots}`
+    return [id, role, state, busy, aside ? String(aside) : '', placeOf(worker), version, models?.join(',') ?? '']
+  })
+  const head = ['worker', 'role', 'state', 'slots', 'aside', 'process', 'version', 'models']
+  return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
 }
 
-function workerTable(found: readonly WorkerView[], columnsMax: number): string {
-  const rows = found.map(({ id, role, version, slots, running, draining, silent, models }) => {
-    const state = silent ? 'silent' : draining ? 'draining' : 'up'
-    return [id, role, state, slots === 0 ? '' : `${running}/${slots}`, version, models?.join(',') ?? '']
-  })
-  const head = ['worker', 'role', 'state', 'slots', 'version', 'models']
-  return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
+/** Where a worker is; empty where it has not said so. */
+function placeOf({ host, pid }: WorkerView): string {
+  return host && pid ? `${host}:${pid}` : ''
 }
 
 function poolTable(found: readonly PoolView[], columnsMax: number): string {

@@ -2,6 +2,9 @@ import type { Command, Invocation } from '#services/cli/command.ts'
 import { EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
 import { plain } from '#services/cli/text/output.ts'
 
+const UNKEPT =
+  'The service has no job store: the pause ends with the processes that run now, and one that starts later does not know of it.'
+
 /** `sluice pause` */
 export const pause: Command = {
   summary: 'Start nothing more of a model or a pool',
@@ -40,5 +43,6 @@ async function change({ args, api, out }: Invocation, isPaused: boolean): Promis
   const target = await api.admin.pause(what, id, isPaused)
   if (out.isForPeople) await out.write(`The ${what} ${plain(target.id)} is ${isPaused ? 'paused' : 'resumed'}.\n`)
   else await out.json(target)
+  if (isPaused && target.kept === false) out.note(UNKEPT)
   return EXIT.ok
 }

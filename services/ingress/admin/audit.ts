@@ -5,6 +5,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 type Deed =
   | 'cancel_job'
   | 'redrive_job'
+  | 'redrive_dead_letter'
   | 'retry_delivery'
   | 'drain_worker'
   | 'undrain_worker'

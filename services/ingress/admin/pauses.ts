@@ -13,6 +13,7 @@ export async function listPauses({ pauses }: IngressContext, call: Call): Promis
     id: pause.id,
     by_key: pause.by,
     since: Math.floor(pause.since_ms / 1_000),
+    kept: pauses.isKept,
   }))
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
@@ -41,7 +42,7 @@ async function change(context: IngressContext, call: Call, target: PauseTarget, 
   const { jobs, pauses } = context
   await pauses.change(target, isPaused, call.key.id, (record) => jobs.presence.send(record))
   audit(context, call, `${isPaused ? 'pause' : 'resume'}_${target.what}`, { [target.what]: target.id })
-  await call.reply.whole({ object: 'pause', ...target, paused: isPaused })
+  await call.reply.whole({ object: 'pause', ...target, paused: isPaused, kept: pauses.isKept })
 }
 
 /** A model by its id or an alias: what is paused is the model. */

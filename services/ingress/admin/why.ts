@@ -62,8 +62,16 @@ function whyQueued(job: DurableJob, { presence, pauses, isBrokerReachable }: Fle
   if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
   if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority have a part of the slots only.']
   const places = presence.capacityOf(pool, { kind, model })
-  if (places !== undefined) return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
+  if (places !== undefined && isFull(job, presence))
+    return ['model_full', `Workers run at most ${places} jobs of the model '${model}' at once.`]
   return ['in_turn', 'It is about to be taken by a worker.']
+}
+
+/** Whether a worker says that it had no room for jobs like this one although it has slots. */
+function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
+  const isAlike = (one: { kind: string; model: string; priority: string }) =>
+    one.kind === kind && one.model === model && one.priority === priority
+  return presence.workers(pool).some(({ capacity }) => capacity?.waiting.some(isAlike))
 }
 
 function aheadOf(ahead: number): string {

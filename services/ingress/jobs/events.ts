@@ -59,7 +59,7 @@ async function sendEvents(reply: Reply, jobs: DurableJobs, job: DurableJob, afte
     if (hasGap) await reply.frames([frameOf({ type: 'job.snapshot', job: await wholeNow() })])
     for (const event of events) {
       const whole = isLast(event) ? await wholeNow() : undefined
-      const position = event.type === 'job.queued' ? await positionNow(jobs, job.tenant, event) : null
+      const position = event.type === 'job.queued' ? await positionNow(jobs, job, event) : null
       await reply.frames([frameOf(eventObject(event, job.pool, whole, position), event.seq)])
       if (whole || reply.hasLeft) return
       seq = event.seq
@@ -69,9 +69,11 @@ async function sendEvents(reply: Reply, jobs: DurableJobs, job: DurableJob, afte
   if (!leaving.aborted) throw jobNotFound(job.id)
 }
 
-/** Where a job stands that nothing has happened to since it was queued. */
-async function positionNow(jobs: DurableJobs, tenant: string, { job_id, seq }: DurableEvent): Promise<number | null> {
-  const job = await jobs.get(tenant, job_id)
+/** Where a job stands that nothing has happened to since it was queued. @param known As it was, be it long ago */
+async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
+  // Something has happened since: the store is not asked for what is told of the past.
+  if (known.last_seq > seq) return null
+  const job = await jobs.get(known.tenant, known.id)
   return job.last_seq === seq ? await jobs.positions.of(job) : null
 }
 

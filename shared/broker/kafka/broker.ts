@@ -1,4 +1,5 @@
-import type { Broker, ChannelRecord, Closable, QueueConsumer } from '#shared/broker/broker.ts'
+import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer } from '#shared/broker/broker.ts'
+import { type KeptOffsets, readHistory } from './history.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
 
@@ -15,11 +16,15 @@ export interface KafkaClient {
   isLed(topic: string, partition: number): boolean
   /** @param queue The queue's own name, for positions. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
+  /** @param from The offset of the first record; default: the end as it is when the receiver opens. */
   receiver(
     topic: string,
     partition: number,
-    onRecord: (record: ChannelRecord) => void,
+    onRecord: (record: KeptRecord) => void,
+    from?: number,
   ): Closable & { open(): Promise<Closable> }
+  /** What a partition keeps. @throws when a broker cannot be reached or refuses */
+  kept(topic: string, partition: number): Promise<KeptOffsets>
   /** As {@link Broker.lag}. */
   lag(queue: string, topic: string): Promise<number | undefined>
   /** Everything that it made is closed by then. */
@@ -76,6 +81,16 @@ export class KafkaBroker implements Broker {
     const receiver = this.#client.receiver(this.#options.prefix + channel, partition, onRecord)
     this.#open.add(receiver)
     return await receiver.open()
+  }
+
+  async history(
+    channel: string,
+    partition: number,
+    range: { readonly before?: number | undefined; readonly max: number },
+    onRecord: (record: KeptRecord) => void,
+  ): Promise<{ hasMore: boolean }> {
+    if (!this.isReachable) throw overloaded('The broker cannot be reached.')
+    return await readHistory(this.#client, this.#options.prefix + channel, partition, range, onRecord)
   }
 
   async lag(queue: string): Promise<number | undefined> {

@@ -3,7 +3,7 @@
  * Nothing can rebalance it, and it starts in milliseconds.
  */
 import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
-import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
+import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
 import { fetchGapMs, type KafkaOptions } from './options.ts'
@@ -24,13 +24,13 @@ export class ChannelReceiver implements Closable {
   readonly #options: KafkaOptions
   readonly #topic: string
   readonly #partition: number
-  readonly #onRecord: (record: ChannelRecord) => void
+  readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #gapMs: number
   readonly #closing = new AbortController()
   readonly #lane = `receive ${lanes++}`
   #node = -1
-  #position = LATEST
+  #position: bigint
   #fetchedAtMs = Number.NEGATIVE_INFINITY
   #loop: Promise<void> = Promise.resolve()
 
@@ -39,21 +39,23 @@ export class ChannelReceiver implements Closable {
     options: KafkaOptions,
     topic: string,
     partition: number,
-    onRecord: (record: ChannelRecord) => void,
+    onRecord: (record: KeptRecord) => void,
+    from?: number,
   ) {
     this.#cluster = cluster
     this.#options = options
     this.#topic = topic
     this.#partition = partition
     this.#onRecord = onRecord
+    this.#position = from === undefined ? LATEST : BigInt(from)
     this.#gapMs = fetchGapMs(options, topic)
     this.#supervisor = new Supervisor(`receiver of ${topic}/${partition}`, options, isTransient)
   }
 
-  /** Fixes the position at the end of the partition, waiting for the broker if need be, and starts. */
+  /** Fixes the position, at the end of the partition unless it was given one, waiting for the broker if need be, and starts. */
   async open(): Promise<this> {
     await this.#until(async () => {
-      this.#position = await this.#offsetAt(LATEST)
+      if (this.#position === LATEST) this.#position = await this.#offsetAt(LATEST)
       return true
     })
     this.#loop = this.#until(() => this.#poll())
@@ -80,9 +82,14 @@ export class ChannelReceiver implements Closable {
     for (const batch of answer.records ?? []) {
       for (const record of batch.records) {
         // A fetch gives whole batches, so the first may begin before the position.
-        if (batch.firstOffset + BigInt(record.offsetDelta) < this.#position || this.#closing.signal.aborted) continue
-        const { key, value } = record
-        handOver(this.#onRecord, { key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
+        const offset = batch.firstOffset + BigInt(record.offsetDelta)
+        if (offset < this.#position || this.#closing.signal.aborted) continue
+        handOver(this.#onRecord, {
+          key: record.key?.toString() ?? '',
+          value: record.value ?? Buffer.alloc(0),
+          offset: Number(offset),
+          sentAtMs: Number(batch.firstTimestamp + record.timestampDelta),
+        })
       }
       this.#position = batch.firstOffset + BigInt(batch.lastOffsetDelta) + 1n
     }

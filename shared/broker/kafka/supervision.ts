@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Backoff, backoffMs } from '#shared/backoff.ts'
-import type { ChannelRecord } from '#shared/broker/broker.ts'
+import type { KeptRecord } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
 
 /** Failures in a row, without progress between them, after which the process should end. */
@@ -68,7 +68,7 @@ export class Supervisor {
 }
 
 /** Gives a receiver its record. What it throws ends the process (the port's word): it must not look like a failed fetch. */
-export function handOver(onRecord: (record: ChannelRecord) => void, record: ChannelRecord): void {
+export function handOver(onRecord: (record: KeptRecord) => void, record: KeptRecord): void {
   try {
     onRecord(record)
   } catch (error) {

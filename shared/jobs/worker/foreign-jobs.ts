@@ -3,9 +3,10 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
+import { bury } from '#shared/jobs/dead-letters.ts'
 import { type ForeignJob, readForeign } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
-import { DEAD, jobsTopic } from '#shared/jobs/topics.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Attempts } from './attempts.ts'
 import type { Reporter } from './reporter.ts'
@@ -97,7 +98,7 @@ export class ForeignJobs {
   #bury(delivery: Delivery): void {
     const { broker, log, pool } = this.#options
     log.error({ position: delivery.position, bytes: delivery.value.length }, 'record not understood')
-    broker.send(DEAD, 0, pool, delivery.value).then(
+    bury(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {
         // What `dead` will never take would come back for ever; the line above has its position.

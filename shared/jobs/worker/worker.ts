@@ -1,3 +1,4 @@
+import { hostname } from 'node:os'
 import type { Priority } from '#schemas/durable-job.ts'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
@@ -32,6 +33,9 @@ const ORPHAN_AGE_MS = 5_000
 const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool; without a store there are no jobs of low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
+
+/** What a worker can start whose slots alone bound it. */
+const UNBOUNDED: Capacity = { models: null, bounds: [], waiting: [] }
 
 /** What a worker is: its pool, its kinds of job, and how many jobs it runs at once. */
 export interface WorkerDefinition {
@@ -101,7 +105,8 @@ export class Worker {
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       onFree: () => {
         this.#claims?.pull()
-        if (rooms.hasNews) this.presence.tellCapacity()
+        // Who drains it waits until it holds nothing more.
+        if (rooms.hasNews || taking.isHeld) this.presence.tellCapacity()
       },
     })
     const aside = new Aside(rooms, taking)
@@ -202,7 +207,12 @@ export class Worker {
         slots: () => slots,
         running: () => this.running,
         isDraining: () => this.#taking.isHeld,
-        capacity: () => this.#rooms.tell(),
+        capacity: () => ({
+          ...(this.#rooms.tell() ?? UNBOUNDED),
+          aside: this.aside,
+          host: hostname(),
+          pid: process.pid,
+        }),
       },
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),

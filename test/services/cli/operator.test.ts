@@ -75,7 +75,39 @@ describe('an operator at the command line', () => {
     expect(await op('deliveries')).toMatchObject({ code: 0, lines: [] })
   })
 
+  it('waits for a drained worker to be empty, or says what is left', async () => {
+    await using door = await openAdmin()
+    const op = of(door, 'op')
+    const running = await door.submit('alice', ENDLESS)
+    await until(async () => (await door.job('alice', running)).status === 'in_progress')
+    const boot = String((await op('workers')).lines.find(({ role }) => role === 'inference')?.id)
+    await until(async () => (await op('workers')).lines.some(({ id, running: count }) => id === boot && count === 1))
+    const late = await op('drain', boot, '--wait', '0')
+    expect(late).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('it has 1 job left.') })
+    expect(late.err).toContain('still has 1 after 0 s')
+    const waiting = op('drain', boot, '--wait', '60')
+    expect((await op('cancel', running)).code).toBe(0)
+    expect(await waiting).toMatchObject({ code: 0, lines: [{ id: boot, draining: true, running: 0 }] })
+    const lost = await op('drain', 'wrk_lost', '--wait', '1')
+    expect(lost).toMatchObject({ code: 5, err: expect.stringContaining("No worker 'wrk_lost' is alive") })
+    expect(lost.err).not.toContain('SLUICE_URL')
+  })
+
+  it('asks for what no worker could run, and puts nothing back where there is nothing', async () => {
+    await using door = await openAdmin()
+    const op = of(door, 'op')
+    expect(await op('dead-letters', '--pool', 'inference')).toMatchObject({ code: 0, lines: [] })
+    expect((await op('dead-letters', '--pool', 'lost')).code).toBe(5)
+    const dry = await op('dead-letters', 'redrive', '--dry-run')
+    expect(dry).toMatchObject({ code: 0, lines: [], err: 'None that can run again.\n' })
+  })
+
   it.each([
+    { args: ['dead-letters', '--max', '5'], says: '--max goes with redrive' },
+    { args: ['dead-letters', 'redrive', '--limit', '5'], says: '--limit goes without redrive' },
+    { args: ['dead-letters', 'show'], says: 'show is not understood' },
+    { args: ['drain', 'wrk_1', '--undo', '--wait', '5'], says: 'Give --wait or --undo' },
+    { args: ['drain', 'wrk_1', '--wait', 'x'], says: 'give a whole number' },
     { args: ['jobs', '--pool', 'code'], says: '--pool and --model narrow' },
     { args: ['jobs', '--all-projects', '--project', 'p'], says: 'not both' },
     { args: ['jobs', '--project', 'p', '--endpoint', '/v1/embeddings'], says: '--endpoint does not go with' },
@@ -92,8 +124,11 @@ describe('an operator at the command line', () => {
     expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(says) })
   })
 
-  it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries'])('explains %s with examples', (name) => {
-    expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
-    expect(COMMANDS[name]?.help).toMatch(/Examples?:\n {2}sluice /)
-  })
+  it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries', 'dead-letters'])(
+    'explains %s with examples',
+    (name) => {
+      expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
+      expect(COMMANDS[name]?.help).toMatch(/Examples?:\n {2}sluice /)
+    },
+  )
 })

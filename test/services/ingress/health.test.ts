@@ -1,8 +1,12 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { expect, it } from 'vitest'
+import { openHealthPort } from '#services/health-port.ts'
 import { requirePort } from '#services/ingress/ingress.ts'
 import { parseConfig } from '#shared/config/config.ts'
+import type { Log } from '#shared/log/log.ts'
+import { Metrics } from '#shared/metrics.ts'
+import type { Service } from '#shared/process/lifecycle.ts'
 import { startWhole } from '../../support/processes/whole.ts'
 import { startStack, until } from '../../support/stack.ts'
 
@@ -35,4 +39,20 @@ it('shows its metrics on a port of their own where it is asked to, and there alo
 it('does not start with the same port for both', async () => {
   const config = parseConfig({ PORT: '8081', METRICS_PORT: '8081' })
   await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is the PORT of the API.')
+})
+
+it('opens that port before its parts are there, and says what is wrong with it', async () => {
+  const told: { port: number }[] = []
+  const log = { info: (fields: { port: number }) => told.push(fields), error: () => undefined } as unknown as Log
+  const health = await openHealthPort(0, log)
+  const port = told[0]?.port ?? 0
+  const get = (path: string) => fetch(`http://127.0.0.1:${port}${path}`)
+  expect([(await get('/healthz')).status, (await get('/readyz')).status, (await get('/metrics')).status]).toEqual([
+    200, 503, 404,
+  ])
+  await expect(openHealthPort(port, log)).rejects.toThrow(`METRICS_PORT: ${port} is in use. Each process needs one`)
+  const service = { name: 'x', problems: () => ['away'] } as unknown as Service
+  health.show([service], { metrics: new Metrics() })
+  expect(await (await get('/readyz')).json()).toEqual({ status: 'not ready', problems: ['away'] })
+  expect((await get('/metrics')).status).toBe(200)
 })

@@ -8,6 +8,7 @@ import { startIngress } from '#services/ingress/ingress.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { CONTROL, DEAD, jobsTopic, REPLIES, REPLY_SHARDS } from '#shared/jobs/topics.ts'
+import { keyOf } from '#shared/keys/keys.ts'
 import { openPorts } from '#shared/ports.ts'
 import { stopAll } from '#shared/process/lifecycle.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
@@ -27,11 +28,15 @@ function kafka(): Record<string, string> {
   return { KAFKA_BROKERS: inject('kafka') ?? '', KAFKA_PREFIX: `${newId('t', 8)}.` }
 }
 
+const OPERATOR = 'sk-operator-0123456789'
+
 /** The whole service, with its broker in the test's hands. */
 async function startWithBroker(settings: Record<string, string>) {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   const modelsFile = join(dataDir, 'models.yaml')
   await writeFile(modelsFile, stringify({ models: [ECHO_MODEL] }))
+  const operator = keyOf(OPERATOR, { id: 'op', project: 'ops', scopes: ['admin'] })
+  await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [operator] }))
   const env = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: TEST_KEY, ...settings }
   const ports = await openPorts(parseConfig(env), silentLog, 'test', true, (error) => {
     throw error
@@ -50,6 +55,14 @@ async function startWithBroker(settings: Record<string, string>) {
         headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
         body: JSON.stringify({ model: 'echo-1', messages: [{ role: 'user', content }] }),
       }),
+    async admin(method: string, path: string, body?: object) {
+      const response = await fetch(`http://127.0.0.1:${ingress.port}/v1/admin/${path}`, {
+        method,
+        headers: { authorization: `Bearer ${OPERATOR}`, 'content-type': 'application/json' },
+        ...(body && { body: JSON.stringify(body) }),
+      })
+      return (await response.json()) as { data: Record<string, unknown>[]; has_more: boolean; last_id: string | null }
+    },
     async [Symbol.asyncDispose]() {
       await stopAll(services, 1_000, silentLog)
       await broker.close()
@@ -61,6 +74,11 @@ async function startWithBroker(settings: Record<string, string>) {
 const UNREADABLE = ['not JSON', '{"id":"job_1"}', '\u0000\u0001\u0002', '[]', 'null', 'x'.repeat(200_000)].map((text) =>
   Buffer.from(text),
 )
+
+const JOB = {
+  ...{ id: 'job_1', attempt: 0, pool: 'inference', kind: 'generate', tenant: 'p', model: 'echo-1', stream: false },
+  ...{ created_at_ms: Date.now(), deadline_ms: Date.now() + 60_000 },
+}
 
 for (const { mode, settings } of MODES) {
   describe.skipIf(mode !== 'embedded' && !inject('kafka'))(`records that nobody can read, ${mode}`, () => {
@@ -76,6 +94,36 @@ for (const { mode, settings } of MODES) {
       const asText = (values: readonly Buffer[]) => values.map((value) => value.toString()).sort()
       expect(asText(service.dead)).toEqual(asText(UNREADABLE))
       await until(async () => !(await service.broker.lag(queue)))
+    })
+
+    it('are shown to operators with their place and a reason, and go back once they can be read', async () => {
+      await using service = await startWithBroker(settings())
+      const call = { ...JOB, kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }
+      await service.broker.submit(jobsTopic('inference'), Buffer.from('{"secret":1}'))
+      await until(() => service.dead.length === 1)
+      // What a worker of another version could not read, and this one can.
+      for (const job of [call, { ...JOB, id: 'job_2' }]) {
+        await service.broker.send(DEAD, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
+      }
+      const listed = await service.admin('GET', 'dead-letters?limit=2')
+      expect(listed).toMatchObject({
+        has_more: true,
+        data: [
+          { reason: 'understood_here', job_id: 'job_2', project: 'p', kind: 'generate', redrivable: true },
+          { reason: 'unknown_kind', job_id: 'job_1', kind: 'dream', redrivable: false },
+        ],
+      })
+      const older = await service.admin('GET', `dead-letters?after=${listed.last_id}&pool=inference`)
+      expect(older).toMatchObject({ has_more: false, data: [{ reason: 'not_understood', bytes: 12, job_id: null }] })
+      expect(older.data[0]?.position).toMatch(/^jobs\.inference\/\d+@\d+$/)
+      expect(JSON.stringify([listed, older])).not.toContain('secret')
+      const redriven = (body: object) => service.admin('POST', 'dead-letters/redrive', body)
+      expect(await redriven({ dry_run: true })).toMatchObject({ dry_run: true, data: [{ job_id: 'job_2' }] })
+      expect(await redriven({ pool: 'code' })).toMatchObject({ data: [] })
+      expect(await redriven({ max: 1 })).toMatchObject({ data: [{ job_id: 'job_2' }], has_more: false })
+      // Nobody knows it in the store, so that its worker lets it go.
+      await until(async () => !(await service.broker.lag(jobsTopic('inference'))))
+      expect(service.dead).toHaveLength(3)
     })
 
     it('are passed over on the channels, too', async () => {

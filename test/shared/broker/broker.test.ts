@@ -3,7 +3,7 @@
  * break (broker restarts, killed processes) is in `kafka.test.ts`.
  */
 import { afterEach, describe, expect, inject, it } from 'vitest'
-import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
+import type { Broker, Delivery, KeptRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { newId } from '#shared/id.ts'
@@ -13,6 +13,7 @@ const HOUR_MS = 3_600_000
 const TOPICS: readonly Topic[] = [
   { name: 'jobs', partitions: 2, retentionMs: HOUR_MS, kind: 'queue' },
   { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' },
+  { name: 'kept', partitions: 2, retentionMs: 3_600_000, kind: 'channel', keptMax: 10 },
 ]
 const WITHIN = { withinMs: 20_000 }
 const never = new AbortController().signal
@@ -203,6 +204,24 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       await until(() => others.includes('last'), WITHIN)
       expect(mine).toEqual(['to 0'])
       expect(others).toEqual(['to 2', 'last'])
+    })
+
+    it('reads again what a channel keeps, a page before an offset at a time', async () => {
+      const broker = await fleet()()
+      const read = async (range: { before?: number; max: number }) => {
+        const records: KeptRecord[] = []
+        const { hasMore } = await broker.history('kept', 1, range, (record) => records.push(record))
+        return { hasMore, records, texts: records.map(({ key, value }) => `${key}:${value}`) }
+      }
+      expect(await read({ max: 5 })).toMatchObject({ hasMore: false, texts: [] })
+      for (let i = 0; i < 7; i++) await broker.send('kept', 1, `k${i}`, Buffer.from(`to ${i}`))
+      const last = await read({ max: 3 })
+      expect(last).toMatchObject({ hasMore: true, texts: ['k4:to 4', 'k5:to 5', 'k6:to 6'] })
+      expect(Math.abs(Date.now() - (last.records[0]?.sentAtMs ?? 0))).toBeLessThan(60_000)
+      const before = last.records[0]?.offset ?? 0
+      expect((await read({ before, max: 3 })).texts).toEqual(['k1:to 1', 'k2:to 2', 'k3:to 3'])
+      expect(await read({ before: before - 3, max: 3 })).toMatchObject({ hasMore: false, texts: ['k0:to 0'] })
+      expect((await read({ before: 0, max: 3 })).texts).toEqual([])
     })
 
     it('tolerates closing everything twice, and refuses work afterwards', async () => {

@@ -53,6 +53,12 @@ export class FaultyBroker implements Broker {
     return this.isReachable ? await this.#broker.lag(queue) : undefined
   }
 
+  async history(...given: Parameters<Broker['history']>): Promise<{ hasMore: boolean }> {
+    await this.#process.alive()
+    if (!this.isReachable) throw overloaded()
+    return await this.#broker.history(...given)
+  }
+
   async close(): Promise<void> {}
 
   /** After a while the broker gives to others what a dead process had taken. */

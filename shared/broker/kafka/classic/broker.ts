@@ -1,6 +1,7 @@
 import type { Admin, Kafka, Producer } from 'kafkajs'
-import type { Broker, ChannelRecord, Topic } from '#shared/broker/broker.ts'
+import type { Broker, KeptRecord, Topic } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
+import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
 import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
@@ -101,8 +102,14 @@ class ClassicClient implements KafkaClient {
     return new ClassicConsumer(this.#kafka, this.#admin, queue, topic, this.#options)
   }
 
-  receiver(topic: string, partition: number, onRecord: (record: ChannelRecord) => void): ClassicReceiver {
-    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partition, onRecord)
+  receiver(topic: string, partition: number, onRecord: (record: KeptRecord) => void, from?: number): ClassicReceiver {
+    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partition, onRecord, from)
+  }
+
+  async kept(topic: string, partition: number): Promise<KeptOffsets> {
+    const found = (await this.#admin.fetchTopicOffsets(topic)).find((one) => one.partition === partition)
+    if (!found) throw new Error(`${topic} has no partition ${partition}`)
+    return { first: Number(found.low), end: Number(found.high) }
   }
 
   async lag(_queue: string, topic: string): Promise<number | undefined> {

@@ -5,7 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { type Admin, AssignerProtocol, type EachBatchPayload, type Kafka, type PartitionAssigner } from 'kafkajs'
-import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
+import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
 import { fetchGapMs, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { handOver, pause, Supervisor, within } from '#shared/broker/kafka/supervision.ts'
 import { isTransientInKafkaJs } from './client.ts'
@@ -22,10 +22,10 @@ export class ClassicReceiver implements Closable {
   readonly #options: KafkaOptions
   readonly #topic: string
   readonly #partition: number
-  readonly #onRecord: (record: ChannelRecord) => void
+  readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
-  #position = 0n
+  #position: bigint | undefined
   #loop: Promise<void> = Promise.resolve()
 
   constructor(
@@ -34,7 +34,8 @@ export class ClassicReceiver implements Closable {
     options: KafkaOptions,
     topic: string,
     partition: number,
-    onRecord: (record: ChannelRecord) => void,
+    onRecord: (record: KeptRecord) => void,
+    from?: number,
   ) {
     this.#kafka = kafka
     this.#admin = admin
@@ -42,13 +43,14 @@ export class ClassicReceiver implements Closable {
     this.#topic = topic
     this.#partition = partition
     this.#onRecord = onRecord
+    this.#position = from === undefined ? undefined : BigInt(from)
     this.#supervisor = new Supervisor(`receiver of ${topic}/${partition}`, options, isTransientInKafkaJs)
   }
 
-  /** Fixes the position at the end of the partition, waiting for the broker if need be, and starts. */
+  /** Fixes the position, at the end of the partition unless it was given one, waiting for the broker if need be, and starts. */
   async open(): Promise<this> {
     await this.#supervisor.until(async () => {
-      this.#position = await this.#end()
+      this.#position ??= await this.#end()
       return true
     }, this.#closing.signal)
     this.#loop = this.#supervisor.until(() => this.#runOnce(), this.#closing.signal)
@@ -99,11 +101,16 @@ export class ClassicReceiver implements Closable {
   }
 
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
-    for (const { offset, key, value } of batch.messages) {
+    for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)
-      if (at < this.#position || this.#closing.signal.aborted) continue
+      if (at < (this.#position ?? 0n) || this.#closing.signal.aborted) continue
       this.#position = at + 1n
-      handOver(this.#onRecord, { key: key?.toString() ?? '', value: value ?? Buffer.alloc(0) })
+      handOver(this.#onRecord, {
+        key: key?.toString() ?? '',
+        value: value ?? Buffer.alloc(0),
+        offset: Number(at),
+        sentAtMs: Number(timestamp),
+      })
     }
     const restMs = fetchGapMs(this.#options, this.#topic)
     if (restMs > 0) await pause(restMs, this.#closing.signal)

@@ -1,8 +1,9 @@
-import type { Broker, ChannelRecord } from '#shared/broker/broker.ts'
+import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
 import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { isTransient } from '#shared/broker/kafka/errors.ts'
+import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
 import type { OutgoingBatch } from '#shared/broker/kafka/sender.ts'
@@ -11,7 +12,7 @@ import { checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
 import { PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
 import { checkShareGroups } from './groups.ts'
-import { readShareLag } from './lag.ts'
+import { keptOffsets, readShareLag } from './lag.ts'
 
 const READY_TIMEOUT_MS = 10_000
 const READY_INTERVAL_MS = 100
@@ -83,8 +84,12 @@ class ShareClient implements KafkaClient {
     return new ShareConsumer(this.#cluster, queue, topic, this.#options)
   }
 
-  receiver(topic: string, partition: number, onRecord: (record: ChannelRecord) => void): ChannelReceiver {
-    return new ChannelReceiver(this.#cluster, this.#options, topic, partition, onRecord)
+  receiver(topic: string, partition: number, onRecord: (record: KeptRecord) => void, from?: number): ChannelReceiver {
+    return new ChannelReceiver(this.#cluster, this.#options, topic, partition, onRecord, from)
+  }
+
+  async kept(topic: string, partition: number): Promise<KeptOffsets> {
+    return await keptOffsets(this.#cluster, topic, partition)
   }
 
   async lag(queue: string, topic: string): Promise<number | undefined> {

@@ -1,6 +1,7 @@
 import { listOffsetsV7 } from '@platformatic/kafka'
 import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { CODE, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
+import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
 import { describeShareGroupOffsets } from './wire/group.ts'
 
 const REQUEST_TIMEOUT_MS = 5_000
@@ -39,11 +40,17 @@ async function readKnownLags(
 }
 
 async function countRecords(cluster: KafkaCluster, topic: string, partition: number): Promise<number> {
+  const { first, end } = await keptOffsets(cluster, topic, partition)
+  return end - first
+}
+
+/** What a partition keeps. @throws when a broker cannot be reached or refuses */
+export async function keptOffsets(cluster: KafkaCluster, topic: string, partition: number): Promise<KeptOffsets> {
   const [earliest, latest] = await Promise.all([
     offsetAt(cluster, topic, partition, EARLIEST),
     offsetAt(cluster, topic, partition, LATEST),
   ])
-  return Number(latest - earliest)
+  return { first: Number(earliest), end: Number(latest) }
 }
 
 async function offsetAt(cluster: KafkaCluster, topic: string, partition: number, timestamp: bigint): Promise<bigint> {

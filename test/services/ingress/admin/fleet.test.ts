@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
-import { tmpdir } from 'node:os'
+import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, it, onTestFinished } from 'vitest'
 import { openAdmin } from '../../../support/admin.ts'
@@ -38,6 +38,7 @@ it('shows who works, with their slots and models, and what waits in each pool', 
   await until(async () => (await door.job('alice', id)).status === 'in_progress')
   const worker = async () => (await entries(await op.get('/v1/admin/workers'))).find(({ role }) => role === 'inference')
   await until(async () => (await worker())?.running === 1 && (await worker())?.models)
+  expect(await worker()).toMatchObject({ host: hostname(), pid: process.pid, aside: 0 })
   expect(await worker()).toMatchObject({ version: 'test', draining: false, silent: false, models: ['echo-1'] })
   const job = (await (await op.get(`/v1/admin/jobs/${id}`)).json()) as Entry
   expect(job).toMatchObject({ worker: (await worker())?.id, waits: null })
@@ -84,7 +85,7 @@ it('starts nothing of a paused model or pool, lets others go on, and remembers i
     const [op, alice] = [door.as('op'), door.as('alice')]
     const running = await alice.post('/v1/chat/completions', { ...chat('!echo tokens=40 delay_ms=20'), stream: true })
     const paused = await op.post('/v1/admin/models/echo-1/pause')
-    expect(await paused.json()).toEqual({ object: 'pause', what: 'model', id: 'echo-1', paused: true })
+    expect(await paused.json()).toEqual({ object: 'pause', what: 'model', id: 'echo-1', paused: true, kept: true })
     expect(await running.text()).toContain('[DONE]')
     const refused = await alice.post('/v1/chat/completions', chat('x'))
     expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '30'])

@@ -11,9 +11,10 @@ class Heard extends Peers {
     return this
   }
 
-  tells(boot: string, models: string[], places?: number): this {
+  tells(boot: string, models: string[], places?: number, hasWaiting = false): this {
     const bounds = places === undefined ? [] : [{ kind: 'generate', model: 'echo-1', capacity: places }]
-    this.told(boot, { models, bounds, waiting: [] })
+    const waiting = hasWaiting ? [{ kind: 'generate', model: 'echo-1', priority: 'normal' as const }] : []
+    this.told(boot, { models, bounds, waiting })
     return this
   }
 }
@@ -35,7 +36,8 @@ it.each([
   { is: 'no_worker', of: new Heard().worker('wrk_1', { draining: true }) },
   { is: 'no_worker_for_model', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-2']) },
   { is: 'slots_taken', of: new Heard().worker('wrk_1', busy).tells('wrk_1', ['echo-1']) },
-  { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
+  { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1, true) },
+  { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },
 ])('is $is', ({ is, of, job: asked = job() }) => {

@@ -23,7 +23,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
 }
 
 function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
-  const capacity = { models: undefined, bounds: new Map(), waiting }
+  const capacity = { models: undefined, bounds: new Map(), waiting, aside: 0, host: undefined, pid: undefined }
   const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSilent: false }
   return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, ...more }
 }
