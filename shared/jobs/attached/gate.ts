@@ -10,7 +10,7 @@ const BACK_PART = 0.8
 const OPEN_PART = 0.5
 /** Before that nobody should come back. */
 const RETRY_MS_MIN = 1_000
-/** And nobody is told to wait for longer: openai's SDKs then come at any time they like (docs/errors.md). */
+/** And nobody is told to wait for longer: openai's SDKs then come when they like (docs/design.md, Turns). */
 const RETRY_MS_MAX = 60_000
 
 /** What {@link Gate} needs. */
