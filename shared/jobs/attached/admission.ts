@@ -38,8 +38,14 @@ export class Admission<Job = unknown> {
 
   /** A job waits for a place, maybe again. */
   entered(job: Job, now: number): void {
-    this.left(job, now)
+    this.forget(job)
     this.#waiting.set(job, now)
+  }
+
+  /** A job is not in this line any more. What it has taken says nothing: it was handed back, or its worker died. */
+  forget(job: Job): void {
+    this.#waiting.delete(job)
+    this.#running.delete(job)
   }
 
   /** A job has a place. */
@@ -52,10 +58,9 @@ export class Admission<Job = unknown> {
 
   /** A job waits and runs no more, whatever its end. */
   left(job: Job, now: number): void {
-    this.#waiting.delete(job)
     const startedAtMs = this.#running.get(job)
+    this.forget(job)
     if (startedAtMs === undefined) return
-    this.#running.delete(job)
     this.#times.push(now - startedAtMs)
     if (this.#times.length > TIMES_MAX) this.#times.shift()
   }

@@ -64,7 +64,7 @@ export class Lines<Job extends InLine = InLine> {
 
   /** A job waits, maybe again. */
   entered(job: Job): void {
-    this.left(job)
+    this.#lineOf.get(job)?.admission.forget(job)
     const line = this.of(job.envelope)
     this.#lineOf.set(job, line)
     line.admission.entered(job, Date.now())

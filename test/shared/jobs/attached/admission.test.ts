@@ -111,3 +111,14 @@ it('places that others have are not counted, once calls have waited for them', (
   expect(admission.estimateMs(10, now + 1_000, PLACES)).toBe(25_000)
   expect(admission.estimateMs(10, now + 3 * TAKES_MS, PLACES)).toBeGreaterThanOrEqual(50_000)
 })
+
+it('attempts that were handed back say nothing of what a job takes', () => {
+  const admission = new Admission()
+  const now = ran(admission, 5, TAKES_MS)
+  const job = {}
+  for (let i = 0; i < 40; i++) {
+    admission.started(job, now)
+    admission.entered(job, now)
+  }
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
