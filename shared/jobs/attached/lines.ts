@@ -6,6 +6,8 @@ import { Reservations } from './reservations.ts'
 
 /** How many times its longest wait a job is let wait before it is said to be too late: estimates err. */
 const LATE = 2
+/** How long it serves how many places there are: it is asked for every call, and workers tell it less often. */
+const PLACES_MS = 100
 
 /** What a line sees of a job. */
 export interface InLine {
@@ -22,6 +24,8 @@ export interface Line<Job extends InLine = InLine> {
   readonly isBounded: boolean
   /** When the youngest was sent of those that have started. */
   servedSentAtMs: number
+  /** Jobs that run at once, as of a time. */
+  places: { readonly atMs: number; readonly count: number } | undefined
 }
 
 /** A job that will not start in time. */
@@ -57,6 +61,7 @@ export class Lines<Job extends InLine = InLine> {
       reservations: new Reservations(),
       isBounded,
       servedSentAtMs: 0,
+      places: undefined,
     }
     this.#lines.set(key, line)
     return line
@@ -85,7 +90,8 @@ export class Lines<Job extends InLine = InLine> {
 
   /** How long a new job would wait, in milliseconds. @param ahead Jobs that would be run before it */
   estimateMs(work: Work & { readonly pool: PoolName }, ahead: number): number {
-    return this.of(work).admission.estimateMs(ahead, Date.now(), this.#places(work))
+    const line = this.of(work)
+    return line.admission.estimateMs(ahead, Date.now(), this.#placesOf(line, work))
   }
 
   /**
@@ -101,15 +107,22 @@ export class Lines<Job extends InLine = InLine> {
   /** Jobs that must be expected to wait far longer than they may, by where they stand in turn of their tenants. */
   *late(waitMsMax: number): Generator<LateJob<Job>> {
     const now = Date.now()
-    for (const { admission } of this.#lines.values()) {
+    for (const line of this.#lines.values()) {
+      const { admission } = line
       const [first] = admission.waiting.keys()
-      const everyMs = first && admission.everyMs(now, this.#places(first.envelope))
+      const everyMs = first && admission.everyMs(now, this.#placesOf(line, first.envelope))
       if (!everyMs || admission.waiting.size * everyMs + waitedMs(admission, now) <= LATE * waitMsMax) continue
       for (const [job, before] of inTurn([...admission.waiting.keys()])) {
         const waitMs = before * everyMs
         if (now - (admission.waiting.get(job) ?? now) + waitMs > LATE * waitMsMax) yield { job, waitMs }
       }
     }
+  }
+
+  #placesOf(line: Line<Job>, work: Work & { readonly pool: PoolName }): number {
+    const now = Date.now()
+    if (!line.places || now - line.places.atMs >= PLACES_MS) line.places = { atMs: now, count: this.#places(work) }
+    return line.places.count
   }
 
   /** Jobs that run at once; half of the places while durable jobs wait for them. */
