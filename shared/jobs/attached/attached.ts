@@ -81,13 +81,8 @@ export class AttachedJobs implements Arbiter {
     const { boot, presence } = jobs
     const lines = new Lines<AttachedJob>(presence)
     jobs.#lines = lines
-    jobs.#sender = new Sender({
-      ...options,
-      boot,
-      presence,
-      lines,
-      onUnsent: (job, error) => jobs.#onUnsent(job, error),
-    })
+    const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
+    jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
     jobs.#lateTimer = setInterval(() => jobs.#refuseLate(), LATE_EVERY_MS)
     return jobs
   }
