@@ -20,6 +20,8 @@ export interface Start {
   readonly env?: Record<string, string>
   /** Which output names the address it listens on; `none` for a process that listens nowhere. */
   readonly addressOn: 'stdout' | 'stderr' | 'none'
+  /** What Node itself is told. */
+  readonly nodeFlags?: readonly string[]
 }
 
 /** A process that runs. */
@@ -76,9 +78,9 @@ export class Processes implements AsyncDisposable {
     await Promise.all([...this.#children].map(stopChild))
   }
 
-  #nodeFlags({ script, name }: Start): string[] {
-    if (!this.#profileDir || !/(main|durable-driver)\.ts$/.test(script)) return []
-    return ['--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
+  #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {
+    if (!this.#profileDir || !/(main|durable-driver)\.ts$/.test(script)) return [...nodeFlags]
+    return [...nodeFlags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }
 

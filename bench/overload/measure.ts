@@ -4,8 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, request } from 'undici'
 import { sluice, urlOf } from '../calls/targets.ts'
 import { percentile } from '../figures/stats.ts'
+import { type Collected, Inspected } from '../machine/heap.ts'
 import { Processes } from '../machine/processes.ts'
-import { residentMib } from '../machine/usage.ts'
 import { type FloodFigures, measureFlood } from './flood.ts'
 
 const KEY = 'sk-bench-0123456789abcdef0123456789abcdef'
@@ -15,7 +15,8 @@ const ANSWER_MS = 100
 const START_TIMEOUT_MS = 2_000
 /** Callers at once while the capacity is measured: more than there are slots. */
 const CAPACITY_CALLERS = 3 * SLOTS
-const CAPACITY_SECONDS = 4
+const WARM_UP_SECONDS = 3
+const CAPACITY_SECONDS = 8
 /** What is asked for, of the capacity. */
 const LOAD = 1.2
 const CALL_MS = 60_000
@@ -41,8 +42,10 @@ export interface OfferedFigures {
   readonly cameBack: number
   /** The part of these that were let in. */
   readonly letIn: number
-  /** Resident memory when the load began, in its middle and at its end, in MiB. */
-  readonly memory: readonly [begin: number, middle: number, end: number]
+  /** Answers that came while the load was on, as a part of the capacity. */
+  readonly ofCapacity: number
+  /** What the process held after a third of the load, after two and at its end. */
+  readonly memory: readonly Collected[]
   readonly failures: number
 }
 
@@ -67,14 +70,13 @@ export async function measureOverload(options: OverloadOptions, dir: string): Pr
     INFERENCE_SLOTS: String(SLOTS),
     START_TIMEOUT_MS: String(START_TIMEOUT_MS),
   }
-  const { pid, url } = await processes
-    .node(sluice('overload', [], env))
-    .then((run) => ({ pid: run.pid, url: urlOf(run) }))
-  await using callers = new Callers(url)
+  const inspected = await Inspected.choose()
+  const run = await processes.node({ ...sluice('overload', [], env), nodeFlags: inspected.nodeFlags })
+  await using callers = new Callers(urlOf(run))
   options.print('measuring the capacity')
   const capacity = await callers.capacity()
   options.print(`offering ${LOAD} of ${capacity.toFixed(1)} calls/s for ${options.seconds} s`)
-  const offered = await callers.overload(capacity, pid, options)
+  const offered = await callers.overload(capacity, () => inspected.collect(run.pid), options)
   const floods: FloodFigures[] = []
   for (const ingresses of [1, 3]) {
     options.print(`flooding ${ingresses === 1 ? 'an ingress' : `${ingresses} ingresses`}`)
@@ -99,45 +101,52 @@ class Callers implements AsyncDisposable {
     this.#url = url
   }
 
-  /** Answers a second when there is always somebody waiting. */
+  /** Answers a second when there is always somebody waiting: of those alone that came within the time. */
   async capacity(): Promise<number> {
-    await this.#closedLoop(1)
-    this.#answered = 0
-    await this.#closedLoop(CAPACITY_SECONDS)
-    return this.#answered / CAPACITY_SECONDS
+    const asking = this.#closedLoop(WARM_UP_SECONDS + CAPACITY_SECONDS)
+    await sleep(WARM_UP_SECONDS * 1_000)
+    const [answered, startedAt] = [this.#answered, performance.now()]
+    await sleep(CAPACITY_SECONDS * 1_000)
+    const capacity = (this.#answered - answered) / ((performance.now() - startedAt) / 1_000)
+    await asking
+    return capacity
   }
 
-  async overload(capacity: number, pid: number, { seconds, signal }: OverloadOptions): Promise<OfferedFigures> {
-    const memory = [residentMib(pid)]
+  async overload(capacity: number, collect: () => Promise<Collected>, options: OverloadOptions) {
+    const { seconds, signal } = options
     this.#answered = 0
     this.#isOn = true
     const newCalls = Math.round(capacity * LOAD * seconds)
     const startedAt = performance.now()
     const calls: Promise<void>[] = []
+    const memory: Promise<Collected>[] = []
     for (let i = 0; i < newCalls; i++) {
       signal.throwIfAborted()
-      if (i === Math.floor(newCalls / 2)) memory.push(residentMib(pid))
+      if (i === Math.floor(newCalls / 3) || i === Math.floor((2 * newCalls) / 3)) memory.push(collect())
       await sleep(Math.max(0, startedAt + (i * seconds * 1_000) / newCalls - performance.now()))
       calls.push(this.#obedient(signal))
     }
     this.#isOn = false
     const loadSeconds = (performance.now() - startedAt) / 1_000
-    const [goodput, [begin = 0, middle = 0]] = [this.#answered / loadSeconds, memory]
-    const end = residentMib(pid)
+    const goodput = this.#answered / loadSeconds
+    memory.push(collect())
+    const collected = await Promise.all(memory)
     await Promise.all(calls)
-    return {
+    const figures: OfferedFigures = {
       loadSeconds,
       capacity,
       newCalls: newCalls / loadSeconds,
       goodput,
+      ofCapacity: goodput / capacity,
       refusals: this.#refusalMs.length,
       refusalP50: percentile(this.#refusalMs, 0.5),
       refusalP99: percentile(this.#refusalMs, 0.99),
       cameBack: this.#cameBack,
       letIn: this.#letIn / this.#cameBack,
-      memory: [begin, middle, end],
+      memory: collected,
       failures: this.#failures,
     }
+    return figures
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -4,28 +4,22 @@ import type { PoolName } from '#schemas/job.ts'
 import type { Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import { decide, type Outcome, RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
+import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
 import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
-import type { AttachedOptions } from './options.ts'
+import { lateRefusal } from './gate.ts'
+import { Lines } from './lines.ts'
+import { type AttachedOptions, POLICY } from './options.ts'
 import { Sender } from './sender.ts'
 
 /** How long a job waits for a worker that could start it, where there is none. */
 const NO_WORKER_MS = 60_000
-
-/** Retries of attached jobs: few and quick, since somebody waits. */
-const POLICY: RetryPolicy = {
-  triesMax: 3,
-  crashesMax: 3,
-  backoff: { baseMs: 250, maxMs: 4_000 },
-  // About a minute.
-  handBacksMax: 40,
-  delayMsMax: 5_000,
-}
+/** How often those are looked for that wait and will not start in time. */
+const LATE_EVERY_MS = 2_000
 
 /**
  * The arbiter of attached jobs: the ingress process that holds their connections (docs/design.md, Arbiters).
@@ -45,6 +39,8 @@ export class AttachedJobs implements Arbiter {
   readonly #jobs = new HeldJobs()
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
+  #lines!: Lines<AttachedJob>
+  #lateTimer: NodeJS.Timeout | undefined
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
@@ -83,7 +79,11 @@ export class AttachedJobs implements Arbiter {
       },
     })
     const { boot, presence } = jobs
-    jobs.#sender = new Sender({ ...options, boot, presence, onUnsent: (job, error) => jobs.#onUnsent(job, error) })
+    const lines = new Lines<AttachedJob>(presence)
+    jobs.#lines = lines
+    const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
+    jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
+    jobs.#lateTimer = setInterval(() => jobs.#refuseLate(), LATE_EVERY_MS)
     return jobs
   }
 
@@ -122,6 +122,7 @@ export class AttachedJobs implements Arbiter {
     this.#sender.admit(spec)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
     this.#jobs.set(job.id, job)
+    this.#lines.entered(job)
     this.#budget.earn()
     job.timers.deadline = setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs)
     this.#awaitStart(job)
@@ -158,6 +159,7 @@ export class AttachedJobs implements Arbiter {
   /** Leaves the channels. Jobs still held are failed. */
   async close(): Promise<void> {
     this.#sender.close()
+    clearInterval(this.#lateTimer)
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -205,6 +207,7 @@ export class AttachedJobs implements Arbiter {
     const { id: job_id, attempt, worker } = job
     this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job tried again')
     job.requeue()
+    this.#lines.entered(job)
     this.#sender.leave(job)
     job.timers.retry = setTimeout(() => {
       // The pool may have no worker left: this attempt waits no longer for one than the first.
@@ -232,6 +235,7 @@ export class AttachedJobs implements Arbiter {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         clearTimeout(job.timers.start)
+        this.#lines.started(job)
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)
       }
@@ -262,10 +266,20 @@ export class AttachedJobs implements Arbiter {
   /** It goes on waiting, to its deadline, as long as somebody can start it. */
   #onUnstarted(job: AttachedJob, waitMs: number): void {
     if (job.state !== 'queued') return
-    const error = this.#sender.unstartedError(job, waitMs)
+    const error = this.#lines.mayBeLost(job) ? this.#sender.unstartedError(job, waitMs) : undefined
     if (!error) return this.#awaitStart(job)
     this.#stopWorker(job)
     this.#end(job, 'failed', error)
+  }
+
+  /** Those that wait hear it as early as it is known. While the broker is away nothing is. */
+  #refuseLate(): void {
+    if (!this.#options.broker.isReachable) return
+    const { startTimeoutMs } = this.#options
+    for (const { job, waitMs } of this.#lines.late(startTimeoutMs)) {
+      this.#stopWorker(job)
+      this.#end(job, 'failed', lateRefusal(waitMs, startTimeoutMs).toBody())
+    }
   }
 
   #stopWorker(job: AttachedJob): void {
@@ -277,6 +291,7 @@ export class AttachedJobs implements Arbiter {
     if (!this.#jobs.delete(job.id)) return
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     this.#sender.dropBlob(job)
+    this.#lines.left(job)
     this.#sender.leave(job)
     if (end === 'completed') this.#sender.completed(job)
     job.finish(error)

@@ -1,18 +1,21 @@
 import type { PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
-import { type Work, workKey } from '#shared/jobs/peers.ts'
-import type { Presence } from '#shared/jobs/presence.ts'
-import { Admission } from './admission.ts'
-import { Reservations } from './reservations.ts'
+import type { Work } from '#shared/jobs/peers.ts'
+import type { Line, Lines } from './lines.ts'
+import type { Place } from './reservations.ts'
 
 /** The part of the longest wait that those find who come back when they were told to: the rest is for what changes meanwhile. */
 const BACK_PART = 0.8
 /** The part below which whoever comes is let in, however many are expected back: some never come. */
 const OPEN_PART = 0.5
+/** Before that nobody should come back. */
+const RETRY_MS_MIN = 1_000
+/** And nobody is told to wait for longer: openai's SDKs then come when they like (docs/design.md, Turns). */
+const RETRY_MS_MAX = 60_000
 
 /** What {@link Gate} needs. */
 export interface GateOptions {
-  readonly presence: Presence
+  readonly lines: Pick<Lines, 'of' | 'estimateMs'>
   /** Longest wait that may be expected of a job when it is accepted. */
   readonly startTimeoutMs: number
   /** Jobs that would be run before a new one of a tenant. @param reserved Jobs of each tenant that are expected */
@@ -22,12 +25,6 @@ export interface GateOptions {
 /** Whose turn it is that a job would wait for. */
 export type Asked = Work & { readonly pool: PoolName; readonly tenant: string; readonly body?: unknown }
 
-/** What is known of those that wait for the same places. */
-interface Line {
-  readonly admission: Admission
-  readonly reservations: Reservations
-}
-
 const NONE: ReadonlyMap<string, number> = new Map()
 
 /**
@@ -36,8 +33,6 @@ const NONE: ReadonlyMap<string, number> = new Map()
  */
 export class Gate {
   readonly #options: GateOptions
-  /** By pool, and by model where that has a bound of its own: a quick one says nothing of a slow one. */
-  readonly #lines = new Map<string, Line>()
 
   constructor(options: GateOptions) {
     this.#options = options
@@ -45,32 +40,45 @@ export class Gate {
 
   /** @throws ServiceError `overloaded`, with the time after which the job could start in time */
   admit(asked: Asked): void {
-    const { startTimeoutMs } = this.#options
-    const { reservations } = this.#lineOf(asked)
+    const { startTimeoutMs, lines } = this.#options
+    const { reservations } = lines.of(asked)
     const { tenant, body } = asked
     const now = Date.now()
     const place = reservations.counts.has(tenant) ? reservations.find(tenant, body, now) : undefined
+    const isTurn = place !== undefined && this.#isTurn(place, now)
     const waitMs = this.estimateMs(asked)
-    const mayEnter = place?.isDue ? waitMs <= startTimeoutMs : this.#isOpen(asked, waitMs)
-    if (place && (mayEnter || place.isDue)) reservations.drop(tenant, body)
+    const mayEnter = isTurn ? waitMs <= startTimeoutMs : this.#isOpen(asked, waitMs)
+    if (place && (mayEnter || isTurn)) reservations.drop(tenant, body)
     if (mayEnter) return
     // Who comes too early is told the same time again; who came in time waits for what is there, and for nobody who came later.
-    if (place && !place.isDue) throw refusal(waitMs, place.atMs - now)
+    if (place && !isTurn) {
+      const backMs = place.isBack ? now + toldMs(place.atMs - now) : place.backMs
+      reservations.tell(tenant, body, backMs)
+      throw refusal(waitMs, backMs - now)
+    }
     const wholeMs = place ? waitMs : this.estimateMs(asked, reservations.counts)
-    const retryAfterMs = Math.max(1_000, wholeMs - startTimeoutMs * BACK_PART)
-    reservations.add(tenant, body, now + retryAfterMs, now)
-    throw refusal(wholeMs, retryAfterMs)
+    const afterMs = Math.max(RETRY_MS_MIN, wholeMs - startTimeoutMs * BACK_PART)
+    reservations.add(tenant, body, { atMs: now + afterMs, backMs: now + toldMs(afterMs) }, now)
+    throw refusal(wholeMs, toldMs(afterMs))
   }
 
   /** How long a new job would wait, in milliseconds. @param reserved Jobs that are expected before it */
   estimateMs(asked: Asked, reserved = NONE): number {
     const ahead = this.#options.ahead(asked, reserved)
-    return ahead === 0 ? 0 : this.#lineOf(asked).admission.estimateMs(ahead, Date.now())
+    return ahead === 0 ? 0 : this.#options.lines.estimateMs(asked, ahead)
   }
 
   /** A job ended well: others like it need not wait as long. */
   completed(job: Asked): void {
     this.#lineOf(job).admission.completed(Date.now())
+  }
+
+  /**
+   * Whether a place may be taken: its time has come, or its caller came when it was told to, sooner than that since it was told the
+   * longest time that is obeyed, and would not wait longer than may be.
+   */
+  #isTurn({ isDue, isBack, atMs }: Place, now: number): boolean {
+    return isDue || (isBack && atMs - now <= this.#options.startTimeoutMs * (1 - BACK_PART))
   }
 
   /** Whether a job may enter that has no place, or comes before its time. */
@@ -81,18 +89,23 @@ export class Gate {
     return this.estimateMs(asked, this.#lineOf(asked).reservations.counts) <= startTimeoutMs
   }
 
-  #lineOf(job: Work & { readonly pool: PoolName }): Line {
-    const isBounded = this.#options.presence.capacityOf(job.pool, job) !== undefined
-    const key = isBounded ? `${job.pool} ${workKey(job)}` : job.pool
-    const known = this.#lines.get(key)
-    if (known) return known
-    const line = { admission: new Admission(), reservations: new Reservations() }
-    this.#lines.set(key, line)
-    return line
+  #lineOf(job: Asked): Line {
+    return this.#options.lines.of(job)
   }
 }
 
-function refusal(waitMs: number, retryAfterMs: number): ServiceError {
+/** What a caller hears that would wait too long. @param afterMs When it is to come back */
+export function refusal(waitMs: number, afterMs: number): ServiceError {
   const seconds = Math.round(waitMs / 1_000)
-  return new ServiceError('overloaded', `The queue is full: a call would wait about ${seconds} s.`, { retryAfterMs })
+  const message = `The queue is full: a call would wait about ${seconds} s.`
+  return new ServiceError('overloaded', message, { retryAfterMs: toldMs(afterMs) })
+}
+
+/** The same for one that waits already and will not start in time. @param startTimeoutMs Longest wait that may be expected */
+export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceError {
+  return refusal(waitMs, waitMs - startTimeoutMs * BACK_PART)
+}
+
+function toldMs(ms: number): number {
+  return Math.min(RETRY_MS_MAX, Math.max(RETRY_MS_MIN, ms))
 }

@@ -1,9 +1,20 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
+import type { RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob } from './attached-job.ts'
+
+/** Retries of attached jobs: few and quick, since somebody waits. */
+export const POLICY: RetryPolicy = {
+  triesMax: 3,
+  crashesMax: 3,
+  backoff: { baseMs: 250, maxMs: 4_000 },
+  // About a minute.
+  handBacksMax: 40,
+  delayMsMax: 5_000,
+}
 
 /** What happened, for metrics. */
 export interface AttachedObserver {

@@ -12,9 +12,25 @@ const SWEEP_MS = 1_000
 const PARTS_MAX = 500
 const CHARS = 40
 
-/** When a caller was told to come back, and until when its place is kept. */
-interface Reservation {
+/** The times of a place. */
+export interface PlaceTimes {
+  /** When it is its turn. */
   readonly atMs: number
+  /** When its caller was told to come back: then, or before, where that is longer than callers wait. */
+  readonly backMs: number
+}
+
+/** The place of a caller that has come. */
+export interface Place extends PlaceTimes {
+  /** Its turn has come. */
+  readonly isDue: boolean
+  /** It has come when it was told to, or later. */
+  readonly isBack: boolean
+}
+
+/** A place, and until when it is kept. */
+interface Reservation extends PlaceTimes {
+  backMs: number
   readonly untilMs: number
 }
 
@@ -32,16 +48,17 @@ export class Reservations {
   #total = 0
   #sweptAtMs = 0
 
-  /** The place of a caller, unless it has none. `isDue`: it has come when it was told to. */
-  find(tenant: string, body: unknown, now: number): { readonly atMs: number; readonly isDue: boolean } | undefined {
+  /** The place of a caller, unless it has none. */
+  find(tenant: string, body: unknown, now: number): Place | undefined {
     this.#sweep(now)
-    const own = this.#tenants.get(tenant)
-    const first = own?.get(fingerprintOf(body))?.[0]
-    return first && { atMs: first.atMs, isDue: now >= first.atMs - EARLY_MS }
+    const first = this.#firstOf(tenant, body)
+    if (!first) return undefined
+    const { atMs, backMs } = first
+    return { atMs, backMs, isDue: now >= atMs - EARLY_MS, isBack: now >= backMs - EARLY_MS }
   }
 
-  /** A caller has its place kept until a time. */
-  add(tenant: string, body: unknown, atMs: number, now: number): void {
+  /** A caller has its place kept from a time on. */
+  add(tenant: string, body: unknown, { atMs, backMs }: PlaceTimes, now: number): void {
     const count = this.counts.get(tenant) ?? 0
     if (atMs - now > AHEAD_MS_MAX || count >= RESERVED_MAX - this.#total) return
     const own = this.#tenants.get(tenant) ?? new Map<string, Reservation[]>()
@@ -50,9 +67,15 @@ export class Reservations {
     const untilMs = atMs + Math.max(LATE_MS, (atMs - now) / 4)
     own.set(
       key,
-      [...(own.get(key) ?? []), { atMs, untilMs }].toSorted((a, b) => a.atMs - b.atMs),
+      [...(own.get(key) ?? []), { atMs, backMs, untilMs }].toSorted((a, b) => a.atMs - b.atMs),
     )
     this.#count(tenant, 1)
+  }
+
+  /** A caller that has a place is told again when to come. @param backMs That time */
+  tell(tenant: string, body: unknown, backMs: number): void {
+    const first = this.#firstOf(tenant, body)
+    if (first) first.backMs = backMs
   }
 
   /** A caller gives its place back, or has taken it. */
@@ -63,6 +86,10 @@ export class Reservations {
     if (!own || !times?.shift()) return
     if (times.length === 0) own.delete(key)
     this.#count(tenant, -1)
+  }
+
+  #firstOf(tenant: string, body: unknown): Reservation | undefined {
+    return this.#tenants.get(tenant)?.get(fingerprintOf(body))?.[0]
   }
 
   #count(tenant: string, more: number): void {

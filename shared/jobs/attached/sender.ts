@@ -9,6 +9,7 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob } from './attached-job.ts'
 import { type Asked, Gate, type GateOptions } from './gate.ts'
+import type { Lines } from './lines.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
@@ -26,6 +27,7 @@ export interface SenderOptions {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly presence: Presence
+  readonly lines: Lines<AttachedJob>
   readonly log: Log
   /** Longest wait that may be expected of a job when it is accepted. */
   readonly startTimeoutMs: number

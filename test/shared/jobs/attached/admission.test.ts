@@ -47,3 +47,78 @@ it('a busy ingress counts a completion in constant time', () => {
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
   expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
 })
+
+const PLACES = 2
+const TAKES_MS = 5_000
+
+/** Jobs that have run one after the other, before anything waited. */
+function ran(admission: Admission, count: number, takesMs: number, fromMs = 0): number {
+  let now = fromMs
+  for (let i = 0; i < count; i++) {
+    const job = {}
+    admission.entered(job, now)
+    admission.started(job, now)
+    now += takesMs
+    admission.left(job, now)
+    admission.completed(now)
+  }
+  return now
+}
+
+it('a job waits as long as those before it take, over the places, where few have ended', () => {
+  const admission = new Admission()
+  const now = ran(admission, 3, TAKES_MS)
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+  // A quiet time changes nothing of it.
+  expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
+
+it('few calls are not taken for few places', () => {
+  const admission = new Admission()
+  const now = ran(admission, 25, 1_000)
+  expect(admission.estimateMs(50, now, 100)).toBe(500)
+})
+
+it('the age of the oldest that runs is the least that one takes, before any has ended', () => {
+  const admission = new Admission()
+  for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
+  expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
+  expect(admission.estimateMs(10, 8_000, PLACES)).toBe(40_000)
+  expect(new Admission().estimateMs(1_000, 8_000, PLACES)).toBe(0)
+})
+
+it('the first of a few does not count for all: its model was loaded meanwhile', () => {
+  const admission = new Admission()
+  const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
+
+it('jobs that hang make the estimate grow, however quick those before them were', () => {
+  const admission = new Admission()
+  const now = ran(admission, 10, 1_000)
+  for (let i = 0; i < PLACES; i++) admission.started({}, now)
+  const estimates = [1_000, 30_000, 300_000].map((ms) => admission.estimateMs(10, now + ms, PLACES))
+  expect(estimates[0]).toBe(5_000)
+  expect(estimates[1]).toBeGreaterThan(20_000)
+  expect(estimates[2]).toBeGreaterThan(200_000)
+})
+
+it('places that others have are not counted, once calls have waited for them', () => {
+  const admission = new Admission()
+  const now = ran(admission, 3, TAKES_MS)
+  admission.started({}, now)
+  admission.entered({}, now)
+  expect(admission.estimateMs(10, now + 1_000, PLACES)).toBe(25_000)
+  expect(admission.estimateMs(10, now + 3 * TAKES_MS, PLACES)).toBeGreaterThanOrEqual(50_000)
+})
+
+it('attempts that were handed back say nothing of what a job takes', () => {
+  const admission = new Admission()
+  const now = ran(admission, 5, TAKES_MS)
+  const job = {}
+  for (let i = 0; i < 40; i++) {
+    admission.started(job, now)
+    admission.entered(job, now)
+  }
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})

@@ -313,6 +313,36 @@ describe('an ingress with attached jobs', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
+  it('lets a call wait that its worker keeps for a place of its model, however many other slots are free', async () => {
+    const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], waiting: [] }
+    await beat('wrk_1', { slots: 100 })
+    const bounds = [{ kind: 'say', model: 'm', capacity: 2 }]
+    await broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify({ ...capacity, bounds })))
+    const calls = [await submit(), await submit(), await submit()]
+    const records = [await take(), await take(), await take()]
+    for (const record of records.slice(0, 2)) await tell(record, 1, [STARTED])
+    await passWith('wrk_1', START_MS + 2_000, { slots: 100, running: 2 })
+    expect(calls.map(({ state }) => state)).toEqual(['running', 'running', 'queued'])
+    await tell(records[0] as AttachedEnvelope, 2, [COMPLETED])
+    await tell(records[2] as AttachedEnvelope, 1, [STARTED, { text: 'hi' }, COMPLETED])
+    expect(textOf((await calls[2]?.next()) ?? [])).toBe('hi')
+  })
+
+  it('refuses calls that wait once it is known that they will not start in time, the last ones first', async () => {
+    await beat('wrk_1', { slots: 2 })
+    const calls: AttachedJob[] = []
+    for (let i = 0; i < 30; i++) calls.push(await submit())
+    for (let i = 0; i < 2; i++) await tell(await take(), 1, [STARTED])
+    const end = calls.at(-1)?.next()
+    end?.catch(() => undefined)
+    await passWith('wrk_1', 8_000, { slots: 2, running: 2 })
+    await expect(end).rejects.toMatchObject({ code: 'overloaded', message: expect.stringContaining('would wait') })
+    const left = calls.filter(({ state }) => state === 'queued').length
+    expect(left).toBeGreaterThan(5)
+    expect(left).toBeLessThan(20)
+    expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
+  })
+
   it('keeps no more calls of a model on their way than its workers can start soon', async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], waiting: [] }

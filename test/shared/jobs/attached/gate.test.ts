@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { ServiceError } from '#shared/error.ts'
 import { Gate } from '#shared/jobs/attached/gate.ts'
+import { Lines } from '#shared/jobs/attached/lines.ts'
 import { fingerprintOf, Reservations } from '#shared/jobs/attached/reservations.ts'
-import type { Presence } from '#shared/jobs/presence.ts'
 
 const START_MS = 4_000
 const STEP_MS = 5
@@ -31,7 +31,7 @@ class Overload {
   ended = 0
   #callers = 0
   readonly #gate = new Gate({
-    presence: { capacityOf: () => undefined } as Pick<Presence, 'capacityOf'> as Presence,
+    lines: new Lines({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
     startTimeoutMs: START_MS,
     ahead: ({ tenant }, reserved) => this.#ahead(tenant, reserved),
   })
@@ -119,11 +119,13 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
   })
 })
 
+const at = (atMs: number) => ({ atMs, backMs: atMs })
+
 describe('places of refused callers', () => {
   it('are found by tenant and request, from their time on until it is past', () => {
     const places = new Reservations()
     const now = Date.now()
-    places.add('a', { text: 'x' }, now + 4_000, now)
+    places.add('a', { text: 'x' }, at(now + 4_000), now)
     expect(places.find('b', { text: 'x' }, now)).toBeUndefined()
     expect(places.find('a', { text: 'y' }, now)).toBeUndefined()
     expect(places.find('a', { text: 'x' }, now + 2_000)).toMatchObject({ isDue: false })
@@ -135,9 +137,9 @@ describe('places of refused callers', () => {
   it('are bounded, and one tenant leaves half of them to others', () => {
     const places = new Reservations()
     const now = Date.now()
-    for (let i = 0; i < 20_000; i++) places.add('a', { i }, now + 1_000, now)
+    for (let i = 0; i < 20_000; i++) places.add('a', { i }, at(now + 1_000), now)
     expect(places.counts.get('a')).toBe(10_000)
-    places.add('b', {}, now + 1_000, now)
+    places.add('b', {}, at(now + 1_000), now)
     expect(places.counts.get('b')).toBe(1)
     places.drop('b', {})
     expect(places.counts.has('b')).toBe(false)
