@@ -33,7 +33,7 @@ export interface Broker {
    * Receives the records of one partition of a channel from its end. Resolves when the position is fixed: what is sent
    * after that is received. `onRecord` must not block; what it throws ends the process.
    */
-  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable>
+  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver>
 
   /** Records in the queue that nobody acknowledged yet, as far as the broker tells; undefined where it cannot. */
   lag(queue: string): Promise<number | undefined>
@@ -45,6 +45,15 @@ export interface Broker {
 /** Something to close; a second call does nothing. */
 export interface Closable {
   close(): Promise<void>
+}
+
+/** What receives a partition of a channel until it is closed. */
+export interface Receiver extends Closable {
+  /**
+   * So many times as long passes between two fetches of a channel that has a {@link Topic.fetchGapMs}. Absent where nothing is
+   * fetched, or as often as the broker likes.
+   */
+  stretch?(times: number): void
 }
 
 /** One member's view of a queue. */

@@ -1,4 +1,4 @@
-import type { Broker, ChannelRecord, Closable, QueueConsumer } from '#shared/broker/broker.ts'
+import type { Broker, ChannelRecord, Closable, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
 
@@ -19,7 +19,7 @@ export interface KafkaClient {
     topic: string,
     partition: number,
     onRecord: (record: ChannelRecord) => void,
-  ): Closable & { open(): Promise<Closable> }
+  ): Receiver & { open(): Promise<Receiver> }
   /** As {@link Broker.lag}. */
   lag(queue: string, topic: string): Promise<number | undefined>
   /** Everything that it made is closed by then. */
@@ -72,7 +72,7 @@ export class KafkaBroker implements Broker {
     return consumer.open()
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver> {
     const receiver = this.#client.receiver(this.#options.prefix + channel, partition, onRecord)
     this.#open.add(receiver)
     return await receiver.open()
