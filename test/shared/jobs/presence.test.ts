@@ -71,7 +71,7 @@ function fragile(): { broker: Broker; isDown: boolean } {
 
 /** So many workers that they make a large fleet with one more process: each says every second that it lives. */
 function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
-  const living = new Set(Array.from({ length: 110 }, (_, index) => `wrk_${index}`))
+  const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
   const beats = new Map<string, number>()
   void broker.receive(CONTROL, 0, ({ value }) => {
     const { type, boot } = JSON.parse(value.toString())
@@ -262,7 +262,7 @@ describe('presence', () => {
     const { silent } = await join('ing_1', { broker: channel.broker })
     const others = largeFleet((record) => channel.broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))))
     await vi.advanceTimersByTimeAsync(5_000)
-    for (let lateMs = 300; lateMs < 4_000; lateMs += 300) {
+    for (let lateMs = 500; lateMs < 4_000; lateMs += 500) {
       channel.isDown = true
       await vi.advanceTimersByTimeAsync(lateMs)
       channel.isDown = false
