@@ -124,6 +124,13 @@ export const ControlRecord = z.discriminatedUnion('type', [
   z
     .strictObject({ type: z.literal('drain'), boot: z.string(), drained: z.boolean() })
     .describe('An operator wants a worker to take nothing more, or to take jobs again'),
+  z
+    .strictObject({
+      type: z.literal('rhythm'),
+      boot: z.string(),
+      beat_ms: z.int().min(1).describe('Between two of its heartbeats, which are further apart in a large fleet'),
+    })
+    .describe('Tells that it knows of rhythms, too. Beside the heartbeat, which older processes read strictly'),
   z.strictObject({ type: z.literal('goodbye'), boot: z.string() }).describe('The process leaves in good order'),
 ])
 export type ControlRecord = z.infer<typeof ControlRecord>

@@ -1,11 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { urlOf } from '../calls/targets.ts'
 import type { Kafka } from '../machine/kafka.ts'
-import { Processes } from '../machine/processes.ts'
+import { Processes, type Running } from '../machine/processes.ts'
 import { cpuMs } from '../machine/usage.ts'
 
 /** Members that hear in one round: few, so that none of them waits for a core. */
 const HEARERS = [2, 8] as const
-const WARM_UP_MS = 4_000
+const WARM_UP_MS = 8_000
+const ANSWER_MS = 5_000
 
 /** What the control channel costs in a fleet of so many processes, in percent of a core. */
 export interface ControlCost {
@@ -16,6 +18,11 @@ export interface ControlCost {
   readonly brokerEach: number
   /** Of the broker for the whole fleet, projected from these. */
   readonly broker: number
+  /** What each process hears, a second. */
+  readonly records: number
+  readonly kib: number
+  /** Of the broker while eight hear. */
+  readonly brokerOfEight: number
 }
 
 /** How it is measured. */
@@ -40,9 +47,19 @@ export async function measureControl(options: ControlOptions): Promise<ControlCo
     const more = HEARERS[1] - HEARERS[0]
     const brokerEach = Math.max(0, (many.broker - few.broker) / more)
     const base = Math.max(0, few.broker - HEARERS[0] * brokerEach)
-    const cost = { members, member: many.hearers / HEARERS[1], brokerEach, broker: base + members * brokerEach }
+    const { records, kib } = many
+    const member = many.hearers / HEARERS[1]
+    const cost = {
+      members,
+      member,
+      brokerEach,
+      broker: base + members * brokerEach,
+      records,
+      kib,
+      brokerOfEight: many.broker,
+    }
     options.print(
-      `control channel of ${members}: ${cost.member.toFixed(2)} % a member, broker ${cost.broker.toFixed(0)} %`,
+      `control channel of ${members}: ${member.toFixed(2)} % a member, broker ${cost.broker.toFixed(0)} %, ${records.toFixed(0)} records/s`,
     )
     costs.push(cost)
   }
@@ -65,10 +82,25 @@ async function round({ kafka, dir, seconds }: ControlOptions, members: number, h
   await start('speakers', [members - hearers, 0])
   const hearing = await start('hearers', [0, hearers])
   await sleep(WARM_UP_MS)
+  const heardBefore = await heardOf(hearing)
   const [before, brokerBefore, startedAt] = [cpuMs(hearing.pid), cpuMs(kafka.pid ?? 0), performance.now()]
   await sleep(seconds * 1_000)
-  const percent = (ms: number) => (ms / (performance.now() - startedAt)) * 100
-  return { hearers: percent(cpuMs(hearing.pid) - before), broker: percent(cpuMs(kafka.pid ?? 0) - brokerBefore) }
+  const ms = performance.now() - startedAt
+  const percent = (cpu: number) => (cpu / ms) * 100
+  const cpu = { hearers: percent(cpuMs(hearing.pid) - before), broker: percent(cpuMs(kafka.pid ?? 0) - brokerBefore) }
+  const heard = await heardOf(hearing)
+  const perSecond = (count: number) => (count / ms) * 1_000
+  return {
+    ...cpu,
+    records: perSecond(heard.records - heardBefore.records),
+    kib: perSecond(heard.bytes - heardBefore.bytes) / 1_024,
+  }
+}
+
+/** @returns What the first of the hearers has heard so far */
+async function heardOf(hearing: Running): Promise<{ records: number; bytes: number }> {
+  const answer = await fetch(urlOf(hearing), { signal: AbortSignal.timeout(ANSWER_MS) })
+  return (await answer.json()) as { records: number; bytes: number }
 }
 
 const MODELS_FILE = new URL('../../models.yaml', import.meta.url).pathname

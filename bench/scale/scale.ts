@@ -7,7 +7,7 @@ import { measureStreams } from './streams.ts'
 export const SCALE: Section = {
   name: 'scale',
   title: '## Scale',
-  introduction: `Every process of a fleet tells every other one twice a second that it lives. What hearing that costs is measured with
+  introduction: `Every process of a fleet tells every other one that it lives. What hearing that costs is measured with
 fleets of which all speak, and two and then eight hear, each over connections of its own; the broker's share for a whole fleet is
 projected from the difference of both. Streams: so many are open at once on one ingress with two workers, over Kafka, each with
 a token every five seconds, while ten calls are made beside them.`,
@@ -26,9 +26,16 @@ a token every five seconds, while ten calls are made beside them.`,
     })
     return [
       renderTable(
-        ['processes', 'CPU of one, % of a core', "broker's CPU for one", "broker's CPU for all"],
+        [
+          'processes',
+          'records/s heard',
+          'KiB/s',
+          'CPU of one, % of a core',
+          "broker's CPU for one",
+          "broker's CPU for all",
+        ],
         control.map((cost) => [
-          String(cost.members),
+          ...[String(cost.members), show(cost.records, 0), show(cost.kib, 0)],
           ...[cost.member, cost.brokerEach, cost.broker].map((of) => show(of, 1)),
         ]),
       ),

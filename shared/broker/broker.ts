@@ -33,7 +33,7 @@ export interface Broker {
    * Receives the records of one partition of a channel from its end. Resolves when the position is fixed: what is sent
    * after that is received. `onRecord` must not block; what it throws ends the process.
    */
-  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable>
+  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver>
 
   /**
    * Reads again what a partition of a channel keeps: up to `max` records before an offset, the oldest of them first. For people, not
@@ -58,6 +58,15 @@ export interface Broker {
 /** Something to close; a second call does nothing. */
 export interface Closable {
   close(): Promise<void>
+}
+
+/** What receives a partition of a channel until it is closed. */
+export interface Receiver extends Closable {
+  /**
+   * So many times as long passes between two fetches of a channel that has a {@link Topic.fetchGapMs}. Absent where nothing is
+   * fetched, or as often as the broker likes.
+   */
+  stretch?(times: number): void
 }
 
 /** One member's view of a queue. */

@@ -1,5 +1,6 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
+import { BEAT_MS, RHYTHM_MAX } from './rhythm.ts'
 
 /** What takes the same places on a worker: jobs of one kind for one model. */
 export interface Work {
@@ -44,6 +45,8 @@ export interface Peer {
   lastSeenMs: number
   /** What it said it can start; undefined while it has said nothing. */
   capacity: PeerCapacity | undefined
+  /** Half seconds between two of its heartbeats, as it told them; undefined: it told nothing, and each has one. */
+  rhythm: number | undefined
   /** Silent for `silentMs`; until it is heard again. */
   isSilent: boolean
 }
@@ -114,7 +117,13 @@ export class Peers {
     const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
     const peer = this.peers.get(heard.boot)
     if (peer) Object.assign(peer, seen)
-    else this.peers.set(heard.boot, { ...seen, capacity: undefined })
+    else this.peers.set(heard.boot, { ...seen, capacity: undefined, rhythm: undefined })
+  }
+
+  /** A process said how often it says that it lives, in milliseconds. */
+  protected heardRhythm(boot: string, beatMs: number): void {
+    const peer = this.peers.get(boot)
+    if (peer) peer.rhythm = Math.min(RHYTHM_MAX, Math.ceil(beatMs / BEAT_MS))
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */

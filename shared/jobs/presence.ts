@@ -1,16 +1,15 @@
 import type { ControlRecord } from '#schemas/event.ts'
-import type { Broker, Closable } from '#shared/broker/broker.ts'
+import type { Broker, Receiver } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { readControl } from './records.ts'
+import { BEAT_MS, rhythmOf, slackMs, tellsRhythm } from './rhythm.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
 
-/** How often every process says that it lives. */
-const HEARTBEAT_MS = 500
 /** Every how many heartbeats a worker says what it can start. */
 const BEATS_PER_CAPACITY = 4
-/** Least time between two such records: what changes meanwhile is told in one. */
+/** Least time between two such records, at the rhythm of a fleet that is not large: what changes meanwhile is told in one. */
 const CAPACITY_MS_MIN = 100
 /** How often silence is looked at. */
 const CHECK_MS = 100
@@ -54,8 +53,9 @@ export interface PresenceListener {
 /**
  * One process on the control channel: tells that it lives, and knows who else does.
  *
- * A peer is lost after `lostMs` without a heartbeat. Silence counts only while our own heartbeats come back to us: when
- * the channel was down or late, everybody gets a whole lease again, since nobody could be heard.
+ * A peer is lost after `lostMs` without a heartbeat, in a large fleet after more (`rhythm.ts`). Silence counts only while our
+ * own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since nobody could
+ * be heard.
  */
 export class Presence extends Peers {
   readonly #broker: Broker
@@ -66,12 +66,15 @@ export class Presence extends Peers {
   readonly #log: Log
   readonly #skipped: SkippedLog
   readonly #timers: NodeJS.Timeout[] = []
-  #receiver: Closable | undefined
+  #receiver: Receiver | undefined
   #openedAtMs = 0
   #lastEchoMs = 0
   #lastCheckMs = 0
   #stoodStillAtMs = 0
   #beats = 0
+  /** Half seconds between two heartbeats, and those since the last one. */
+  #rhythm = 1
+  #rested = 0
   #capacityToldMs = 0
   #capacityTimer: NodeJS.Timeout | undefined
 
@@ -94,28 +97,37 @@ export class Presence extends Peers {
     presence.#lastCheckMs = presence.#openedAtMs
     presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
     presence.#beat()
-    presence.#timers.push(setInterval(() => presence.#beat(), HEARTBEAT_MS))
+    presence.#timers.push(setInterval(() => presence.#beatInTime(), BEAT_MS))
     presence.#timers.push(setInterval(() => presence.#check(), CHECK_MS))
     return presence
   }
 
-  /** Milliseconds since our own heartbeat last came back: the channel works when this is small. */
+  /**
+   * Milliseconds since our own heartbeat last came back, without what this process rests between two in a large fleet: the
+   * channel works when this is small.
+   */
   get silenceMs(): number {
-    return Date.now() - this.#lastEchoMs
+    return Math.max(0, Date.now() - this.#lastEchoMs - this.beatMs + BEAT_MS)
+  }
+
+  /** How old what a process said last may be while all is well, in milliseconds. */
+  get beatMs(): number {
+    return this.#rhythm * BEAT_MS
   }
 
   /**
    * Whether a process must be dead: it was never heard, although for `lostMs` it would have been. False while in doubt.
    */
   isUnheard(boot: string): boolean {
-    const hasListened = Date.now() - this.#openedAtMs > this.#lostMs && this.silenceMs < CHANNEL_SILENCE_MS
+    const hasListened =
+      Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#rhythm) && this.silenceMs < CHANNEL_SILENCE_MS
     return hasListened && !this.peers.has(boot)
   }
 
   /** Says what this worker can start, soon: it has changed. */
   tellCapacity(): void {
     if (this.#timers.length === 0) return
-    const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN - Date.now())
+    const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
 
@@ -137,8 +149,22 @@ export class Presence extends Peers {
     this.#receiver = undefined
   }
 
+  #beatInTime(): void {
+    const rhythm = rhythmOf(this.peers, this.#self.boot)
+    if (rhythm !== this.#rhythm) this.#changeRhythm(rhythm)
+    if (++this.#rested >= rhythm) this.#beat()
+  }
+
+  #changeRhythm(rhythm: number): void {
+    this.#rhythm = rhythm
+    this.#receiver?.stretch?.(rhythm)
+    // Whoever is to wait for longer hears it before it has to.
+    this.#sendRhythm()
+  }
+
   #beat(): void {
     const self = this.#self
+    this.#rested = 0
     this.send({
       type: 'heartbeat',
       boot: self.boot,
@@ -148,7 +174,13 @@ export class Presence extends Peers {
       draining: self.isDraining(),
       version: self.version,
     })
-    if (this.#beats++ % BEATS_PER_CAPACITY === 0) this.#sendCapacity()
+    if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
+    this.#sendCapacity()
+    if (tellsRhythm(this.peers)) this.#sendRhythm()
+  }
+
+  #sendRhythm(): void {
+    this.send({ type: 'rhythm', boot: this.#self.boot, beat_ms: this.beatMs })
   }
 
   /** Says who this is and what it can start: to a process that has not heard it. */
@@ -173,6 +205,7 @@ export class Presence extends Peers {
     if (record.type === 'heartbeat') this.#onHeartbeat(record)
     else if (record.type === 'goodbye') this.#onGoodbye(record.boot)
     else if (record.type === 'capacity') this.#onCapacity(record)
+    else if (record.type === 'rhythm') this.heardRhythm(record.boot, record.beat_ms)
     else this.#listener.onControl?.(record)
   }
 
@@ -190,7 +223,7 @@ export class Presence extends Peers {
   }
 
   #onEcho(now: number): void {
-    const wasLate = now - this.#lastEchoMs > CHANNEL_LATE_MS
+    const wasLate = this.silenceMs > CHANNEL_LATE_MS
     this.#lastEchoMs = now
     if (wasLate) for (const peer of this.peers.values()) peer.lastSeenMs = now
     const others = silent.get(this.#broker)
@@ -206,7 +239,7 @@ export class Presence extends Peers {
     if (this.silenceMs > CHANNEL_LATE_MS) return
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
-      const silenceMs = now - peer.lastSeenMs
+      const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#rhythm, peer.rhythm ?? 1))
       if (silenceMs > this.#lostMs) this.#lose(peer.boot)
       else if (silenceMs > this.#silentMs && !peer.isSilent) this.#suspect(peer)
     }
@@ -244,9 +277,9 @@ export interface PresenceOptions {
   readonly broker: Broker
   readonly self: Self
   readonly listener: PresenceListener
-  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more. Default: never. */
+  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more; longer in a large fleet. Default: never. */
   readonly silentMs?: number | undefined
-  /** Silence after which a peer is lost, in milliseconds. */
+  /** Silence after which a peer is lost, in milliseconds; longer in a large fleet. */
   readonly lostMs: number
   readonly log: Log
 }

@@ -1,4 +1,4 @@
-import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer } from '#shared/broker/broker.ts'
+import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
 import { type KeptOffsets, readHistory } from './history.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from './options.ts'
 import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
@@ -22,7 +22,7 @@ export interface KafkaClient {
     partition: number,
     onRecord: (record: KeptRecord) => void,
     from?: number,
-  ): Closable & { open(): Promise<Closable> }
+  ): Receiver & { open(): Promise<Receiver> }
   /** What a partition keeps. @throws when a broker cannot be reached or refuses */
   kept(topic: string, partition: number): Promise<KeptOffsets>
   /** As {@link Broker.lag}. */
@@ -77,7 +77,7 @@ export class KafkaBroker implements Broker {
     return consumer.open()
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver> {
     const receiver = this.#client.receiver(this.#options.prefix + channel, partition, onRecord)
     this.#open.add(receiver)
     return await receiver.open()

@@ -3,7 +3,7 @@
  * Nothing can rebalance it, and it starts in milliseconds.
  */
 import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
-import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
+import type { KeptRecord, Receiver } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
 import { fetchGapMs, type KafkaOptions } from './options.ts'
@@ -19,7 +19,7 @@ let lanes = 0
 type FetchedPartition = fetchV17.FetchResponsePartition
 
 /** One receiver of one partition. Call `open` once. */
-export class ChannelReceiver implements Closable {
+export class ChannelReceiver implements Receiver {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
   readonly #topic: string
@@ -27,6 +27,7 @@ export class ChannelReceiver implements Closable {
   readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #gapMs: number
+  #stretch = 1
   readonly #closing = new AbortController()
   readonly #lane = `receive ${lanes++}`
   #node = -1
@@ -62,6 +63,10 @@ export class ChannelReceiver implements Closable {
     return this
   }
 
+  stretch(times: number): void {
+    this.#stretch = times
+  }
+
   async close(): Promise<void> {
     this.#closing.abort()
     await this.#cluster.hangUp(this.#node, this.#lane)
@@ -73,7 +78,7 @@ export class ChannelReceiver implements Closable {
   }
 
   async #poll(): Promise<boolean> {
-    const restMs = this.#gapMs - (performance.now() - this.#fetchedAtMs)
+    const restMs = this.#gapMs * this.#stretch - (performance.now() - this.#fetchedAtMs)
     if (restMs > 0) await pause(restMs, this.#closing.signal)
     const answer = await this.#fetch()
     this.#fetchedAtMs = performance.now()

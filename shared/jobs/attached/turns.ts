@@ -1,5 +1,6 @@
 import { type Work, workKey } from '#shared/jobs/peers.ts'
 import { Pace } from './pace.ts'
+import { Round, type TurnTaker } from './round.ts'
 
 /** Age from which a job that was sent and still waits, while workers have nothing to do, is taken for lost. */
 const LOST_AFTER_MS = 2_000
@@ -10,6 +11,8 @@ const AHEAD_MIN = 2
 
 /** How far a tenant may go beyond what there is room for that has nothing with the workers: by as much again. */
 const FRESH = 2
+/** Such tenants that are looked at for one turn: those at the front may wait for models that are full. */
+const FRESH_SEEN = 32
 /** Rounds that a tenant rests at most, at however many ingresses it waits. */
 const RESTS_MAX = 15
 
@@ -27,11 +30,6 @@ export interface TurnsView {
   isIdle(): boolean
 }
 
-/** A job that waits for its turn. */
-export interface TurnTaker {
-  readonly envelope: Work & { readonly tenant: string }
-}
-
 /** Jobs of one kind and model. */
 interface Model {
   readonly work: Work
@@ -42,9 +40,6 @@ interface Model {
   /** How quickly they leave: as many must be on their way. */
   readonly ends: Pace
 }
-
-/** The jobs of one tenant that wait, by their model; the oldest first. */
-type Waiting<Job> = Map<string, Set<Job>>
 
 /**
  * Fair turns of tenants at one pool: only so many jobs wait in the pool's queue, which is first come first served, as keep
@@ -61,15 +56,12 @@ export class TenantTurns<Job extends TurnTaker> {
   readonly #held = new Set<Job>()
   /** How much of that each tenant has. */
   readonly #heldBy = new Map<string, number>()
-  /** By tenant; whose turn is next comes first. */
-  #waiting = new Map<string, Waiting<Job>>()
+  /** Tenants who have nothing of it and wait, those first who have waited longest. */
+  readonly #fresh = new Set<string>()
+  readonly #round = new Round<Job>()
   /** Rounds in which a tenant gets no turn here, since it gets them elsewhere. */
   readonly #rests = new Map<string, number>()
   readonly #models = new Map<string, Model>()
-  /** The order in which jobs came; those that come again have negative numbers. */
-  readonly #order = new WeakMap<Job, number>()
-  #entered = 0
-  #enteredAgain = 0
   readonly #starts = new Pace()
 
   constructor(view: TurnsView) {
@@ -78,7 +70,7 @@ export class TenantTurns<Job extends TurnTaker> {
 
   /** Whether some job waits for its turn. */
   get hasWaiting(): boolean {
-    return this.#waiting.size > 0
+    return this.#round.size > 0
   }
 
   /** Jobs that workers have: they run, or wait there for a place of their model. */
@@ -95,26 +87,16 @@ export class TenantTurns<Job extends TurnTaker> {
 
   /** A job asks for its turn. It is given by {@link next}, maybe at once. */
   enter(job: Job): void {
-    this.#order.set(job, ++this.#entered)
-    const { tenant } = job.envelope
-    const own = this.#waiting.get(tenant) ?? new Map()
-    this.#waiting.set(tenant, own)
-    const key = workKey(job.envelope)
-    const same = own.get(key)
-    if (same) same.add(job)
-    else own.set(key, new Set([job]))
+    this.#round.add(job)
+    this.#noteFresh(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
   /** A job that had its turn asks again: before all others. */
   enterFirst(job: Job): void {
-    this.#order.set(job, --this.#enteredAgain)
-    const { tenant } = job.envelope
-    const own: Waiting<Job> = this.#waiting.get(tenant) ?? new Map()
-    const key = workKey(job.envelope)
-    own.set(key, new Set([job, ...(own.get(key) ?? [])]))
-    this.#drop(tenant)
-    this.#waiting = new Map([[tenant, own], ...this.#waiting])
+    this.#round.addFirst(job)
+    this.#rests.delete(job.envelope.tenant)
+    this.#noteFresh(job.envelope.tenant)
     this.#modelOf(job.envelope).waiting++
   }
 
@@ -129,54 +111,54 @@ export class TenantTurns<Job extends TurnTaker> {
   leave(job: Job): boolean {
     this.start(job)
     if (this.#release(job)) return true
+    if (!this.#round.delete(job)) return false
     const { tenant } = job.envelope
-    const key = workKey(job.envelope)
-    const own = this.#waiting.get(tenant)
-    const same = own?.get(key)
-    if (!own || !same?.delete(job)) return false
-    if (same.size === 0) own.delete(key)
-    if (own.size === 0) this.#drop(tenant)
+    if (!this.#round.has(tenant)) {
+      this.#rests.delete(tenant)
+      this.#fresh.delete(tenant)
+    }
     const model = this.#modelOf(job.envelope)
     model.waiting--
-    if (model.waiting + model.held === 0) this.#models.delete(key)
+    if (model.waiting + model.held === 0) this.#models.delete(workKey(job.envelope))
     return false
   }
 
   /** The job whose turn it is now; undefined when none waits that there is room for. */
   next(): Job | undefined {
-    if (this.#waiting.size === 0) return undefined
+    if (this.#round.size === 0) return undefined
     const room = this.#room()
     if (this.#sent.size < room) {
       const open = this.#openModels(1)
       // A tenant that rests comes again at the end of the round: where no other has a turn, it has it after all.
-      for (const [tenant, own] of open.size > 0 ? this.#waiting : []) {
-        const job = this.#firstOf(own, open)
-        if (job && !this.#hasToRest(tenant, own)) return this.#send(job, tenant, own)
-      }
+      let job = open.size > 0 ? this.#round.next(open) : undefined
+      while (job && this.#hasToRest(job.envelope.tenant)) job = this.#round.next(open)
+      if (job) return this.#send(job)
     }
     return this.#sent.size < FRESH * room ? this.#nextOfFresh() : undefined
   }
 
   /** The same of a tenant that has nothing with the workers: it need not wait until those have left who have. */
   #nextOfFresh(): Job | undefined {
+    if (this.#fresh.size === 0) return undefined
     const open = this.#openModels(FRESH)
     if (open.size === 0) return undefined
-    for (const [tenant, own] of this.#waiting) {
-      if (this.#heldBy.has(tenant) || this.#rests.has(tenant)) continue
-      const job = this.#firstOf(own, open)
-      if (job) return this.#send(job, tenant, own)
+    let seen = 0
+    for (const tenant of this.#fresh) {
+      if (++seen > FRESH_SEEN) return undefined
+      const job = this.#rests.has(tenant) ? undefined : this.#round.nextOf(tenant, open)
+      if (job) return this.#send(job)
     }
     return undefined
   }
 
+  #noteFresh(tenant: string): void {
+    if (!this.#heldBy.has(tenant) && this.#round.has(tenant)) this.#fresh.add(tenant)
+  }
+
   /** What waits, by what it is. */
   *calls(): Generator<{ work: Work; calls: number; tenants: ReadonlySet<string> }> {
-    const tenants = new Map<string, Set<string>>()
-    for (const [tenant, own] of this.#waiting) {
-      for (const key of own.keys()) tenants.set(key, (tenants.get(key) ?? new Set()).add(tenant))
-    }
     for (const [key, { work, waiting }] of this.#models) {
-      if (waiting > 0) yield { work, calls: waiting, tenants: tenants.get(key) ?? new Set() }
+      if (waiting > 0) yield { work, calls: waiting, tenants: new Set(this.#round.countsOf(key).tenants()) }
     }
   }
 
@@ -189,14 +171,15 @@ export class TenantTurns<Job extends TurnTaker> {
   ahead(tenant: string, work: Work, reserved: ReadonlyMap<string, number> = new Map()): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
     let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
-    if (this.#waiting.size + reserved.size === 0) return ahead
-    const keys = isBounded ? new Set([workKey(work)]) : this.#unbounded()
-    const own = countOf(this.#waiting.get(tenant), keys) + (reserved.get(tenant) ?? 0)
+    if (this.#round.size + reserved.size === 0) return ahead
+    const counts = isBounded ? this.#round.countsOf(workKey(work)) : this.#round.countsWithout(this.#bounded())
     // Of each other tenant one for each of ours, and one more where it comes first in the round.
-    for (const [each, waiting] of this.#waiting) {
-      ahead += Math.min(countOf(waiting, keys) + (reserved.get(each) ?? 0), own + 1)
+    const most = counts.of(tenant) + (reserved.get(tenant) ?? 0) + 1
+    ahead += counts.sum(most)
+    for (const [each, count] of reserved) {
+      const own = counts.of(each)
+      ahead += Math.min(own + count, most) - Math.min(own, most)
     }
-    for (const [each, count] of reserved) if (!this.#waiting.has(each)) ahead += Math.min(count, own + 1)
     return ahead
   }
 
@@ -207,9 +190,9 @@ export class TenantTurns<Job extends TurnTaker> {
     return count
   }
 
-  #unbounded(): ReadonlySet<string> {
+  #bounded(): ReadonlySet<string> {
     const keys = new Set<string>()
-    for (const [key, { work }] of this.#models) if (this.#view.capacityOf(work) === undefined) keys.add(key)
+    for (const [key, { work }] of this.#models) if (this.#view.capacityOf(work) !== undefined) keys.add(key)
     return keys
   }
 
@@ -236,46 +219,28 @@ export class TenantTurns<Job extends TurnTaker> {
   }
 
   /** Goes to the end of the round where it rests. */
-  #hasToRest(tenant: string, own: Waiting<Job>): boolean {
+  #hasToRest(tenant: string): boolean {
     const rounds = this.#rests.get(tenant) ?? 0
     if (rounds === 0) return false
-    this.#drop(tenant)
-    this.#waiting.set(tenant, own)
+    this.#round.toEnd(tenant)
     if (rounds > 1) this.#rests.set(tenant, rounds - 1)
+    else this.#rests.delete(tenant)
     return true
   }
 
-  #drop(tenant: string): void {
-    this.#waiting.delete(tenant)
-    this.#rests.delete(tenant)
-  }
-
-  /** The oldest job of a tenant for one of these models. */
-  #firstOf(own: Waiting<Job>, open: ReadonlySet<string>): Job | undefined {
-    let first: Job | undefined
-    for (const [key, [job]] of own) {
-      if (!job || !open.has(key)) continue
-      if (!first || (this.#order.get(job) ?? 0) < (this.#order.get(first) ?? 0)) first = job
-    }
-    return first
-  }
-
-  #send(job: Job, tenant: string, own: Waiting<Job>): Job {
-    const key = workKey(job.envelope)
-    own.get(key)?.delete(job)
-    if (own.get(key)?.size === 0) own.delete(key)
-    this.#drop(tenant)
-    // To the end of the round.
-    if (own.size > 0) {
-      this.#waiting.set(tenant, own)
-      const rounds = Math.min(RESTS_MAX, this.#view.spreadOf(tenant) - 1)
-      if (rounds > 0) this.#rests.set(tenant, rounds)
-    }
+  #send(job: Job): Job {
+    const { tenant } = job.envelope
+    this.#round.delete(job)
+    this.#round.toEnd(tenant)
+    const rounds = this.#round.has(tenant) ? Math.min(RESTS_MAX, this.#view.spreadOf(tenant) - 1) : 0
+    if (rounds > 0) this.#rests.set(tenant, rounds)
+    else this.#rests.delete(tenant)
     const model = this.#modelOf(job.envelope)
     model.waiting--
     model.held++
     this.#held.add(job)
     this.#heldBy.set(tenant, (this.#heldBy.get(tenant) ?? 0) + 1)
+    this.#fresh.delete(tenant)
     this.#sent.set(job, Date.now())
     return job
   }
@@ -287,6 +252,7 @@ export class TenantTurns<Job extends TurnTaker> {
     const left = (this.#heldBy.get(tenant) ?? 0) - 1
     if (left > 0) this.#heldBy.set(tenant, left)
     else this.#heldBy.delete(tenant)
+    this.#noteFresh(tenant)
     const model = this.#modelOf(job.envelope)
     model.held--
     model.ends.add()
@@ -306,10 +272,4 @@ export class TenantTurns<Job extends TurnTaker> {
     }
     return least + this.#starts.in(WAY_MS)
   }
-}
-
-function countOf(waiting: ReadonlyMap<string, ReadonlySet<unknown>> | undefined, keys: ReadonlySet<string>): number {
-  let count = 0
-  for (const [key, jobs] of waiting ?? []) if (keys.has(key)) count += jobs.size
-  return count
 }

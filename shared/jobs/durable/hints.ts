@@ -3,8 +3,6 @@ import type { PoolName } from '#schemas/job.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
 
-/** How long what was published may not show in the heartbeats of workers: they come so often. */
-const UNSEEN_MS = 500
 /** Records of jobs of a pool without workers: the first worker that comes has something to begin with. */
 const WORKERLESS_MAX = 16
 /** Silence of the control channel from which what it said is out of date. */
@@ -15,7 +13,10 @@ const TELL_MS_MIN = 100
 const TELL_MAX = 200
 
 /** What {@link Hints} need of the control channel. */
-export type HintPresence = Pick<Presence, 'freeSlots' | 'hasModel' | 'ingresses' | 'send' | 'silenceMs' | 'workers'>
+export type HintPresence = Pick<
+  Presence,
+  'beatMs' | 'freeSlots' | 'hasModel' | 'ingresses' | 'send' | 'silenceMs' | 'workers'
+>
 
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][number]
 
@@ -49,7 +50,8 @@ export class Hints {
     const hints = this.#of(job.pool)
     const hasWorkers = presence.workers(job.pool).length > 0
     const now = performance.now()
-    if (hasWorkers && now - hints.sinceMs >= UNSEEN_MS) Object.assign(hints, { sinceMs: now, published: 0 })
+    // Until their next heartbeat, what was published does not show in what workers say.
+    if (hasWorkers && now - hints.sinceMs >= presence.beatMs) Object.assign(hints, { sinceMs: now, published: 0 })
     // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
     const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
     // Each ingress has its part of them.

@@ -76,6 +76,29 @@ function fragile(): { broker: Broker; isDown: boolean } {
   return state
 }
 
+/** So many workers that they make a large fleet with one more process: each says every second that it lives. */
+function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
+  const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
+  const beats = new Map<string, number>()
+  void broker.receive(CONTROL, 0, ({ value }) => {
+    const { type, boot } = JSON.parse(value.toString())
+    if (type === 'heartbeat') beats.set(boot, (beats.get(boot) ?? 0) + 1)
+  })
+  const sayAll = () => {
+    for (const boot of living) {
+      send(beatOf(boot)).catch(() => undefined)
+      send({ type: 'rhythm', boot, beat_ms: 1_000 }).catch(() => undefined)
+    }
+  }
+  sayAll()
+  const timer = setInterval(sayAll, 1_000)
+  return {
+    beatsOf: (boot: string) => beats.get(boot) ?? 0,
+    stop: (boot: string) => living.delete(boot),
+    close: () => clearInterval(timer),
+  }
+}
+
 describe('presence', () => {
   it('tells an ingress that is new what a worker can start, before the worker speaks by itself', async () => {
     const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
@@ -217,6 +240,54 @@ describe('presence', () => {
     expect([silent, lost]).toEqual([[], []])
     await vi.advanceTimersByTimeAsync(LOST_MS - SILENT_MS)
     expect(lost).toEqual([])
+  })
+
+  it('says that it lives every other half second in a fleet of more than 100, and is patient in it with the others', async () => {
+    const { presence, silent, lost } = await join('ing_1')
+    const others = largeFleet()
+    await vi.advanceTimersByTimeAsync(3_000)
+    const before = others.beatsOf('ing_1')
+    await vi.advanceTimersByTimeAsync(20_000)
+    expect(others.beatsOf('ing_1') - before).toBe(20)
+    expect([silent, lost, presence.beatMs, presence.silenceMs]).toEqual([[], [], 1_000, 0])
+
+    others.stop('wrk_7')
+    await vi.advanceTimersByTimeAsync(SILENT_MS)
+    expect(silent).toEqual([])
+    await vi.advanceTimersByTimeAsync(1_200)
+    expect([silent, lost]).toEqual([['wrk_7'], []])
+    await vi.advanceTimersByTimeAsync(LOST_MS - SILENT_MS)
+    expect(lost).toEqual(['wrk_7'])
+    others.close()
+  })
+
+  it('says so twice a second in a large fleet of which one process has never told its rhythm, and counts on that', async () => {
+    const { presence } = await join('ing_1')
+    const others = largeFleet()
+    await vi.advanceTimersByTimeAsync(3_000)
+    expect(presence.beatMs).toBe(1_000)
+    const old = setInterval(() => void say(beatOf('wrk_old')), 500)
+    await vi.advanceTimersByTimeAsync(1_000)
+    const before = others.beatsOf('ing_1')
+    await vi.advanceTimersByTimeAsync(10_000)
+    expect(others.beatsOf('ing_1') - before).toBe(20)
+    clearInterval(old)
+    others.close()
+  })
+
+  it('suspects nobody in a large fleet because the channel is late', async () => {
+    const channel = fragile()
+    const { silent } = await join('ing_1', { broker: channel.broker })
+    const others = largeFleet((record) => channel.broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))))
+    await vi.advanceTimersByTimeAsync(5_000)
+    for (let lateMs = 500; lateMs < 4_000; lateMs += 500) {
+      channel.isDown = true
+      await vi.advanceTimersByTimeAsync(lateMs)
+      channel.isDown = false
+      await vi.advanceTimersByTimeAsync(3_000)
+    }
+    expect(silent).toEqual([])
+    others.close()
   })
 
   it('passes on what is said about jobs, and keeps heartbeats to itself', async () => {

@@ -63,11 +63,12 @@ function workersWith(free: number, sent: ControlRecord[]): HintPresence {
     draining: false,
   } as const
   return {
+    beatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
     hasModel: () => true,
-    workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, isSilent: false }],
+    workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, rhythm: undefined, isSilent: false }],
     send: (record) => sent.push(record),
   }
 }

@@ -11,6 +11,7 @@ const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 function channel(free: number, more: Partial<HintPresence> = {}) {
   const sent: ControlRecord[] = []
   const presence: HintPresence = {
+    beatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
@@ -25,7 +26,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
 function worker(waiting: NonNullable<Peer['capacity']>['waiting']): Peer {
   const capacity = { models: undefined, bounds: new Map(), waiting, aside: 0, host: undefined, pid: undefined }
   const more = { slots: 4, running: 0, draining: false, lastSeenMs: 0, isSilent: false }
-  return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, ...more }
+  return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, rhythm: undefined, ...more }
 }
 
 /** How many of many jobs get a record. */

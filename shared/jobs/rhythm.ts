@@ -1,0 +1,38 @@
+/** How often a process says that it lives, in a fleet that is not large, in milliseconds. */
+export const BEAT_MS = 500
+/** Processes for each half second between two heartbeats: so many of them everybody hears each half second, and no more. */
+const FLEET_PER_BEAT = 100
+/** From so many processes on each tells its rhythm, so that all know it of all when the fleet is large. */
+const TELL_FROM = 50
+/** Longest rhythm: beyond 1,000 processes what is heard grows again, but a dead one is noticed. */
+export const RHYTHM_MAX = 10
+
+/** What a {@link rhythmOf} is made from: what peers told of theirs. */
+interface Rhythmic {
+  readonly rhythm: number | undefined
+}
+
+/**
+ * How often the processes of a fleet say that they live: every so many half seconds, 1 to 10. Everybody hears everybody, so at
+ * one rhythm for all fleets what is heard would grow with the square of the processes (docs/scale.md, Processes).
+ *
+ * @param peers All processes of the fleet. Those that never told a rhythm may be older, and count on two heartbeats a second.
+ */
+export function rhythmOf(peers: ReadonlyMap<string, Rhythmic>, own: string): number {
+  if (peers.size <= FLEET_PER_BEAT) return 1
+  for (const [boot, { rhythm }] of peers) if (rhythm === undefined && boot !== own) return 1
+  return Math.min(RHYTHM_MAX, Math.ceil(peers.size / FLEET_PER_BEAT))
+}
+
+/** Whether a fleet is so large, or becomes so soon, that its processes tell their rhythm. */
+export function tellsRhythm(peers: ReadonlyMap<string, Rhythmic>): boolean {
+  return peers.size > TELL_FROM
+}
+
+/**
+ * What silence is allowed in addition at a rhythm, in milliseconds: the longer rest, and as much again, so that a channel
+ * which is late shows in our own heartbeat before it shows in those of others.
+ */
+export function slackMs(rhythm: number): number {
+  return 2 * (rhythm - 1) * BEAT_MS
+}
