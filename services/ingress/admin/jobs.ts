@@ -101,8 +101,10 @@ async function findAnyJob(context: IngressContext, call: Call): Promise<DurableJ
 }
 
 async function sendJob(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
-  const { broker, jobs, pauses } = context
-  const ahead = job.state === 'queued' ? await requireOperator(context).countAhead(job) : 0
+  const { broker, jobs, pauses, places } = context
+  const isQueued = job.state === 'queued'
+  const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
+  const taken = isQueued ? await places.takenOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
-  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead)))
+  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead, taken)))
 }
