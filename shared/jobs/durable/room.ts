@@ -214,6 +214,10 @@ const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 
 function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
   const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
+  if (own === 0) {
+    const message = `This project may have no ${what}: its limit is 0. Only whoever runs this service can raise it.`
+    throw new ServiceError('permission_denied', message, { isUndone: true })
+  }
   if (own !== undefined && count >= own) {
     const message = `This project has ${count} ${what}, and may have ${own}. Try again later.`
     throw new ServiceError('rate_limit_exceeded', message, refusal)

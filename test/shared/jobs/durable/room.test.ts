@@ -72,7 +72,7 @@ describe('room for durable jobs', () => {
     const room = open({ jobsMaxPerProject: 4, limitsOf: (tenant) => limits.get(tenant) })
     expect(await fill(room, 'a', 5)).toEqual({ made: 2, refused: [429] })
     expect(await fill(room, 'a', 5, later())).toEqual({ made: 1, refused: [429] })
-    expect(await fill(room, 'b', 1)).toEqual({ made: 0, refused: [429] })
+    expect(await fill(room, 'b', 1)).toEqual({ made: 0, refused: [403] })
     expect((await fill(room, 'c', 5)).made).toBe(4)
   })
 
