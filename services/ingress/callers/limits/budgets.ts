@@ -5,7 +5,6 @@ import { type Limits, projectIdOf } from '#shared/keys/project.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/usage.ts'
 import { type Month, monthOf } from '#shared/usage/month.ts'
-import { limitIsZero } from './refusals.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 /** What was spent is read again after this, while calls come. */
@@ -54,7 +53,7 @@ export class Budgets {
     this.#now = options.now ?? Date.now
   }
 
-  /** Refuses a call whose budget is spent. @throws ServiceError `insufficient_quota`; `permission_denied` where it is 0 */
+  /** Refuses a call whose budget is spent. @throws ServiceError `insufficient_quota` */
   require(key: Pick<ApiKey, 'id' | 'project' | 'limits'>): Promise<void> | undefined {
     const budgets = this.#of(key)
     return budgets.length === 0 ? undefined : this.#require(budgets)
@@ -131,7 +130,10 @@ async function inTime(reading: Promise<void> | undefined): Promise<void> {
 }
 
 function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceError {
-  if (usd === 0) return limitIsZero(owner, 'costs per month')
+  if (usd === 0) {
+    const none = `The budget of this ${owner} is $0, so it may make no calls. Only whoever runs this service can raise it.`
+    return new ServiceError('insufficient_quota', none)
+  }
   const resets = new Date(endsAtMs).toISOString().slice(0, 10)
   const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. It resets on ${resets} (UTC); until then ask whoever runs this service to raise it.`
   return new ServiceError('insufficient_quota', message)
