@@ -218,6 +218,7 @@ async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Pro
     scheduledMax: config.scheduledJobsMax,
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
     limitsOf: (tenant: string) => keys.limitsOfTenant(tenant),
+    limitsOfKey: (id: string) => keys.limitsOfKey(id),
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }
