@@ -198,7 +198,8 @@ function readBySqlite(directory: string, params: Params): string[] {
   const plan = db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all()
   const steps = plan.map(({ detail }) => String(detail)).filter((detail) => /\b(jobs|own)\b/.test(detail))
   const wrong = steps.filter(
-    (step) => !/^SEARCH \w+ USING (COVERING )?INDEX .*\((pool=.* priority=\?.*|tenant=\? AND state=\?|id=\?)\)$/.test(step),
+    (step) =>
+      !/^SEARCH \w+ USING (COVERING )?INDEX .*\((pool=.* priority=\?.*|tenant=\? AND state=\?|id=\?)\)$/.test(step),
   )
   const rows = db.prepare(sql).all(...names.map((name) => params[name] ?? null))
   db.close()
