@@ -4,6 +4,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { notFoundMessage } from './answer/not-found.ts'
+import { handsInJob } from './answer/wishes.ts'
 import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/keys.ts'
@@ -89,7 +90,7 @@ async function answer(context: IngressContext, route: Route, req: Request, res: 
   let end: (() => void) | undefined
   try {
     if (route.isCall) {
-      end = await context.limits.enter(key, format, reply)
+      end = await context.limits.enter(key, format, reply, handsInJob(call))
       await context.budgets.require(key)
     } else context.limits.show(key, format, reply)
     // In no variable of ours: what is suspended keeps all of its variables alive, and a call may take minutes.

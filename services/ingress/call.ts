@@ -14,6 +14,7 @@ import type { UsageBatches } from '#shared/usage/usage-batches.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
 import type { RateLimits } from './callers/limits/limits.ts'
+import type { Places } from './callers/limits/places.ts'
 import type { WireFormat } from './reply/errors.ts'
 import type { Reply } from './reply/reply.ts'
 
@@ -35,6 +36,7 @@ export interface IngressContext {
   readonly blobs: Blobs
   readonly keys: ApiKeys
   readonly limits: RateLimits
+  readonly places: Places
   readonly budgets: Budgets
   /** On its way to the ledger; undefined in a deployment without a store. */
   readonly usage: UsageBatches | undefined

@@ -17,6 +17,7 @@ import { ApiKeys } from './callers/keys.ts'
 import { Budgets } from './callers/limits/budgets.ts'
 import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
+import { Places } from './callers/limits/places.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -46,12 +47,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const jobs = await openAttached(ports)
   const durable = await openDurable(ports, jobs, keys)
   const closing = new AbortController()
-  const { fleet, limits, budgets } = openLimits(ports, keys, jobs)
+  const { fleet, limits, places, budgets } = openLimits(ports, keys, jobs)
   const budget = openBudget(ports)
   const { models, blobs, store, broker, pauses } = ports
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
   const operated = { store, broker, pauses }
-  const callers = { keys, limits, budgets, usage, budget }
+  const callers = { keys, limits, places, budgets, usage, budget }
   const context = {
     config,
     log,
@@ -189,10 +190,14 @@ function portError(error: unknown, { host, port }: Config): unknown {
 function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
   const { config, log, store } = ports
   const counts = ports.openFleetCounts()
-  const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock: () => performance.now() })
+  const clock = () => performance.now()
+  const fleet = counts && new Fleet({ counts, boot: jobs.boot, log, clock })
   const limitsOf = (project: string) => keys.limitsOf(project)
   const limits = new RateLimits(config, { limitsOf, fleet, ingresses: () => jobs.presence.ingresses() })
-  return { fleet, limits, budgets: new Budgets({ ledger: store?.usage, log, limitsOf }) }
+  const mostOf = (project: string) => keys.limitsOfTenant(project).running
+  const places = new Places({ mostOf, tenants: store?.tenants, fleet, clock })
+  store?.tenants.limitRunning(places)
+  return { fleet, limits, places, budgets: new Budgets({ ledger: store?.usage, log, limitsOf }) }
 }
 
 /** What bodies and messages may hold of the memory, shown at each scrape. */
@@ -213,6 +218,7 @@ async function openDurable(ports: Ports, jobs: AttachedJobs, keys: ApiKeys): Pro
     scheduledMax: config.scheduledJobsMax,
     scheduledMaxPerProject: config.scheduledJobsMaxPerProject,
     limitsOf: (tenant: string) => keys.limitsOfTenant(tenant),
+    limitsOfKey: (id: string) => keys.limitsOfKey(id),
   }
   const { jobRetentionMs: retentionMs } = config
   const attached = { presence: () => jobs.presence, callsWaiting: (pool: PoolName) => jobs.callsWaiting(pool) }

@@ -13,6 +13,20 @@ export interface FleetWindow {
   readonly leftMs: number
 }
 
+/** What runs beside the calls of one process, of what one name counts. */
+export interface FleetRunning {
+  readonly name: string
+  /** Calls in other processes. */
+  readonly elsewhere: number
+  /** Durable jobs, in the whole fleet. */
+  readonly jobs: number
+}
+
+/** Under which name those calls of a tenant are counted that leave the rest of its places to durable jobs. */
+export function callsName(tenant: string): string {
+  return `calls ${tenant}`
+}
+
 /**
  * What all ingresses of a fleet count together, by the name of what is counted. A table of Postgres; an embedded service has
  * one ingress, which needs nobody to count with.
@@ -28,11 +42,14 @@ export interface FleetCounts {
   readonly isReachable: boolean
   /** Adds what was used, or gives it back below 0; 0 only asks. Gives each name, which may come once, at most {@link NAMES_MAX}. */
   add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]>
-  /** Says how many calls run in the process `boot`. Gives how many run in all others, for each name, with the bounds of {@link add}. */
+  /**
+   * Says how many calls run in the process `boot`. Gives how many run in all others, for each name, with the bounds of {@link add};
+   * of a name that {@link callsName} makes also how many durable jobs do: from then on claims keep to what was said.
+   */
   setRunning(
     boot: string,
     running: readonly { readonly name: string; readonly count: number }[],
-  ): Promise<{ readonly name: string; readonly elsewhere: number }[]>
+  ): Promise<FleetRunning[]>
   /** Lets go of everything. Tolerates a second call. */
   close(): Promise<void>
 }

@@ -37,7 +37,8 @@ const SET_RUNNING: Statement = {
       said = coalesce((SELECT jsonb_object_agg(said.key, said.value) FROM jsonb_each(held.said) AS said WHERE ${IS_VALID}), '{}')
         || excluded.said
     RETURNING name, (SELECT coalesce(sum(CAST(said.value->>'count' AS bigint)), 0)::bigint FROM jsonb_each(held.said) AS said
-                     WHERE said.key <> CAST(:boot AS text) AND ${IS_VALID}) AS elsewhere`,
+                     WHERE said.key <> CAST(:boot AS text) AND ${IS_VALID}) AS elsewhere,
+      jobs_beside(name) AS jobs`,
 }
 
 /**
@@ -73,7 +74,11 @@ class PostgresCounts implements FleetCounts {
 
   async setRunning(boot: string, running: readonly { readonly name: string; readonly count: number }[]) {
     const rows = await this.#run(SET_RUNNING, { boot, rows: JSON.stringify(running) })
-    return rows.map(({ name, elsewhere }) => ({ name: String(name), elsewhere: Number(elsewhere) }))
+    return rows.map(({ name, elsewhere, jobs }) => ({
+      name: String(name),
+      elsewhere: Number(elsewhere),
+      jobs: Number(jobs),
+    }))
   }
 
   async close(): Promise<void> {

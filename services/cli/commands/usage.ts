@@ -15,7 +15,7 @@ Options:
   --from DAY       first day (default: the first of the month)
   --to DAY         last day (default: today)
   --group-by WHAT  project, key, model or day (default)
-  --project P      only this project, for operators
+  --project P      only this project, by its id or its name, for operators
 
 Examples:
   sluice usage --group-by model

@@ -18,7 +18,7 @@ is. retry sends some at once; one that was given up has all of its tries again. 
 
 Options:
   --status S   only these: pending or failed (given up)
-  --project P  only those of one project
+  --project P  only those of one project, by its id or its name
   --limit N    at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
 
 Examples:

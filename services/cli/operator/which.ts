@@ -14,7 +14,7 @@ export const WHICH_OPTIONS = {
 /** The same for people. */
 export const WHICH_HELP = `With a key that has the scope admin:
   --all-projects   those of every project
-  --project P      those of one project
+  --project P      those of one project, by its id or its name
   --pool POOL      of those only jobs of this pool
   --model MODEL    of those only jobs of this model`
 

@@ -2,6 +2,7 @@ import { ListDeliveries } from '#schemas/admin.ts'
 import type { WebhookDelivery } from '#schemas/durable-job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { ServiceError } from '#shared/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
@@ -10,7 +11,8 @@ import { requireOperator } from './jobs.ts'
 export async function listDeliveries(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeliveries, call.query)
   const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')
-  const query = { limit, after, tenant: project, state: status }
+  const tenant = project === undefined ? undefined : projectIdNamed(context.keys.known, project)
+  const query = { limit, after, tenant, state: status }
   const { deliveries, next } = await requireOperator(context).listUndelivered(query)
   const data = deliveries.map(deliveryObject)
   const last_id = next ?? data.at(-1)?.id ?? null

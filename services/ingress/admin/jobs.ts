@@ -4,6 +4,7 @@ import { acceptedOf } from '#services/ingress/answer/durable.ts'
 import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { statusOf } from '#services/ingress/jobs/object.ts'
 import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
@@ -48,7 +49,7 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
 export function filterOf(context: IngressContext, { project, pool, model, status, since }: Asked) {
   const statuses = status?.split(',').map((one) => one.trim())
   const query: Omit<OperatorJobs, 'limit'> = {
-    tenant: project,
+    tenant: project === undefined ? undefined : projectIdNamed(context.keys.known, project),
     pool,
     model: model === undefined ? undefined : (context.models.find(model)?.id ?? model),
     states: statuses && statesOfAll(statuses),
@@ -101,8 +102,10 @@ async function findAnyJob(context: IngressContext, call: Call): Promise<DurableJ
 }
 
 async function sendJob(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
-  const { broker, jobs, pauses } = context
-  const ahead = job.state === 'queued' ? await requireOperator(context).countAhead(job) : 0
+  const { broker, jobs, pauses, places } = context
+  const isQueued = job.state === 'queued'
+  const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
+  const taken = isQueued ? await places.takenOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
-  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead)))
+  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead, taken)))
 }

@@ -14,6 +14,7 @@ export interface Wait {
     | 'pool_paused'
     | 'no_worker'
     | 'no_worker_for_model'
+    | 'project_full'
     | 'slots_taken'
     | 'model_full'
     | 'batch_lane'
@@ -25,6 +26,9 @@ export interface Wait {
   readonly ahead: number | null
 }
 
+/** What the project of a job runs, and how much it may; undefined where nothing bounds it. */
+type Taken = { readonly most: number; readonly calls: number; readonly jobs: number } | undefined
+
 /** What the fleet is like now. */
 export interface Fleet {
   readonly presence: Pick<Peers, 'workers' | 'hasModel' | 'slots' | 'freeSlots' | 'capacityOf'>
@@ -33,11 +37,11 @@ export interface Fleet {
 }
 
 /** Why a durable job waits; null: it runs, or has ended. @param ahead See {@link Wait} */
-export function whyWaiting(job: DurableJob, fleet: Fleet, ahead: number): Wait | null {
+export function whyWaiting(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): Wait | null {
   if (job.state === 'scheduled') return timed(job)
   if (job.state === 'waiting') return wait('children', 'It waits for the jobs that it has submitted.')
   if (job.state !== 'queued') return null
-  const [reason, message] = whyQueued(job, fleet)
+  const [reason, message] = whyQueued(job, fleet, taken)
   return { ...wait(reason, `${message}${aheadOf(ahead)}`), ahead }
 }
 
@@ -49,7 +53,11 @@ function timed({ attempt, run_at_ms }: DurableJob): Wait {
 }
 
 /** The first thing that keeps it: what is named later may be so as well. */
-function whyQueued(job: DurableJob, { presence, pauses, isBrokerReachable }: Fleet): [Wait['reason'], string] {
+function whyQueued(
+  job: DurableJob,
+  { presence, pauses, isBrokerReachable }: Fleet,
+  taken: Taken,
+): [Wait['reason'], string] {
   const { pool, model, kind } = job
   const pause = pauses.of(job)
   if (pause) return [`${pause.what}_paused`, sentenceOf(pause)]
@@ -59,6 +67,7 @@ function whyQueued(job: DurableJob, { presence, pauses, isBrokerReachable }: Fle
   if (workers.length === 0) return ['no_worker', `No ${pool} worker is running.`]
   if (slots === 0) return ['no_worker', `Each of the ${workers.length} ${pool} workers is being drained.`]
   if (!presence.hasModel(pool, model)) return ['no_worker_for_model', `No ${pool} worker has the model '${model}'.`]
+  if (taken && taken.calls + taken.jobs >= taken.most) return ['project_full', fullText(taken)]
   if (presence.freeSlots(pool) === 0) return ['slots_taken', `All ${slots} slots of the pool ${pool} are taken.`]
   if (job.priority === 'low') return ['batch_lane', 'Jobs of low priority have a part of the slots only.']
   const places = presence.capacityOf(pool, { kind, model })
@@ -72,6 +81,11 @@ function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['pr
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
     one.kind === kind && one.model === model && one.priority === priority
   return presence.workers(pool).some(({ capacity }) => capacity?.waiting.some(isAlike))
+}
+
+function fullText({ most, calls, jobs }: NonNullable<Taken>): string {
+  const [ofCalls, ofJobs] = [calls === 1 ? '1 call' : `${calls} calls`, jobs === 1 ? '1 job' : `${jobs} jobs`]
+  return `Its project is at its limit of running jobs: it runs ${ofCalls} and ${ofJobs}, and may run ${most} at once.`
 }
 
 function aheadOf(ahead: number): string {

@@ -31,7 +31,9 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.user_id = prepared.userId
     return context.limits.countUser(key, prepared.userId).then(() => {
       if (isDurable) return answerDurable(context, call, endpoint, prepared, body, wishes, asked)
-      return answerAttached(context, call, endpoint, prepared)
+      const entering = context.places.enter(key)
+      if (!entering) return answerAttached(context, call, endpoint, prepared)
+      return entering.then((leave) => answerAttached(context, call, endpoint, prepared).finally(leave))
     })
   })
 }

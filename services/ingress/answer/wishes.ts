@@ -32,13 +32,23 @@ export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes 
   const preferences = String(headers.prefer ?? '')
   const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
   const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
-  const isAsync = /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(preferences) || readFlag(body, 'background')
+  const isAsync = isRespondAsync(headers) || readFlag(body, 'background')
   return {
     isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
     isAsync,
     waitMs: Math.min(Number(wait ?? 0), WAIT_SECONDS_MAX) * 1_000,
     idempotencyKey,
   }
+}
+
+function isRespondAsync({ prefer }: IncomingHttpHeaders): boolean {
+  return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
+}
+
+/** Whether a call makes a durable job, as far as is known of it before its body is read. */
+export function handsInJob({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
+  if (path === '/v1/jobs' || path.startsWith('/v1/jobs/')) return true
+  return headers['idempotency-key'] !== undefined || isRespondAsync(headers)
 }
 
 /**

@@ -37,6 +37,8 @@ export class ApiKeys {
   #limits = new Map<string, Limits>()
   /** Of keys that are projects of their own. */
   #alone = new Map<string, Limits>()
+  /** Of the others, by the id of the key. */
+  #inProjects = new Map<string, Limits>()
   #byHash = new Map<string, ApiKey>()
   /** By hash, who has a connection of that key open. */
   readonly #watchers = new Map<string, Set<OnEnd>>()
@@ -114,6 +116,16 @@ export class ApiKeys {
     return this.#limits.get(tenant) ?? this.#alone.get(tenant) ?? NO_LIMITS
   }
 
+  /** What a key inside a project may use of it: its own limits, beside those of its project. */
+  limitsOfKey(id: string): Limits {
+    return this.#inProjects.get(id) ?? NO_LIMITS
+  }
+
+  /** All keys, SLUICE_API_KEY among them, and all projects that were made. */
+  get known(): Known {
+    return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }
+  }
+
   /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
   webhookSecretsOf(projectId: string): Promise<readonly WebhookSecret[]> {
     return webhookSecretsOf(this.#store, projectId)
@@ -140,6 +152,8 @@ export class ApiKeys {
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
     this.#byHash = new Map(keys.map((key) => [key.hash, key]))
     const alone = keys.flatMap(({ id, project, limits }) => (project === undefined && limits ? [{ id, limits }] : []))
+    const inProjects = keys.flatMap(({ id, project, limits }) => (project && limits ? [[id, limits] as const] : []))
+    this.#inProjects = new Map(inProjects)
     this.#limits = new Map(known.projects.map(({ id, limits }) => [id, limits]))
     this.#alone = new Map(alone.map(({ id, limits }) => [id, limits]))
     if (before) this.#log.info(await inTurns(keyChanges(before, known)), 'API keys changed')

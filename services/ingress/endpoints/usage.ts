@@ -1,6 +1,7 @@
 import { ReadUsage, USAGE_DAYS_MAX, type UsageReport, type UsageSums } from '#schemas/usage.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { hasScope } from '#shared/keys/scopes.ts'
@@ -21,7 +22,7 @@ const GROUPS_MAX = 1_000
 export async function readUsage(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ReadUsage, call.query)
   const { group_by, project: asked, ...query } = parseBody(ReadUsage, { ...call.query }, 'openai')
-  const project = projectFor(call, asked)
+  const project = projectFor(context, call, asked)
   const { from, to } = rangeOf(query)
   const ledger = context.usage?.ledger
   if (!ledger) throw new ServiceError('jobs_unavailable', 'This deployment has no database, in which usage is kept.')
@@ -37,10 +38,11 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole(report)
 }
 
-function projectFor({ key }: Call, asked: string | undefined): string | undefined {
+function projectFor({ keys }: IngressContext, { key }: Call, asked: string | undefined): string | undefined {
   const own = projectIdOf(key)
-  if (hasScope(key, 'admin')) return asked
-  if (asked === undefined || asked === own) return own
+  if (hasScope(key, 'admin')) return asked === undefined ? undefined : projectIdNamed(keys.known, asked)
+  const ownName = keys.known.projects.find(({ id }) => id === own)?.name
+  if (asked === undefined || asked === own || asked === ownName) return own
   throw new ServiceError('permission_denied', 'This API key may only see the usage of its own project.', {
     param: 'project',
   })

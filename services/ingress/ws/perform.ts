@@ -43,7 +43,7 @@ export async function runRequest(
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
   }
-  const end = await context.limits.enter(key, endpoint.format, reply)
+  const end = await context.limits.enter(key, endpoint.format, reply, frame.idempotency_key !== undefined)
   try {
     await context.budgets.require(key)
     await answerCall(context, callOf(asking, reply, frame, endpoint), endpoint, takeBodyOf(frame, endpoint))

@@ -2,6 +2,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 import type { TenantDepth } from '#shared/store/tenants.ts'
+import { KeyRoom } from './key-room.ts'
 
 /** How old the counts of jobs may be that new ones are admitted by: counting asks the store. */
 const COUNT_AGE_MS = 1_000
@@ -19,13 +20,15 @@ export interface JobBounds {
   readonly scheduledMaxPerProject?: number | undefined
   /** What a tenant may have in the place of that: `queued` bounds those that wait to be started. */
   readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
+  /** What a key may have of its own, beside its project. */
+  readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
 
 /** Jobs that wait to be started, those with the ones that run, and those that wait for their time. */
 type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
 /** A job that asks for a place. */
-type Entrant = Pick<NewJob, 'tenant'> & { readonly runAtMs?: number | undefined }
+type Entrant = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
 /** That of a job on its way to the store. */
 interface Place {
@@ -60,12 +63,14 @@ export class JobsRoom {
   /** What was taken since the counting began, or was on its way then: the next counts may not have it. */
   #since: Tally
   readonly #onTheWay = new Set<Place>()
+  readonly #ofKeys: KeyRoom
 
   constructor(store: StoreView, bounds: JobBounds) {
     this.#store = store
     this.#bounds = bounds
     this.#tally = new Tally(bounds)
     this.#since = new Tally(bounds)
+    this.#ofKeys = new KeyRoom(store.tenants, bounds.limitsOfKey ?? (() => undefined))
   }
 
   /**
@@ -79,9 +84,13 @@ export class JobsRoom {
   }
 
   /** Makes a job, if there is room for it: it has its place from the first moment on. @throws ServiceError As {@link require} */
-  async enter({ tenant, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
+  async enter({ tenant, keyId, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready()
+    return await this.#ofKeys.enter(keyId, place.isScheduled, () => this.#enter(place, create))
+  }
+
+  async #enter(place: Place, create: () => Promise<Created>): Promise<Created> {
     // In one step with the taking: those that come together must not all find the same place free.
     this.#refuse(place)
     this.#onTheWay.add(place)
@@ -214,6 +223,10 @@ const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 
 function refuseBeyond({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
   const refusal = { retryAfterMs: RETRY_MS, isUndone: true }
+  if (own === 0) {
+    const message = `This project may have no ${what}: its limit is 0. Only whoever runs this service can raise it.`
+    throw new ServiceError('permission_denied', message, { isUndone: true })
+  }
   if (own !== undefined && count >= own) {
     const message = `This project has ${count} ${what}, and may have ${own}. Try again later.`
     throw new ServiceError('rate_limit_exceeded', message, refusal)

@@ -1,9 +1,11 @@
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Delivery } from '#shared/broker/broker.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
+import { workKey } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { QueuedOf } from '#shared/store/store.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
@@ -14,6 +16,8 @@ import type { Lane, Taking } from './taking.ts'
 const UNKNOWN_MODEL_MS = 300_000
 /** Waiting jobs claimed in one statement at most: each may have a body of 64 KiB. */
 const PULL_MAX = 64
+/** Kinds, models and lanes that are remembered of which jobs are held back; more are told of by the scheduler. */
+const HELD_MAX = 1_000
 /** How often it is looked whether waiting jobs can be claimed, beside each time a job ends. */
 const PULL_MS = 1_000
 /** How long slots beyond the share of durable jobs are left to attached calls: some times what it takes to ask the broker. */
@@ -57,6 +61,8 @@ export class Claims {
   readonly #options: ClaimsOptions
   readonly #timer: NodeJS.Timeout
   readonly #hints: Hints[] = []
+  /** Of what jobs wait that none could be claimed of, since their tenants run as much as they may. */
+  readonly #held = new Map<string, QueuedOf>()
   #offer: NodeJS.Timeout | undefined
   /** By the monotonic clock of this process. */
   #offeredAtMs = Number.NEGATIVE_INFINITY
@@ -64,7 +70,7 @@ export class Claims {
 
   constructor(options: ClaimsOptions) {
     this.#options = options
-    this.#timer = setInterval(() => this.pull(), PULL_MS)
+    this.#timer = setInterval(() => this.#pullHeld(), PULL_MS)
   }
 
   /**
@@ -94,6 +100,13 @@ export class Claims {
     if (!isOffered || this.#offer) return
     this.#offeredAtMs = now
     this.#offerSlots()
+  }
+
+  /** The same, and what was held back looks again whether it may be claimed. */
+  #pullHeld(): void {
+    for (const { kind, model, priority } of this.#held.values()) this.#options.rooms.of({ kind, model }).wait(priority)
+    this.#held.clear()
+    this.pull()
   }
 
   /** Claims nothing more by itself. */
@@ -181,12 +194,21 @@ export class Claims {
   async #claim(lane: Lane, room: ModelRoom, kind: Handler, count: number): Promise<number | undefined> {
     const { pool, runs } = this.#options
     const { priority } = lane
-    const claimed = await runs.claimNext({ pool, kind: room.kind, model: room.model, priority }, kind, count)
+    const of = { pool, kind: room.kind, model: room.model, priority }
+    const claimed = await runs.claimNext(of, kind, count)
+    if (claimed && claimed.length < count) void this.#noteHeld(of)
     this.#leave(lane, room, count)
     for (const job of claimed ?? []) void this.#run(lane, kind, job)
     // The lane has work, wherever it came from.
     if (claimed && claimed.length > 0) lane.busyAtMs = Date.now()
     return claimed?.length
+  }
+
+  /** Fewer were claimed than there was room for. Where some wait all the same, nobody else would say when they may run. */
+  async #noteHeld(of: QueuedOf): Promise<void> {
+    if (this.#held.size < HELD_MAX && (await this.#options.runs.isWaiting(of))) {
+      this.#held.set(`${of.priority} ${workKey(of)}`, of)
+    }
   }
 
   async #run(lane: Lane, kind: Handler, { job, sink }: ClaimedJob): Promise<void> {
@@ -203,6 +225,8 @@ export class Claims {
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)
     runs.release(job)
+    // Its tenant may run another one in its place.
+    if (this.#held.size > 0) this.#pullHeld()
   }
 
   /** Durable jobs of a model that may be claimed now. */

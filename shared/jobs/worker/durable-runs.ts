@@ -122,6 +122,11 @@ export class DurableRuns {
     }
   }
 
+  /** Whether jobs of a model wait; false while the store cannot say. */
+  async isWaiting(of: QueuedOf): Promise<boolean> {
+    return await this.#options.store.tenants.isWaiting(of).catch(() => false)
+  }
+
   /** The attempt of a claimed job has ended. */
   release(job: JobEnvelope): void {
     if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)

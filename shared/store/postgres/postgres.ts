@@ -53,6 +53,7 @@ export async function openPostgresStore(options: PostgresOptions): Promise<Store
 
 class PostgresDatabase implements SqlDatabase {
   readonly name = 'postgres'
+  readonly isShared = true
   readonly #connection: PostgresConnection
   /** By what they do. */
   readonly #groups = new Map<object, Groups>()
@@ -99,6 +100,10 @@ class PostgresDatabase implements SqlDatabase {
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
     return await this.run(statement('FOR UPDATE SKIP LOCKED'), params)
+  }
+
+  limitRunning(): void {
+    // Its statements read the limits where keys and projects are kept, and the calls where all ingresses say them.
   }
 
   async keepDays(): Promise<void> {

@@ -1,8 +1,11 @@
 import type { Dispatch, QueuedOf } from '#shared/store/store.ts'
 import { CLAIM_NEXT } from './moves.ts'
-import type { SqlDatabase } from './sql.ts'
-import { TENANTS_AHEAD } from './turns.ts'
+import type { Params, SqlDatabase } from './sql.ts'
+import { LOOKED_MAX, lastLooked, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
+
+/** How often one claim goes on behind tenants who may run no more: it looks at twenty thousand of them. */
+const WAYS_MAX = 20
 
 /** Claims queued jobs in turn of their tenants (see `JobMoves.claimNext`). */
 export async function claimInTurn(
@@ -13,15 +16,43 @@ export async function claimInTurn(
   after: string,
 ): Promise<Dispatch[]> {
   const { pool, kind, model, priority } = of
+  const lane = { pool, kind, model, priority }
   const claimed: Dispatch[] = []
+  const way = new Way(after)
   for (let each = 1, rest = limit; rest > 0; rest = limit - claimed.length) {
-    const turns = { owner: boot, after, tenants: rest + TENANTS_AHEAD, each, limit: rest }
-    const rows = await db.move(CLAIM_NEXT, { pool, kind, model, priority, ...turns }, [])
-    if (rows.length === 0) break
+    const turns = { after: way.from, tenants: rest + TENANTS_AHEAD }
+    const rows = await db.move(CLAIM_NEXT, { ...lane, ...turns, owner: boot, each, limit: rest }, [])
+    if (rows.length === 0) {
+      if (claimed.length > 0 || !(await way.goesOn(db, { ...lane, ...turns }))) break
+      continue
+    }
     claimed.push(...rows.map(dispatchOf))
     // Fewer tenants wait than jobs are wanted: each gives as many more.
     each = Math.ceil((limit - claimed.length) / new Set(rows.map(({ tenant }) => tenant)).size)
   }
   // The order in which rows were changed is the database's.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
+}
+
+/** Where a claim begins in the round of tenants: behind those whom the statements before it have looked at in vain. */
+class Way {
+  from: string
+  readonly #after: string
+  #nth = 0
+  #isRound = false
+
+  constructor(after: string) {
+    this.from = after
+    this.#after = after
+  }
+
+  /** Whether there are tenants behind those whom the last statement has looked at. */
+  async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
+    const [last] = await db.run({ name: 'last_looked', sql: lastLooked(db.isShared) }, params)
+    if (!last || Number(last.step) < LOOKED_MAX || ++this.#nth === WAYS_MAX) return false
+    const to = String(last.tenant)
+    this.#isRound ||= to <= this.from
+    this.from = to
+    return !this.#isRound || to < this.#after
+  }
 }

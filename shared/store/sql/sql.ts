@@ -1,5 +1,6 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import type { Output } from '#shared/store/store.ts'
+import type { RunningLimits } from '#shared/store/tenants.ts'
 import type { Insert } from './create/inserts.ts'
 import type { Move } from './moves.ts'
 import type { Statement } from './statements.ts'
@@ -28,6 +29,8 @@ export interface Write {
 export interface SqlDatabase {
   readonly name: string
   readonly isReachable: boolean
+  /** Statements of many processes run side by side. */
+  readonly isShared: boolean
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
   move(move: Move, params: Params, output: Output): Promise<MovedRow[]>
@@ -39,6 +42,8 @@ export interface SqlDatabase {
   write(write: Write, params: Params): Promise<void>
   /** Runs a statement that picks rows for itself: of several at once, each takes others. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
+  /** See {@link TenantReads.limitRunning}. */
+  limitRunning(limits: RunningLimits): void
   /** Prepares the days to come, and lets go of those past as a whole, where it can. */
   keepDays(): Promise<void>
   close(): Promise<void>

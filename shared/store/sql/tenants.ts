@@ -33,6 +33,21 @@ export const QUEUED_PLACES: Statement = {
         WHERE nth <= ${EXACT_PLACES} OR nth % ${PLACES_STEP} = 0 ORDER BY nth`,
 }
 
+/** Counts the jobs of one tenant that run. */
+export const TENANT_RUNNING: Statement = {
+  name: 'tenant_running',
+  sql: `SELECT count(*) AS count FROM jobs WHERE tenant = :tenant AND state = 'in_progress' AND purge_at_ms IS NULL`,
+}
+
+/** Counts the jobs of one key that wait. */
+export const KEY_WAITING: Statement = {
+  name: 'key_waiting',
+  sql: `SELECT state, count(*) AS count FROM jobs WHERE key_id = :key_id AND state IN ('queued', 'scheduled') GROUP BY state`,
+}
+
+/** Whether jobs wait for the same slots. */
+export const IS_WAITING: Statement = { name: 'is_waiting', sql: `SELECT 1 AS one FROM jobs WHERE ${OF} LIMIT 1` }
+
 /** The reads of {@link TenantReads} over a database. */
 export function tenantReads(db: SqlDatabase): TenantReads {
   return {
@@ -46,6 +61,15 @@ export function tenantReads(db: SqlDatabase): TenantReads {
       (await db.run(QUEUED_PLACES, { ...paramsOf(of), tenant })).map(
         ({ id, nth }): QueuedPlace => ({ id: String(id), nth: Number(nth) }),
       ),
+    running: async (tenant) => Number((await db.run(TENANT_RUNNING, { tenant }))[0]?.count),
+    waitingOfKey: async (keyId) => {
+      const counts = new Map(
+        (await db.run(KEY_WAITING, { key_id: keyId })).map((row) => [row.state, Number(row.count)]),
+      )
+      return { queued: counts.get('queued') ?? 0, scheduled: counts.get('scheduled') ?? 0 }
+    },
+    isWaiting: async (of) => (await db.run(IS_WAITING, paramsOf(of))).length > 0,
+    limitRunning: (limits) => db.limitRunning(limits),
   }
 }
 

@@ -27,6 +27,7 @@ import {
   type Statement,
 } from '#shared/store/sql/statements.ts'
 import type { Output, Store } from '#shared/store/store.ts'
+import type { RunningLimits } from '#shared/store/tenants.ts'
 import { GroupCommit, translated } from './commit.ts'
 import { openExclusively } from './lock.ts'
 
@@ -55,17 +56,25 @@ export function openSqliteStore({ directory, boot, now = Date.now }: SqliteOptio
   try {
     db.exec(PRAGMAS)
     db.function('now_ms', () => Math.trunc(now()))
+    const limits: { current: RunningLimits | undefined } = { current: undefined }
+    db.function('running_most', (tenant) => mostOf(limits.current, String(tenant)))
     migrate(db)
     // Whoever owned jobs before is gone: nobody else can have had the file open.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
     // The queue was in that process' memory, so what waited there is to be published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
-    return new SqlStore(new SqliteDatabase(db, unlock))
+    return new SqlStore(new SqliteDatabase(db, unlock, limits))
   } catch (error) {
     unlock()
     db.close()
     throw error
   }
+}
+
+/** Durable jobs of a tenant that may run beside its calls; null: any number. */
+function mostOf(limits: RunningLimits | undefined, tenant: string): number | null {
+  const most = limits?.mostOf(tenant)
+  return most === undefined ? null : Math.max(0, most - (limits?.callsOf(tenant) ?? 0))
 }
 
 function migrate(db: DatabaseSync): void {
@@ -94,14 +103,17 @@ const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 /** Runs writes in order, in groups; reads at once. Both see what is committed. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
+  readonly isShared = false
   readonly #db: DatabaseSync
   readonly #unlock: () => void
+  readonly #limits: { current: RunningLimits | undefined }
   readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
 
-  constructor(db: DatabaseSync, unlock: () => void) {
+  constructor(db: DatabaseSync, unlock: () => void, limits: { current: RunningLimits | undefined }) {
     this.#db = db
     this.#unlock = unlock
+    this.#limits = limits
     this.#writes = new GroupCommit(db)
   }
 
@@ -158,6 +170,10 @@ class SqliteDatabase implements SqlDatabase {
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
     return await this.run(statement(''), params)
+  }
+
+  limitRunning(limits: RunningLimits): void {
+    this.#limits.current = limits
   }
 
   async keepDays(): Promise<void> {

@@ -58,7 +58,7 @@ describe('usage', () => {
     expect((await usageOf(stack, 'sk-other')).data).toEqual([])
     const all = await usageOf(stack, 'sk-admin', '?group_by=project')
     expect([all.project, all.data.map(({ group }) => group)]).toEqual([null, ['proj']])
-    expect((await usageOf(stack, 'sk-admin', '?project=none')).data).toEqual([])
+    expect((await usageOf(stack, 'sk-admin', '?project=proj_none')).data).toEqual([])
     const today = dayOf(Date.now())
     expect((await usageOf(stack, 'sk-two', `?from=${today}&to=${today}`)).data.map(({ group }) => group)).toEqual([
       today,

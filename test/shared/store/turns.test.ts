@@ -24,7 +24,7 @@ const ADAPTERS = [
 const OF = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
 describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openDatabase }) => {
-  let database: TestDatabase
+  let database: TestDatabase & { url?: string }
   let store: Store
   let boot: string
   beforeEach(async (context) => {
@@ -91,6 +91,38 @@ describe.each(ADAPTERS)('a claim of the next jobs on $name', ({ isHere, openData
     await submit('b')
     await database.advance(1_500)
     expect(await claim(1)).toBe('b')
+  })
+
+  /** Says what tenants may run at once, where each adapter looks for it. */
+  async function limit(limits: Record<string, number>): Promise<void> {
+    if (database.url === undefined) {
+      return store.tenants.limitRunning({ mostOf: (tenant) => limits[tenant], callsOf: () => 0 })
+    }
+    for (const [tenant, running] of Object.entries(limits)) {
+      await database.query(`INSERT INTO projects VALUES ('${tenant}', NULL, 0, '{"queued":9,"running":${running}}')`)
+    }
+  }
+
+  it('gives nobody more than it may run at once, over all models, and finds those behind any number who have that', async () => {
+    const full = Array.from({ length: 1_200 }, (_, i) => `f${i}`)
+    await limit({ a: 3, c: 1, ...Object.fromEntries(full.map((tenant) => [tenant, 0])) })
+    await submit('aaaaaa', 'bb', 'cc')
+    await store.create(newJob({ tenant: 'c', model: 'other' }))
+    expect(await store.claimNext({ ...OF, model: 'other' }, boot, 9)).toHaveLength(1)
+    expect(await claim(9)).toBe('aaabb')
+    expect(await claim(9)).toBe('')
+    expect([await store.tenants.isWaiting(OF), await store.tenants.running('a')]).toEqual([true, 3])
+    await Promise.all(full.map((tenant) => store.create(newJob({ tenant }))))
+    await submit('z')
+    expect(await claim(1, 'd')).toBe('z')
+  })
+
+  it('lets no two who race run more than a tenant may', async () => {
+    await limit({ a: 4 })
+    await submit('a'.repeat(40))
+    const stores = [store, await database.open(), await database.open()]
+    for (let round = 0; round < 5; round++) await Promise.all(stores.map((one) => one.claimNext(OF, boot, 2)))
+    expect(await store.tenants.running('a')).toBe(4)
   })
 
   it('stays fair where workers race, each from where it was', async () => {
@@ -161,11 +193,13 @@ function readBySqlite(directory: string, params: Params): string[] {
     asked++
     return Date.now()
   })
+  db.function('running_most', (_tenant) => null)
   const { sql, names } = compile(pickOf(CLAIM_NEXT, false), '?')
   const plan = db.prepare(`EXPLAIN QUERY PLAN ${sql}`).all()
   const steps = plan.map(({ detail }) => String(detail)).filter((detail) => /\b(jobs|own)\b/.test(detail))
   const wrong = steps.filter(
-    (step) => !/^SEARCH \w+ USING (COVERING )?INDEX .*\((pool=.* priority=\?.*|id=\?)\)$/.test(step),
+    (step) =>
+      !/^SEARCH \w+ USING (COVERING )?INDEX .*\((pool=.* priority=\?.*|tenant=\? AND state=\?|id=\?)\)$/.test(step),
   )
   const rows = db.prepare(sql).all(...names.map((name) => params[name] ?? null))
   db.close()

@@ -130,6 +130,10 @@ async function inTime(reading: Promise<void> | undefined): Promise<void> {
 }
 
 function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceError {
+  if (usd === 0) {
+    const none = `The budget of this ${owner} is $0, so it may make no calls. Only whoever runs this service can raise it.`
+    return new ServiceError('insufficient_quota', none)
+  }
   const resets = new Date(endsAtMs).toISOString().slice(0, 10)
   const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. It resets on ${resets} (UTC); until then ask whoever runs this service to raise it.`
   return new ServiceError('insufficient_quota', message)

@@ -136,7 +136,7 @@ export class Fleet {
     const { counts, boot, clock } = this.#options
     const said = running.map(({ name, told }) => ({ name, count: told }))
     const byName = new Map(running.map((count) => [count.name, count]))
-    for (const { name, elsewhere } of await counts.setRunning(boot, said)) byName.get(name)?.hear(elsewhere, clock())
+    for (const heard of await counts.setRunning(boot, said)) byName.get(heard.name)?.hear(heard, clock())
   }
 
   /** What this ingress has said of running calls counts for a while only. */

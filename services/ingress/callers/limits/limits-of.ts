@@ -19,6 +19,8 @@ export interface OwnedLimits {
   readonly requests: number | undefined
   readonly tokens: number | undefined
   readonly running: number | undefined
+  /** Whether `running` is that of a project, which its durable jobs are held to as well; so are those of a key that is its own. */
+  readonly countsJobs: boolean
 }
 
 /**
@@ -37,8 +39,9 @@ export function limitsOfKey(
     requests: limits.requests_per_minute ?? (settings.rateLimitRequests || undefined),
     tokens: limits.tokens_per_minute ?? (settings.rateLimitTokens || undefined),
     running: limits.running ?? (settings.runningMaxPerKey || undefined),
+    countsJobs: project === undefined && limits.running !== undefined,
   }
   const projectId = projectIdOf({ id, project })
   const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
-  return [own, { owner: 'project', id: projectId, requests, tokens, running }]
+  return [own, { owner: 'project', id: projectId, requests, tokens, running, countsJobs: true }]
 }

@@ -8,7 +8,7 @@ import type { Fleet } from './fleet.ts'
 import { type Headed, tell } from './headers.ts'
 import { type LimitSettings, limitsOfKey, type Owner } from './limits-of.ts'
 import type { MinuteWindow } from './minute-window.ts'
-import { exceeded, refusal, tooMany } from './refusals.ts'
+import { exceeded, limitIsZero, refusal, tooMany } from './refusals.ts'
 import type { Running } from './running.ts'
 
 /**
@@ -52,6 +52,7 @@ interface Place {
   readonly owner: Owner
   readonly limit: number
   readonly running: Running
+  readonly countsJobs: boolean
 }
 
 /**
@@ -87,12 +88,14 @@ export class RateLimits {
    * find the same place free. Either way `res` gets the headers that tell what is left (docs/protocol.md, Headers); none
    * without limits.
    *
+   * @param isJob It hands in a durable job: that waits for its place among what runs at once of its project (`places.ts`).
    * @returns Says that the call has ended.
-   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more
+   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
+   *   `permission_denied` where it is 0
    */
-  async enter(key: KeyOf, format: WireFormat, res: Headed): Promise<() => void> {
+  async enter(key: KeyOf, format: WireFormat, res: Headed, isJob = false): Promise<() => void> {
     const uses = this.#usesOf(key)
-    const places = this.#placesOf(key)
+    const places = this.#placesOf(key).filter(({ countsJobs }) => !(isJob && countsJobs))
     const leave = () => {
       for (const { running } of places) running.here--
       for (const { running } of places) this.#fleet?.note(running)
@@ -165,6 +168,7 @@ export class RateLimits {
   #refuse(uses: readonly Use[], places: readonly Place[], more: number): void {
     const now = this.#clock()
     const full = places.find(({ running, limit }) => this.#runningOf(running, now) + more > limit)
+    if (full?.limit === 0) throw limitIsZero(full.owner, 'calls at once')
     if (full) {
       this.#fleet?.refresh(full.running, now)
       throw tooMany(full.owner, 'run', full.limit, 'requests')
@@ -173,6 +177,7 @@ export class RateLimits {
       const used = window.used(now)
       const isOver = kind === 'tokens' ? used >= limit : used + more > limit
       if (!isOver) continue
+      if (limit === 0) throw limitIsZero(owner, `${kind} per minute`)
       this.#fleet?.refresh(window, now)
       throw exceeded(kind, limit, owner, window.leftMs(now) || WINDOW_MS)
     }
@@ -237,8 +242,8 @@ export class RateLimits {
   }
 
   #placesOf(key: KeyOf): Place[] {
-    return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit }) =>
-      limit === undefined ? [] : [{ owner, limit, running: this.#counts.running(`${owner} ${id}`) }],
+    return limitsOfKey(key, this.#config, this.#limitsOf).flatMap(({ owner, id, running: limit, countsJobs }) =>
+      limit === undefined ? [] : [{ owner, limit, countsJobs, running: this.#counts.running(`${owner} ${id}`) }],
     )
   }
 

@@ -14,6 +14,12 @@ export function tooMany(owner: Owner, may: string, limit: number, what: string):
   return refusal(`This ${owner} may ${may} ${limit} ${what} at once.`, 1_000)
 }
 
+/** The refusal of what a limit of 0 does not let in at all: no time to come again, since none would be of use. */
+export function limitIsZero(owner: Owner, what: string): ServiceError {
+  const message = `This ${owner} may make no such calls: its limit of ${what} is 0. Only whoever runs this service can raise it.`
+  return new ServiceError('permission_denied', message)
+}
+
 /** A refusal that ends by itself. */
 export function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
   return new ServiceError(code, `${message} Try again later.`, { retryAfterMs })

@@ -1,4 +1,4 @@
-import { RUNNING_MS } from '#shared/limits/fleet-counts.ts'
+import { type FleetRunning, RUNNING_MS } from '#shared/limits/fleet-counts.ts'
 
 /** What was heard within this is as good as now. */
 const FRESH_MS = 1_000
@@ -12,6 +12,7 @@ export class Running {
   told = 0
   heardAtMs = -Infinity
   #elsewhere = 0
+  #jobs = 0
 
   constructor(name: string) {
     this.name = name
@@ -22,6 +23,12 @@ export class Running {
     return nowMs - this.heardAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
+  /** Durable jobs that run beside, where they count: as long as {@link elsewhere}. */
+  jobs(nowMs: number): number {
+    return nowMs - this.heardAtMs < RUNNING_MS ? this.#jobs : 0
+  }
+
+  /** Calls here and elsewhere. */
   all(nowMs: number): number {
     return this.here + this.elsewhere(nowMs)
   }
@@ -31,9 +38,10 @@ export class Running {
     return nowMs - this.heardAtMs < FRESH_MS
   }
 
-  /** The fleet has heard of `told`, and says how many run elsewhere. */
-  hear(elsewhere: number, nowMs: number): void {
+  /** The fleet has heard of `told`, and says what runs beside. */
+  hear({ elsewhere, jobs }: Pick<FleetRunning, 'elsewhere' | 'jobs'>, nowMs: number): void {
     this.#elsewhere = elsewhere
+    this.#jobs = jobs
     this.heardAtMs = nowMs
   }
 }

@@ -22,14 +22,14 @@ function open(bounds: Partial<JobBounds> = {}): JobsRoom {
   return new JobsRoom(store, { jobsMax: 6, scheduledMax: 6, ...bounds })
 }
 
-async function enter(room: JobsRoom, tenant: string, runAtMs?: number): Promise<Created> {
-  const job = newJob({ tenant, ...(runAtMs !== undefined && { runAtMs }) })
+async function enter(room: JobsRoom, tenant: string, runAtMs?: number, keyId?: string): Promise<Created> {
+  const job = newJob({ tenant, ...(keyId !== undefined && { keyId }), ...(runAtMs !== undefined && { runAtMs }) })
   return await room.enter(job, () => store.create(job))
 }
 
 /** How many of so many jobs, all at once, get in; and what the others hear. */
-async function fill(room: JobsRoom, tenant: string, count: number, runAtMs?: number) {
-  const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs)))
+async function fill(room: JobsRoom, tenant: string, count: number, runAtMs?: number, keyId?: string) {
+  const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs, keyId)))
   const refused = asked.flatMap((each) => (each.status === 'rejected' ? [(each.reason as ServiceError).status] : []))
   return { made: count - refused.length, refused: [...new Set(refused)] }
 }
@@ -64,6 +64,18 @@ describe('room for durable jobs', () => {
     expect((await fill(room, 'b', 1)).made).toBe(1)
   })
 
+  it('is also what the limits of a key inside a project say', async () => {
+    const limits = new Map([
+      ['one', { queued: 2, scheduled: 1 }],
+      ['none', { queued: 0 }],
+    ])
+    const room = open({ jobsMax: 20, scheduledMax: 20, limitsOfKey: (id) => limits.get(id) })
+    expect(await fill(room, 'a', 5, undefined, 'one')).toEqual({ made: 2, refused: [429] })
+    expect(await fill(room, 'a', 5, later(), 'one')).toEqual({ made: 1, refused: [429] })
+    expect(await fill(room, 'a', 1, undefined, 'none')).toEqual({ made: 0, refused: [403] })
+    expect(await fill(room, 'a', 3, undefined, 'other')).toEqual({ made: 3, refused: [] })
+  })
+
   it('is what the limits of a project say, where they say so', async () => {
     const limits = new Map([
       ['a', { queued: 2, scheduled: 1 }],
@@ -72,7 +84,7 @@ describe('room for durable jobs', () => {
     const room = open({ jobsMaxPerProject: 4, limitsOf: (tenant) => limits.get(tenant) })
     expect(await fill(room, 'a', 5)).toEqual({ made: 2, refused: [429] })
     expect(await fill(room, 'a', 5, later())).toEqual({ made: 1, refused: [429] })
-    expect(await fill(room, 'b', 1)).toEqual({ made: 0, refused: [429] })
+    expect(await fill(room, 'b', 1)).toEqual({ made: 0, refused: [403] })
     expect((await fill(room, 'c', 5)).made).toBe(4)
   })
 
