@@ -81,7 +81,8 @@ export class Peers {
   }
 
   /**
-   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them.
+   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them, which
+   * those of workers that do not know the model do not.
    */
   capacityOf(pool: PoolName, work: Work): number | undefined {
     const key = workKey(work)
@@ -90,8 +91,9 @@ export class Peers {
     for (const { role, draining, slots, capacity } of this.peers.values()) {
       if (role !== pool || draining) continue
       const bound = capacity?.bounds.get(key)
-      isBounded ||= bound !== undefined
-      if (capacity?.models?.has(work.model) !== false) sum += Math.min(slots, bound ?? slots)
+      const isKnown = capacity?.models?.has(work.model) !== false
+      isBounded ||= bound !== undefined || !isKnown
+      if (isKnown) sum += Math.min(slots, bound ?? slots)
     }
     return isBounded ? sum : undefined
   }

@@ -112,6 +112,11 @@ export class Presence extends Peers {
     return hasListened && !this.peers.has(boot)
   }
 
+  /** Whether it has listened for so long that every worker has said what it can start. */
+  get hasHeardAll(): boolean {
+    return Date.now() - this.#openedAtMs > HEARTBEAT_MS * (BEATS_PER_CAPACITY + 1)
+  }
+
   /** Says what this worker can start, soon: it has changed. */
   tellCapacity(): void {
     if (this.#timers.length === 0) return

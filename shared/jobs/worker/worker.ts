@@ -13,9 +13,9 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
-import { Attempt } from './attempt.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
 import { BodyRoom } from './body-room.ts'
+import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
 import { ForeignJobs } from './foreign-jobs.ts'
@@ -24,10 +24,6 @@ import { Aside } from './rooms/aside.ts'
 import { type ModelBound, ModelRooms } from './rooms/rooms.ts'
 import { type Lane, Taking } from './taking.ts'
 
-/** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
-const DELIVERIES_MAX = 4
-/** Age at which a queued job has surely been preceded by a heartbeat of its ingress. */
-const ORPHAN_AGE_MS = 5_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool; without a store there are no jobs of low priority. */
@@ -85,6 +81,7 @@ export class Worker {
   readonly #aside: Aside
   readonly #attempts: Attempts
   readonly #foreign: ForeignJobs
+  readonly #calls: Calls
   #durable: DurableRuns | undefined
   #claims: Claims | undefined
 
@@ -112,6 +109,8 @@ export class Worker {
     this.#taking = taking
     this.#attempts = attempts
     this.#foreign = new ForeignJobs({ broker, log, pool, taking, attempts, reporter, passOnMs })
+    const presence = () => this.presence
+    this.#calls = new Calls({ ...{ aside, attempts, broker, log, pool, presence, reporter, rooms, taking } })
   }
 
   /** Joins the pool and starts to take jobs. */
@@ -141,6 +140,11 @@ export class Worker {
   /** It takes nothing more: the process ends, or an operator drains it. */
   get isDraining(): boolean {
     return this.#taking.isHeld
+  }
+
+  /** Calls of other workers' models that this one has passed on so far, each time counted. */
+  get passed(): number {
+    return this.#calls.passed
   }
 
   /** Records taken so far. */
@@ -175,7 +179,7 @@ export class Worker {
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#taking.untilEmpty(() => this.#aside.count === 0)
+    await this.#taking.untilEmpty(() => this.#aside.count + this.#calls.kept === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 
@@ -241,39 +245,9 @@ export class Worker {
     const kind = job && this.#kindOf(job)
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
-    else if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
+    else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
-  }
-
-  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
-    const attempts = this.#attempts
-    if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
-    if (this.#isOrphan(job)) {
-      this.#options.log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
-      return delivery.acknowledge()
-    }
-    if (this.#taking.roomOf(lane) <= 0) return delivery.release()
-    const events = this.#reporter.open(job, kind.merge)
-    // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
-    void events.started().then(() => delivery.acknowledge())
-    if (delivery.deliveryCount >= DELIVERIES_MAX) {
-      this.#options.log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
-      void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
-      return
-    }
-    // Models are rolled out worker by worker: another one may know it.
-    if (!this.#rooms.knows(job.model)) {
-      this.#taking.standAside()
-      return void events.handedBack()
-    }
-    if (this.#aside.isFull && !this.#aside.mayStart(lane, this.#rooms.of(job))) return void events.handedBack()
-    void attempts.run(lane, new Attempt(job, kind, events, this.#options.log))
-  }
-
-  /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
-  #isOrphan(job: AttachedEnvelope): boolean {
-    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
   #kindOf(job: JobEnvelope): Handler | undefined {
