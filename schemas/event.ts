@@ -80,6 +80,17 @@ export const ControlRecord = z.discriminatedUnion('type', [
       waiting: z
         .array(z.strictObject({ kind: z.string(), model: z.string(), priority: Priority }))
         .describe('Durable jobs that it had no room for: they are queued in the store, for whoever has room'),
+      found: z
+        .array(
+          z.strictObject({
+            model: z.string(),
+            server: z.int().min(0).describe('Its place among the servers of the model'),
+            generation: z.int().min(1).describe('How often the limit was lowered'),
+            limit: z.int().min(1),
+          }),
+        )
+        .optional()
+        .describe('Calls at once that servers were found to bear, from all workers together'),
     })
     .describe('What a worker can start. Beside the heartbeat, which older processes read strictly'),
   z

@@ -34,7 +34,7 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .describe('Several servers of this model in place of base_url: URLs, or { url, weight } for unequal parts'),
     headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
     timeouts: Timeouts.prefault({}),
-    concurrency: z.int().min(1).optional().describe('Most requests at once from one worker to each server'),
+    concurrency: z.int().min(1).optional().describe('Most requests at once from all workers to each server'),
     breaker: z
       .strictObject({
         failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit'),

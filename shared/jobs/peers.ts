@@ -25,6 +25,7 @@ export interface PeerCapacity {
   /** By {@link workKey}. */
   readonly bounds: ReadonlyMap<string, number>
   readonly waiting: Capacity['waiting']
+  readonly found?: Capacity['found']
 }
 
 /** A process as its heartbeats show it. */
@@ -106,6 +107,12 @@ export class Peers {
     return false
   }
 
+  /** Workers of a pool that take jobs and may be able to run a model. */
+  knowing(pool: PoolName, model: string): Peer[] {
+    const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
+    return this.workers(pool).filter(isOne)
+  }
+
   /** A process was heard just now. */
   protected seen(heard: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
     const seen = { ...heard, lastSeenMs: Date.now(), isSilent: false }
@@ -115,13 +122,14 @@ export class Peers {
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
-  protected told(boot: string, { models, bounds, waiting }: Capacity): Peer | undefined {
+  protected told(boot: string, { models, bounds, waiting, found }: Capacity): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
     peer.capacity = {
       models: models === null ? undefined : new Set(models),
       bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
       waiting,
+      found,
     }
     return peer
   }

@@ -73,6 +73,7 @@ export class Presence extends Peers {
   #stoodStillAtMs = 0
   #beats = 0
   #capacityToldMs = 0
+  #isGreeting = false
   #capacityTimer: NodeJS.Timeout | undefined
 
   private constructor(options: PresenceOptions) {
@@ -112,9 +113,12 @@ export class Presence extends Peers {
     return hasListened && !this.peers.has(boot)
   }
 
-  /** Whether it has listened for so long that every worker has said what it can start. */
+  /** Whether it has listened for so long that every worker was heard, and has said what it can start. */
   get hasHeardAll(): boolean {
-    return Date.now() - this.#openedAtMs > HEARTBEAT_MS * (BEATS_PER_CAPACITY + 1)
+    const listenedMs = Date.now() - this.#openedAtMs
+    if (listenedMs > HEARTBEAT_MS * (BEATS_PER_CAPACITY + 1)) return true
+    const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
+    return listenedMs > 1.5 * HEARTBEAT_MS && ![...this.peers.values()].some(isOpen)
   }
 
   /** Says what this worker can start, soon: it has changed. */
@@ -143,6 +147,11 @@ export class Presence extends Peers {
   }
 
   #beat(): void {
+    this.#sendHeartbeat()
+    if (this.#beats++ % BEATS_PER_CAPACITY === 0) this.#sendCapacity()
+  }
+
+  #sendHeartbeat(): void {
     const self = this.#self
     this.send({
       type: 'heartbeat',
@@ -153,13 +162,15 @@ export class Presence extends Peers {
       draining: self.isDraining(),
       version: self.version,
     })
-    if (this.#beats++ % BEATS_PER_CAPACITY === 0) this.#sendCapacity()
   }
 
   #sendCapacity(): void {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
     this.#capacityToldMs = Date.now()
+    // Of a worker that was not heard its capacity says nothing.
+    if (this.#isGreeting) this.#sendHeartbeat()
+    this.#isGreeting = false
     const capacity = this.#self.capacity?.()
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
@@ -175,8 +186,14 @@ export class Presence extends Peers {
   }
 
   #onHeartbeat({ type: _, ...heard }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
-    if (heard.boot === this.#self.boot) this.#onEcho(Date.now())
+    const isOwn = heard.boot === this.#self.boot
+    if (isOwn) this.#onEcho(Date.now())
+    const isNew = !isOwn && !this.peers.has(heard.boot)
     this.seen(heard)
+    // Who has just come would know for two seconds only that there are workers.
+    if (!isNew || !this.#self.capacity) return
+    this.#isGreeting = true
+    this.tellCapacity()
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {

@@ -16,6 +16,9 @@ const DELIVERIES_MAX = 4
 /** Age at which a queued job has surely been preceded by a heartbeat of its ingress. */
 const ORPHAN_AGE_MS = 5_000
 
+/** How often a call is passed on whose model has places here, all of them taken. */
+const PASSES_MAX = 2
+
 /** What {@link Calls} need. */
 export interface CallsOptions {
   readonly aside: Aside
@@ -58,7 +61,7 @@ export class Calls {
       return delivery.acknowledge()
     }
     const isKnown = rooms.knows(job.model)
-    if (!isKnown && this.#mayPass(job) && this.#passing.take(lane, delivery, job)) return
+    if (this.#mayPass(lane, job, isKnown) && this.#passing.take(lane, delivery, job)) return
     if (taking.roomOf(lane) <= 0) return delivery.release()
     const events = reporter.open(job, kind.merge)
     // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
@@ -77,11 +80,17 @@ export class Calls {
     void attempts.run(lane, new Attempt(job, kind, events, log))
   }
 
-  /** Whether another worker may know the model of a call whose caller still waits. */
-  #mayPass({ model, deadline_ms }: AttachedEnvelope): boolean {
+  /** Whether another worker may begin with a call sooner, and its caller still waits. */
+  #mayPass(lane: Lane, job: AttachedEnvelope, isKnown: boolean): boolean {
+    const { aside, pool, rooms } = this.#options
     const presence = this.#options.presence()
+    const { model, deadline_ms } = job
     if (deadline_ms <= Date.now()) return false
-    return !presence.hasHeardAll || presence.hasModel(this.#options.pool, model)
+    if (!isKnown) return !presence.hasHeardAll || presence.hasModel(pool, model)
+    const room = rooms.of(job)
+    if (room.hasPlace || aside.mayStart(lane, room) || presence.knowing(pool, model).length < 2) return false
+    // Others may have places where this one has none.
+    return room.most === 0 || this.#passing.timesSeen(job) < PASSES_MAX
   }
 
   /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */

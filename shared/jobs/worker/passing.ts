@@ -21,7 +21,7 @@ export interface PassingOptions {
 }
 
 /**
- * Attached calls of models that this worker does not know and another one does: each goes back to the queue as it came, so that it
+ * Attached calls of models that this worker does not know and another one does, or has no place for: each goes back to the queue as it came, so that it
  * is no attempt, and its ingress hears nothing of it. It takes no slot here.
  *
  * At first it goes at once; one that comes back finds its workers full, and is kept for some milliseconds more each time.
@@ -45,6 +45,11 @@ export class Passing {
   /** Calls passed on so far, each time counted. */
   get passed(): number {
     return this.#passed
+  }
+
+  /** How often a call came by and was passed on. */
+  timesSeen({ id, attempt }: AttachedEnvelope): number {
+    return this.#seen.get(`${id}:${attempt}`) ?? 0
   }
 
   /** Passes a call on. @returns False where there are too many: it is handed back */
@@ -74,9 +79,9 @@ export class Passing {
     if (taking.stopped.aborted) taking.free()
   }
 
-  #keepMs({ id, attempt }: AttachedEnvelope): number {
-    const key = `${id}:${attempt}`
-    const times = this.#seen.get(key) ?? 0
+  #keepMs(job: AttachedEnvelope): number {
+    const key = `${job.id}:${job.attempt}`
+    const times = this.timesSeen(job)
     this.#seen.delete(key)
     this.#seen.set(key, times + 1)
     const [oldest = key] = this.#seen.keys()

@@ -3,6 +3,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
+import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
@@ -57,6 +58,8 @@ export interface WorkerOptions {
   readonly passOnMs?: number | undefined
   /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
   readonly bodyRoomBytes: number
+  /** Limits of servers that it shares with other workers; default: none. */
+  readonly upstreams?: UpstreamFleet | undefined
   /** Work that is not started for now; default: none. */
   readonly pauses?: Pauses | undefined
   /** The loop broke for good: the process must end. */
@@ -83,6 +86,7 @@ export class Worker {
   readonly #foreign: ForeignJobs
   readonly #calls: Calls
   #durable: DurableRuns | undefined
+  #leaveUpstreams: (() => void) | undefined
   #claims: Claims | undefined
 
   private constructor(definition: WorkerDefinition, options: WorkerOptions) {
@@ -118,6 +122,10 @@ export class Worker {
     const worker = new Worker(definition, options)
     const { broker, onFatal, store } = options
     await worker.#join()
+    worker.#leaveUpstreams = options.upstreams?.join(definition.name, {
+      boot: worker.boot,
+      membersOf: (model) => worker.presence.knowing(definition.name, model),
+    })
     if (store) await worker.#openClaims(store)
     const lanes: Pick<Lane, 'priority' | 'consumer'>[] = []
     for (const priority of store ? LANES : LANES.slice(0, 1)) {
@@ -189,6 +197,7 @@ export class Worker {
     await this.#taking.close()
     await this.#durable?.close()
     await this.presence.close()
+    this.#leaveUpstreams?.()
     this.#reporter.close()
   }
 
@@ -206,7 +215,7 @@ export class Worker {
         slots: () => slots,
         running: () => this.running,
         isDraining: () => this.#taking.isHeld,
-        capacity: () => this.#rooms.tell(),
+        capacity: () => this.#tell(),
       },
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),
@@ -229,6 +238,12 @@ export class Worker {
     })
     this.#durable = runs
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
+  }
+
+  #tell(): Capacity | undefined {
+    const capacity = this.#rooms.tell()
+    const found = this.#options.upstreams?.tell(capacity?.models ?? []) ?? []
+    return capacity && { ...capacity, ...(found.length > 0 && { found }) }
   }
 
   #onControl(record: ControlRecord): void {
@@ -255,9 +270,12 @@ export class Worker {
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
-  /** Another worker has no room for jobs that this one may have room for. */
+  /** A worker may have found out something, may be new, or has no room for jobs that this one may have room for. */
   #onCapacity({ boot, role, capacity }: Peer): void {
-    if (boot !== this.boot && role === this.#definition.name && capacity) this.#onWaiting(capacity.waiting)
+    if (role !== this.#definition.name || !capacity) return
+    this.#options.upstreams?.hear(boot === this.boot ? [] : (capacity.found ?? []))
+    this.#aside.letIn()
+    if (boot !== this.boot) this.#onWaiting(capacity.waiting)
   }
 
   #onWaiting(all: Capacity['waiting']): void {
