@@ -164,9 +164,12 @@ export const ModelConfig = z
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
+/** Models of one file: as many as are compared in some milliseconds when it is read again. */
+const MODELS_MAX = 2_000
+
 /** The file models.yaml. */
 export const ModelsFile = z.strictObject({
-  models: z.array(ModelConfig).min(1),
+  models: z.array(ModelConfig).min(1).max(MODELS_MAX),
   code: z
     .strictObject({ price: Price.prefault({}) })
     .prefault({})

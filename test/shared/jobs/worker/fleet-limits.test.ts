@@ -1,5 +1,5 @@
 /** Workers of different processes share what a server bears. */
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AdaptiveLimit } from '#shared/engines/upstream/limit.ts'
 import { UpstreamFleet } from '#shared/engines/upstream/share.ts'
