@@ -87,6 +87,17 @@ export const ControlRecord = z.discriminatedUnion('type', [
         .describe('Calls that it holds without a slot; absent in older versions, as those below'),
       host: z.string().optional().describe('Name of its machine'),
       pid: z.int().optional(),
+      found: z
+        .array(
+          z.strictObject({
+            model: z.string(),
+            server: z.int().min(0).describe('Its place among the servers of the model'),
+            generation: z.int().min(1).describe('How often the limit was lowered'),
+            limit: z.int().min(1),
+          }),
+        )
+        .optional()
+        .describe('Calls at once that servers were found to bear, from all workers together'),
     })
     .describe('What a worker can start, and where it is. Beside the heartbeat, which older processes read strictly'),
   z

@@ -34,7 +34,7 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .describe('Several servers of this model in place of base_url: URLs, or { url, weight } for unequal parts'),
     headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request'),
     timeouts: Timeouts.prefault({}),
-    concurrency: z.int().min(1).optional().describe('Most requests at once from one worker to each server'),
+    concurrency: z.int().min(1).optional().describe('Most requests at once from all workers to each server'),
     breaker: z
       .strictObject({
         failures: z.int().min(1).default(5).describe('Consecutive failures that open the circuit'),
@@ -164,9 +164,12 @@ export const ModelConfig = z
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
+/** Models of one file: as many as are compared in some milliseconds when it is read again. */
+const MODELS_MAX = 2_000
+
 /** The file models.yaml. */
 export const ModelsFile = z.strictObject({
-  models: z.array(ModelConfig).min(1),
+  models: z.array(ModelConfig).min(1).max(MODELS_MAX),
   code: z
     .strictObject({ price: Price.prefault({}) })
     .prefault({})

@@ -1,11 +1,18 @@
 import { stat } from 'node:fs/promises'
+import { Worker } from 'node:worker_threads'
+import type { ModelsFile } from '#schemas/models.ts'
 import { ConfigError } from './config/config.ts'
 import type { Log } from './log/log.ts'
 import type { Metrics } from './metrics.ts'
-import { loadModels, type ModelCatalogue } from './models.ts'
+import { ModelCatalogue, readModels } from './models.ts'
 
 /** How often it is looked whether the file has changed. */
 const LOOK_MS = 1_000
+/** Bytes of a file that is read in some milliseconds, with as many aliases as the parser lets it have. */
+const SMALL_BYTES_MAX = 8 * 1024
+/** How long reading a larger one may take, and which memory, in a thread of its own. */
+const READ_MS_MAX = 60_000
+const READ_MB_MAX = 512
 
 /** What {@link watchModels} needs. */
 export interface WatchOptions {
@@ -36,9 +43,13 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
     {},
     () => loadedAtMs / 1_000,
   )
-  const read = () => {
+  let isReading = false
+  let isStale = false
+  const readOnce = async () => {
     try {
-      catalogue.become(loadModels(path))
+      const { size } = await stat(path).catch(() => ({ size: 0 }))
+      const { models, code } = size > SMALL_BYTES_MAX ? await readInThread(path) : readModels(path)
+      catalogue.become(new ModelCatalogue(models, undefined, code.price))
       isWrong = false
       loadedAtMs = Date.now()
       log.info({ path, models: catalogue.models.length }, 'models read again')
@@ -47,6 +58,19 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
       const problems = error instanceof ConfigError ? error.problems : [String(error)]
       log.error({ path, problems }, 'models file not understood; the models stay as they are')
     }
+  }
+  // However often it is asked for meanwhile, it is read once more.
+  const readAll = async () => {
+    isReading = true
+    do {
+      isStale = false
+      await readOnce()
+    } while (isStale)
+    isReading = false
+  }
+  const read = () => {
+    isStale = true
+    if (!isReading) void readAll()
   }
   const look = async () => {
     const now = await stampOf(path)
@@ -59,6 +83,27 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
   return () => {
     clearInterval(timer)
     process.off('SIGHUP', read)
+  }
+}
+
+/** @throws ConfigError naming the file and every problem in it */
+async function readInThread(path: string): Promise<ModelsFile> {
+  const resourceLimits = { maxOldGenerationSizeMb: READ_MB_MAX }
+  const worker = new Worker(new URL('./models-thread.ts', import.meta.url), { workerData: path, resourceLimits })
+  worker.unref()
+  const { promise, resolve, reject } = Promise.withResolvers<{ file: ModelsFile } | { problems: readonly string[] }>()
+  const fail = (why: string) => reject(new ConfigError([`MODELS_FILE: ${path}: ${why}`]))
+  const timer = setTimeout(() => fail(`could not be read within ${READ_MS_MAX} ms`), READ_MS_MAX).unref()
+  worker.once('message', resolve)
+  worker.once('error', (error) => fail(`could not be read: ${error.message}`))
+  worker.once('exit', () => fail('could not be read'))
+  try {
+    const answer = await promise
+    if ('file' in answer) return answer.file
+    throw new ConfigError(answer.problems)
+  } finally {
+    clearTimeout(timer)
+    await worker.terminate()
   }
 }
 

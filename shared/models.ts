@@ -71,8 +71,9 @@ export class ModelCatalogue implements Models {
 
   /** Takes the models of another catalogue for its own, and tells whoever listens. Models that are the same stay the same. */
   become(next: ModelCatalogue): void {
+    const before = new Map(this.#models.map((model) => [model.id, model]))
     this.#models = next.models.map((model) => {
-      const known = this.#models.find(({ id }) => id === model.id)
+      const known = before.get(model.id)
       return known && isDeepStrictEqual(known, model) ? known : model
     })
     this.#codePrice = next.#codePrice
@@ -126,7 +127,8 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
   return catalogue
 }
 
-function readModels(path: string): ModelsFile {
+/** The content of a models file. @throws ConfigError naming the file and every problem in it */
+export function readModels(path: string): ModelsFile {
   let content: unknown
   try {
     content = parse(textOf(path))

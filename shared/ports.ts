@@ -17,6 +17,7 @@ import { openLocalEmbeddings, openLocalTranscription } from './engines/local/loc
 import { openOpenAiEmbeddings } from './engines/openai/embeddings.ts'
 import { openOpenAiTranscription } from './engines/openai/transcript/transcription.ts'
 import type { TranscriptionEngine } from './engines/transcription.ts'
+import { UpstreamFleet } from './engines/upstream/share.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
 import { Pauses } from './jobs/pauses.ts'
@@ -67,6 +68,8 @@ export interface Ports {
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
   /** Opens the engine that transcribes with a model. The caller closes it. */
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
+  /** What the servers behind HTTP bear, as the workers of this process share it with those of others. */
+  readonly upstreams: UpstreamFleet
   /** Opens what decodes audio and tells speakers apart. The caller closes it. */
   openAudioTools(): AudioTools
   /** Opens the places where research looks for sources, at least one. The caller closes them. */
@@ -117,7 +120,8 @@ export async function openPorts(
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
-  const openChatEngine = (model: ModelConfig) => openChatEngineOf(model, config)
+  const upstreams = new UpstreamFleet()
+  const openChatEngine = (model: ModelConfig) => openChatEngineOf(model, config, upstreams)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
@@ -125,15 +129,26 @@ export async function openPorts(
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
   const openEmbeddingEngine = (model: ModelConfig) =>
-    model.engine.type === 'local' ? openLocalEmbeddings(model, connect) : openOpenAiEmbeddings(model, config.env)
+    model.engine.type === 'local'
+      ? openLocalEmbeddings(model, connect)
+      : openOpenAiEmbeddings(model, config.env, upstreams.open(model))
   const openTranscriptionEngine = (model: ModelConfig) =>
-    model.engine.type === 'local' ? openLocalTranscription(model, connect) : openOpenAiTranscription(model, config.env)
+    model.engine.type === 'local'
+      ? openLocalTranscription(model, connect)
+      : openOpenAiTranscription(model, config.env, upstreams.open(model))
   const openAudioTools = () => new LocalAudioTools(connect, config.transcriptionSlots)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const openSearch = () => openSearchBackends(config, log)
-  const engines = { openChatEngine, openEmbeddingEngine, openTranscriptionEngine, openAudioTools, localServer }
+  const engines = {
+    openChatEngine,
+    openEmbeddingEngine,
+    openTranscriptionEngine,
+    openAudioTools,
+    localServer,
+    upstreams,
+  }
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {

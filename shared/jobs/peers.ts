@@ -31,6 +31,7 @@ export interface PeerCapacity {
   /** Name of its machine. */
   readonly host: string | undefined
   readonly pid: number | undefined
+  readonly found?: Capacity['found']
 }
 
 /** A process as its heartbeats show it. */
@@ -89,7 +90,8 @@ export class Peers {
   }
 
   /**
-   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them.
+   * Jobs of a kind and model that a pool's workers can have running at once; undefined where only their slots bound them, which
+   * those of workers that do not know the model do not.
    */
   capacityOf(pool: PoolName, work: Work): number | undefined {
     const key = workKey(work)
@@ -98,8 +100,9 @@ export class Peers {
     for (const { role, draining, slots, capacity } of this.peers.values()) {
       if (role !== pool || draining) continue
       const bound = capacity?.bounds.get(key)
-      isBounded ||= bound !== undefined
-      if (capacity?.models?.has(work.model) !== false) sum += Math.min(slots, bound ?? slots)
+      const isKnown = capacity?.models?.has(work.model) !== false
+      isBounded ||= bound !== undefined || !isKnown
+      if (isKnown) sum += Math.min(slots, bound ?? slots)
     }
     return isBounded ? sum : undefined
   }
@@ -110,6 +113,12 @@ export class Peers {
       if (role === pool && !draining && capacity?.models?.has(model) !== false) return true
     }
     return false
+  }
+
+  /** Workers of a pool that take jobs and may be able to run a model. */
+  knowing(pool: PoolName, model: string): Peer[] {
+    const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
+    return this.workers(pool).filter(isOne)
   }
 
   /** A process was heard just now. */
@@ -127,13 +136,13 @@ export class Peers {
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
-  protected told(boot: string, { models, bounds, waiting, aside, host, pid }: Capacity): Peer | undefined {
+  protected told(boot: string, { models, bounds, waiting, aside, host, pid, found }: Capacity): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
     peer.capacity = {
       models: models === null ? undefined : new Set(models),
       bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
-      ...{ waiting, aside, host, pid },
+      ...{ waiting, aside, host, pid, found },
     }
     return peer
   }

@@ -76,6 +76,7 @@ export class Presence extends Peers {
   #rhythm = 1
   #rested = 0
   #capacityToldMs = 0
+  #isGreeting = false
   #capacityTimer: NodeJS.Timeout | undefined
 
   private constructor(options: PresenceOptions) {
@@ -124,6 +125,14 @@ export class Presence extends Peers {
     return hasListened && !this.peers.has(boot)
   }
 
+  /** Whether it has listened for so long that every worker was heard, and has said what it can start. */
+  get hasHeardAll(): boolean {
+    const listenedMs = Date.now() - this.#openedAtMs
+    if (listenedMs > this.beatMs * (BEATS_PER_CAPACITY + 1)) return true
+    const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
+    return listenedMs > 1.5 * this.beatMs && ![...this.peers.values()].some(isOpen)
+  }
+
   /** Says what this worker can start, soon: it has changed. */
   tellCapacity(): void {
     if (this.#timers.length === 0) return
@@ -163,6 +172,13 @@ export class Presence extends Peers {
   }
 
   #beat(): void {
+    this.#sendHeartbeat()
+    if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
+    this.#sendCapacity()
+    if (tellsRhythm(this.peers)) this.#sendRhythm()
+  }
+
+  #sendHeartbeat(): void {
     const self = this.#self
     this.#rested = 0
     this.send({
@@ -174,26 +190,19 @@ export class Presence extends Peers {
       draining: self.isDraining(),
       version: self.version,
     })
-    if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
-    this.#sendCapacity()
-    if (tellsRhythm(this.peers)) this.#sendRhythm()
   }
 
   #sendRhythm(): void {
     this.send({ type: 'rhythm', boot: this.#self.boot, beat_ms: this.beatMs })
   }
 
-  /** Says who this is and what it can start: to a process that has not heard it. */
-  #introduce(): void {
-    if (this.#self.capacity === undefined || this.#timers.length === 0) return
-    this.#beats = 0
-    this.#beat()
-  }
-
   #sendCapacity(): void {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
     this.#capacityToldMs = Date.now()
+    // Of a worker that was not heard its capacity says nothing.
+    if (this.#isGreeting) this.#sendHeartbeat()
+    this.#isGreeting = false
     const capacity = this.#self.capacity?.()
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
@@ -210,11 +219,14 @@ export class Presence extends Peers {
   }
 
   #onHeartbeat({ type: _, ...heard }: Extract<ControlRecord, { type: 'heartbeat' }>): void {
-    if (heard.boot === this.#self.boot) this.#onEcho(Date.now())
-    const isNew = !this.peers.has(heard.boot)
+    const isOwn = heard.boot === this.#self.boot
+    if (isOwn) this.#onEcho(Date.now())
+    const isNew = !isOwn && !this.peers.has(heard.boot)
     this.seen(heard)
-    // Who is new must not take what it has not heard of for boundless until this worker says it again by itself.
-    if (isNew && heard.role === 'ingress') this.#introduce()
+    // Who has just come would know for two seconds only that there are workers.
+    if (!isNew || !this.#self.capacity) return
+    this.#isGreeting = true
+    this.tellCapacity()
   }
 
   #onCapacity({ boot, ...capacity }: Extract<ControlRecord, { type: 'capacity' }>): void {

@@ -1,6 +1,7 @@
-import { mkdir, mkdtemp, rename, rm, symlink, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { stringify } from 'yaml'
 import { ConfigError } from '#shared/config/config.ts'
@@ -102,6 +103,30 @@ test('a file that becomes wrong changes nothing, says so, and is read when it is
   await write(file, [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }])
   await until(async () => (await metric(stack, 'sluice_models_file_wrong')) === 0)
   expect((await call(stack, 'echo-2')).status).toBe(200)
+})
+
+test('a file that takes long to read, is half written, or is gone holds up nobody, and changes nothing', async () => {
+  await using stack = await startStack()
+  const file = join(stack.dataDir, 'models.yaml')
+  const isWrong = async () => (await metric(stack, 'sluice_models_file_wrong')) === 1
+  const right = await readFile(file)
+  const lag = monitorEventLoopDelay({ resolution: 1 })
+  await writeFile(file, `models: [${'a,'.repeat(200_000)}]`)
+  lag.enable()
+  for (let storm = 0; storm < 50; storm++) process.emit('SIGHUP', 'SIGHUP')
+  await until(isWrong, { withinMs: 40_000 })
+  lag.disable()
+  // In this thread it would take seconds.
+  expect(lag.max / 1e6).toBeLessThan(1_000)
+  await writeFile(file, right)
+  await until(async () => !(await isWrong()))
+  await writeFile(file, right.subarray(0, right.length / 2))
+  await until(isWrong)
+  await rm(file)
+  await until(isWrong)
+  expect(await namesOf(stack)).toEqual(['echo-1'])
+  await writeFile(file, right)
+  await until(async () => !(await isWrong()))
 })
 
 test('a file behind links, as a ConfigMap mounts it, is seen when a link above it changes', async () => {

@@ -3,6 +3,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { AnthropicDecoder } from './decode.ts'
@@ -19,10 +20,15 @@ const COUNT_MAX = 64 * 1024
  *
  * @param model A model whose engine is of type `anthropic`.
  * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared; default: none
  */
-export function openAnthropicEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+export function openAnthropicEngine(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelShare,
+): ChatEngine {
   if (model.engine.type !== 'anthropic') throw new Error(`model '${model.id}' does not run on an Anthropic upstream`)
-  return new AnthropicEngine(model, model.engine, env)
+  return new AnthropicEngine(model, model.engine, env, share)
 }
 
 class AnthropicEngine implements ChatEngine {
@@ -33,12 +39,12 @@ class AnthropicEngine implements ChatEngine {
   readonly #isVersionSet: boolean
   readonly #betas: string | undefined
 
-  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>, share?: ModelShare) {
     this.#model = model
     this.#config = config
     const key = keyOf(model, env)
     const headers = { 'anthropic-version': VERSION, ...(key ? { 'x-api-key': key } : {}) }
-    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env), share })
     const set = new Map(Object.entries(config.headers).map(([name, value]) => [name.toLowerCase(), value]))
     this.#isVersionSet = set.has('anthropic-version')
     this.#betas = set.get('anthropic-beta')

@@ -3,6 +3,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { encodeOpenAi } from './encode.ts'
@@ -12,10 +13,15 @@ import { encodeOpenAi } from './encode.ts'
  *
  * @param model A model whose engine is of type `openai`.
  * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared; default: none
  */
-export function openOpenAiEngine(model: ModelConfig, env: Record<string, string | undefined>): ChatEngine {
+export function openOpenAiEngine(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelShare,
+): ChatEngine {
   if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
-  return new OpenAiEngine(model, model.engine, env)
+  return new OpenAiEngine(model, model.engine, env, share)
 }
 
 class OpenAiEngine implements ChatEngine {
@@ -23,12 +29,12 @@ class OpenAiEngine implements ChatEngine {
   readonly #config: UpstreamConfig
   readonly #upstream: Upstream
 
-  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>) {
+  constructor(model: ModelConfig, config: UpstreamConfig, env: Record<string, string | undefined>, share?: ModelShare) {
     this.#model = model
     this.#config = config
     const key = keyOf(model, env)
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env) })
+    this.#upstream = new Upstream(model, config, headers, { missingKey: missingKeyOf(model, env), share })
   }
 
   get places(): number {

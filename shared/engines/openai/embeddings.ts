@@ -3,6 +3,7 @@ import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/
 import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream, type UpstreamOptions } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/error.ts'
 import { decodeEmbeddings } from './embeddings-decode.ts'
@@ -12,14 +13,20 @@ import { decodeEmbeddings } from './embeddings-decode.ts'
  *
  * @param model A model whose engine is of type `openai`.
  * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
  */
-export function openOpenAiEmbeddings(model: ModelConfig, env: Record<string, string | undefined>): EmbeddingEngine {
+export function openOpenAiEmbeddings(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelShare,
+): EmbeddingEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
   return new OpenAiEmbeddings(model.id, { ...engine, concurrency: engine.concurrency ?? CALLS_MAX }, headers, {
     missingKey: missingKeyOf(model, env),
+    ...(engine.concurrency !== undefined && { share }),
   })
 }
 

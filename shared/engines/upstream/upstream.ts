@@ -8,10 +8,13 @@ import { connectionError, type Speaker, statusError } from './error.ts'
 import { Exchange } from './exchange.ts'
 import { AdaptiveLimit } from './limit.ts'
 import { addressesOf, type Server, type ServerAddress, Servers, type Taken } from './servers.ts'
+import type { ModelShare } from './share.ts'
 import { cleanerOf } from './words.ts'
 
-/** Calls at once to one server when the catalogue sets no `concurrency`. */
+/** Calls at once from one worker to one server. */
 export const IN_FLIGHT_MAX = 512
+/** Calls at once to one server, from all workers that share it, when the catalogue sets no `concurrency`. */
+const FLEET_IN_FLIGHT_MAX = 8_192
 
 /** Statuses that say how much a server bears: too many requests, unavailable, overloaded. */
 const TOO_MUCH = new Set([429, 503, 529])
@@ -45,6 +48,8 @@ export interface UpstreamOptions {
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
   /** The environment variable that should hold the key and is not set: every call fails and names it. */
   readonly missingKey?: string | undefined
+  /** Other workers call the same servers, and keep the limits together; default: none do. */
+  readonly share?: ModelShare | undefined
 }
 
 /** One server of the upstream, with its sockets. */
@@ -69,6 +74,7 @@ export class Upstream {
   readonly #headers: Record<string, string>
   readonly #servers: Servers<HttpServer>
   readonly #missingKey: string | undefined
+  readonly #share: ModelShare | undefined
   readonly #budget = new RetryBudget(0.1, 10)
 
   /** @param headers Sent with every call; the catalogue's `headers` win over them. */
@@ -84,7 +90,10 @@ export class Upstream {
     this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
     const clean = cleanerOf(model.id, config, this.#headers)
     this.#speaker = { model: model.id, clean, isOurs: options.connect !== undefined }
-    this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options.connect)))
+    this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options)))
+    const limits = this.#servers.all.map(({ limit }) => limit)
+    this.#share = options.share
+    this.#share?.use(limits, () => this.#servers.letIn())
   }
 
   /** Calls that may run at once now, on all servers together. */
@@ -102,6 +111,7 @@ export class Upstream {
       const message = `The model '${this.#model}' has no key for its upstream: ${this.#missingKey} is not set where its worker runs.`
       throw new ServiceError('upstream_refused', message)
     }
+    if (this.#share && this.#share.workers > 1 && this.places === 0) throw this.#noPart()
     this.#budget.earn()
     const taken = await this.#servers.take(call.signal, call.isStream, NONE)
     try {
@@ -118,11 +128,18 @@ export class Upstream {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
   }
 
-  #serverAt({ url: base, weight }: ServerAddress, connect: UpstreamOptions['connect']): HttpServer {
-    const { breaker, concurrency = IN_FLIGHT_MAX, timeouts } = this.#config
+  /** It would wait for ever, where no worker gives its part back. */
+  #noPart(): ServiceError {
+    const message = `The few places of model '${this.#model}' are those of other workers.`
+    return new ServiceError('overloaded', message, { retryAfterMs: 100 })
+  }
+
+  #serverAt({ url: base, weight }: ServerAddress, { connect, share }: UpstreamOptions): HttpServer {
+    const { breaker, timeouts } = this.#config
+    const { concurrency = share ? FLEET_IN_FLIGHT_MAX : IN_FLIGHT_MAX } = this.#config
     const url = new URL(base)
     const pool = new Pool(url.origin, {
-      connections: concurrency,
+      connections: Math.min(concurrency, IN_FLIGHT_MAX),
       pipelining: 1,
       allowH2: false,
       connect: { timeout: timeouts.connect_ms },
@@ -136,7 +153,7 @@ export class Upstream {
       path: url.pathname.replace(/\/+$/, ''),
       pool,
       connect: connect ?? (() => Promise.resolve(target)),
-      limit: new AdaptiveLimit(concurrency),
+      limit: new AdaptiveLimit(concurrency, undefined, share),
       breaker: new Breaker(this.#model, { failures: breaker.failures, resetMs: breaker.reset_ms }),
     }
   }

@@ -40,8 +40,8 @@ export async function startWorker(
     },
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config
-  const { pauses } = ports
-  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, pauses, onFatal, observer }
+  const { pauses, upstreams } = ports
+  const options = { broker, blobs, log, version, store, leaseMs, bodyRoomBytes, pauses, upstreams, onFatal, observer }
   const worker = await Worker.open({ ...definition, ...own?.() }, options)
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
@@ -53,6 +53,12 @@ export async function startWorker(
     'Calls without a slot: their models have no place',
     { pool: name },
     () => worker.aside,
+  )
+  metrics.gauge(
+    'sluice_pool_passed_on',
+    'Calls that went to other workers, which know their models or have places',
+    { pool: name },
+    () => worker.passed,
   )
   metrics.gauge('sluice_pool_slots', 'Attempts this worker runs at most', { pool: name }, () => slots)
   metrics.gauge('sluice_queue_lag', 'Records in the queue that nobody acknowledged', { pool: name }, () =>

@@ -46,7 +46,7 @@ export class Taking {
   #attachedHere = 0
   /** By the monotonic clock of this process. */
   #attachedAtMs = Number.NEGATIVE_INFINITY
-  #isAside = false
+  #asideMs = 0
   #isOnHold = false
 
   constructor(options: TakingOptions) {
@@ -145,9 +145,10 @@ export class Taking {
     this.#options.onFree()
   }
 
-  /** It is better if another worker takes the next job. */
-  standAside(): void {
-    this.#isAside = true
+  /** It is better if another worker takes the next job: nothing is taken for so long. */
+  standAside(ms = ASIDE_MS): void {
+    this.#asideMs = Math.max(this.#asideMs, ms)
+    for (const lane of this.lanes) lane.taking?.abort.abort()
   }
 
   /** Takes nothing new; resolves when what was asked for has come. A second call waits as well. */
@@ -187,8 +188,8 @@ export class Taking {
       this.#taken++
       this.#options.onDelivery(lane, delivery)
     }
-    if (this.#isAside) await setTimeout(ASIDE_MS, undefined, { ref: false })
-    this.#isAside = false
+    if (this.#asideMs > 0) await setTimeout(this.#asideMs, undefined, { ref: false })
+    this.#asideMs = 0
   }
 
   #untilFreed(): Promise<void> {

@@ -4,6 +4,7 @@ import type { ControlRecord } from '#schemas/event.ts'
 import type { AttachedEnvelope, JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker, Delivery } from '#shared/broker/broker.ts'
+import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { newId } from '#shared/id.ts'
 import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
@@ -14,9 +15,9 @@ import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Store } from '#shared/store/store.ts'
-import { Attempt } from './attempt.ts'
 import { Attempts, type PoolObserver } from './attempts.ts'
 import { BodyRoom } from './body-room.ts'
+import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
 import { ForeignJobs } from './foreign-jobs.ts'
@@ -25,10 +26,6 @@ import { Aside } from './rooms/aside.ts'
 import { type ModelBound, ModelRooms } from './rooms/rooms.ts'
 import { type Lane, Taking } from './taking.ts'
 
-/** Deliveries of one record after which its job is called poison; Kafka drops a record silently after five. */
-const DELIVERIES_MAX = 4
-/** Age at which a queued job has surely been preceded by a heartbeat of its ingress. */
-const ORPHAN_AGE_MS = 5_000
 /** Silence of an ingress after which the jobs it held are nobody's. */
 const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool; without a store there are no jobs of low priority. */
@@ -65,6 +62,8 @@ export interface WorkerOptions {
   readonly passOnMs?: number | undefined
   /** Memory that bodies from blobs may take here; see {@link BodyRoom}. */
   readonly bodyRoomBytes: number
+  /** Limits of servers that it shares with other workers; default: none. */
+  readonly upstreams?: UpstreamFleet | undefined
   /** Work that is not started for now; default: none. */
   readonly pauses?: Pauses | undefined
   /** The loop broke for good: the process must end. */
@@ -89,7 +88,9 @@ export class Worker {
   readonly #aside: Aside
   readonly #attempts: Attempts
   readonly #foreign: ForeignJobs
+  readonly #calls: Calls
   #durable: DurableRuns | undefined
+  #leaveUpstreams: (() => void) | undefined
   #claims: Claims | undefined
 
   private constructor(definition: WorkerDefinition, options: WorkerOptions) {
@@ -117,6 +118,8 @@ export class Worker {
     this.#taking = taking
     this.#attempts = attempts
     this.#foreign = new ForeignJobs({ broker, log, pool, taking, attempts, reporter, passOnMs })
+    const presence = () => this.presence
+    this.#calls = new Calls({ ...{ aside, attempts, broker, log, pool, presence, reporter, rooms, taking } })
   }
 
   /** Joins the pool and starts to take jobs. */
@@ -124,6 +127,10 @@ export class Worker {
     const worker = new Worker(definition, options)
     const { broker, onFatal, store } = options
     await worker.#join()
+    worker.#leaveUpstreams = options.upstreams?.join(definition.name, {
+      boot: worker.boot,
+      membersOf: (model) => worker.presence.knowing(definition.name, model),
+    })
     if (store) await worker.#openClaims(store)
     const lanes: Pick<Lane, 'priority' | 'consumer'>[] = []
     for (const priority of store ? LANES : LANES.slice(0, 1)) {
@@ -146,6 +153,11 @@ export class Worker {
   /** It takes nothing more: the process ends, or an operator drains it. */
   get isDraining(): boolean {
     return this.#taking.isHeld
+  }
+
+  /** Calls of other workers' models that this one has passed on so far, each time counted. */
+  get passed(): number {
+    return this.#calls.passed
   }
 
   /** Records taken so far. */
@@ -180,7 +192,7 @@ export class Worker {
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#taking.untilEmpty(() => this.#aside.size === 0)
+    await this.#taking.untilEmpty(() => this.#aside.size + this.#calls.kept === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 
@@ -190,6 +202,7 @@ export class Worker {
     await this.#taking.close()
     await this.#durable?.close()
     await this.presence.close()
+    this.#leaveUpstreams?.()
     this.#reporter.close()
   }
 
@@ -207,12 +220,7 @@ export class Worker {
         slots: () => slots,
         running: () => this.running,
         isDraining: () => this.#taking.isHeld,
-        capacity: () => ({
-          ...(this.#rooms.tell() ?? UNBOUNDED),
-          aside: this.aside,
-          host: hostname(),
-          pid: process.pid,
-        }),
+        capacity: () => this.#tell(),
       },
       listener: {
         onLost: (peer) => this.#attempts.onPeerLost(peer.boot),
@@ -237,6 +245,13 @@ export class Worker {
     this.#claims = new Claims({ pool, kinds, log, presence, runs, rooms, taking, attempts, pauses })
   }
 
+  #tell(): Capacity {
+    const capacity = this.#rooms.tell() ?? UNBOUNDED
+    const found = this.#options.upstreams?.tell(capacity.models ?? []) ?? []
+    const self = { aside: this.aside, host: hostname(), pid: process.pid }
+    return { ...capacity, ...self, ...(found.length > 0 && { found }) }
+  }
+
   #onControl(record: ControlRecord): void {
     this.#attempts.onControl(record)
     this.#options.pauses?.onControl(record)
@@ -251,39 +266,9 @@ export class Worker {
     const kind = job && this.#kindOf(job)
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)
-    else if (isAttached(job)) this.#onAttached(lane, delivery, job, kind)
+    else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
     else delivery.acknowledge()
-  }
-
-  #onAttached(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
-    const attempts = this.#attempts
-    if (attempts.wasJobCancelled(job) || attempts.wasCancelled(job) || attempts.has(job)) return delivery.acknowledge()
-    if (this.#isOrphan(job)) {
-      this.#options.log.info({ job_id: job.id, ingress: job.reply.boot }, 'job of a dead ingress dropped')
-      return delivery.acknowledge()
-    }
-    if (this.#taking.roomOf(lane) <= 0) return delivery.release()
-    const events = this.#reporter.open(job, kind.merge)
-    // The broker has seen the record as soon as `started` is out: from then on the ingress watches over the job.
-    void events.started().then(() => delivery.acknowledge())
-    if (delivery.deliveryCount >= DELIVERIES_MAX) {
-      this.#options.log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'poison job')
-      void events.failed({ code: 'internal_error', message: 'The request keeps ending its workers.', param: null })
-      return
-    }
-    // Models are rolled out worker by worker: another one may know it.
-    if (!this.#rooms.knows(job.model)) {
-      this.#taking.standAside()
-      return void events.handedBack()
-    }
-    if (this.#aside.isFull && !this.#aside.mayStart(lane, this.#rooms.of(job))) return void events.handedBack()
-    void attempts.run(lane, new Attempt(job, kind, events, this.#options.log))
-  }
-
-  /** Nobody waits for the job: its ingress was never heard. A young job may have overtaken its first heartbeat. */
-  #isOrphan(job: AttachedEnvelope): boolean {
-    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.presence.isUnheard(job.reply.boot)
   }
 
   #kindOf(job: JobEnvelope): Handler | undefined {
@@ -291,9 +276,12 @@ export class Worker {
     return Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
   }
 
-  /** Another worker has no room for jobs that this one may have room for. */
+  /** A worker may have found out something, may be new, or has no room for jobs that this one may have room for. */
   #onCapacity({ boot, role, capacity }: Peer): void {
-    if (boot !== this.boot && role === this.#definition.name && capacity) this.#onWaiting(capacity.waiting)
+    if (role !== this.#definition.name || !capacity) return
+    this.#options.upstreams?.hear(boot === this.boot ? [] : (capacity.found ?? []))
+    this.#aside.letIn()
+    if (boot !== this.boot) this.#onWaiting(capacity.waiting)
   }
 
   #onWaiting(all: Capacity['waiting']): void {

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { AdaptiveLimit, type Place } from '#shared/engines/upstream/limit.ts'
+import { partsOf } from '#shared/engines/upstream/share.ts'
 
 /** A limit on a clock that the test moves. */
 function openLimit(max: number) {
@@ -142,4 +143,61 @@ test('two callers of one server come to equal parts of what it bears', () => {
   }
   const [first = 0, second = 0] = shares
   expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
+})
+
+test('a server whose first bytes come late because calls wait inside it gets fewer, and never less than its slots', () => {
+  const { clock, limit } = openLimit(64)
+  for (let call = 0; call < 16; call++) {
+    const place = limit.begin(true)
+    clock.ms += 100
+    limit.answered(place)
+    limit.end(place)
+  }
+  const waits = (inFlight: number) => 100 * Math.max(1, inFlight / 8)
+  let sent = 64
+  for (let round = 0; round < 60; round++) {
+    sent = answerAll(limit, clock, waits(sent))
+    expect(limit.places).toBeGreaterThanOrEqual(4)
+  }
+  // A wait of 350 ms is borne: that of 28 calls.
+  expect(sent).toBeLessThanOrEqual(32)
+  expect(sent).toBeGreaterThanOrEqual(24)
+})
+
+test('a server whose first bytes come late whatever it is sent gets as many calls as before', () => {
+  const { clock, limit } = openLimit(32)
+  for (let round = 0; round < 10; round++) answerAll(limit, clock, 100)
+  for (let round = 0; round < 100; round++) answerAll(limit, clock, 1_000)
+  expect(limit.places).toBe(32)
+})
+
+test('what one worker found out holds for all: the limit that was lowered more often, or the higher of two', () => {
+  const { limit, clock } = openLimit(64)
+  limit.hear({ generation: 1, limit: 8 })
+  expect(limit.places).toBe(8)
+  limit.hear({ generation: 1, limit: 12 })
+  limit.hear({ generation: 1, limit: 4 })
+  limit.hear({ generation: 0, limit: 64 })
+  expect([limit.places, limit.found.generation]).toEqual([12, 1])
+  clock.ms += 10
+  for (const place of fill(limit)) limit.busy(place)
+  expect(limit.found).toEqual({ generation: 2, limit: 6 })
+})
+
+test('the parts of all workers add up to the limit, none is above its slots, and all find the same', () => {
+  const member = fc.record({ boot: fc.uuid(), slots: fc.integer({ min: 1, max: 20 }) })
+  const members = fc.uniqueArray(member, { minLength: 1, maxLength: 12, selector: ({ boot }) => boot })
+  fc.assert(
+    fc.property(members, fc.integer({ min: 0, max: 300 }), (all, limit) => {
+      const parts = partsOf(limit, all)
+      const sum = all.reduce((slots, one) => slots + one.slots, 0)
+      expect([...parts.values()].reduce((total, part) => total + part, 0)).toBe(Math.min(limit, sum))
+      for (const { boot, slots } of all) expect(parts.get(boot)).toBeLessThanOrEqual(slots)
+      expect(new Map([...partsOf(limit, all.toReversed())].sort())).toEqual(new Map([...parts].sort()))
+      const free = all
+        .filter(({ boot, slots }) => (parts.get(boot) ?? 0) < slots)
+        .map(({ boot }) => parts.get(boot) ?? 0)
+      if (free.length > 0) expect(Math.max(...parts.values()) - Math.min(...free)).toBeLessThanOrEqual(1)
+    }),
+  )
 })

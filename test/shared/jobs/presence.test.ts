@@ -105,7 +105,7 @@ describe('presence', () => {
     const worker = await join('wrk_1', { capacity: () => ({ models: ['slow'], bounds, waiting: [] }) })
     await vi.advanceTimersByTimeAsync(600)
     const ingress = await join('ing_1')
-    await vi.advanceTimersByTimeAsync(0)
+    await vi.advanceTimersByTimeAsync(100)
     expect(ingress.presence.capacityOf('inference', { kind: 'say', model: 'slow' })).toBe(2)
     await ingress.presence.close()
     await worker.presence.close()

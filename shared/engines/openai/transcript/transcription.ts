@@ -3,6 +3,7 @@ import type { TranscribeEvent, TranscribeRequest } from '#schemas/transcription/
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/transcription.ts'
 import { openReader } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
@@ -15,16 +16,18 @@ import { openForm } from './form.ts'
  *
  * @param model A model whose engine is of type `openai`.
  * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared; default: none
  */
 export function openOpenAiTranscription(
   model: ModelConfig,
   env: Record<string, string | undefined>,
+  share?: ModelShare,
 ): TranscriptionEngine {
   const { engine } = model
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env) })
+  const upstream = new Upstream(model, engine, headers, { missingKey: missingKeyOf(model, env), share })
   return {
     get places() {
       return upstream.places

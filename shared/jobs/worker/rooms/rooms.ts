@@ -66,7 +66,7 @@ export class ModelRoom implements Work {
     return this.#attached + this.#running.normal + this.#running.low
   }
 
-  /** Jobs that its engine runs at once now, one or more. */
+  /** Jobs that its engine runs at once now; 0 where its few places are other workers'. */
   get most(): number {
     return this.#capacity ?? Number.POSITIVE_INFINITY
   }
@@ -74,7 +74,7 @@ export class ModelRoom implements Work {
   get #capacity(): number | undefined {
     if (!this.bound) return undefined
     const { capacity, now } = this.bound
-    return Math.max(1, Math.min(capacity, now?.() ?? capacity))
+    return Math.max(0, Math.min(capacity, now?.() ?? capacity))
   }
 
   /** Whether an attached call can run now. */
@@ -267,7 +267,8 @@ export class ModelRooms {
   #tellBounds(): Capacity['bounds'] {
     for (const one of this.#bounded) one.told = this.#placesOf(one.room)
     const below = this.#bounded.filter(({ told }) => told < this.#slots)
-    return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: told }))
+    // Older processes know of no worker without a place: a call that comes to it is passed on.
+    return below.map(({ room: { kind, model }, told }) => ({ kind, model, capacity: Math.max(1, told) }))
   }
 
   #placesOf({ most }: ModelRoom): number {

@@ -1,0 +1,82 @@
+/** Workers of different processes share what a server bears. */
+import { afterEach, beforeEach, test } from 'vitest'
+import type { Broker } from '#shared/broker/broker.ts'
+import { AdaptiveLimit } from '#shared/engines/upstream/limit.ts'
+import { UpstreamFleet } from '#shared/engines/upstream/share.ts'
+import { Worker } from '#shared/jobs/worker/worker.ts'
+import { memoryBlobs } from '../../../support/jobs/blobs.ts'
+import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
+import { until } from '../../../support/stack.ts'
+
+/** A worker and its limit for the one server of the model `m`. */
+interface Process {
+  readonly worker: Worker
+  readonly limit: AdaptiveLimit
+}
+
+let broker: Broker
+let processes: Process[]
+beforeEach(async () => {
+  broker = await openBroker()
+  processes = []
+})
+afterEach(async () => {
+  for (const { worker } of processes) await worker.close()
+  await broker.close()
+})
+
+async function openProcess(concurrency: number, models = ['m']): Promise<Process> {
+  const upstreams = new UpstreamFleet()
+  const share = upstreams.open({ id: 'm', pool: 'inference' })
+  const limit = new AdaptiveLimit(concurrency, undefined, share)
+  share.use([limit], () => {})
+  const bounds = [{ kind: 'say', model: 'm', capacity: concurrency, now: () => limit.places }]
+  const kinds = { say: { ...sayKind, parse: (body: unknown) => body, async *run() {} } }
+  const worker = await Worker.open(
+    { name: 'inference', slots: 16, kinds, models, bounds },
+    {
+      ...{ broker, blobs: memoryBlobs(), log: silentLog, version: 'test', observer: { onEnd: () => {} }, upstreams },
+      ...{ store: undefined, leaseMs: 9_000, bodyRoomBytes: 1024 * 1024 },
+      onFatal: (error) => {
+        throw error
+      },
+    },
+  )
+  const process = { worker, limit }
+  processes.push(process)
+  return process
+}
+
+const places = () => processes.map(({ limit }) => limit.places)
+const sum = () => places().reduce((total, one) => total + one, 0)
+
+test('workers that know a model share its limit in equal parts, also after one joins and one leaves', async () => {
+  await openProcess(8)
+  await until(() => sum() === 8)
+  await openProcess(8)
+  await until(() => places().join() === '4,4')
+  await openProcess(8, ['other'])
+  await openProcess(8)
+  const knowing = () => [0, 1, 3].map((nth) => places()[nth] ?? 0)
+  await until(() => knowing().toSorted().join() === '2,3,3')
+  const [first] = processes.splice(0, 1)
+  await first?.worker.close()
+  await until(() => [0, 2].every((nth) => places()[nth] === 4))
+})
+
+test('of a limit below their number some workers have no place, and calls go to those that have one', async () => {
+  for (let nth = 0; nth < 3; nth++) await openProcess(2)
+  await until(() => places().toSorted().join() === '0,1,1')
+})
+
+test('what one worker was told by a server holds for all of them', async () => {
+  for (let nth = 0; nth < 2; nth++) await openProcess(16)
+  await until(() => places().join() === '8,8')
+  const { limit, worker } = processes[0] as Process
+  const calls = Array.from({ length: 8 }, () => limit.begin(true))
+  await until(() => performance.now() > (calls[0]?.startedAtMs ?? 0) + 5)
+  for (const call of calls) limit.busy(call)
+  for (const call of calls) limit.end(call)
+  worker.presence.tellCapacity()
+  await until(() => places().join() === '4,4')
+})
