@@ -13,10 +13,10 @@ export class Pace {
     this.#now++
   }
 
-  /** How often it happens in so many milliseconds, rounded up. */
+  /** How often it happens in so many milliseconds: a number with a fraction. */
   in(ms: number): number {
     this.#roll()
-    return Math.ceil((Math.max(this.#before, this.#now) * ms) / SPAN_MS)
+    return (Math.max(this.#before, this.#now) * ms) / SPAN_MS
   }
 
   #roll(): void {

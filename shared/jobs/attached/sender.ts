@@ -13,7 +13,7 @@ import type { Lines } from './lines.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
-/** Jobs in a pool's queue at least where that is shared with other ingresses, whose parts are rounded up, or no worker is known. */
+/** Jobs in a pool's queue at least where that is shared with other ingresses, each of which has one or more, or no worker is known. */
 const ROOM_MIN = 4
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
 const TURN_MS = 1_000
@@ -187,7 +187,7 @@ export class Sender {
     const share = this.#shares.of(pool)
     const slots = presence.slots(pool)
     const least = slots === 0 || share < 1 ? ROOM_MIN : 1
-    return Math.ceil(Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share)
+    return Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share
   }
 
   *#waiting(): Generator<WaitingCalls> {

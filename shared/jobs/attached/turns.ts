@@ -18,7 +18,7 @@ const RESTS_MAX = 15
 
 /** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
-  /** Jobs that slots of the pool's workers can begin with soon, of this ingress; undefined while nothing can be sent. */
+  /** Jobs that slots of the pool's workers can begin with soon, of this ingress, with a fraction; undefined while nothing can be sent. */
   room(): number | undefined
   /** Jobs of one kind and model that the workers can have running at once; undefined where only their slots bound them. */
   capacityOf(work: Work): number | undefined
@@ -270,6 +270,7 @@ export class TenantTurns<Job extends TurnTaker> {
       this.#sent.delete(job)
       this.#release(job)
     }
-    return least + this.#starts.in(WAY_MS)
+    // Several ingresses that each rounded up would have a queue between them.
+    return Math.max(1, Math.round(least + this.#starts.in(WAY_MS)))
   }
 }
