@@ -26,21 +26,17 @@ const batches =
 
 /** The first seed that shows each mutant, where it is not 1: it is tried first, and where it shows it no more, all others. */
 const SHOWN_BY: Readonly<Record<string, number>> = {
-  'writes of a run are taken whatever attempt is under way': 26,
-  'a write that is made again is another write': 16,
-  'an end is published before it is committed': 164,
-  'refused writes are published': 15,
-  'whoever has waited longest is served first': 22,
-  'the turn always begins with the same tenant': 50,
-  'due jobs are not started': 2,
-  'nothing expires': 2,
-  'a job that is submitted again is another job': 7,
-  'a cancel that was asked for is told as done': 19,
-  'steps are forgotten': 4,
-  'a child that is submitted again is another job': 4,
+  'whoever has waited longest is served first': 2,
+  'a cancel that was asked for is told as done': 2,
+  'nothing expires': 3,
+  'a write that is made again is another write': 4,
+  'an end is published before it is committed': 9,
+  'the turn always begins with the same tenant': 9,
+  'a job that is submitted again is another job': 9,
   'the family of a job is not cancelled': 11,
-  'nobody wakes a job whose children have ended': 4,
-  'a wake that was cut short is not made good': 10,
+  'writes of a run are taken whatever attempt is under way': 17,
+  'refused writes are published': 17,
+  'a wake that was cut short is not made good': 21,
 }
 
 /** How often what came of the seeds that ran without a mutant. */
