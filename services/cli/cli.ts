@@ -6,6 +6,7 @@ import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './command.ts'
 import { COMMANDS } from './commands/commands.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from './failure.ts'
+import { nearNames } from './text/near.ts'
 import { Output } from './text/output.ts'
 
 const GLOBAL_OPTIONS = {
@@ -86,7 +87,11 @@ function parse(command: Pick<Command, 'options'>, args: string[]) {
   try {
     return parseArgs({ args, allowPositionals: true, options: { ...command.options, ...GLOBAL_OPTIONS } })
   } catch (error) {
-    throw usageError(error instanceof Error ? error.message : String(error))
+    const message = error instanceof Error ? error.message : String(error)
+    const [, wrong] = /^Unknown option '--([^']+)'/.exec(message) ?? []
+    if (wrong === undefined) throw usageError(message)
+    const near = nearNames(wrong, Object.keys({ ...command.options, ...GLOBAL_OPTIONS })).map((name) => `--${name}`)
+    throw usageError(`Unknown option '--${wrong}'.`, near.length > 0 ? `Did you mean ${near.join(' or ')}?` : undefined)
   }
 }
 

@@ -96,7 +96,7 @@ class FileKeys implements KeyStore {
       const found = kept.projects?.find((project) => project.id === id)
       if (!found) return undefined
       const next = changed(found, change)
-      now = next
+      now = next as Project
       const projects = kept.projects?.map((project) => (project === found ? next : project))
       return { kept: { ...kept, projects }, deed: projectChanged(id, change) }
     })

@@ -113,7 +113,7 @@ class PostgresKeys implements KeyStore {
     return await this.#change(by, async (run) => {
       const [row] = await run(rows.LOCK_PROJECT, { id })
       if (!row) return { result: undefined, deed: undefined }
-      const next: Project = changed(rows.projectOfRow(row), change)
+      const next = changed(rows.projectOfRow(row), change) as Project
       const { name, limits } = rows.projectParams(next)
       await run(rows.UPDATE_PROJECT, { id, name: name ?? null, limits: limits ?? null })
       return { result: next, deed: projectChanged(id, change) }

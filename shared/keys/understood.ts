@@ -1,16 +1,13 @@
 import { z } from 'zod'
 import { ApiKey } from './keys.ts'
-import { Limits, Project, projectIdOf } from './project.ts'
+import { Project, projectIdOf } from './project.ts'
 
-/** A key as another version may have written it. */
-export const KeptKey = ApiKey.extend({
-  scopes: z.array(z.string()).optional(),
-  limits: Limits.loose().optional(),
-}).loose()
+/** A key as another version, or a hand, may have written it. */
+export const KeptKey = ApiKey.extend({ scopes: z.unknown().optional(), limits: z.unknown().optional() }).loose()
 export type KeptKey = z.infer<typeof KeptKey>
 
-/** A project as another version may have written it. */
-export const KeptProject = Project.extend({ limits: Limits.loose().default({}) }).loose()
+/** A project as another version, or a hand, may have written it. */
+export const KeptProject = Project.extend({ limits: z.unknown().default({}) }).loose()
 export type KeptProject = z.infer<typeof KeptProject>
 
 /** Keys and projects of a store. */

@@ -207,6 +207,8 @@ export const EXPIRE: Move = {
   event: `'job.' || state`,
 }
 
+/** How far the clock is set back before leases are looked at for it, in milliseconds: longer than a statement waits for a lock. */
+export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
 /** What a cancelled job got to write what there is; nothing after the cancel that ends it. */
@@ -216,7 +218,8 @@ const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 /**
  * The scheduler ends or requeues jobs that their owners did not: the owner's lease is over, a cancel was not honoured
  * in time, or the deadline has long passed. The reaper must have held its lease for one whole lease of the owner: after
- * an outage of the store every lease looks over (docs/design.md, Leases).
+ * an outage of the store every lease looks over (docs/design.md, Leases). So does one that ends far later than
+ * it can: the clock was set back, with which the reaper's time begins anew, and whoever lives has renewed since.
  *
  * The owner is joined rather than looked for in vain: when the row changed hands while this waited for its lock, Postgres
  * checks the join again against the new owner and skips the row. A lookup would run on the old snapshot, in which a new
@@ -231,6 +234,7 @@ export const REAP: Move = {
                       AND leases.since_ms + processes.lease_ms <= now_ms()`,
     where: `jobs.state = 'in_progress'
             AND (processes.lease_until_ms <= now_ms()
+                 OR processes.lease_until_ms > now_ms() + 2 * (processes.lease_ms + ${SET_BACK_MS})
                  OR jobs.cancel_requested_at_ms + ${PARTIAL_LEFT} <= now_ms() - CAST(:cancel_grace_ms AS bigint)
                  OR jobs.deadline_ms <= now_ms() - CAST(:deadline_grace_ms AS bigint))`,
     order: 'jobs.deadline_ms',

@@ -4,7 +4,7 @@
  * Names of statements are unique; they name prepared statements.
  */
 
-import { CANCEL_DUE, CANCEL_REQUESTED } from './moves.ts'
+import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './moves.ts'
 
 /** One statement of SQL under its name. */
 export interface Statement {
@@ -176,15 +176,22 @@ export const GOODBYE: Statement = {
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** Takes or renews a named lease, held without a gap since `since_ms`. Gives nothing when another has it. */
+/** A lease that ends later was taken before the clock was set back. */
+const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
+
+/**
+ * Takes or renews a named lease, held without a gap since `since_ms`. Gives nothing when another has it. A clock that is set back
+ * ends what was held: nobody knows who has renewed since.
+ */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
   sql: `INSERT INTO leases AS held (name, holder, since_ms, until_ms)
         VALUES (:name, :holder, now_ms(), now_ms() + CAST(:lease_ms AS bigint))
         ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms,
-          since_ms = CASE WHEN held.holder = excluded.holder AND held.until_ms > now_ms() THEN held.since_ms
+          since_ms = CASE WHEN held.holder = excluded.holder AND held.until_ms > now_ms()
+                            AND held.until_ms <= ${LAST_UNTIL} AND held.since_ms <= now_ms() THEN held.since_ms
                           ELSE excluded.since_ms END
-        WHERE held.holder = excluded.holder OR held.until_ms <= now_ms()
+        WHERE held.holder = excluded.holder OR held.until_ms <= now_ms() OR held.until_ms > ${LAST_UNTIL}
         RETURNING name`,
 }
 

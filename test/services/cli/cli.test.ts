@@ -59,6 +59,7 @@ describe('sluice', () => {
     { args: ['--json', 'jobs', '--limit', '0'], says: 'See: sluice jobs --help' },
     { args: ['fly'], says: 'There is no command fly.\nThere are: submit, research,' },
     { args: ['jobs', '--colour'], says: "Unknown option '--colour'" },
+    { args: ['keys', 'create', '--runing', '3'], says: "Unknown option '--runing'.\nDid you mean --running?" },
     { args: ['jobs', 'job_1'], says: 'job_1 is not understood here.\nSee: sluice jobs --help' },
     { args: ['jobs', '--limit', '0'], says: '--limit 0: give a whole number from 1 to 10000.' },
     { args: ['jobs', '--since', 'soon'], says: '--since soon: give a time such as' },

@@ -151,8 +151,9 @@ describe('budgets', () => {
   const BUDGET: Limits = { budget_usd_per_month: 2 }
   async function open(at: string, limitsOf: (project: string) => Limits = () => ({})) {
     const { ledger, link } = await openLedger()
-    const clock = { ms: Date.parse(at) }
-    return { ledger, link, clock, budgets: new Budgets({ ledger, log: silentLog, limitsOf, now: () => clock.ms }) }
+    const clock = { ms: Date.parse(at), monotonicMs: 0 }
+    const clocks = { now: () => clock.ms, clock: () => clock.monotonicMs }
+    return { ledger, link, clock, budgets: new Budgets({ ledger, log: silentLog, limitsOf, ...clocks }) }
   }
   const refusal = { code: 'insufficient_quota' }
 
@@ -170,6 +171,16 @@ describe('budgets', () => {
     // A clock that is set back into a month that was spent.
     clock.ms = Date.parse('2030-01-15T00:00:00Z')
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
+  })
+
+  it('that were spent meanwhile refuse the first call after a pause', async () => {
+    const { ledger, clock, budgets } = await open('2030-01-31T00:00:00Z')
+    const key = { id: 'key_a', limits: BUDGET }
+    await budgets.require(key)
+    await ledger.add('ing', 1, [{ ...ENTRY, calls: 2, costNanos: 2_000_000_000 }])
+    clock.monotonicMs += 60_000
+    const burst = await Promise.allSettled([budgets.require(key), budgets.require(key)])
+    expect(burst).toMatchObject([{ reason: refusal }, { reason: refusal }])
   })
 
   it('of nothing let nothing through', async () => {

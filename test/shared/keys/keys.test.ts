@@ -319,6 +319,33 @@ describe('keys.json', () => {
     })
   })
 
+  it.each([
+    { running: 1e308 },
+    { running: -1 },
+    { running: '3' },
+    { running: null },
+    { tokens_per_minute: 1.5 },
+    'many',
+  ])('in which a limit is wrong, %j, keeps but the key or project that has it from being valid', async (limits) => {
+    const { directory } = await filePlace()
+    const problems: string[] = []
+    const store = openFileKeys(directory, (problem) => problems.push(problem))
+    const [plain, wrong, member] = [newKey().key, newKey().key, newKey({ project: 'proj_1' }).key]
+    await store.create(plain)
+    const kept = {
+      keys: [plain, { ...wrong, limits }, member],
+      projects: [{ id: 'proj_1', created_at: 1, limits }],
+    }
+    await writeFile(join(directory, 'keys.json'), JSON.stringify(kept))
+    expect(await store.list()).toEqual([plain])
+    expect(await store.listProjects()).toEqual([])
+    expect(problems).toEqual([
+      expect.stringContaining('the project proj_1: limits'),
+      expect.stringContaining(`the key ${wrong.id}: limits`),
+    ])
+    expect((await store.revoke(plain.id))?.revoked).toBe(true)
+  })
+
   it('loses no key of processes that write at once', async () => {
     const { directory, open } = await filePlace()
     const script = `

@@ -587,6 +587,25 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
     })
 
+    it('takes the jobs of a dead process, and none of live ones, within two leases after the clock was set back', async () => {
+      await store.holdLease(REAPER_LEASE, 'scheduler', 3 * HOUR_MS)
+      await database.advance(2 * HOUR_MS)
+      const [lives, dies] = [await running(store), await running(store)]
+      await watch(lives.boot, dies.boot)
+      await database.advance(-HOUR_MS)
+      await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
+      expect(await reap()).toEqual([])
+      await watch(lives.boot)
+      expect(await reap()).toMatchObject([{ job: { id: dies.id, state: 'queued', crashes: 1 } }])
+    })
+
+    it('is another one at once where the clock was set back while the first held the lease', async () => {
+      await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
+      expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(false)
+      await database.advance(-HOUR_MS)
+      expect(await store.holdLease(REAPER_LEASE, 'another', 5_000)).toBe(true)
+    })
+
     it('does nothing without the lease', async () => {
       const run = await running(store)
       await watch()

@@ -9,7 +9,9 @@ import { type Month, monthOf } from '#shared/usage/month.ts'
 const NANOS_PER_USD = 1_000_000_000
 /** What was spent is read again after this, while calls come. */
 const FRESH_MS = 1_000
-/** Longest wait of a call for the first answer of a month. */
+/** A call waits for the ledger where what was heard is older: nobody has called for a while, and what ran then has ended since. */
+const STALE_MS = 2_000
+/** Longest wait of a call for that, in milliseconds. */
 const ASK_MS_MAX = 250
 /** Of what is known, most is forgotten at this many: more than spend at once. */
 const KNOWN_MAX = 20_000
@@ -22,6 +24,8 @@ export interface BudgetOptions {
   limitsOf(project: string): Limits
   /** Unix milliseconds. */
   now?(): number
+  /** Monotonic, in milliseconds. */
+  clock?(): number
 }
 
 interface Budget extends Spender {
@@ -32,25 +36,27 @@ interface Spent {
   readonly month: string
   nanos: number
   askedAtMs: number
-  /** Nobody waits for the first answer any more. */
-  isHeard: boolean
+  /** When the ledger last answered, or was last waited for in vain. */
+  heardAtMs: number
   reading: Promise<void> | undefined
 }
 
 /**
- * Budgets of projects and keys for a month of UTC, by the ledger of the whole fleet (docs/usage.md, Budgets). A call waits
- * for the ledger once a month; from then on what was spent is read in the background, once a second. While the ledger is away
- * the last that was heard counts.
+ * Budgets of projects and keys for a month of UTC, by the ledger of the whole fleet (docs/usage.md, Budgets). The first
+ * call of a month, and one after a pause, wait for the ledger; else what was spent is read in the background, once a second.
+ * While the ledger is away the last that was heard counts.
  */
 export class Budgets {
   readonly #options: BudgetOptions
   readonly #now: () => number
+  readonly #clock: () => number
   readonly #spent = new Map<string, Spent>()
   #isFailing = false
 
   constructor(options: BudgetOptions) {
     this.#options = options
     this.#now = options.now ?? Date.now
+    this.#clock = options.clock ?? (() => performance.now())
   }
 
   /** Refuses a call whose budget is spent. @throws ServiceError `insufficient_quota` */
@@ -86,9 +92,12 @@ export class Budgets {
     const month = monthOf(this.#now())
     for (const budget of budgets) {
       const known = this.#known(budget, month)
-      if (performance.now() - known.askedAtMs > FRESH_MS) known.reading = this.#read(budget, month, known)
-      if (!known.isHeard) await inTime(known.reading)
-      known.isHeard = true
+      const nowMs = this.#clock()
+      if (nowMs - known.askedAtMs > FRESH_MS) known.reading = this.#read(budget, month, known)
+      if (nowMs - known.heardAtMs > STALE_MS) {
+        await inTime(known.reading)
+        known.heardAtMs = this.#clock()
+      }
       if (known.nanos >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
     }
   }
@@ -98,14 +107,14 @@ export class Budgets {
     const before = this.#spent.get(place)
     if (before?.month === month) return before
     if (this.#spent.size >= KNOWN_MAX) this.#spent.clear()
-    const known = { month, nanos: 0, askedAtMs: -Infinity, isHeard: false, reading: undefined }
+    const known = { month, nanos: 0, askedAtMs: -Infinity, heardAtMs: -Infinity, reading: undefined }
     this.#spent.set(place, known)
     return known
   }
 
   /** Never rejects. */
   async #read(budget: Budget, month: Month, known: Spent): Promise<void> {
-    known.askedAtMs = performance.now()
+    known.askedAtMs = this.#clock()
     const { ledger, log } = this.#options
     try {
       const [spent] = (await ledger?.spent([budget], month.from, month.to)) ?? []
@@ -117,6 +126,7 @@ export class Budgets {
       if (!this.#isFailing) log.warn({ err: error }, 'budgets not readable; the last that was known counts')
       this.#isFailing = true
     }
+    known.heardAtMs = this.#clock()
   }
 }
 
