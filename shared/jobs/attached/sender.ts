@@ -13,8 +13,11 @@ import type { Lines } from './lines.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
 import { TenantTurns } from './turns.ts'
 
-/** Jobs in a pool's queue at least where that is shared with other ingresses, each of which has one or more, or no worker is known. */
-const ROOM_MIN = 4
+/**
+ * Jobs in a pool's queue at least, however few slots its workers have: the way to them may take far longer than a job. Of a pool
+ * with four slots one more waits for no longer than a job takes. One more where others share it, each of which has one or more.
+ */
+const ROOM_MIN = { alone: 3, shared: 4 }
 /** How often jobs that wait for their turn are looked at, beside each time one of them starts or ends. */
 const TURN_MS = 1_000
 /** Before that nobody should ask again whom a pool had no slot for. */
@@ -186,7 +189,7 @@ export class Sender {
     const { presence } = this.#options
     const share = this.#shares.of(pool)
     const slots = presence.slots(pool)
-    const least = slots === 0 || share < 1 ? ROOM_MIN : 1
+    const least = slots === 0 || share < 1 ? ROOM_MIN.shared : ROOM_MIN.alone
     return Math.max(least, slots / 4, Math.min(presence.freeSlots(pool), slots - running)) * share
   }
 

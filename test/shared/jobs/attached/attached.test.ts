@@ -221,7 +221,7 @@ describe('an ingress with attached jobs', () => {
       order.push(taken.body)
       await tell(taken, 1, [STARTED, COMPLETED], 'wrk_2')
     }
-    expect(order).toEqual([5, 0, 6, 7])
+    expect(order).toEqual([5, 6, 7, 0])
   })
 
   it('goes on with what a silent worker had begun to say, when that is heard again', async () => {
