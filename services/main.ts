@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/config.ts'
 import { openLog } from '#shared/log/log.ts'
-import type { ModelCatalogue } from '#shared/models.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }

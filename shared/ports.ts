@@ -10,13 +10,7 @@ import type { ContentFilter } from './content-filter/content-filter.ts'
 import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireDirectories } from './directory.ts'
 import type { AudioTools } from './engines/audio-tools.ts'
-import type { ChatEngine } from './engines/chat.ts'
-import type { EmbeddingEngine } from './engines/embedding.ts'
 import { LocalAudioTools } from './engines/local/audio-tools.ts'
-import { openLocalEmbeddings, openLocalTranscription } from './engines/local/local.ts'
-import { openOpenAiEmbeddings } from './engines/openai/embeddings.ts'
-import { openOpenAiTranscription } from './engines/openai/transcript/transcription.ts'
-import type { TranscriptionEngine } from './engines/transcription.ts'
 import { UpstreamFleet } from './engines/upstream/share.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
@@ -28,9 +22,9 @@ import type { FleetCounts } from './limits/fleet-counts.ts'
 import { LocalServer } from './local-server/local-server.ts'
 import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
-import { loadModels, type ModelCatalogue } from './models.ts'
-import { watchModels } from './models-watch.ts'
-import { openChatEngineOf } from './ports/chat-engines.ts'
+import { loadModels, type ModelCatalogue } from './models/models.ts'
+import { watchModels } from './models/watch.ts'
+import { type EngineOpeners, engineOpeners } from './ports/engines.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
@@ -42,7 +36,7 @@ import type { SearchBackend } from './search/search.ts'
 import type { StoreView } from './store/store.ts'
 
 /** Everything a service works with, adapters chosen. */
-export interface Ports {
+export interface Ports extends EngineOpeners {
   readonly config: Config
   readonly log: Log
   readonly metrics: Metrics
@@ -62,12 +56,6 @@ export interface Ports {
   unwatchModels(): void
   /** Looks at answers; undefined when it is switched off. */
   readonly contentFilter: ContentFilter | undefined
-  /** Opens the engine that runs a model. The caller closes it. */
-  openChatEngine(model: ModelConfig): ChatEngine
-  /** Opens the engine that embeds with a model. The caller closes it. */
-  openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
-  /** Opens the engine that transcribes with a model. The caller closes it. */
-  openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
   /** What the servers behind HTTP bear, as the workers of this process share it with those of others. */
   readonly upstreams: UpstreamFleet
   /** Opens what decodes audio and tells speakers apart. The caller closes it. */
@@ -121,34 +109,19 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
   const upstreams = new UpstreamFleet()
-  const openChatEngine = (model: ModelConfig) => openChatEngineOf(model, config, upstreams)
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
   const openFleetCounts = await fleetCountsOpener(config)
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
-  const openEmbeddingEngine = (model: ModelConfig) =>
-    model.engine.type === 'local'
-      ? openLocalEmbeddings(model, connect)
-      : openOpenAiEmbeddings(model, config.env, upstreams.open(model))
-  const openTranscriptionEngine = (model: ModelConfig) =>
-    model.engine.type === 'local'
-      ? openLocalTranscription(model, connect)
-      : openOpenAiTranscription(model, config.env, upstreams.open(model))
   const openAudioTools = () => new LocalAudioTools(connect, config.transcriptionSlots)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
   const openSearch = () => openSearchBackends(config, log)
-  const engines = {
-    openChatEngine,
-    openEmbeddingEngine,
-    openTranscriptionEngine,
-    openAudioTools,
-    localServer,
-    upstreams,
-  }
+  const openers = engineOpeners({ config, upstreams, connect })
+  const engines = { ...openers, openAudioTools, localServer, upstreams }
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {

@@ -57,7 +57,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     ['services/cli/doctor/kafka.ts', `#shared/${adapter}`, ADAPTER],
     ['bench/durable/sluice.ts', `#shared/${adapter}`, ADAPTER],
     ['shared/jobs/worker/worker.ts', `#shared/${adapter}`, ADAPTER],
-    ['shared/models.ts', `./${adapter}`, ADAPTER],
+    ['shared/metrics.ts', `./${adapter}`, ADAPTER],
     ['shared/ports.ts', `./${adapter}`],
     ['shared/ports/inspect.ts', `#shared/${adapter}`],
   ]),

@@ -1,4 +1,4 @@
-import type { ModelCatalogue } from '#shared/models.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/usage.ts'
 import { entryOf } from './cost.ts'
 import { Metered, NOTHING } from './meter.ts'

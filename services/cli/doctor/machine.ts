@@ -4,7 +4,7 @@ import { dirname, isAbsolute, join } from 'node:path'
 import type { ModelConfig } from '#schemas/models.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
-import { loadModels } from '#shared/models.ts'
+import { loadModels } from '#shared/models/models.ts'
 import { getWeightsState, isKnownWeights } from '#shared/prepare/weights.ts'
 import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
 

@@ -24,7 +24,7 @@ export function endpointsOf(values: Values): string[] | undefined {
 export async function modelsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const asked = values.parts('models')
   if (!asked) return undefined
-  const { loadModels } = await import('#shared/models.ts')
+  const { loadModels } = await import('#shared/models/models.ts')
   const catalogue = loadModels(config.modelsFile)
   return asked.map((name) => {
     const model = catalogue.find(name)

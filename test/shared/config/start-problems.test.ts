@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { PoolName } from '#schemas/job.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
-import { loadModels } from '#shared/models.ts'
+import { loadModels } from '#shared/models/models.ts'
 import { describePython } from '#shared/prepare/python.ts'
 
 async function emptyDirectory(): Promise<string> {

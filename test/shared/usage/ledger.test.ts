@@ -1,7 +1,7 @@
 /** The ledger over each store: what is promised in shared/store/usage.ts, and what brings durable jobs into it. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
-import { ModelCatalogue } from '#shared/models.ts'
+import { ModelCatalogue } from '#shared/models/models.ts'
 import { newJobId } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
 import type { UsageEntry } from '#shared/store/usage.ts'

@@ -7,7 +7,7 @@ import { generateText } from 'ai'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { newId } from '#shared/id.ts'
-import { loadModels } from '#shared/models.ts'
+import { loadModels } from '#shared/models/models.ts'
 import { startWhole } from '../../../support/processes/whole.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 

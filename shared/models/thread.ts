@@ -1,6 +1,6 @@
 /** The thread that reads a models file again: a large one, or one that is made to, would hold the event loop for a minute. */
 import { parentPort, workerData } from 'node:worker_threads'
-import { ConfigError } from './config/config.ts'
+import { ConfigError } from '#shared/config/config.ts'
 import { readModels } from './models.ts'
 
 parentPort?.postMessage(answer(String(workerData)))

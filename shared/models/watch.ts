@@ -1,9 +1,9 @@
 import { stat } from 'node:fs/promises'
 import { Worker } from 'node:worker_threads'
 import type { ModelsFile } from '#schemas/models.ts'
-import { ConfigError } from './config/config.ts'
-import type { Log } from './log/log.ts'
-import type { Metrics } from './metrics.ts'
+import { ConfigError } from '#shared/config/config.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Metrics } from '#shared/metrics.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 /** How often it is looked whether the file has changed. */
@@ -89,7 +89,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
 /** @throws ConfigError naming the file and every problem in it */
 async function readInThread(path: string): Promise<ModelsFile> {
   const resourceLimits = { maxOldGenerationSizeMb: READ_MB_MAX }
-  const worker = new Worker(new URL('./models-thread.ts', import.meta.url), { workerData: path, resourceLimits })
+  const worker = new Worker(new URL('./thread.ts', import.meta.url), { workerData: path, resourceLimits })
   worker.unref()
   const { promise, resolve, reject } = Promise.withResolvers<{ file: ModelsFile } | { problems: readonly string[] }>()
   const fail = (why: string) => reject(new ConfigError([`MODELS_FILE: ${path}: ${why}`]))

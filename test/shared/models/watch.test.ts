@@ -5,9 +5,9 @@ import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { stringify } from 'yaml'
 import { ConfigError } from '#shared/config/config.ts'
-import { loadModels } from '#shared/models.ts'
-import { type Script, type ScriptedUpstream, startUpstream } from '../support/processes/upstream.ts'
-import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
+import { loadModels } from '#shared/models/models.ts'
+import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
 
 let dir: string
 beforeEach(async () => {

@@ -4,9 +4,9 @@ import { parse } from 'yaml'
 import type { PoolName } from '#schemas/job.ts'
 import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
 import type { Price } from '#schemas/price.ts'
-import { ConfigError } from './config/config.ts'
-import { problemTexts } from './config/problem.ts'
-import { nearestOf } from './nearest.ts'
+import { ConfigError } from '#shared/config/config.ts'
+import { problemTexts } from '#shared/config/problem.ts'
+import { nearestOf } from '#shared/nearest.ts'
 
 /** Names that are shown for one that is not there. */
 const NEAREST_MAX = 5
