@@ -3,6 +3,7 @@ import type { PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OperatorStore, Pause, PauseTarget } from '#shared/store/operator.ts'
+import { untilTick } from '#shared/ticks.ts'
 
 /** How often the store is asked: a control record is quicker, and may be lost. */
 const READ_MS = 3_000
@@ -99,7 +100,7 @@ export class Pauses {
 
   async #readForEver(): Promise<void> {
     await this.#read()
-    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#readForEver(), READ_MS).unref()
+    if (!this.#isClosed) this.#timer = setTimeout(() => void this.#readForEver(), untilTick(READ_MS)).unref()
   }
 
   async #read(): Promise<void> {

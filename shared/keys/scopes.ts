@@ -1,13 +1,14 @@
 import type { ApiKey, KeyScope } from './keys.ts'
 
 /**
- * Paths a key may be limited to. Jobs and WebSockets stand for calls to the others, each of which is checked; every key has
- * them. The routes of the ingress are the same (test/services/ingress/callers/key-scopes.test.ts).
+ * Paths a key may be limited to. Jobs, batches with their files, and WebSockets stand for calls to the others, each of which is
+ * checked; every key has them. The routes of the ingress are the same (test/services/ingress/callers/key-scopes.test.ts).
  */
 export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/chat/completions',
   '/v1/messages',
   '/v1/messages/count_tokens',
+  '/v1/responses',
   '/v1/embeddings',
   '/v1/audio/transcriptions',
   '/v1/tools/code',
@@ -15,6 +16,8 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/models',
   '/v1/usage',
   '/v1/jobs',
+  '/v1/files',
+  '/v1/batches',
   '/v1/webhook-secrets',
   '/v1/ws',
 ]

@@ -4,6 +4,7 @@ import type { ModelsFile } from '#schemas/models.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Metrics } from '#shared/metrics.ts'
+import { every } from '#shared/ticks.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 /** How often it is looked whether the file has changed. */
@@ -78,10 +79,10 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
     seen = now
   }
   void look()
-  const timer = setInterval(() => void look(), LOOK_MS).unref()
+  const stopLooking = every(LOOK_MS, () => void look(), { keepsAlive: false })
   if (!hasTerminal) process.on('SIGHUP', read)
   return () => {
-    clearInterval(timer)
+    stopLooking()
     process.off('SIGHUP', read)
   }
 }

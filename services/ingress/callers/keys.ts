@@ -9,6 +9,7 @@ import { coversPath, hasScope } from '#shared/keys/scopes.ts'
 import type { Known } from '#shared/keys/understood.ts'
 import { type WebhookSecret, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import type { Log } from '#shared/log/log.ts'
+import { untilTick } from '#shared/ticks.ts'
 import { keyChanges } from './key-changes.ts'
 
 export type { ApiKey } from '#shared/keys/keys.ts'
@@ -177,7 +178,7 @@ export class ApiKeys {
 
   #refreshLater(): void {
     if (this.#isClosed) return
-    this.#timer = setTimeout(() => void this.#refresh(), REFRESH_MS).unref()
+    this.#timer = setTimeout(() => void this.#refresh(), untilTick(REFRESH_MS)).unref()
   }
 
   async #refresh(): Promise<void> {
@@ -220,8 +221,8 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // Jobs stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
-  if (scope !== 'admin' && !/^\/v1\/(jobs($|\/)|ws$)/.test(path)) requireEndpoint(key, path)
+  // Jobs and batches stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
+  if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|ws$)/.test(path)) requireEndpoint(key, path)
   return key
 }
 

@@ -8,9 +8,14 @@ import type { Place } from './reservations.ts'
 const BACK_PART = 0.8
 /** The part below which whoever comes is let in, however many are expected back: some never come. */
 const OPEN_PART = 0.5
+/** Callers are told to come back a little after their turn is expected, so that a fleet that ran fewer jobs than expected catches up. */
+const BACK_LATER = 1.03
+/** A caller that comes in its turn is let in though it must wait so much longer than the longest wait: in milliseconds, and as a part of that. */
+const TURN_MS = 5_000
+const TURN_PART = 0.5
 /** Before that nobody should come back. */
 const RETRY_MS_MIN = 1_000
-/** And nobody is told to wait for longer: openai's SDKs then come when they like (docs/design.md, Turns). */
+/** The longest time that is told to a caller of whom nobody said what it obeys: every SDK obeys it. */
 const RETRY_MS_MAX = 60_000
 
 /** What {@link Gate} needs. */
@@ -18,12 +23,23 @@ export interface GateOptions {
   readonly lines: Pick<Lines, 'of' | 'estimateMs'>
   /** Longest wait that may be expected of a job when it is accepted. */
   readonly startTimeoutMs: number
-  /** Jobs that would be run before a new one of a tenant. @param reserved Jobs of each tenant that are expected */
-  readonly ahead: (asked: Asked, reserved: ReadonlyMap<string, number>) => number
+  /**
+   * Jobs that would be run before a new one of a tenant.
+   *
+   * @param reserved Jobs of each tenant that are expected
+   * @param own Those of this tenant that are expected before it, if not all
+   */
+  readonly ahead: (asked: Asked, reserved: ReadonlyMap<string, number>, own?: number) => number
 }
 
 /** Whose turn it is that a job would wait for. */
-export type Asked = Work & { readonly pool: PoolName; readonly tenant: string; readonly body?: unknown }
+export interface Asked extends Work {
+  readonly pool: PoolName
+  readonly tenant: string
+  readonly body?: unknown
+  /** The longest `Retry-After` that its caller obeys, in milliseconds; default: a minute. */
+  readonly retryMsMax?: number | undefined
+}
 
 const NONE: ReadonlyMap<string, number> = new Map()
 
@@ -42,29 +58,34 @@ export class Gate {
   admit(asked: Asked): void {
     const { startTimeoutMs, lines } = this.#options
     const { reservations } = lines.of(asked)
-    const { tenant, body } = asked
+    const { tenant, body, retryMsMax } = asked
     const now = Date.now()
     const place = reservations.counts.has(tenant) ? reservations.find(tenant, body, now) : undefined
     const isTurn = place !== undefined && this.#isTurn(place, now)
     const waitMs = this.estimateMs(asked)
-    const mayEnter = isTurn ? waitMs <= startTimeoutMs : this.#isOpen(asked, waitMs)
-    if (place && (mayEnter || isTurn)) reservations.drop(tenant, body)
+    // In its turn a caller is behind those only who came in theirs and found no room. Without these it would overtake them by chance.
+    const wholeMs = isTurn
+      ? this.estimateMs(asked, reservations.lateCounts, place.before)
+      : this.estimateMs(asked, reservations.counts)
+    const mayEnter = this.#isOpen(waitMs, isTurn ? wholeMs - Math.min(TURN_MS, startTimeoutMs * TURN_PART) : wholeMs)
+    if (place && mayEnter) reservations.drop(tenant, body)
     if (mayEnter) return
-    // Who comes too early is told the same time again; who came in time waits for what is there, and for nobody who came later.
+    // Who comes too early is told the same time again.
     if (place && !isTurn) {
-      const backMs = place.isBack ? now + toldMs(place.atMs - now) : place.backMs
+      const backMs = place.isBack ? now + toldMs(place.atMs - now, retryMsMax) : place.backMs
       reservations.tell(tenant, body, backMs)
-      throw refusal(waitMs, backMs - now)
+      throw refusal(waitMs, backMs - now, retryMsMax)
     }
-    const wholeMs = place ? waitMs : this.estimateMs(asked, reservations.counts)
-    const afterMs = Math.max(RETRY_MS_MIN, wholeMs - startTimeoutMs * BACK_PART)
-    reservations.add(tenant, body, { atMs: now + afterMs, backMs: now + toldMs(afterMs) }, now)
-    throw refusal(wholeMs, toldMs(afterMs))
+    const afterMs = Math.max(RETRY_MS_MIN, (wholeMs - startTimeoutMs * BACK_PART) * BACK_LATER)
+    const times = { atMs: now + afterMs, backMs: now + toldMs(afterMs, retryMsMax) }
+    if (place) reservations.defer(tenant, body, times, now)
+    else reservations.add(tenant, body, times, now)
+    throw refusal(wholeMs, afterMs, retryMsMax)
   }
 
-  /** How long a new job would wait, in milliseconds. @param reserved Jobs that are expected before it */
-  estimateMs(asked: Asked, reserved = NONE): number {
-    const ahead = this.#options.ahead(asked, reserved)
+  /** How long a new job would wait, in milliseconds. See {@link GateOptions.ahead} */
+  estimateMs(asked: Asked, reserved = NONE, own?: number): number {
+    const ahead = this.#options.ahead(asked, reserved, own)
     return ahead === 0 ? 0 : this.#options.lines.estimateMs(asked, ahead)
   }
 
@@ -81,12 +102,10 @@ export class Gate {
     return isDue || (isBack && atMs - now <= this.#options.startTimeoutMs * (1 - BACK_PART))
   }
 
-  /** Whether a job may enter that has no place, or comes before its time. */
-  #isOpen(asked: Asked, waitMs: number): boolean {
+  /** Whether a job may enter. @param wholeMs What it would wait if all came that are expected before it */
+  #isOpen(waitMs: number, wholeMs: number): boolean {
     const { startTimeoutMs } = this.#options
-    if (waitMs > startTimeoutMs) return false
-    if (waitMs <= startTimeoutMs * OPEN_PART) return true
-    return this.estimateMs(asked, this.#lineOf(asked).reservations.counts) <= startTimeoutMs
+    return wholeMs <= startTimeoutMs || waitMs <= startTimeoutMs * OPEN_PART
   }
 
   #lineOf(job: Asked): Line {
@@ -94,11 +113,11 @@ export class Gate {
   }
 }
 
-/** What a caller hears that would wait too long. @param afterMs When it is to come back */
-export function refusal(waitMs: number, afterMs: number): ServiceError {
+/** What a caller hears that would wait too long. @param afterMs When it is to come back @param mostMs The longest time that it obeys */
+function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
   const seconds = Math.round(waitMs / 1_000)
   const message = `The queue is full: a call would wait about ${seconds} s.`
-  return new ServiceError('overloaded', message, { retryAfterMs: toldMs(afterMs) })
+  return new ServiceError('overloaded', message, { retryAfterMs: toldMs(afterMs, mostMs) })
 }
 
 /** The same for one that waits already and will not start in time. @param startTimeoutMs Longest wait that may be expected */
@@ -106,6 +125,6 @@ export function lateRefusal(waitMs: number, startTimeoutMs: number): ServiceErro
   return refusal(waitMs, waitMs - startTimeoutMs * BACK_PART)
 }
 
-function toldMs(ms: number): number {
-  return Math.min(RETRY_MS_MAX, Math.max(RETRY_MS_MIN, ms))
+function toldMs(ms: number, mostMs = RETRY_MS_MAX): number {
+  return Math.min(mostMs, Math.max(RETRY_MS_MIN, ms))
 }

@@ -16,6 +16,8 @@ const FRESH_SEEN = 32
 /** Rounds that a tenant rests at most, at however many ingresses it waits. */
 const RESTS_MAX = 15
 
+const NONE: ReadonlyMap<string, number> = new Map()
+
 /** What {@link Turns} need to know of a pool. */
 export interface TurnsView {
   /** Jobs that slots of the pool's workers can begin with soon, of this ingress, with a fraction; undefined while nothing can be sent. */
@@ -167,18 +169,25 @@ export class TenantTurns<Job extends TurnTaker> {
    * that have none.
    *
    * @param reserved Jobs of each tenant that are expected before it.
+   * @param own Those of its own tenant, where it is not before all of these.
    */
-  ahead(tenant: string, work: Work, reserved: ReadonlyMap<string, number> = new Map()): number {
+  ahead(
+    tenant: string,
+    work: Work,
+    reserved: ReadonlyMap<string, number> = NONE,
+    own = reserved.get(tenant) ?? 0,
+  ): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
     let ahead = isBounded ? (this.#models.get(workKey(work))?.held ?? 0) : this.#sent.size
     if (this.#round.size + reserved.size === 0) return ahead
     const counts = isBounded ? this.#round.countsOf(workKey(work)) : this.#round.countsWithout(this.#bounded())
     // Of each other tenant one for each of ours, and one more where it comes first in the round.
-    const most = counts.of(tenant) + (reserved.get(tenant) ?? 0) + 1
+    const most = counts.of(tenant) + own + 1
     ahead += counts.sum(most)
-    for (const [each, count] of reserved) {
-      const own = counts.of(each)
-      ahead += Math.min(own + count, most) - Math.min(own, most)
+    for (const [each, all] of reserved) {
+      const count = each === tenant ? own : all
+      const waiting = counts.of(each)
+      ahead += Math.min(waiting + count, most) - Math.min(waiting, most)
     }
     return ahead
   }

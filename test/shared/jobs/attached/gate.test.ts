@@ -19,13 +19,15 @@ afterEach(() => {
 interface Caller {
   readonly tenant: string
   readonly body: object
+  readonly retryMsMax?: number | undefined
   tries: number
 }
 
 /** A pool that is always busy, and callers who come back when they were told to, in whole seconds as the header says. */
 class Overload {
   readonly queue: Caller[] = []
-  readonly back: { readonly atMs: number; readonly caller: Caller }[] = []
+  /** By the time at which they come. */
+  readonly back = new Map<number, Caller[]>()
   readonly admittedAt: number[] = []
   readonly toldSeconds: number[] = []
   ended = 0
@@ -33,23 +35,27 @@ class Overload {
   readonly #gate = new Gate({
     lines: new Lines({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }),
     startTimeoutMs: START_MS,
-    ahead: ({ tenant }, reserved) => this.#ahead(tenant, reserved),
+    ahead: ({ tenant }, reserved, own) => this.#ahead(tenant, reserved, own),
   })
   readonly #comesBack: (nth: number) => boolean
+  readonly #retryMsMax: number | undefined
 
-  constructor(comesBack: (nth: number) => boolean = () => true) {
+  constructor(comesBack: (nth: number) => boolean = () => true, retryMsMax?: number) {
     this.#comesBack = comesBack
+    this.#retryMsMax = retryMsMax
   }
 
   /** @param everyMs Between two new callers */
-  run(ms: number, everyMs: number, tenantOf: (nth: number) => string = () => 'a'): void {
+  run(ms: number, everyMs: number, tenantOf: (nth: number) => string = () => 'a', serviceMs = SERVICE_MS): void {
     for (let passed = 0; passed < ms; passed += STEP_MS) {
       vi.setSystemTime(Date.now() + STEP_MS)
-      if (passed % SERVICE_MS === 0) this.#serve()
-      while (this.back[0] && this.back[0].atMs <= Date.now()) this.#call(this.back.shift()?.caller as Caller)
+      if (passed % serviceMs === 0) this.#serve()
+      for (const caller of this.back.get(Date.now()) ?? []) this.#call(caller)
+      this.back.delete(Date.now())
       if (Math.floor(passed / everyMs) !== Math.floor((passed - STEP_MS) / everyMs)) {
         const nth = this.#callers++
-        this.#call({ tenant: tenantOf(nth), body: { messages: [`question ${nth}`] }, tries: 0 })
+        const body = { messages: [`question ${nth}`] }
+        this.#call({ tenant: tenantOf(nth), body, retryMsMax: this.#retryMsMax, tries: 0 })
       }
     }
   }
@@ -64,20 +70,20 @@ class Overload {
   #call(caller: Caller): void {
     caller.tries++
     try {
-      this.#gate.admit({ pool: 'inference', kind: 'say', model: 'm', tenant: caller.tenant, body: caller.body })
+      this.#gate.admit({ pool: 'inference', kind: 'say', model: 'm', ...caller })
       this.queue.push(caller)
       this.admittedAt.push(caller.tries)
     } catch (error) {
       const seconds = Math.ceil((ServiceError.from(error).retryAfterMs ?? 0) / 1_000)
       this.toldSeconds.push(seconds)
       if (!this.#comesBack(this.#callers)) return
-      this.back.push({ atMs: Date.now() + seconds * 1_000, caller })
-      this.back.sort((a, b) => a.atMs - b.atMs)
+      const atMs = Date.now() + seconds * 1_000
+      this.back.set(atMs, [...(this.back.get(atMs) ?? []), caller])
     }
   }
 
-  #ahead(tenant: string, reserved: ReadonlyMap<string, number>): number {
-    const counts = new Map(reserved)
+  #ahead(tenant: string, reserved: ReadonlyMap<string, number>, before = reserved.get(tenant) ?? 0): number {
+    const counts = new Map(reserved).set(tenant, before)
     for (const each of this.queue) counts.set(each.tenant, (counts.get(each.tenant) ?? 0) + 1)
     const own = counts.get(tenant) ?? 0
     let ahead = 0
@@ -109,6 +115,28 @@ describe('a gate before a pool that gets a fifth more calls than it can run', ()
     }
   })
 
+  it('lets those in at their first return who obey more than a minute, and tells others a minute', () => {
+    const patient = new Overload(undefined, Number.POSITIVE_INFINITY)
+    patient.run(150_000, SERVICE_MS / 2)
+    expect(Math.max(...patient.toldSeconds)).toBeGreaterThan(100)
+    const back = patient.admittedAt.filter((tries) => tries > 1)
+    expect(back.filter((tries) => tries === 2).length / back.length).toBeGreaterThan(0.95)
+    const others = new Overload()
+    others.run(150_000, SERVICE_MS / 2)
+    expect(Math.max(...others.toldSeconds)).toBe(60)
+    expect(Math.max(...others.admittedAt)).toBeLessThanOrEqual(4)
+    expect(others.ended).toBeGreaterThan((150_000 / SERVICE_MS) * 0.98)
+  })
+
+  it('lets nobody overtake another who came in time, once fewer were run for a while than was thought', () => {
+    const overload = new Overload(undefined, Number.POSITIVE_INFINITY)
+    overload.run(40_000, SERVICE_MS / 1.2)
+    overload.run(20_000, SERVICE_MS / 1.2, undefined, 2 * SERVICE_MS)
+    overload.run(60_000, SERVICE_MS / 1.2)
+    expect(Math.max(...overload.admittedAt)).toBeLessThanOrEqual(6)
+    expect(overload.ended).toBeGreaterThan((110_000 / SERVICE_MS) * 0.97)
+  })
+
   it('lets a tenant with few calls in, however many another has told to come back', () => {
     const overload = new Overload()
     overload.run(30_000, SERVICE_MS / 3, () => 'flood')
@@ -137,8 +165,8 @@ describe('places of refused callers', () => {
   it('are bounded, and one tenant leaves half of them to others', () => {
     const places = new Reservations()
     const now = Date.now()
-    for (let i = 0; i < 20_000; i++) places.add('a', { i }, at(now + 1_000), now)
-    expect(places.counts.get('a')).toBe(10_000)
+    for (let i = 0; i < 50_000; i++) places.add('a', { i }, at(now + 1_000), now)
+    expect(places.counts.get('a')).toBe(25_000)
     places.add('b', {}, at(now + 1_000), now)
     expect(places.counts.get('b')).toBe(1)
     places.drop('b', {})
