@@ -114,13 +114,14 @@ async function runResearch({ questions }: Options, dir: string) {
 }
 
 async function runSections(
-  { sections, isQuick, sectionSeconds: seconds, rounds, hangSeconds }: Options,
+  { sections, isQuick, sectionSeconds: seconds, rounds, hangSeconds, beside, profileDir }: Options,
   dir: string,
   kafka: Kafka,
 ): Promise<SectionResults[]> {
   const results: SectionResults[] = []
   for (const section of SECTIONS.filter(({ name }) => sections.includes(name))) {
-    const how = { kafka, dir, isQuick, seconds, rounds, hangSeconds, print, signal: interrupted.signal }
+    const { signal } = interrupted
+    const how = { kafka, dir, isQuick, seconds, rounds, hangSeconds, beside, profileDir, print, signal }
     results.push(await timed(async () => ({ section, tables: await section.measure(how) })))
   }
   return results

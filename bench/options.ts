@@ -7,14 +7,15 @@ import { SECTIONS } from './sections.ts'
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
 
 Measures what Sluice adds to calls of its upstream: latency, time to the first token, lag per token, throughput, CPU and
-memory; beside calling the upstream directly and through a bare Node proxy, in the same run. Then durable jobs: submits,
+memory; beside calling the upstream directly and through a bare Node proxy, in the same run; the same once more with one core
+for whatever stands between, which also measures bursts, sparse calls, starts and idleness (speed). Then durable jobs: submits,
 completions and whole jobs, beside BullMQ on Redis and pg-boss on Postgres. Then embeddings, transcription by the
 built-in model, Python in each sandbox, deep research over a fixed corpus, one tenant beside a flood of another, overload,
 and models beside one that hangs; a larger run only when it is asked for: ${SECTIONS.filter(({ isLarge }) => isLarge)
   .map(({ name }) => name)
   .join(', ')}. Everything runs on this machine, on 127.0.0.1:
 a mock upstream, the callers, the proxy, Sluice in one process, and Sluice as ingress and worker through a real Kafka (a
-local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 12 minutes. Linux
+local one is started, which needs Java 17; or KAFKA_BROKERS), a Postgres and a Redis of our own. About 20 minutes. Linux
 only.
 
 Options:
@@ -23,7 +24,8 @@ Options:
                        durable jobs only, or some of them: ${DURABLE_NAMES.map((name) => `durable-${name}`).join(', ')};
                        embeddings, transcription, sandbox, research, ${SECTIONS.map(({ name }) => name).join(', ')}: those only
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
-      --beside <dir>   measure another version of Sluice as well, in the same rounds: a checkout with its packages installed
+      --beside <dir>   measure another version of Sluice as well, in the same rounds (plain calls and speed): a checkout with
+                       its packages installed
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams; of overload 30
       --hang <n>       seconds for which one model hangs beside the others; default 15

@@ -24,6 +24,10 @@ export interface SectionOptions {
   readonly rounds: number
   /** What `--seconds` says; undefined: as the section thinks best. */
   readonly seconds: number | undefined
+  /** Directory of another version that is measured as well, where a section can. */
+  readonly beside: string | undefined
+  /** Where CPU profiles go; undefined: none are made. */
+  readonly profileDir: string | undefined
   /** For how long one model hangs beside the others. */
   readonly hangSeconds: number
   readonly print: (line: string) => void

@@ -1,14 +1,25 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection } from './connection.ts'
-import { nowMicros, TokenReader } from './tokens.ts'
+import { IN_STEP, nowMicros, TokenReader } from './tokens.ts'
 
 /** How long a stream of the mock upstream lasts; new streams are spread over it, so that they do not tick in step. */
 const STREAM_MS = 1_310
 /** Silence inside a stream that a reader sees as a stall. */
 const STALL_MICROS = 100_000
 
-/** What callers ask for: whole answers, or streams of 50 tokens a second. */
-export type Shape = 'whole' | 'streams'
+/** What a caller of {@link Shape} `sparse` waits after each answer. */
+const SPARSE_MS = 20
+
+/**
+ * What callers ask for: whole answers at once or 20 ms apart, or streams of 50 tokens a second, spread over time or in step:
+ * begun at once, and every token of all of them in the same moment, as one model server sends them.
+ */
+export type Shape = 'whole' | 'sparse' | 'streams' | 'lockstep'
+
+/** Whether callers of a shape read streams. */
+export function isStreamed(shape: Shape): boolean {
+  return shape === 'streams' || shape === 'lockstep'
+}
 
 /** Where the load goes. */
 export interface Address {
@@ -66,11 +77,11 @@ export class Callers {
     return new Callers(address, shape, connections)
   }
 
-  /** Calls for so long, then waits for the answers that are under way. */
-  async run(seconds: number): Promise<Seen> {
+  /** Calls for so long, then waits for the answers that are under way. @param callsMax Calls of each caller */
+  async run(seconds: number, callsMax = Number.POSITIVE_INFINITY): Promise<Seen> {
     const startedAt = nowMicros()
     const until = startedAt + seconds * 1_000_000
-    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until)))
+    await Promise.all(this.#connections.map((_, index) => this.#loop(index, until, callsMax)))
     this.#seen.seconds = (nowMicros() - startedAt) / 1_000_000
     return this.#seen
   }
@@ -79,9 +90,10 @@ export class Callers {
     for (const connection of this.#connections) connection.close()
   }
 
-  async #loop(index: number, until: number): Promise<void> {
-    const isWhole = this.#shape === 'whole'
-    if (!isWhole) await sleep((index * STREAM_MS) / this.#connections.length)
+  async #loop(index: number, until: number, callsMax: number): Promise<void> {
+    const isWhole = !isStreamed(this.#shape)
+    if (this.#shape === 'streams') await sleep((index * STREAM_MS) / this.#connections.length)
+    let calls = 0
     do {
       const connection = this.#connections[index]
       if (!connection) return
@@ -93,7 +105,8 @@ export class Callers {
         this.#fail(String(error))
         this.#connections[index] = await Connection.open(this.#address.url)
       }
-    } while (nowMicros() < until)
+      if (this.#shape === 'sparse') await sleep(SPARSE_MS)
+    } while (nowMicros() < until && ++calls < callsMax)
   }
 
   async #whole(connection: Connection): Promise<number> {
@@ -124,17 +137,19 @@ export class Callers {
   }
 }
 
+const QUESTION = 'What is the capital of France, and what is it known for? Name three things.'
+
 /** The bytes of the one request that is sent all the time: a short conversation. */
 function requestOf({ url, key, model = 'bench' }: Address, shape: Shape): Buffer {
   const body = JSON.stringify({
     model,
     messages: [
       { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
-      { role: 'user', content: 'What is the capital of France, and what is it known for? Name three things.' },
+      { role: 'user', content: shape === 'lockstep' ? `${IN_STEP} ${QUESTION}` : QUESTION },
     ],
     temperature: 0.7,
     max_tokens: 128,
-    stream: shape === 'streams',
+    stream: isStreamed(shape),
   })
   const head = [
     'POST /v1/chat/completions HTTP/1.1',

@@ -1,6 +1,6 @@
 import { percentile } from '../figures/stats.ts'
 import { cpuMs, residentMib } from '../machine/usage.ts'
-import { Callers, type Shape } from './load.ts'
+import { Callers, isStreamed, type Shape } from './load.ts'
 import type { Target, TargetName } from './targets.ts'
 
 /** A kind of load. */
@@ -49,7 +49,7 @@ export async function measure(target: Target, cell: Cell, round: number, seconds
   const seen = await callers.run(seconds).finally(() => callers.close())
   const used = cpuOf().map((ms, index) => ms - (before[index] ?? 0))
   const brokerMs = used.pop() ?? 0
-  const units = cell.shape === 'whole' ? seen.answers : seen.lags.length / 1_000
+  const units = isStreamed(cell.shape) ? seen.lags.length / 1_000 : seen.answers
   const gatewayMs = used.reduce((sum, ms) => sum + ms, 0)
   return {
     target: target.name,

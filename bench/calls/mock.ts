@@ -2,11 +2,11 @@
  * The upstream of every measurement: an OpenAI-dialect server that costs almost nothing, as a process of its own.
  *
  * Whole answers come at once. Streams have 64 tokens, the first after 50 ms, then one each 20 ms (50 a second); each says
- * when it was sent. It speaks HTTP/1.1 on bare sockets: node:http would cost more than the proxy that is measured.
+ * when it was sent. Streams that ask for it are in step: their tokens come on the ticks of one clock. It speaks HTTP/1.1 on bare sockets: node:http would cost more than the proxy that is measured.
  * Prints its address on standard output.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
-import { nowMicros, writeToken } from './tokens.ts'
+import { IN_STEP, nowMicros, writeToken } from './tokens.ts'
 
 const TOKENS = 64
 const FIRST_TOKEN_MS = 50
@@ -46,7 +46,8 @@ class RequestReader {
 }
 
 function answer(socket: Socket, body: Buffer): void {
-  if (body.includes('"stream":true')) stream(socket)
+  if (body.includes(IN_STEP)) inStep(socket)
+  else if (body.includes('"stream":true')) stream(socket)
   else socket.write(WHOLE)
 }
 
@@ -69,14 +70,42 @@ function stream(socket: Socket): void {
   let sent = 0
   const next = () => {
     if (socket.destroyed) return
-    const text = writeToken(nowMicros())
-    const token = chunk(`${FRAME}{"content":"${text}"},"logprobs":null,"finish_reason":null}]}\n\n`)
     sent++
-    socket.write(sent < TOKENS ? token : token + LAST + END)
+    writeNext(socket, sent)
     // Against the clock of the stream's start, so that late timers do not add up and the pace holds.
     if (sent < TOKENS) setTimeout(next, firstAt + sent * TOKEN_MS - performance.now())
   }
   setTimeout(next, FIRST_TOKEN_MS)
+}
+
+/** Streams that are in step, with the tokens each has sent. */
+const together = new Map<Socket, number>()
+let ticker: NodeJS.Timeout | undefined
+
+/** The first token comes with the first tick that is late enough for all that began in the same moment. */
+function inStep(socket: Socket): void {
+  socket.write(STREAM_HEAD + ROLE)
+  setTimeout(() => {
+    together.set(socket, 0)
+    ticker ??= setInterval(tick, TOKEN_MS)
+  }, FIRST_TOKEN_MS)
+}
+
+function tick(): void {
+  for (const [socket, sent] of together) {
+    if (!socket.destroyed) writeNext(socket, sent + 1)
+    if (socket.destroyed || sent + 1 === TOKENS) together.delete(socket)
+    else together.set(socket, sent + 1)
+  }
+  if (together.size > 0) return
+  clearInterval(ticker)
+  ticker = undefined
+}
+
+function writeNext(socket: Socket, count: number): void {
+  const text = writeToken(nowMicros())
+  const token = chunk(`${FRAME}{"content":"${text}"},"logprobs":null,"finish_reason":null}]}\n\n`)
+  socket.write(count < TOKENS ? token : token + LAST + END)
 }
 
 function chunk(text: string): string {

@@ -37,7 +37,7 @@ export async function startTarget(
   kafka: Kafka | undefined,
   beside?: string,
 ): Promise<Target> {
-  const target = await start(name, upstream, processes, kafka, beside)
+  const target = await launchTarget(name, upstream, processes, kafka, beside)
   await untilAnswered(target)
   return target
 }
@@ -47,7 +47,8 @@ export async function startUpstream(processes: Processes): Promise<URL> {
   return urlOf(await processes.node({ name: 'upstream', script: './calls/mock.ts', args: [], addressOn: 'stdout' }))
 }
 
-async function start(
+/** The same, without a call: it listens, and nothing more is known. */
+export async function launchTarget(
   name: TargetName,
   upstream: URL,
   processes: Processes,

@@ -6,6 +6,9 @@
 const DIGITS = 16
 const MARK = '@'
 
+/** Stands in a request whose stream is to be in step with all others that say so. */
+export const IN_STEP = 'in-step'
+
 /**
  * Microseconds of the machine's monotonic clock. All processes of one machine share it, so a time written into a token by
  * one process can be compared in another.

@@ -23,7 +23,6 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
     if (running) await worker.pause()
   }
   return {
-    hasOwnWorkers: false,
     async submit() {
       tally.begin()
       const { id } = await queue.add('nothing', PAYLOAD)

@@ -32,10 +32,10 @@ process.once('SIGTERM', () => {
 })
 
 function open(given: Record<string, string>): JobSystem | Promise<JobSystem> {
-  const { dir = '', databaseUrl, redisPort, url = '', key = '' } = given
+  const { dir = '', databaseUrl, redisPort, url = '', key = '', operatorKey = '' } = given
   if (name === 'sluice') return openSluice({ dir, ...(databaseUrl !== undefined && { databaseUrl }) })
   if (name === 'bullmq') return openBullmq(Number(redisPort))
   if (name === 'pg-boss') return openPgBoss(databaseUrl ?? '')
-  if (name === 'http') return openHttp(new URL(url), key)
+  if (name === 'http') return openHttp(new URL(url), key, operatorKey)
   throw new Error(`no system ${name}`)
 }

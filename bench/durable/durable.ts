@@ -36,6 +36,8 @@ export interface DurableOptions {
 export const DURABLE_CELLS: readonly DurableCell[] = [
   { shape: 'submit', callers: 1 },
   { shape: 'submit', callers: 32 },
+  { shape: 'busy', callers: 1 },
+  { shape: 'busy', callers: 32 },
   { shape: 'whole', callers: 1 },
   { shape: 'whole', callers: 32 },
 ]

@@ -5,11 +5,23 @@ import { type JobSystem, PAYLOAD } from './system.ts'
 /** How often the service is asked whether anything is left to do: seldom, for it costs it a scan of its jobs. */
 const CHECK_MS = 100
 
-/** Sluice through its API: `Prefer: respond-async`, then `GET /v1/jobs/{id}?wait=`. Its workers always run. */
-export function openHttp(url: URL, key: string): JobSystem {
+/** Longest until every process has heard that work is paused. */
+const HEARD_MS = 250
+
+/**
+ * Sluice through its API: `Prefer: respond-async`, then `GET /v1/jobs/{id}?wait=`. Its workers are processes of their own, as many
+ * jobs at once as they have slots; who operates it pauses them.
+ */
+export async function openHttp(url: URL, key: string, operatorKey: string): Promise<JobSystem> {
   const client = new JobsClient(url, key)
+  const operator = new JobsClient(url, operatorKey)
+  const order = async (what: 'pause' | 'resume') => {
+    await operator.call('POST', `/v1/admin/pools/inference/${what}`, {}, 200)
+    if (what === 'pause') await sleep(HEARD_MS)
+  }
+  await untilKnown(operator)
+  await order('pause')
   return {
-    hasOwnWorkers: true,
     submit: async () => {
       const job = await client.call('POST', '/v1/chat/completions', PAYLOAD, 202)
       return String(job.id)
@@ -18,7 +30,7 @@ export function openHttp(url: URL, key: string): JobSystem {
       const { status } = await client.call('GET', `/v1/jobs/${id}?wait=20`, undefined, 200)
       if (status !== 'completed') throw new Error(`a job is ${status}`)
     },
-    startWork: async () => {},
+    startWork: () => order('resume'),
     drained: async () => {
       const path = '/v1/jobs?status=queued,in_progress&limit=1'
       for (;;) {
@@ -27,8 +39,24 @@ export function openHttp(url: URL, key: string): JobSystem {
         await sleep(CHECK_MS)
       }
     },
-    stopWork: async () => {},
-    close: async () => client.close(),
+    stopWork: () => order('pause'),
+    close: async () => {
+      client.close()
+      operator.close()
+    },
+  }
+}
+
+/** A service that runs notices a new key within about a second. @throws Error when it does not within ten */
+async function untilKnown(operator: JobsClient): Promise<void> {
+  for (let tries = 1; ; tries++) {
+    try {
+      await operator.call('GET', '/v1/admin/pauses', undefined, 200)
+      return
+    } catch (error) {
+      if (tries === 100) throw error
+      await sleep(CHECK_MS)
+    }
   }
 }
 

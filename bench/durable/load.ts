@@ -2,10 +2,10 @@ import { percentile } from '../figures/stats.ts'
 import type { JobSystem } from './system.ts'
 
 /**
- * What the callers do. `submit`: they submit one job after another, then the workers are let at what was submitted; where
- * workers always run they do so meanwhile. `whole`: they submit a job and wait until it has been completed.
+ * What the callers do. `submit`: they submit one job after another, then the workers are let at what was submitted. `busy`: the
+ * same while the workers run. `whole`: they submit a job and wait until it has been completed.
  */
-export type DurableShape = 'submit' | 'whole'
+export type DurableShape = 'submit' | 'busy' | 'whole'
 
 /** A kind of load. */
 export interface DurableCell {
@@ -19,14 +19,15 @@ export interface DurableFigures {
   readonly perSecond: number
   readonly p50: number
   readonly p99: number
-  /** Jobs a second that the workers completed; of systems whose workers always run, from the first submit on. */
+  /** Jobs a second that the workers completed; from the first submit on where they run meanwhile. */
   readonly completedPerSecond: number
 }
 
 /** Puts a load on a system for so long, and leaves it without jobs. @throws Error when a job fails */
 export async function measureCell(system: JobSystem, cell: DurableCell, seconds: number): Promise<DurableFigures> {
   const isWhole = cell.shape === 'whole'
-  if (isWhole) await system.startWork(true)
+  const worksMeanwhile = cell.shape !== 'submit'
+  if (worksMeanwhile) await system.startWork(isWhole)
   const times: number[] = []
   const startedAt = performance.now()
   const until = startedAt + seconds * 1_000
@@ -40,9 +41,9 @@ export async function measureCell(system: JobSystem, cell: DurableCell, seconds:
   await Promise.all(Array.from({ length: cell.callers }, caller))
   const perSecond = (times.length / (performance.now() - startedAt)) * 1_000
   const workStartedAt = performance.now()
-  if (!isWhole) await system.startWork(false)
+  if (!worksMeanwhile) await system.startWork(false)
   await system.drained()
-  const workedMs = performance.now() - (system.hasOwnWorkers || isWhole ? startedAt : workStartedAt)
+  const workedMs = performance.now() - (worksMeanwhile ? startedAt : workStartedAt)
   await system.stopWork()
   return {
     perSecond,

@@ -23,7 +23,6 @@ export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
     seen.clear()
   }
   return {
-    hasOwnWorkers: false,
     async submit() {
       tally.begin()
       const id = await boss.send(QUEUE, PAYLOAD)

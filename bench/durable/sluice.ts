@@ -53,7 +53,6 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     pool = undefined
   }
   return {
-    hasOwnWorkers: false,
     async submit() {
       tally.begin()
       return idOf(await jobs.create(newJob()))

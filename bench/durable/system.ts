@@ -1,12 +1,10 @@
 /** A queue of durable jobs under measurement, as its callers and workers use it: Sluice, or what it is compared with. */
 export interface JobSystem {
-  /** Its workers are processes of their own, which always run: starting and stopping them does nothing. */
-  readonly hasOwnWorkers: boolean
   /** Submits {@link PAYLOAD}. @returns The job's id, once the job is on disk. */
   submit(): Promise<string>
   /** Resolves once a job has been completed and that is on disk. */
   completed(id: string): Promise<void>
-  /** Starts the workers; {@link WORKERS} jobs run at once. @param isWatched Somebody is going to wait for `completed`. */
+  /** Starts the workers, which do nothing before; {@link WORKERS} jobs run at once. @param isWatched Somebody is going to wait for `completed`. */
   startWork(isWatched: boolean): Promise<void>
   /** Resolves once every job that was submitted has been completed. The workers run. */
   drained(): Promise<void>

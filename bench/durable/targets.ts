@@ -1,8 +1,8 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { sluice, urlOf } from '../calls/targets.ts'
 import type { Kafka } from '../machine/kafka.ts'
-import type { Processes } from '../machine/processes.ts'
+import { type Processes, run } from '../machine/processes.ts'
 import type { Postgres, Redis } from './servers.ts'
 
 /** What is measured, in the order of each round. BullMQ is what the others are compared with. */
@@ -73,13 +73,24 @@ async function startFleet(processes: Processes, dir: string, kafka: Kafka, datab
   const ingress = await processes.node(sluice('http-ingress', ['ingress'], env))
   await processes.node({ ...sluice('http-inference', ['inference'], env), addressOn: 'none' })
   await processes.node({ ...sluice('http-scheduler', ['scheduler'], env), addressOn: 'none' })
-  return { url: urlOf(ingress).href, key: KEY }
+  return { url: urlOf(ingress).href, key: KEY, operatorKey: await createOperator(env) }
 }
 
 /** `npm start`. */
 async function startOne(processes: Processes, dir: string) {
-  const whole = await processes.node(sluice('http-sqlite-sluice', [], environmentOf(dir)))
-  return { url: urlOf(whole).href, key: KEY }
+  const env = environmentOf(dir)
+  const whole = await processes.node(sluice('http-sqlite-sluice', [], env))
+  return { url: urlOf(whole).href, key: KEY, operatorKey: await createOperator(env) }
+}
+
+/** A key for the operator's door, which pauses the workers. */
+async function createOperator(env: Record<string, string>): Promise<string> {
+  const script = resolve(import.meta.dirname, '../../services/cli/cli.ts')
+  const printed = await run(process.execPath, [script, 'keys', 'create', '--scopes', 'admin'], env)
+  // To a pipe it prints JSON.
+  const { secret } = JSON.parse(printed) as { secret?: string }
+  if (secret === undefined) throw new Error('no key was made')
+  return secret
 }
 
 /** Sluice's defaults, but for where things are, and the engine that costs nothing. */

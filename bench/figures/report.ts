@@ -260,11 +260,12 @@ const INTRODUCTION = `# Benchmarks
 <!-- Written by \`npm run bench -- --write\`; change bench/figures/report.ts, not this file. -->
 
 What Sluice adds to a call of the model server behind it, and its durable jobs beside BullMQ and pg-boss. One command
-measures it on your machine, in about twelve minutes:
+measures it on your machine, in about twenty minutes:
 
 \`\`\`sh
 npm run bench                          # prints the tables below
 npm run bench -- --quick               # one short round on code that is not warm: does it run? Two minutes
+npm run bench -- --only speed          # beside the bare proxy, with one core for either
 npm run bench -- --only durable        # the durable jobs only
 npm run bench -- --only embeddings     # the embeddings only
 npm run bench -- --only transcription  # transcription by the built-in model only

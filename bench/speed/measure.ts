@@ -1,0 +1,170 @@
+import { mkdirSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Callers } from '../calls/load.ts'
+import { type Cell, measure, type Sample } from '../calls/measure.ts'
+import { launchTarget, startTarget, startUpstream, type Target, type TargetName } from '../calls/targets.ts'
+import { nameOf } from '../figures/figures.ts'
+import { percentile } from '../figures/stats.ts'
+import type { Kafka } from '../machine/kafka.ts'
+import { OneCore } from '../machine/one-core.ts'
+import { Processes } from '../machine/processes.ts'
+import { cpuMs, residentMib } from '../machine/usage.ts'
+
+export const WHOLE: Cell = { shape: 'whole', callers: 64 }
+export const SPARSE: Cell = { shape: 'sparse', callers: 1 }
+export const STREAMS: Cell = { shape: 'streams', callers: 256 }
+export const FEW_IN_STEP: Cell = { shape: 'lockstep', callers: 64 }
+export const MANY_IN_STEP: Cell = { shape: 'lockstep', callers: 256 }
+const CELLS: readonly Cell[] = [WHOLE, SPARSE, STREAMS, FEW_IN_STEP, MANY_IN_STEP]
+
+/** Calls of one caller after a start. */
+export const FIRST_CALLS = 100
+/** Sparse calls are few: their CPU is read over a longer time. */
+const SPARSE_TIMES = 3
+/** What a start leaves to do is done after this. */
+const SETTLE_MS = 5_000
+/** Longest time that the first calls may take. */
+const FIRST_CALLS_SECONDS = 60
+
+/** How speed is measured. */
+export interface SpeedOptions {
+  readonly targets: readonly TargetName[]
+  readonly rounds: number
+  /** Of each load. */
+  readonly seconds: number
+  readonly warmUpSeconds: number
+  readonly idleSeconds: number
+  /** Default: all of them. */
+  readonly cells?: readonly Cell[]
+  /** Directory of the other version. */
+  readonly beside: string | undefined
+  readonly profileDir: string | undefined
+  readonly print: (line: string) => void
+  readonly signal: AbortSignal
+}
+
+/** One target right after its start, in one round. Times in milliseconds. */
+export interface StartSample {
+  readonly target: TargetName
+  readonly round: number
+  /** CPU of its processes before the first call, in % of a core. */
+  readonly idleCpu: number
+  /** Their memory then. */
+  readonly idleMib: number
+  readonly firstCall: number
+  /** Of the first calls. */
+  readonly firstCallsP50: number
+}
+
+/** What was measured. */
+export interface SpeedResults {
+  readonly samples: readonly Sample[]
+  readonly starts: readonly StartSample[]
+}
+
+/** Measures each target on a core of its own. @throws Error when a call failed */
+export async function measureSpeed(options: SpeedOptions, kafka: Kafka, dir: string): Promise<SpeedResults> {
+  using core = new OneCore()
+  if (kafka.pid !== undefined) core.release(kafka.pid)
+  const starts: StartSample[] = []
+  for (let round = 1; options.idleSeconds > 0 && round <= options.rounds; round++) {
+    starts.push(...(await measureStarts(options, kafka, `${dir}/starts-${round}`, core, round)))
+  }
+  return { samples: await measureLoads(options, kafka, `${dir}/speed`, core), starts }
+}
+
+/** All are idle together, then each is called. */
+async function measureStarts(
+  options: SpeedOptions,
+  kafka: Kafka,
+  dir: string,
+  core: OneCore,
+  round: number,
+): Promise<StartSample[]> {
+  await using started = await startAll(launchTarget, { ...options, profileDir: undefined }, kafka, dir, core)
+  await sleep(SETTLE_MS, undefined, options)
+  const before = started.targets.map(cpuOf)
+  await sleep(options.idleSeconds * 1_000, undefined, options)
+  const idle = started.targets.map((target, index) => ({
+    idleCpu: (cpuOf(target) - (before[index] ?? 0)) / options.idleSeconds / 10,
+    idleMib: target.processes.reduce((sum, { pid }) => sum + residentMib(pid), 0),
+  }))
+  const samples: StartSample[] = []
+  for (const [index, target] of started.targets.entries()) {
+    const sample = { target: target.name, round, idleCpu: 0, idleMib: 0, ...idle[index], ...(await callFirst(target)) }
+    samples.push(sample)
+    const { idleCpu, idleMib, firstCall, firstCallsP50 } = sample
+    const costs = `idle ${idleCpu.toFixed(2)} % of a core, ${idleMib.toFixed(0)} MiB`
+    const times = `first call ${firstCall.toFixed(1)} ms, first calls p50 ${firstCallsP50.toFixed(2)} ms`
+    options.print(`${round}/${options.rounds} ${'start'.padEnd(12)} ${target.name.padEnd(15)} ${costs}, ${times}`)
+  }
+  return samples
+}
+
+async function callFirst({ name, address }: Target): Promise<Pick<StartSample, 'firstCall' | 'firstCallsP50'>> {
+  const callers = await Callers.open(address, 'whole', 1)
+  const { latencies, failure } = await callers.run(FIRST_CALLS_SECONDS, FIRST_CALLS).finally(() => callers.close())
+  if (failure !== undefined) throw new Error(`first calls failed through ${name}: ${failure}`)
+  return { firstCall: latencies[0] ?? Number.NaN, firstCallsP50: percentile(latencies, 0.5) }
+}
+
+async function measureLoads(options: SpeedOptions, kafka: Kafka, dir: string, core: OneCore): Promise<Sample[]> {
+  const { cells = CELLS, rounds, seconds, warmUpSeconds, print, signal } = options
+  await using started = await startAll(startTarget, options, kafka, dir, core)
+  for (const target of started.targets) {
+    print(`warming up ${target.name}`)
+    for (const cell of cells) await measure(target, cell, 0, warmUpSeconds)
+  }
+  const samples: Sample[] = []
+  for (let round = 1; round <= rounds; round++) {
+    for (const cell of cells) {
+      for (const target of started.targets) {
+        signal.throwIfAborted()
+        const sample = await measure(target, cell, round, seconds * (cell.shape === 'sparse' ? SPARSE_TIMES : 1))
+        if (sample.failures > 0) throw new Error(`calls failed through ${target.name}: ${sample.failure}`)
+        samples.push(sample)
+        print(progressOf(sample, cell, rounds))
+      }
+    }
+  }
+  return samples
+}
+
+async function startAll(
+  start: typeof startTarget,
+  { targets: names, profileDir, beside }: SpeedOptions,
+  kafka: Kafka,
+  dir: string,
+  core: OneCore,
+): Promise<AsyncDisposable & { readonly targets: readonly Target[] }> {
+  mkdirSync(dir)
+  const processes = new Processes(dir, profileDir)
+  try {
+    const upstream = await startUpstream(processes)
+    const targets: Target[] = []
+    for (const name of names) {
+      const target = await start(name, upstream, processes, kafka, beside)
+      for (const { pid } of target.processes) core.take(pid)
+      targets.push(target)
+    }
+    return { targets, [Symbol.asyncDispose]: () => processes[Symbol.asyncDispose]() }
+  } catch (error) {
+    await processes[Symbol.asyncDispose]()
+    throw error
+  }
+}
+
+function cpuOf({ processes }: Target): number {
+  return processes.reduce((sum, { pid }) => sum + cpuMs(pid), 0)
+}
+
+function progressOf(sample: Sample, cell: Cell, rounds: number): string {
+  const isWhole = Number.isNaN(sample.lagP50)
+  const times = isWhole
+    ? `p50 ${sample.latencyP50.toFixed(2)}, p99 ${sample.latencyP99.toFixed(1)} ms`
+    : `first token ${sample.firstTokenP50.toFixed(1)}, lag p50 ${sample.lagP50.toFixed(2)}, p99 ${sample.lagP99.toFixed(1)} ms`
+  const unit = isWhole ? 'ms/answer' : 'µs/token'
+  const cores = sample.cores.map(({ name, cores }) => `${name} ${cores.toFixed(2)}`).join(', ')
+  const place = `${sample.round}/${rounds} ${nameOf(cell).padEnd(12)} ${sample.target.padEnd(15)}`
+  return `${place} ${times}, CPU ${sample.cpu.toFixed(3)} ${unit} (${cores})`
+}
