@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { DurableEvent, Priority } from './durable-job.ts'
+import { DurableEvent, DurableJob, Priority } from './durable-job.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
@@ -150,5 +150,13 @@ export type ControlRecord = z.infer<typeof ControlRecord>
 export const EventsRecord = z.strictObject({
   last_seq: z.int().min(1),
   events: z.array(DurableEvent).optional().describe('Absent when they are too large: they are in the store'),
+  end: z
+    .unknown()
+    .optional()
+    .describe('A DurableEnd, for those who wait for it; absent where it is large: it is in the store'),
 })
 export type EventsRecord = z.infer<typeof EventsRecord>
+
+/** A job that has ended as its row says it, with the result that is kept of it: null unless it completed. */
+export const DurableEnd = z.strictObject({ job: DurableJob, result: z.unknown() })
+export type DurableEnd = z.infer<typeof DurableEnd>

@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { EncodingFormat } from './embeddings.ts'
+import { ResponsesForm } from './responses/response.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
 /** What the workers of each pool do, for people. */
@@ -9,14 +10,15 @@ export const POOLS = {
   transcription: 'transcribe audio',
   code: 'run Python in a sandbox',
   research: 'research questions',
+  batches: 'run batches of requests',
 } as const
 
 /** What a pool is for; also the name of its topic (`jobs.<pool>`) and of its service. */
 export const PoolName = z.enum(Object.keys(POOLS) as [keyof typeof POOLS])
 export type PoolName = z.infer<typeof PoolName>
 
-/** Pools whose jobs need no model: code runs in a sandbox. */
-const WITHOUT_MODELS = ['code'] as const
+/** Pools whose jobs need no model: code runs in a sandbox, and batches have other jobs do the work. */
+const WITHOUT_MODELS = ['code', 'batches'] as const
 /** A pool whose work is that of models. */
 export type ModelPool = Exclude<PoolName, (typeof WITHOUT_MODELS)[number]>
 
@@ -35,6 +37,7 @@ export const EncodeContext = z.strictObject({
   version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
   encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
   transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
+  responses: ResponsesForm.optional().describe('Responses: what the answer repeats of its request'),
 })
 export type EncodeContext = z.infer<typeof EncodeContext>
 

@@ -10,8 +10,11 @@ import { startResearch } from './research/research.ts'
 import { startScheduler } from './scheduler/scheduler.ts'
 import { startTranscription } from './transcription/transcription.ts'
 
-/** What a process can be: a worker of a pool, by the pool's name, or one that takes no jobs. */
-export type Role = PoolName | 'scheduler' | 'ingress'
+/**
+ * What a process can be: a worker of a pool, by the pool's name, or one that serves no pool alone. Batches are run by every ingress
+ * (docs/design.md, Batches).
+ */
+export type Role = Exclude<PoolName, 'batches'> | 'scheduler' | 'ingress'
 
 /** One service, as whoever starts processes sees it. */
 export interface ServiceRow {

@@ -36,6 +36,11 @@ export class ByteBudget {
     return this.#held
   }
 
+  /** Bytes that may be held. */
+  get bytesMax(): number {
+    return this.#options.bytesMax
+  }
+
   /** Opens the account of one body, empty. Release it. */
   open(keyId: string): HeldBytes {
     return new HeldBytes(this, keyId)
@@ -67,6 +72,11 @@ export class HeldBytes {
   constructor(budget: ByteBudget, keyId: string) {
     this.#budget = budget
     this.#keyId = keyId
+  }
+
+  /** Bytes it holds now. */
+  get bytes(): number {
+    return this.#bytes
   }
 
   /** Holds so many bytes from now on, instead of what was held. @throws ServiceError `overloaded` */

@@ -1,6 +1,10 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { LOOP_DELAYS, LoopDelay } from './loop-delay.ts'
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
+
+/** Longest precision that can be asked for: prom-client's own measure of the event loop would wake the process for ever. */
+const NEVER_MS = 2 ** 31 - 1
 
 type ReadValue = () => Promise<number | undefined> | number | undefined
 
@@ -78,7 +82,8 @@ export class Metrics {
   )
 
   constructor() {
-    collectDefaultMetrics({ register: this.registry })
+    collectDefaultMetrics({ register: this.registry, eventLoopMonitoringPrecision: NEVER_MS })
+    this.#showLoopDelay()
   }
 
   /** A value read at each scrape. @param read May be asynchronous; undefined leaves the sample out. */
@@ -102,6 +107,22 @@ export class Metrics {
         }
       },
     })
+  }
+
+  /** By the names that prom-client has for it. */
+  #showLoopDelay(): void {
+    const delay = new LoopDelay()
+    let delays: ReturnType<LoopDelay['take']> = {}
+    for (const told of LOOP_DELAYS) {
+      const name = `nodejs_eventloop_lag_${told}_seconds`
+      this.registry.removeSingleMetric(name)
+      // The first that is read takes them all.
+      const read = () => {
+        if (told === LOOP_DELAYS[0]) delays = delay.take()
+        return delays[told]
+      }
+      this.gauge(name, `Delay of the event loop since the last scrape: ${told}`, {}, read)
+    }
   }
 
   #counter<Label extends string>(name: string, labelNames: readonly Label[], help: string): Counter<Label> {

@@ -35,6 +35,7 @@ export async function startInference(ports: Ports): Promise<Service> {
         return context.onProgress ? withProgress(events, request, context.onProgress) : events
       },
       parse,
+      true,
     ),
     count_tokens: handle(
       countTokens,

@@ -23,11 +23,26 @@ export interface Broker {
   /** Puts one record into a queue. @throws ServiceError `overloaded`; `request_too_large` for what it will never take */
   submit(queue: string, value: Buffer): Promise<void>
 
+  /**
+   * The same with no bytes in between, where all takers live in this very process; undefined where they need not. Nobody changes
+   * what is said from then on. What the queue holds is bounded as before.
+   *
+   * @param bytes What it takes of the memory, about. @throws ServiceError `overloaded`
+   */
+  hand?(queue: string, said: object, bytes: number): void
+
   /** Opens a queue for taking. Each call is one member of the group that shares the queue. The caller closes it. */
   openQueue(queue: string): Promise<QueueConsumer>
 
   /** Sends one record to a partition of a channel. @throws ServiceError as `submit` does */
   send(channel: string, partition: number, key: string, value: Buffer): Promise<void>
+
+  /**
+   * The same with no bytes in between, where all receivers live in this very process; undefined where they need not. Nobody
+   * changes what is said from then on. Delivers after the caller's own steps, in the order of the calls; a closed broker
+   * drops it, since with it all receivers are gone.
+   */
+  pass?(channel: string, partition: number, key: string, said: object): void
 
   /**
    * Receives the records of one partition of a channel from its end. Resolves when the position is fixed: what is sent
@@ -81,6 +96,8 @@ export interface QueueConsumer extends Closable {
 /** One record handed to this member. Exactly one of the two calls ends it; a later one does nothing. */
 export interface Delivery {
   readonly value: Buffer
+  /** What was handed over with no bytes in between, and what {@link value} would say; not to be changed. */
+  readonly said?: object | undefined
   /** Which time this record is handed out, from 1, as far as the broker counts. */
   readonly deliveryCount: number
   /** Partition and offset, for logs and for recognising a redelivery: `jobs.inference/0@17`. */
@@ -95,6 +112,8 @@ export interface Delivery {
 export interface ChannelRecord {
   readonly key: string
   readonly value: Buffer
+  /** What was passed with no bytes in between, and what {@link value} would say; not to be changed. */
+  readonly said?: object
 }
 
 /** One record of a channel, read again. */

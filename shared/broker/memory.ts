@@ -1,10 +1,6 @@
 import { ServiceError } from '#shared/error.ts'
-import type { Broker, ChannelRecord, Closable, Delivery, KeptRecord, QueueConsumer, Topic } from './broker.ts'
-
-/** How many bytes a queue holds before `submit` refuses. */
-const QUEUE_BYTES_MAX = 256 * 1024 * 1024
-/** How long an empty `take` waits; short enough that a forgotten signal does no harm. */
-const TAKE_WAIT_MS = 1_000
+import type { Broker, ChannelRecord, Closable, KeptRecord, QueueConsumer, Topic } from './broker.ts'
+import { MemoryConsumer, MemoryQueue, StoredRecord } from './memory-queue.ts'
 
 /**
  * The broker inside one process: every promise of the port but durability, which ends with the process.
@@ -40,7 +36,12 @@ class MemoryBroker implements Broker {
 
   async submit(queue: string, value: Buffer): Promise<void> {
     this.#refuseWhenClosed()
-    this.#queue(queue).put(value)
+    this.#queue(queue).put(new StoredRecord(value.length, value))
+  }
+
+  hand(queue: string, said: object, bytes: number): void {
+    this.#refuseWhenClosed()
+    this.#queue(queue).put(new StoredRecord(bytes, undefined, said))
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
@@ -54,16 +55,13 @@ class MemoryBroker implements Broker {
     if (kept) keep(kept, { key, value })
     // Later than the caller's own steps, as with a broker in between, yet in the order of the calls.
     await Promise.resolve()
-    for (const receive of receivers) {
-      try {
-        receive({ key, value })
-      } catch (error) {
-        // The receiver's failure is not the sender's: by the port's word it ends the process.
-        setImmediate(() => {
-          throw error
-        })
-      }
-    }
+    deliver(receivers, { key, value })
+  }
+
+  pass(channel: string, partition: number, key: string, said: object): void {
+    if (this.#isClosed) return
+    const receivers = this.#partition(channel, partition)
+    queueMicrotask(() => deliver(receivers, new PassedRecord(key, said)))
   }
 
   async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
@@ -128,130 +126,30 @@ function keep(kept: Kept, record: ChannelRecord): void {
   if (kept.records.length > kept.max) kept.records.shift()
 }
 
-interface StoredRecord {
-  readonly value: Buffer
-  readonly offset: number
-  deliveryCount: number
-}
+/** A record whose bytes are made only for who asks for them. */
+class PassedRecord implements ChannelRecord {
+  readonly key: string
+  readonly said: object
 
-/** The records of one queue: waiting ones in order, and how many are out. */
-class MemoryQueue {
-  readonly name: string
-  readonly #waiting: StoredRecord[] = []
-  readonly #wakeups = new Set<() => void>()
-  #head = 0
-  #bytes = 0
-  #out = 0
-  #nextOffset = 0
-
-  constructor(name: string) {
-    this.name = name
+  constructor(key: string, said: object) {
+    this.key = key
+    this.said = said
   }
 
-  get unacknowledged(): number {
-    return this.#waiting.length - this.#head + this.#out
-  }
-
-  put(value: Buffer): void {
-    if (this.#bytes + value.length > QUEUE_BYTES_MAX) {
-      throw new ServiceError('overloaded', 'The queue is full. Try again later.', { retryAfterMs: 5_000 })
-    }
-    this.#bytes += value.length
-    this.#waiting.push({ value, offset: this.#nextOffset++, deliveryCount: 0 })
-    this.#wake()
-  }
-
-  take(max: number): StoredRecord[] {
-    const taken = this.#waiting.slice(this.#head, this.#head + max)
-    this.#head += taken.length
-    // Dropping the consumed front now and then keeps both take and put constant in time.
-    if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
-      this.#waiting.splice(0, this.#head)
-      this.#head = 0
-    }
-    if (this.#head === this.#waiting.length) {
-      this.#waiting.length = 0
-      this.#head = 0
-    }
-    for (const record of taken) record.deliveryCount++
-    this.#out += taken.length
-    return taken
-  }
-
-  settle(record: StoredRecord): void {
-    this.#out--
-    this.#bytes -= record.value.length
-  }
-
-  putBack(record: StoredRecord): void {
-    this.#out--
-    this.#waiting.splice(this.#head, 0, record)
-    this.#wake()
-  }
-
-  onPut(wakeup: () => void): () => void {
-    this.#wakeups.add(wakeup)
-    return () => this.#wakeups.delete(wakeup)
-  }
-
-  #wake(): void {
-    for (const wakeup of [...this.#wakeups]) wakeup()
+  get value(): Buffer {
+    return Buffer.from(JSON.stringify(this.said))
   }
 }
 
-class MemoryConsumer implements QueueConsumer {
-  readonly #queue: MemoryQueue
-  readonly #held = new Set<StoredRecord>()
-  #isClosed = false
-
-  constructor(queue: MemoryQueue) {
-    this.#queue = queue
-  }
-
-  async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
-    if (signal.aborted || this.#isClosed) return []
-    let taken = this.#queue.take(max)
-    if (taken.length === 0) {
-      await this.#waitForRecord(signal)
-      if (signal.aborted || this.#isClosed) return []
-      taken = this.#queue.take(max)
+function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record: ChannelRecord): void {
+  for (const receive of receivers) {
+    try {
+      receive(record)
+    } catch (error) {
+      // The receiver's failure is not the sender's: by the port's word it ends the process.
+      setImmediate(() => {
+        throw error
+      })
     }
-    return taken.map((record) => this.#deliver(record))
-  }
-
-  async close(): Promise<void> {
-    this.#isClosed = true
-    for (const record of [...this.#held].reverse()) this.#release(record)
-  }
-
-  #waitForRecord(signal: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const done = () => {
-        clearTimeout(timer)
-        forget()
-        signal.removeEventListener('abort', done)
-        resolve()
-      }
-      const timer = setTimeout(done, TAKE_WAIT_MS)
-      const forget = this.#queue.onPut(done)
-      signal.addEventListener('abort', done)
-    })
-  }
-
-  #deliver(record: StoredRecord): Delivery {
-    this.#held.add(record)
-    return {
-      value: record.value,
-      deliveryCount: record.deliveryCount,
-      position: `${this.#queue.name}/0@${record.offset}`,
-      acknowledge: () => {
-        if (this.#held.delete(record)) this.#queue.settle(record)
-      },
-      release: () => this.#release(record),
-    }
-  }
-
-  #release(record: StoredRecord): void {
-    if (this.#held.delete(record)) this.#queue.putBack(record)
   }
 }

@@ -11,6 +11,8 @@ export const BODY_BYTES_MAX = 64 * 1024
 
 /** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
+/** The body of a job that was handed over inside this process. */
+export type HandedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
  * Makes a body ready for any number of records of its job: one of more than {@link BODY_BYTES_MAX} is written into a

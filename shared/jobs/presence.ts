@@ -1,6 +1,7 @@
 import type { ControlRecord } from '#schemas/event.ts'
 import type { Broker, Receiver } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
+import { every } from '#shared/ticks.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { readControl } from './records.ts'
 import { BEAT_MS, rhythmOf, slackMs, tellsRhythm } from './rhythm.ts'
@@ -11,8 +12,6 @@ import { CONTROL } from './topics.ts'
 const BEATS_PER_CAPACITY = 4
 /** Least time between two such records, at the rhythm of a fleet that is not large: what changes meanwhile is told in one. */
 const CAPACITY_MS_MIN = 100
-/** How often silence is looked at. */
-const CHECK_MS = 100
 /**
  * Silence of our own heartbeat from which that of the others says nothing of them. Less than the shortest `silentMs` by more
  * than a heartbeat, or a late channel would be seen in the others first.
@@ -65,11 +64,13 @@ export class Presence extends Peers {
   readonly #lostMs: number
   readonly #log: Log
   readonly #skipped: SkippedLog
-  readonly #timers: NodeJS.Timeout[] = []
+  #stopTicking: (() => void) | undefined
+  /** For the moment in which the silence of a peer becomes too long, where that is before the next beat. */
+  #checkTimer: NodeJS.Timeout | undefined
   #receiver: Receiver | undefined
-  #openedAtMs = 0
-  #lastEchoMs = 0
-  #lastCheckMs = 0
+  readonly #openedAtMs = Date.now()
+  #lastEchoMs = this.#openedAtMs
+  #lastCheckMs = this.#openedAtMs
   #stoodStillAtMs = 0
   #beats = 0
   /** Half seconds between two heartbeats, and those since the last one. */
@@ -93,13 +94,12 @@ export class Presence extends Peers {
   /** Joins the channel; resolves once control records are received. */
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
-    presence.#openedAtMs = Date.now()
-    presence.#lastEchoMs = presence.#openedAtMs
-    presence.#lastCheckMs = presence.#openedAtMs
     presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
     presence.#beat()
-    presence.#timers.push(setInterval(() => presence.#beatInTime(), BEAT_MS))
-    presence.#timers.push(setInterval(() => presence.#check(), CHECK_MS))
+    presence.#stopTicking = every(BEAT_MS, () => {
+      presence.#beatInTime()
+      presence.#check()
+    })
     return presence
   }
 
@@ -135,7 +135,7 @@ export class Presence extends Peers {
 
   /** Says what this worker can start, soon: it has changed. */
   tellCapacity(): void {
-    if (this.#timers.length === 0) return
+    if (!this.#stopTicking) return
     const waitMs = Math.max(0, this.#capacityToldMs + CAPACITY_MS_MIN * this.#rhythm - Date.now())
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
@@ -149,8 +149,9 @@ export class Presence extends Peers {
 
   /** Says goodbye and leaves. */
   async close(): Promise<void> {
-    for (const timer of this.#timers.splice(0)) clearInterval(timer)
-    clearTimeout(this.#capacityTimer)
+    this.#stopTicking?.()
+    this.#stopTicking = undefined
+    for (const timer of [this.#checkTimer, this.#capacityTimer]) clearTimeout(timer)
     silent.get(this.#broker)?.delete(this)
     if (!this.#receiver) return
     this.send({ type: 'goodbye', boot: this.#self.boot })
@@ -249,12 +250,19 @@ export class Presence extends Peers {
     const isListening = now - this.#stoodStillAtMs > CHANNEL_LATE_MS
     if (this.silenceMs > CHANNEL_SILENCE_MS && isListening) this.#noteSilence()
     if (this.silenceMs > CHANNEL_LATE_MS) return
+    let nextMs = BEAT_MS
     for (const peer of this.peers.values()) {
       if (peer.boot === this.#self.boot) continue
       const silenceMs = now - peer.lastSeenMs - slackMs(Math.max(this.#rhythm, peer.rhythm ?? 1))
       if (silenceMs > this.#lostMs) this.#lose(peer.boot)
-      else if (silenceMs > this.#silentMs && !peer.isSilent) this.#suspect(peer)
+      else if (silenceMs > this.#silentMs && !peer.isSilent) {
+        peer.isSilent = true
+        this.#listener.onSilent?.(peer)
+      }
+      nextMs = Math.min(nextMs, (peer.isSilent ? this.#lostMs : this.#silentMs) + 1 - silenceMs)
     }
+    clearTimeout(this.#checkTimer)
+    if (nextMs < BEAT_MS && nextMs > 0) this.#checkTimer = setTimeout(() => this.#check(), nextMs)
   }
 
   #noteSilence(): void {
@@ -269,11 +277,6 @@ export class Presence extends Peers {
     const peer = this.peers.get(boot)
     if (peer?.role === 'ingress' || peer?.role === 'scheduler') return this.#lose(boot)
     if (peer) Object.assign(peer, { slots: 0, draining: true, lastSeenMs: Date.now() })
-  }
-
-  #suspect(peer: Peer): void {
-    peer.isSilent = true
-    this.#listener.onSilent?.(peer)
   }
 
   #lose(boot: string): void {

@@ -7,7 +7,7 @@
  */
 import { z } from 'zod'
 import { DurableEvent } from '#schemas/durable-job.ts'
-import { ControlRecord, EventsRecord, JobEvent, ReplyRecord } from '#schemas/event.ts'
+import { ControlRecord, DurableEnd, EventsRecord, JobEvent, ReplyRecord } from '#schemas/event.ts'
 import { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import { tolerant } from '#shared/tolerant.ts'
 
@@ -42,6 +42,7 @@ const readers = {
   events: tolerant(EventsRecord),
   eventsHead: tolerant(EventsRecord.extend({ events: z.array(z.unknown()).optional() })),
   durableEvent: tolerant(DurableEvent),
+  end: tolerant(DurableEnd),
 }
 const EVENT_TYPES: ReadonlySet<unknown> = typesOf(JobEvent)
 const CONTROL_TYPES: ReadonlySet<unknown> = typesOf(ControlRecord)
@@ -51,6 +52,11 @@ const TYPE_CHARS_MAX = 40
 /** Reads the envelope of a job, its body not fetched yet. Undefined when it cannot be understood. */
 export function readJob(value: Buffer): JobEnvelope | undefined {
   return readers.job.safeParse(parseJson(value)).data
+}
+
+/** The envelope of a job that was handed over inside this process: it is of its own version, and needs no check. */
+export function handedJob(said: object): JobEnvelope {
+  return said as JobEnvelope
 }
 
 /** Reads as much of a job as every version can, for one that cannot be run here. Undefined when not even that is there. */
@@ -67,6 +73,12 @@ export function readForeign(value: Buffer): ForeignJob | undefined {
 export function readStored(request: unknown): StoredRequest {
   readers.stored.parse(request)
   return request as StoredRequest
+}
+
+/** A record on `replies` that was passed inside this process: it is of its own version, and needs no check. */
+export function passedReply(said: object): WorkerReply {
+  const { worker, events } = said as ReplyRecord
+  return { worker, events, skipped: [] }
 }
 
 /** Reads the value of a record on `replies`. Undefined when it cannot be understood. */
@@ -97,19 +109,32 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
   return typeof type === 'string' && !CONTROL_TYPES.has(type) ? typeOf(json) : undefined
 }
 
+/** What a record on `events` says, as far as it is understood, and the types of the events that were passed over. */
+export interface HeardEvents {
+  readonly events?: DurableEvent[] | undefined
+  /** For {@link readEnd}: most who hear of an end need no more than its event. */
+  readonly end?: unknown
+  readonly skipped: readonly string[]
+}
+
 /**
  * Reads the value of a record on `events`. Events of a type that this version does not know are passed over: they are
  * in the store, for those who miss them. Undefined when it cannot be understood.
  */
-export function readEvents(value: Buffer): { events?: DurableEvent[] | undefined; skipped: string[] } | undefined {
+export function readEvents(value: Buffer): HeardEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data
-  if (whole) return { events: whole.events, skipped: [] }
+  if (whole) return { events: whole.events, end: whole.end, skipped: [] }
   const head = readers.eventsHead.safeParse(json).data
   if (!head?.events) return undefined
   const items = head.events.map((item) => ({ item, event: readers.durableEvent.safeParse(item).data }))
   const events = items.flatMap(({ event }) => event ?? [])
   return { events, skipped: items.flatMap(({ item, event }) => (event ? [] : [typeOf(item)])) }
+}
+
+/** Reads how a job ended. Undefined when it was not told, or cannot be understood: the store has it. */
+export function readEnd(end: unknown): DurableEnd | undefined {
+  return end === undefined ? undefined : readers.end.safeParse(end).data
 }
 
 function skippedOf(item: unknown): SkippedEvent | undefined {

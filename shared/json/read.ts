@@ -212,9 +212,27 @@ class Reader {
 
 /** The closing quote of a string that has begun before, or where the search ends, at `most` or one byte behind. */
 export function endOfString(json: Buffer, start: number, most: number): number {
-  let end = start
-  while (end < most && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
-  return end
+  const piece = most < json.length ? json.subarray(0, most) : json
+  for (let end = start; ; ) {
+    const near = Math.min(most, end + NEAR_BYTES)
+    while (end < near && json[end] !== QUOTE) end += json[end] === BACKSLASH ? 2 : 1
+    if (end < near || end >= most) return end
+    const quote = piece.indexOf(QUOTE, end)
+    const next = quote < 0 ? most : quote
+    const isEscaped = backslashesBefore(json, next, end) % 2 === 1
+    if (quote < 0) return isEscaped ? most + 1 : most
+    if (!isEscaped) return quote
+    end = quote + 1
+  }
+}
+
+/** Bytes of a string that are looked at one by one before its end is searched for: a search costs as much as so many. */
+const NEAR_BYTES = 16
+
+function backslashesBefore(json: Buffer, at: number, start: number): number {
+  let first = at
+  while (first > start && json[first - 1] === BACKSLASH) first--
+  return at - first
 }
 
 /** `\n` has two bytes, `\u0041` six. */

@@ -1,4 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
+import type { ServiceError } from '#shared/error.ts'
 import type { JsonText } from '#shared/protocols/encode.ts'
 
 /**
@@ -34,4 +35,6 @@ export interface AnswerStream<Event = unknown> {
   push(event: Event): Frame[]
   /** What is said at a good end, after the last event. @throws ServiceError When the events were not those of a good end */
   end(): Frame[]
+  /** What is said of a failure after the head, where the format tells it in words of the stream; it is the last that is said. */
+  failed?(error: ServiceError): Frame
 }

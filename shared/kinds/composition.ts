@@ -1,5 +1,5 @@
 import type { ErrorBody } from '#schemas/error.ts'
-import type { PoolName } from '#schemas/job.ts'
+import type { EncodeContext, PoolName } from '#schemas/job.ts'
 
 /** What a composed job is made of: steps that are remembered, and children that other pools run (docs/design.md, Families). */
 
@@ -25,6 +25,9 @@ export interface ChildJob {
   readonly model: string
   /** The request in the internal form of its kind. */
   readonly body: unknown
+  /** What its answer needs to be written beside what all answers need. */
+  readonly encode?: Partial<EncodeContext> | undefined
+  readonly metadata?: Readonly<Record<string, string>>
   /** Milliseconds from now; never more than its parent has left. */
   readonly deadlineInMs?: number
 }
@@ -56,6 +59,10 @@ export interface Composition {
    * on a child that still runs is given as `undefined`.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
+  /** As {@link waitFor}, without reading what came of them: for many children, whose results are read one by one. */
+  wait(ids: readonly string[]): Promise<void>
+  /** How a child ended, or a child of the child `parent`; undefined while it has not, and where there is none. */
+  endOf(id: string, parent?: string): Promise<ChildEnd | undefined>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /** Unix milliseconds at which to write what there is: before the job's deadline by a margin. 0: {@link cancelled}. */

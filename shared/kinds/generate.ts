@@ -2,6 +2,7 @@ import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas
 import { ServiceError } from '#shared/error.ts'
 import { chatAnswer } from '#shared/protocols/chat/stream.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
+import { inputTokensOf, responsesAnswer } from '#shared/protocols/responses/stream.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import type { Answer } from './answer.ts'
 import type { Kind } from './kind.ts'
@@ -11,7 +12,13 @@ const MERGED_TEXT_MAX = 16 * 1024
 /** Most tokens whose log probabilities a merged event holds: with twenty alternatives each takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
-/** Text generation, in the words of either protocol. */
+/** How answers read, by the path of the call; default: as chat completions. */
+const ANSWERS: Readonly<Record<string, Answer<GenerateEvent>>> = {
+  '/v1/messages': messagesAnswer,
+  '/v1/responses': responsesAnswer,
+}
+
+/** Text generation, in the words of each protocol. */
 export const generate: Kind<GenerateRequest, GenerateEvent> = {
   name: 'generate',
   pool: 'inference',
@@ -19,15 +26,16 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   merge: mergeGenerateEvents,
   // A caller would see all of it twice but the start.
   isOutput: ({ type }) => type !== 'start',
-  answer: (endpoint) => (endpoint === '/v1/messages' ? messagesAnswer : chatAnswer),
+  answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
 
-const countAnswer: Answer<CountTokensResult> = {
-  whole([result]) {
-    const parsed = tolerant(CountTokensResult).safeParse(result)
-    if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
-    return { input_tokens: parsed.data.input_tokens }
-  },
+const countAnswer: Answer<CountTokensResult> = { whole: ([result]) => countOf(result) }
+const inputTokensAnswer: Answer<CountTokensResult> = { whole: ([result]) => inputTokensOf(countOf(result)) }
+
+function countOf(result: CountTokensResult | undefined): CountTokensResult {
+  const parsed = tolerant(CountTokensResult).safeParse(result)
+  if (!parsed.success) throw new ServiceError('internal_error', 'The tokens could not be counted.')
+  return { input_tokens: parsed.data.input_tokens }
 }
 
 /** Counts the tokens of a prompt (docs/protocol.md, Counting tokens); its one event is the result. */
@@ -37,7 +45,7 @@ export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
   request: GenerateRequest,
   merge: () => undefined,
   isOutput: () => true,
-  answer: () => countAnswer,
+  answer: (endpoint) => (endpoint === '/v1/responses/input_tokens' ? inputTokensAnswer : countAnswer),
 }
 
 /**

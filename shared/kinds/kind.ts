@@ -14,6 +14,10 @@ export interface Kind<Request = unknown, Event = unknown> {
   readonly pool: PoolName
   /** The body of its jobs, as it travels. */
   readonly request: z.ZodType<Request>
+  /** Children that one of its jobs may have at once; default: 50. */
+  readonly childrenAtOnce?: number
+  /** How long before its deadline a composed job of it is to write what there is; default: a share of its time. */
+  readonly wrapUpMs?: number
   /** Bytes of a whole answer at which it is refused; default: 8 MiB. */
   readonly answerBytesMax?: number
   /** Joins an event to the one before it; undefined when the two must stay apart. */
@@ -31,6 +35,8 @@ export interface Progress {
   /** 0 to 100; null where nobody knows. */
   readonly percent: number | null
   readonly message: string
+  /** Amounts by name, where there is something to count. */
+  readonly counts?: Readonly<Record<string, number>>
 }
 
 /** What an attempt may use beside its body. */
@@ -52,6 +58,8 @@ export interface AttemptContext {
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** The body as it is run, or a promise of it. @throws When it is not what an ingress sends */
   parse(body: unknown): Request | Promise<Request>
+  /** A body that was handed over inside this process, as the ingress made it, is run as it is; default: it is parsed as any other. */
+  readonly takesAsMade?: boolean
   /** Yields events until the job is done. @throws ServiceError */
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
@@ -60,12 +68,14 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
  * Makes a kind runnable.
  *
  * @param parse Default: checks the body as a whole, and ignores what newer versions add to it.
+ * @param takesAsMade See {@link Handler.takesAsMade}.
  */
 export function handle<Request, Event>(
   kind: Kind<Request, Event>,
   run: Handler<Request, Event>['run'],
   parse?: Handler<Request, Event>['parse'],
+  takesAsMade = false,
 ): Handler<Request, Event> {
   const reader = tolerant(kind.request)
-  return { ...kind, run, parse: parse ?? ((body) => reader.parse(body)) }
+  return { ...kind, run, parse: parse ?? ((body) => reader.parse(body)), takesAsMade }
 }

@@ -1,4 +1,5 @@
 import { type Logger, pino } from 'pino'
+import { BatchedLines } from './batched.ts'
 import { errorFields } from './error.ts'
 import { logText } from './text.ts'
 
@@ -15,7 +16,7 @@ const SERIALIZERS = { err: errorFields }
  */
 export function openLog(level: string, service: string): Log {
   const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
-  if (!process.stdout.isTTY) return pino(options)
+  if (!process.stdout.isTTY) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
   // First the line is emptied: a progress bar may stand there, which is drawn again below.
   return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
 }

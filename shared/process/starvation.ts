@@ -1,3 +1,5 @@
+import { every } from '#shared/ticks.ts'
+
 /** How often a worker that takes nothing looks whether there is anything to take. */
 const LOOK_MS = 2_500
 /** How long jobs may wait beside free slots of a worker that takes none of them. */
@@ -18,7 +20,7 @@ export class Starvation {
   readonly #taker: Taker
   readonly #slots: number
   readonly #lag: () => Promise<number | undefined>
-  readonly #timer: NodeJS.Timeout
+  readonly #stopLooking: () => void
   #taken = -1
   #waiting = 0
   #sinceMs: number | undefined
@@ -29,7 +31,7 @@ export class Starvation {
     this.#taker = taker
     this.#slots = slots
     this.#lag = lag
-    this.#timer = setInterval(() => void this.#look(), lookMs).unref()
+    this.#stopLooking = every(lookMs, () => void this.#look(), { keepsAlive: false })
   }
 
   /** A sentence for people while it lasts. */
@@ -42,7 +44,7 @@ export class Starvation {
   }
 
   close(): void {
-    clearInterval(this.#timer)
+    this.#stopLooking()
   }
 
   async #look(): Promise<void> {

@@ -102,20 +102,23 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
 
 /** Used when a refusal for load names no time of its own. */
 const RETRY_AFTER_SECONDS_DEFAULT = 2
+/** What every SDK obeys: openai-node takes a longer time for none. */
+const RETRY_MS_MAX = 60_000
 
 /**
- * Headers that go with the body: `retry-after` (1–60 s), `x-should-retry`, `www-authenticate`.
+ * Headers that go with the body: `retry-after` (1 s at least), `x-should-retry`, `www-authenticate`.
  *
  * @param isFinal The failure is kept, so that asking again gives the same.
+ * @param retryMsMax Longest time to wait that is told, in milliseconds.
  */
-export function errorHeaders(error: ServiceError, isFinal = false): Record<string, string> {
+export function errorHeaders(error: ServiceError, isFinal = false, retryMsMax = RETRY_MS_MAX): Record<string, string> {
   if (isFinal) return { 'x-should-retry': 'false' }
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
   const shouldRetry = shouldRetryOf(error)
   const isLoad = (error.status === 429 || error.status === 503) && shouldRetry !== false
   if (isLoad || (error.status === 409 && error.retryAfterMs !== undefined))
-    headers['retry-after'] = String(retryAfterSeconds(error))
+    headers['retry-after'] = String(retryAfterSeconds(error, retryMsMax))
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers
 }
@@ -125,8 +128,7 @@ function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefine
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
 }
 
-/** openai-node ignores more than 60 s, and the Anthropic SDKs sleep for however long they are told. */
-function retryAfterSeconds(error: ServiceError): number {
-  if (error.retryAfterMs === undefined) return RETRY_AFTER_SECONDS_DEFAULT
-  return Math.min(60, Math.max(1, Math.ceil(error.retryAfterMs / 1000)))
+function retryAfterSeconds({ retryAfterMs }: ServiceError, mostMs: number): number {
+  if (retryAfterMs === undefined) return RETRY_AFTER_SECONDS_DEFAULT
+  return Math.max(1, Math.ceil(Math.min(mostMs, retryAfterMs) / 1000))
 }

@@ -7,6 +7,7 @@ import {
   openaiErrorBody,
   openaiStatus,
 } from '#shared/protocols/errors.ts'
+import { retryMsMaxOf } from './retry.ts'
 
 /** Which error shape and which headers a path speaks (docs/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
@@ -35,7 +36,7 @@ export function sendError(
 ): void {
   const body = JSON.stringify(errorBody(error, format, requestId))
   res.writeHead(statusOf(error, format), {
-    ...errorHeaders(error, isFinal),
+    ...errorHeaders(error, isFinal, retryMsMaxOf(res.req.headers['user-agent'])),
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),
   })

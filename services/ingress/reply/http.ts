@@ -1,4 +1,5 @@
-import type { Request, Response } from 'express'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Readable } from 'node:stream'
 import type { IngressContext } from '#services/ingress/call.ts'
 import type { ApiKey } from '#services/ingress/callers/keys.ts'
 import type { ServiceError } from '#shared/error.ts'
@@ -6,8 +7,9 @@ import type { Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf } from '#shared/protocols/encode.ts'
 import { CallLog } from './call-log.ts'
 import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from './errors.ts'
+import { ownChunks } from './own-chunks.ts'
 import { type Outcome, type Reply, type ReplyForm, refusalOf } from './reply.ts'
-import { bytePieces, endWithin, framePieces, writePieces } from './slow-reader.ts'
+import { bytePieces, endWithin, writeFrames, writePieces } from './slow-reader.ts'
 import { failureFrame, historyFailureFrame, SSE_END, SSE_KEEP_ALIVE, sseText } from './sse.ts'
 
 /** How long a stream's head waits for the first output, so that early failures are HTTP errors (docs/protocol.md, Failures after the head). */
@@ -36,6 +38,15 @@ const STREAM_HEAD = {
 /** Why nobody waits any more whose connection was closed: a reason of our own, since making an AbortError takes a stack. */
 const CLOSED = Symbol('closed')
 
+/** A request whose target was understood. */
+export interface RoutedRequest extends IncomingMessage {
+  readonly path: string
+  readonly params: Readonly<Record<string, unknown>>
+  readonly query: Readonly<Record<string, unknown>>
+  /** What it met; undefined: nothing. */
+  readonly route?: { readonly path: string }
+}
+
 /**
  * The answer to one HTTP request.
  *
@@ -46,14 +57,15 @@ const CLOSED = Symbol('closed')
 export class HttpReply implements Reply {
   readonly log: CallLog
   readonly format: WireFormat
-  readonly #req: Request
-  readonly #res: Response
+  readonly #req: RoutedRequest
+  readonly #res: ServerResponse
   readonly #context: IngressContext
   readonly #left = new AbortController()
   readonly left = this.#left.signal
   readonly #slowReaderMs: number
   #unwatch: (() => void) | undefined
   #form: ReplyForm | undefined
+  #failed: ((error: ServiceError) => Frame) | undefined
   /** Of a stream: what waits for the first output. */
   #held = ''
   /** What a head that is sent before its body waits for. */
@@ -61,7 +73,7 @@ export class HttpReply implements Reply {
   #pulse: NodeJS.Timeout | undefined
   #isWhole = false
 
-  constructor(context: IngressContext, req: Request, res: Response) {
+  constructor(context: IngressContext, req: RoutedRequest, res: ServerResponse) {
     this.log = new CallLog(context)
     this.format = formatOfRequest(req)
     this.#context = context
@@ -103,21 +115,22 @@ export class HttpReply implements Reply {
     if (cancel) this.setHeader('x-job-id', jobId)
   }
 
-  open(form: ReplyForm): void {
+  open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void {
     this.#form = form
+    this.#failed = failed
     if (form === 'stream') this.#head = setTimeout(() => this.#openStream(), HEAD_WAIT_MS)
     else if (form === 'json') this.#head = setTimeout(() => this.#openEarly(), EARLY_HEAD_MS)
     else if (form === 'events') this.#openHistory()
   }
 
-  async frames(frames: readonly Frame[], isOutput = true): Promise<void> {
+  frames(frames: readonly Frame[], isOutput = true): Promise<void> | undefined {
     for (const frame of frames) this.#held += sseText(frame)
-    if (!this.#res.headersSent && !isOutput) return
+    if (!this.#res.headersSent && !isOutput) return undefined
     this.#openStream()
     const held = this.#held
     this.#held = ''
     this.#pulse?.refresh()
-    await writePieces(this.#res, framePieces(held), this.#slowReaderMs)
+    return writeFrames(this.#res, held, this.#slowReaderMs)
   }
 
   async whole(value: unknown, status = 200): Promise<void> {
@@ -126,15 +139,32 @@ export class HttpReply implements Reply {
     if (res.destroyed || res.writableEnded) return
     const isText = typeof value === 'string'
     const body = isText ? value : jsonTextOf(value)
+    const bytes = Buffer.byteLength(body)
     if (!res.headersSent) {
       this.#tellTime()
       const type = isText ? TEXT_TYPE : JSON_TYPE
-      res.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
+      res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
     this.#isWhole = true
     // A text that is ended with leaves in one packet together with its head.
-    if (body.length <= SMALL_BODY) return this.#endWith(body)
+    if (body.length <= SMALL_BODY) return this.#endWith(body, bytes === body.length ? 'latin1' : 'utf8')
     await writePieces(res, bytePieces(Buffer.from(body)), this.#slowReaderMs)
+    this.#endWith('')
+  }
+
+  async bytes(source: Readable, { type, length }: { readonly type: string; readonly length: number }): Promise<void> {
+    const res = this.#res
+    this.#tellTime()
+    res.writeHead(200, { 'content-type': type, 'content-length': length })
+    this.#isWhole = true
+    if (this.#req.method === 'HEAD') {
+      source.destroy()
+      return this.#endWith('')
+    }
+    for await (const piece of source) {
+      await writePieces(res, bytePieces(piece), this.#slowReaderMs)
+      if (res.destroyed) break
+    }
     this.#endWith('')
   }
 
@@ -167,16 +197,17 @@ export class HttpReply implements Reply {
   /** What can still be said of a failure after the head; undefined: nothing, the connection must be cut. */
   #lastWords(error: ServiceError): string | undefined {
     const { requestId } = this.log
-    if (this.#form === 'stream') return this.#held + sseText(failureFrame(error, this.format, requestId))
+    if (this.#form === 'stream') {
+      return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
+    }
     // Who reads a history comes back with its position and is told then, unless it may not come back.
     if (this.#form === 'events') return refusalOf(this.left) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
 
-  #endWith(text: string): void {
-    endWithin(this.#res, this.#slowReaderMs, text, (error) =>
-      this.log.failed(error, statusOf(error, this.format), this.#res.statusCode),
-    )
+  #endWith(text: string, encoding?: BufferEncoding): void {
+    const onSlow = (error: ServiceError) => this.log.failed(error, statusOf(error, this.format), this.#res.statusCode)
+    endWithin(this.#res, this.#slowReaderMs, text, { onSlow, encoding })
   }
 
   #openStream(): void {
@@ -186,6 +217,7 @@ export class HttpReply implements Reply {
     this.#tellTime()
     res.writeHead(200, STREAM_HEAD)
     res.flushHeaders()
+    ownChunks(res)
     this.#keepAlive(SSE_KEEP_ALIVE[this.format])
   }
 
@@ -231,9 +263,9 @@ export class HttpReply implements Reply {
     const req = this.#req
     this.#stopWatching()
     if (!res.writableFinished) this.#left.abort(CLOSED)
-    const retries = req.get('x-stainless-retry-count')
+    const retries = req.headers['x-stainless-retry-count']?.toString()
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}
     const status = res.writableFinished ? res.statusCode : 'aborted'
-    this.log.ended({ method: req.method, path: req.path, route: req.route?.path ?? 'none', status, more })
+    this.log.ended({ method: req.method ?? '', path: req.path, route: req.route?.path ?? 'none', status, more })
   }
 }

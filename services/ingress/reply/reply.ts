@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream'
 import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { WireFormat } from './errors.ts'
@@ -38,15 +39,20 @@ export interface Reply {
    * @param cancel Of a job that outlives the call: asks it to end. Otherwise it ends with {@link left}.
    */
   accepted(jobId: string, cancel?: () => void): void
-  /** Says what is to come, so that a caller who has to wait hears that the call lives. */
-  open(form: ReplyForm): void
   /**
-   * Says messages of a stream, once there is room for them.
+   * Says what is to come, so that a caller who has to wait hears that the call lives.
+   *
+   * @param failed How a stream tells a failure after its head; default: as its format does.
+   */
+  open(form: ReplyForm, failed?: (error: ServiceError) => Frame): void
+  /**
+   * Says messages of a stream, once there is room for them. Gives a promise of room for more when there is none: one for
+   * each token would cost more than encoding it.
    *
    * @param isOutput Until there is some, what is said may wait for it: the call may still fail as a whole.
-   * @throws ServiceError `slow_reader`
+   * @throws ServiceError `slow_reader`, by the promise
    */
-  frames(frames: readonly Frame[], isOutput?: boolean): Promise<void>
+  frames(frames: readonly Frame[], isOutput?: boolean): Promise<void> | undefined
   /**
    * Says a whole answer.
    *
@@ -55,6 +61,12 @@ export interface Reply {
    * @throws ServiceError `slow_reader`
    */
   whole(value: unknown, status?: number): Promise<void>
+  /**
+   * Says a whole answer that is no JSON, as it is read. The source is read to its end, or destroyed.
+   *
+   * @throws ServiceError `slow_reader`
+   */
+  bytes(source: Readable, head: { readonly type: string; readonly length: number }): Promise<void>
   /** Ends the call, logs and counts it. Only the first call has an effect. */
   end(outcome: Outcome): void
 }
@@ -91,7 +103,7 @@ export async function sendStream(
   stream: AnswerStream,
   onEvent: (event: unknown) => void = () => {},
 ): Promise<void> {
-  reply.open('stream')
+  reply.open('stream', stream.failed?.bind(stream))
   for (;;) {
     const events = await output.next()
     if (reply.hasLeft) return
@@ -102,7 +114,8 @@ export async function sendStream(
       for (const frame of stream.push(event)) frames.push(frame)
     }
     // What comes before output (the start of a message) waits for it: the attempt may still fail cleanly.
-    await reply.frames(frames, output.firstOutputAtMs !== undefined)
+    const room = reply.frames(frames, output.firstOutputAtMs !== undefined)
+    if (room) await room
   }
   await reply.frames(stream.end())
 }

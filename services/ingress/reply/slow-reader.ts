@@ -29,6 +29,17 @@ export async function writePieces(
 }
 
 /**
+ * The same for whole frames of a stream. Nearly all are written at once: then there is nothing to wait for.
+ *
+ * @returns Settles as {@link writePieces} does; undefined when the client takes more
+ */
+export function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
+  if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
+  if (text === '' || res.destroyed || res.write(text)) return undefined
+  return untilDrained(res, slowReaderMs)
+}
+
+/**
  * Text of a stream cut into pieces of whole frames, so that an error frame may follow each. Only a frame that is longer than
  * a piece is cut itself: the plots of a run have megabytes.
  */
@@ -58,19 +69,20 @@ export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {
 /**
  * Ends a response, and cuts the connection when the client has not taken the rest within a time.
  *
- * @param onSlow Told before the cut.
+ * @param end.onSlow Told before the cut.
+ * @param end.encoding Of the text: plain ASCII is quicker as `latin1`. Default: utf8.
  */
 export function endWithin(
   res: ServerResponse,
   ms: number,
   text = '',
-  onSlow: (error: ServiceError) => void = () => {},
+  end: { readonly onSlow?: (error: ServiceError) => void; readonly encoding?: BufferEncoding | undefined } = {},
 ): void {
-  res.end(text)
+  res.end(text, end.encoding ?? 'utf8')
   // Nearly always the kernel has taken all of it by now.
   if (res.writableLength === 0 || res.destroyed) return
   const timer = setTimeout(() => {
-    onSlow(tooSlow())
+    end.onSlow?.(tooSlow())
     res.destroy()
   }, ms)
   res.once('close', () => clearTimeout(timer))

@@ -1,7 +1,9 @@
+import type { Readable } from 'node:stream'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { completedText, failedFrame, frameText, jobEventText, requestEventText } from '#services/ingress/ws/frames.ts'
 import type { Outbox } from '#services/ingress/ws/outbox.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf } from '#shared/protocols/encode.ts'
@@ -93,19 +95,26 @@ export class SocketReply implements Reply {
   /** The connection has pings of its own. */
   open(_form: ReplyForm): void {}
 
-  async frames(frames: readonly Frame[]): Promise<void> {
-    const { id, kind, outbox } = this.#options
-    for (const { data } of frames) {
-      if (outbox.isFull) await outbox.room(this.left)
-      if (this.hasLeft) return
-      outbox.send(kind === 'request' ? requestEventText(id, ++this.#sequence, data) : jobEventText(id, data))
+  frames(frames: readonly Frame[]): Promise<void> | undefined {
+    const { outbox } = this.#options
+    for (const [index, { data }] of frames.entries()) {
+      if (outbox.isFull) return this.#framesInTime(frames.slice(index))
+      if (this.hasLeft) return undefined
+      this.#send(data)
     }
+    return undefined
   }
 
   /** It goes out with the end. It may be large, so it waits for its room like any output. */
   async whole(value: unknown, status = 200): Promise<void> {
     this.#body = { status, text: jsonTextOf(value) }
     await this.#options.outbox.room(this.left)
+  }
+
+  /** No call over a WebSocket has such an answer. */
+  async bytes(source: Readable): Promise<void> {
+    source.destroy()
+    throw new ServiceError('invalid_request', 'This is not to be had over a WebSocket.')
   }
 
   end(outcome: Outcome): void {
@@ -123,5 +132,19 @@ export class SocketReply implements Reply {
     if (error && !isCancelled) this.log.failed(error, error.status)
     const end = this.#hasLeft ? 'aborted' : isCancelled ? 'cancelled' : (error?.status ?? status)
     this.log.ended({ method: 'WS', path, route, status: end, more: { session_id: sessionId } })
+  }
+
+  async #framesInTime(frames: readonly Frame[]): Promise<void> {
+    const { outbox } = this.#options
+    for (const { data } of frames) {
+      if (outbox.isFull) await outbox.room(this.left)
+      if (this.hasLeft) return
+      this.#send(data)
+    }
+  }
+
+  #send(data: string): void {
+    const { id, kind, outbox } = this.#options
+    outbox.send(kind === 'request' ? requestEventText(id, ++this.#sequence, data) : jobEventText(id, data))
   }
 }

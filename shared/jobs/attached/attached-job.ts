@@ -3,7 +3,7 @@ import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
-import type { StoredBody } from '#shared/jobs/body.ts'
+import type { HandedBody, StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
 import { EventBuffer, type MergeEvents } from '#shared/jobs/event-buffer.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
@@ -31,10 +31,14 @@ export interface NewAttachedJob extends OutputOptions {
   readonly tenant: string
   readonly model: string
   readonly body: unknown
+  /** Bytes of memory that somebody accounts for until the call has ended, so that the body may stay there; absent: it is stored. */
+  readonly heldBytes?: number | undefined
   readonly stream: boolean
   readonly timeoutMs: number
   readonly requestId: string
   readonly traceparent: string | undefined
+  /** The longest `Retry-After` that its caller obeys, in milliseconds; default: a minute. */
+  readonly retryMsMax?: number | undefined
 }
 
 /** The envelope of its first attempt. @param reply Where its events go */
@@ -70,7 +74,7 @@ export class AttachedJob {
   /** What it waits for: its deadline, a worker that starts the attempt, the next attempt. They are its arbiter's. */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
   /** Where the body is, once it is taken. */
-  stored: StoredBody | undefined
+  stored: StoredBody | HandedBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
   /** When an attempt was sent last, so that a worker may have it; undefined before the first. */
@@ -111,17 +115,19 @@ export class AttachedJob {
    *
    * @throws ServiceError When the job failed. Events that came before the failure are given first.
    */
-  async next(): Promise<unknown[] | undefined> {
-    while (this.state !== 'done' && (this.#buffer.isEmpty || !this.envelope.stream)) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve
-      })
-    }
-    const events = this.#buffer.takeAll()
-    this.#pauseOrResume()
-    if (events.length > 0) return events
-    if (this.#error) throw this.#error
-    return undefined
+  next(): Promise<unknown[] | undefined> {
+    return new Promise((resolve, reject) => {
+      this.#wake = () => {
+        if (this.state !== 'done' && (this.#buffer.isEmpty || !this.envelope.stream)) return
+        this.#wake = undefined
+        const events = this.#buffer.takeAll()
+        this.#pauseOrResume()
+        if (events.length > 0) resolve(events)
+        else if (this.#error) reject(this.#error)
+        else resolve(undefined)
+      }
+      this.#wake()
+    })
   }
 
   /** Ends the job for its reader: no event is taken after this. */

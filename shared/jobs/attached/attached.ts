@@ -1,15 +1,16 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { Closable } from '#shared/broker/broker.ts'
+import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { readReply, type SkippedEvent } from '#shared/jobs/records.ts'
+import { passedReply, readReply, type SkippedEvent } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { REPLIES, replyShard } from '#shared/jobs/topics.ts'
+import { every } from '#shared/ticks.ts'
 import { type Arbiter, AttachedJob, envelopeOf, HeldJobs, type NewAttachedJob } from './attached-job.ts'
 import { lateRefusal } from './gate.ts'
 import { Lines } from './lines.ts'
@@ -40,7 +41,7 @@ export class AttachedJobs implements Arbiter {
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
   #lines!: Lines<AttachedJob>
-  #lateTimer: NodeJS.Timeout | undefined
+  #stopLooking: (() => void) | undefined
   #receiver: Closable | undefined
 
   private constructor(options: AttachedOptions) {
@@ -51,9 +52,9 @@ export class AttachedJobs implements Arbiter {
   /** Starts to receive replies and heartbeats. */
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
-    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#reply.shard, ({ key, value }) => {
+    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#reply.shard, (record) => {
       // Another replica may share the shard: the key tells whose record it is without parsing it.
-      if (key === jobs.boot) jobs.#onReply(value)
+      if (record.key === jobs.boot) jobs.#onReply(record)
     })
     jobs.presence = await Presence.open({
       broker: options.broker,
@@ -83,7 +84,7 @@ export class AttachedJobs implements Arbiter {
     jobs.#lines = lines
     const onUnsent = (job: AttachedJob, error: unknown) => jobs.#onUnsent(job, error)
     jobs.#sender = new Sender({ ...options, boot, presence, lines, onUnsent })
-    jobs.#lateTimer = setInterval(() => jobs.#refuseLate(), LATE_EVERY_MS)
+    jobs.#stopLooking = every(LATE_EVERY_MS, () => jobs.#refuseLate())
     return jobs
   }
 
@@ -127,10 +128,7 @@ export class AttachedJobs implements Arbiter {
     job.timers.deadline = setTimeout(() => this.onOutcome(job, { type: 'timed_out' }), spec.timeoutMs)
     this.#awaitStart(job)
     try {
-      const storing = this.#sender.store(job, spec.body)
-      if (storing) await storing
-      // It may have been ended meanwhile; its reader hears of it.
-      if (job.state !== 'done') await this.#sender.send(job)
+      await this.#sender.accept(job, spec)
     } catch (error) {
       // A record whose acknowledgement was lost may be in the queue all the same.
       this.#stopWorker(job)
@@ -159,7 +157,7 @@ export class AttachedJobs implements Arbiter {
   /** Leaves the channels. Jobs still held are failed. */
   async close(): Promise<void> {
     this.#sender.close()
-    clearInterval(this.#lateTimer)
+    this.#stopLooking?.()
     this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
     await this.presence.close()
     await this.#receiver?.close()
@@ -222,8 +220,9 @@ export class AttachedJobs implements Arbiter {
     job.timers.start = setTimeout(() => this.#onUnstarted(job, waitMs), waitMs)
   }
 
-  #onReply(value: Buffer): void {
-    const record = readReply(value)
+  #onReply(received: ChannelRecord): void {
+    // The bytes of what was passed are made only where they are asked for.
+    const record = received.said ? passedReply(received.said) : readReply(received.value)
     if (!record) return this.#skipped.note('reply not understood')
     for (const type of record.skipped) this.#skipped.note('event not understood', type)
     for (const event of record.events) this.#onEvent(record.worker, event)

@@ -7,7 +7,8 @@ import { recordOf, storeBody } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { AttachedJob } from './attached-job.ts'
+import { every } from '#shared/ticks.ts'
+import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
 import { type Asked, Gate, type GateOptions } from './gate.ts'
 import type { Lines } from './lines.ts'
 import { Shares, type WaitingCalls } from './shares.ts'
@@ -48,7 +49,7 @@ export class Sender {
   readonly #gate: Gate
   readonly #withBlob = new Set<string>()
   readonly #shares: Shares
-  readonly #timer: NodeJS.Timeout
+  readonly #stopTurns: () => void
 
   constructor(options: SenderOptions) {
     this.#options = options
@@ -57,11 +58,11 @@ export class Sender {
       for (const [pool, turns] of this.#turns) if (turns.hasWaiting) void this.#sendNext(pool)
     }
     const waiting = () => this.#waiting()
-    const ahead: GateOptions['ahead'] = (asked, reserved) =>
-      this.#turnsOf(asked.pool).ahead(asked.tenant, asked, reserved)
+    const ahead: GateOptions['ahead'] = (asked, reserved, own) =>
+      this.#turnsOf(asked.pool).ahead(asked.tenant, asked, reserved, own)
     this.#gate = new Gate({ ...options, ahead })
     this.#shares = new Shares({ boot, tell: (record) => presence.send(record), waiting, onTold: sendAll })
-    this.#timer = setInterval(sendAll, TURN_MS)
+    this.#stopTurns = every(TURN_MS, sendAll)
   }
 
   /** Another process said something: of another ingress it may be what waits there. */
@@ -88,10 +89,39 @@ export class Sender {
   }
 
   /**
-   * Takes the body of a new job, for all of its attempts. A large one goes into a blob before the job waits for its turn:
-   * what waits is small. Undefined when that is done already.
+   * Takes the body of a new job, for all of its attempts, and sends it in its turn. Settles when the broker has it, or while it waits
+   * for its turn. While the broker is away nobody gets a turn, and a new job is refused at once.
+   *
+   * @throws ServiceError `overloaded`
    */
-  store(job: AttachedJob, body: unknown): Promise<void> | undefined {
+  async accept(job: AttachedJob, spec: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> {
+    const handing = this.#hand(job, spec)
+    if (handing) return await handing
+    const storing = this.#store(job, spec.body)
+    if (storing) await storing
+    // It may have been ended meanwhile; its reader hears of it.
+    if (job.state !== 'done') await this.#send(job)
+  }
+
+  /**
+   * Hands a new job to the workers of this process with its body as it is, where its turn has come at once and its caller accounts
+   * for the body. Undefined where it must be stored: what waits is small.
+   */
+  #hand(job: AttachedJob, { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> | undefined {
+    const { broker } = this.#options
+    if (!broker.hand || !broker.isReachable || heldBytes === undefined) return undefined
+    const { pool } = job.envelope
+    job.stored = { value: body, bytes: heldBytes }
+    this.#turnsOf(pool).enter(job)
+    const sending = this.#sendNext(pool, job)
+    if (sending) return sending
+    this.#turnsOf(pool).leave(job)
+    job.stored = undefined
+    return undefined
+  }
+
+  /** A large body goes into a blob before the job waits for its turn. Undefined when it is stored already. */
+  #store(job: AttachedJob, body: unknown): Promise<void> | undefined {
     const stored = storeBody(job.id, body, this.#options.blobs)
     if (!(stored instanceof Promise)) {
       job.stored = stored
@@ -104,13 +134,8 @@ export class Sender {
     })
   }
 
-  /**
-   * Sends a new job. Settles when the broker has it; undefined while it waits for its turn. While the broker is away
-   * nobody gets a turn, and a new job is refused at once.
-   *
-   * @throws ServiceError `overloaded`
-   */
-  send(job: AttachedJob): Promise<void> | undefined {
+  /** Undefined while it waits for its turn. */
+  #send(job: AttachedJob): Promise<void> | undefined {
     if (!this.#options.broker.isReachable) return this.#publish(job)
     const { pool } = job.envelope
     this.#turnsOf(pool).enter(job)
@@ -162,7 +187,7 @@ export class Sender {
 
   /** Gives no more turns. */
   close(): void {
-    clearInterval(this.#timer)
+    this.#stopTurns()
     this.#shares.close()
   }
 
@@ -225,7 +250,10 @@ export class Sender {
     const { stored, envelope, attempt } = job
     if (!stored || job.state === 'done') return
     job.sentAtMs = Date.now()
-    await this.#options.broker.submit(jobsTopic(envelope.pool), recordOf({ ...envelope, attempt }, stored))
+    const { broker } = this.#options
+    const topic = jobsTopic(envelope.pool)
+    if ('value' in stored) broker.hand?.(topic, { ...envelope, attempt, body: stored.value }, stored.bytes)
+    else await broker.submit(topic, recordOf({ ...envelope, attempt }, stored))
   }
 }
 

@@ -35,9 +35,12 @@ export class Attempt {
   readonly #abort = new AbortController()
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
+  /** The body is as its ingress made it, in this process. */
+  readonly #isAsMade: boolean
   #hasOutput = false
 
-  constructor(job: JobEnvelope, kind: Handler, sink: AttemptSink, log: Log) {
+  constructor(job: JobEnvelope, kind: Handler, sink: AttemptSink, log: Log, isHanded = false) {
+    this.#isAsMade = isHanded && kind.takesAsMade === true
     this.job = job
     this.#kind = kind
     this.#sink = sink
@@ -57,7 +60,7 @@ export class Attempt {
     try {
       if (turn) await turn(this.#abort.signal)
       fetched = await room.fetch(this.job, blobs, this.#abort.signal)
-      const body = await this.#read(fetched.body)
+      const body = this.#isAsMade ? fetched.body : await this.#read(fetched.body)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
       // A handler that waits for children goes no further: it runs again when they have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()

@@ -6,7 +6,7 @@ import type { Log } from '#shared/log/log.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import { Passing } from './passing.ts'
-import type { Reporter } from './reporter.ts'
+import type { Reporter } from './reporter/reporter.ts'
 import type { Aside } from './rooms/aside.ts'
 import type { ModelRooms } from './rooms/rooms.ts'
 import type { Lane, Taking } from './taking.ts'
@@ -77,7 +77,7 @@ export class Calls {
       return void events.handedBack()
     }
     if (aside.isFull && !aside.mayStart(lane, rooms.of(job))) return void events.handedBack()
-    void attempts.run(lane, new Attempt(job, kind, events, log))
+    void attempts.run(lane, new Attempt(job, kind, events, log, delivery.said !== undefined))
   }
 
   /** Whether another worker may begin with a call sooner, and its caller still waits. */

@@ -6,6 +6,7 @@ import type { Presence } from '#shared/jobs/presence.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { QueuedOf } from '#shared/store/store.ts'
+import { every } from '#shared/ticks.ts'
 import { Attempt } from './attempt.ts'
 import type { Attempts } from './attempts.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
@@ -40,6 +41,14 @@ export interface ClaimsOptions {
   readonly pauses?: Pauses | undefined
 }
 
+/** Slots that were freed together and are taken already, for waiting jobs that are alike. */
+interface Pull {
+  readonly lane: Lane
+  readonly room: ModelRoom
+  readonly kind: Handler
+  count: number
+}
+
 /** Records that came together, of jobs that are alike: so many may be claimed, in slots that are taken already. */
 interface Hints {
   readonly lane: Lane
@@ -59,8 +68,9 @@ interface Hints {
  */
 export class Claims {
   readonly #options: ClaimsOptions
-  readonly #timer: NodeJS.Timeout
+  readonly #stopPulling: () => void
   readonly #hints: Hints[] = []
+  readonly #pulls: Pull[] = []
   /** Of what jobs wait that none could be claimed of, since their tenants run as much as they may. */
   readonly #held = new Map<string, QueuedOf>()
   #offer: NodeJS.Timeout | undefined
@@ -70,7 +80,7 @@ export class Claims {
 
   constructor(options: ClaimsOptions) {
     this.#options = options
-    this.#timer = setInterval(() => this.#pullHeld(), PULL_MS)
+    this.#stopPulling = every(PULL_MS, () => this.#pullHeld())
   }
 
   /**
@@ -111,7 +121,7 @@ export class Claims {
 
   /** Claims nothing more by itself. */
   stop(): void {
-    clearInterval(this.#timer)
+    this.#stopPulling()
     clearTimeout(this.#offer)
   }
 
@@ -138,7 +148,7 @@ export class Claims {
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
     // Models take turns too: the first one would have every slot that is freed.
     for (const room of [...waiting.slice(next), ...waiting.slice(0, next)]) {
-      for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) void this.#pullFor(lane, room, isOffered)
+      for (const lane of taking.lanes) if (room.isWaiting(lane.priority)) this.#pullFor(lane, room, isOffered)
     }
   }
 
@@ -177,17 +187,28 @@ export class Claims {
     if (claimed !== count) this.#options.taking.free()
   }
 
-  async #pullFor(lane: Lane, room: ModelRoom, isOffered: boolean): Promise<void> {
-    const { kinds, taking } = this.#options
-    const kind = kinds[room.kind]
-    const count = Math.min(this.#claimable(lane, room, isOffered), PULL_MAX)
-    if (!kind || count <= 0 || !room.beginPull(lane.priority)) return
+  /** Takes the slots at once; jobs that end together make room for one claim. */
+  #pullFor(lane: Lane, room: ModelRoom, isOffered: boolean): void {
+    const kind = this.#options.kinds[room.kind]
+    const same = this.#pulls.find((pull) => pull.lane === lane && pull.room === room)
+    const count = Math.min(this.#claimable(lane, room, isOffered), PULL_MAX - (same?.count ?? 0))
+    if (!kind || count <= 0 || room.isPulling(lane.priority)) return
     this.#pulledLast = room
     this.#enter(lane, room, count)
+    if (same) same.count += count
+    else if (this.#pulls.push({ lane, room, kind, count }) === 1) setImmediate(() => this.#claimPulled())
+  }
+
+  #claimPulled(): void {
+    for (const pull of this.#pulls.splice(0)) void this.#claimPull(pull)
+  }
+
+  async #claimPull({ lane, room, kind, count }: Pull): Promise<void> {
+    room.beginPull(lane.priority)
     const claimed = await this.#claim(lane, room, kind, count)
     room.endPull(lane.priority, claimed === undefined || claimed === count)
     // Not when the store failed: the timer tries again.
-    if (claimed !== undefined) taking.free()
+    if (claimed !== undefined) this.#options.taking.free()
   }
 
   /** Claims in turn, in slots that were entered. @returns How many; undefined when the store failed */

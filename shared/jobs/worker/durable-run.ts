@@ -69,6 +69,7 @@ export class DurableRun implements AttemptSink {
   readonly #claimed: DurableJob
   readonly #writes: OwnerWrites
   readonly #options: RunOptions
+  readonly #kind: Pick<Kind, 'childrenAtOnce' | 'wrapUpMs'>
   /** In the words of the endpoint that the job stands for. */
   readonly #answer: Answer
   #stream: AnswerStream | undefined
@@ -90,12 +91,18 @@ export class DurableRun implements AttemptSink {
     this.#claimed = moved.job
     this.#writes = new OwnerWrites({ id: job.id, attempt: job.attempt, boot }, options, () => this.onStop('lost'))
     this.#options = options
+    this.#kind = kind
     this.#answer = kind.answer(job.endpoint)
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
     // An attempt before was told so.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
+  }
+
+  /** See {@link OwnerWrites.tellSoon}. */
+  tellSoon(claimed: Moved): void {
+    this.#writes.tellSoon(claimed)
   }
 
   get isWrappingUp(): boolean {
@@ -129,7 +136,8 @@ export class DurableRun implements AttemptSink {
     if (this.#job.stream) output.push(...(this.#open()?.end() ?? []).map(outputOf))
     const usage = usageOf(result, events)
     const metered = this.#metered(events)
-    await this.#writes.write(() => (run) => this.#options.store.complete(run, { result, usage, metered, output }))
+    const end = { result, usage, metered, output }
+    await this.#writes.write(() => (run) => this.#options.store.complete(run, end), result)
   }
 
   async failed(error: ErrorBody): Promise<void> {
@@ -158,7 +166,8 @@ export class DurableRun implements AttemptSink {
   }
 
   compose(signal: AbortSignal, onPark: () => void): Composition {
-    const options = { ...this.#options, job: this.#claimed, writes: this.#writes, signal }
+    const own = { job: this.#claimed, writes: this.#writes, childrenAtOnce: this.#kind.childrenAtOnce, signal }
+    const options = { ...this.#options, ...own }
     const inner = new Composing({
       ...options,
       takeOutput: () => this.#takeOutput(),
@@ -212,7 +221,7 @@ export class DurableRun implements AttemptSink {
   /** Of all its time, which begins with the first start, so that each attempt says the same. */
   get #wrapUpMs(): number {
     const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
-    return wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
+    return this.#kind.wrapUpMs ?? wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
   }
 
   async #stopFlushing(): Promise<void> {

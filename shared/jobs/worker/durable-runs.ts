@@ -9,6 +9,7 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Dispatch, Moved, QueuedOf, Store } from '#shared/store/store.ts'
+import { every } from '#shared/ticks.ts'
 import { DurableRun } from './durable-run.ts'
 
 /** Models and lanes of which it is remembered whose turn was last; the oldest are forgotten first. */
@@ -66,7 +67,7 @@ export class DurableRuns {
   readonly #pulls = new Set<Promise<unknown>>()
   readonly #budget = new RetryBudget(0.1, 100)
   readonly #gone = new AbortController()
-  #timer: NodeJS.Timeout | undefined
+  #stopRenewing: (() => void) | undefined
   #renewing: Promise<void> = Promise.resolve()
   #reconciling: Promise<unknown> = Promise.resolve()
   #isStoreDown = false
@@ -86,9 +87,9 @@ export class DurableRuns {
   static async open(options: DurableRunsOptions): Promise<DurableRuns> {
     const runs = new DurableRuns(options)
     await runs.#renew()
-    runs.#timer = setInterval(() => {
+    runs.#stopRenewing = every(options.leaseMs / 3, () => {
       runs.#renewing = runs.#renewing.then(() => runs.#renew())
-    }, options.leaseMs / 3)
+    })
     return runs
   }
 
@@ -139,7 +140,7 @@ export class DurableRuns {
 
   /** Gives up what could not be written, and says that this process is gone: what it still owns may be reaped. */
   async close(): Promise<void> {
-    clearInterval(this.#timer)
+    this.#stopRenewing?.()
     clearTimeout(this.#lapseTimer)
     this.giveUp()
     await this.#renewing
@@ -152,7 +153,6 @@ export class DurableRuns {
   #hold(moved: Moved, envelope: JobEnvelope, kind: Kind): ClaimedJob {
     const { store, blobs, boot, log } = this.#options
     this.#budget.earn()
-    this.dispatcher.publishEvents(moved.events)
     const { attempt, deadline_ms } = moved.job
     // The store's clock may differ from ours: only durations are compared.
     const remainingMs = deadline_ms - (moved.events.at(-1)?.at_ms ?? Date.now())
@@ -160,6 +160,7 @@ export class DurableRuns {
     const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
     const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
+    sink.tellSoon(moved)
     // An older attempt that still runs here was taken away: nothing would tell it once it is no longer held.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
@@ -251,7 +252,7 @@ export class DurableRuns {
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
     this.#options.log.warn({ job_id: id, attempt }, 'job claimed without an answer; handed back')
-    this.dispatcher.publishEvents(moved.events)
+    this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)
     if (moved.job.state === 'queued' && content) await this.dispatcher.publishJob(moved.job, content.request)

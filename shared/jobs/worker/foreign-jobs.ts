@@ -9,7 +9,7 @@ import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Attempts } from './attempts.ts'
-import type { Reporter } from './reporter.ts'
+import type { Reporter } from './reporter/reporter.ts'
 import type { Lane, Taking } from './taking.ts'
 
 /** How long a job that this worker does not know is passed on, from when it was first seen here. */

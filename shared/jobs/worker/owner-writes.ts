@@ -4,6 +4,8 @@ import type { Family } from '#shared/jobs/durable/family.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { HeldAttempt, Moved } from '#shared/store/store.ts'
 
+/** How long the event of a claim waits for the first write, to be told with it: of a short job everything is told at once. */
+const TOLD_WITH_MS = 20
 /** Wait before a write that the store could not take is made again. */
 const REWRITE_MS = { min: 100, max: 2_000 }
 
@@ -30,6 +32,8 @@ export class OwnerWrites {
   readonly #options: OwnerWritesOptions
   readonly #onLost: () => void
   readonly #lost = new AbortController()
+  #untold: Moved | undefined
+  #timer: NodeJS.Timeout | undefined
   #last: Promise<unknown> = Promise.resolve()
   #count = 0
   #writeMs = 0
@@ -38,6 +42,12 @@ export class OwnerWrites {
     this.#run = run
     this.#options = options
     this.#onLost = onLost
+  }
+
+  /** Tells of the claim with the first write, or a little later where none follows. Call it at most once, before any write. */
+  tellSoon(claimed: Moved): void {
+    this.#untold = claimed
+    this.#timer = setTimeout(() => this.#tell(), TOLD_WITH_MS)
   }
 
   /** Writes made so far. */
@@ -58,9 +68,10 @@ export class OwnerWrites {
    * Writes when those before are written. Undefined when the job is no longer ours, or there was nothing to write.
    *
    * @param prepare Called in its turn, so that what waits goes in order; may find nothing to write.
+   * @param result What it writes as the result of the job, for those who wait for that.
    */
-  write(prepare: () => OwnerWrite | undefined): Promise<Moved | undefined> {
-    const written = this.#last.then(() => this.#writeNext(prepare))
+  write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<Moved | undefined> {
+    const written = this.#last.then(() => this.#writeNext(prepare, result))
     this.#last = written.catch(() => {
       // Its caller hears of it; the next one has its turn.
     })
@@ -79,14 +90,14 @@ export class OwnerWrites {
     this.#onLost()
   }
 
-  async #writeNext(prepare: () => OwnerWrite | undefined): Promise<Moved | undefined> {
+  async #writeNext(prepare: () => OwnerWrite | undefined, result: unknown): Promise<Moved | undefined> {
     const write = this.isLost ? undefined : prepare()
     if (!write) return undefined
     const run = { ...this.#run, chunk: this.#count }
     const moved = await this.#persist(() => write(run))
     if (moved) {
       this.#count++
-      this.#options.dispatcher.publishEvents(moved.events)
+      this.#tell(moved, result)
       void this.#options.family.onMoved(moved.job)
       return moved
     }
@@ -94,6 +105,15 @@ export class OwnerWrites {
     this.#options.log.info({ job_id: run.id, attempt: run.attempt }, 'job is no longer ours')
     this.lose()
     return undefined
+  }
+
+  #tell(moved?: Moved, result?: unknown): void {
+    clearTimeout(this.#timer)
+    const [first, last] = [this.#untold ?? moved, moved ?? this.#untold]
+    this.#untold = undefined
+    if (!first || !last) return
+    const events = first === last ? last.events : [...first.events, ...last.events]
+    this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
   /** Asks the store until it has answered. @throws What is not an outage, or when the process ends */

@@ -32,3 +32,9 @@ export interface AttemptSink {
   /** Whether it was told so. */
   readonly isWrappingUp?: boolean
 }
+
+/** Where an attempt of an attached job says what it made: its ingress. */
+export interface ReportedEvents extends AttemptSink {
+  /** Says that it has begun, and with whom. Resolves when the broker has it. */
+  started(): Promise<void>
+}

@@ -19,8 +19,10 @@ export interface Lane {
   running: number
   /** When it last gave a job. */
   busyAtMs: number
-  /** How many jobs are asked for now, and how to stop asking. */
-  taking: { readonly max: number; readonly abort: AbortController } | undefined
+  /** How many jobs are asked for now; 0: none. */
+  asked: number
+  /** Stops asking. It serves for many times, until it is used. */
+  abort: AbortController
 }
 
 /** What {@link Taking} needs. */
@@ -55,7 +57,8 @@ export class Taking {
 
   /** Begins to take. @param onFatal The loop broke for good. */
   start(lanes: readonly Pick<Lane, 'priority' | 'consumer'>[], onFatal: (error: unknown) => void): void {
-    for (const lane of lanes) this.lanes.push({ ...lane, running: 0, busyAtMs: 0, taking: undefined })
+    for (const lane of lanes)
+      this.lanes.push({ ...lane, running: 0, busyAtMs: 0, asked: 0, abort: new AbortController() })
     this.#loop = Promise.all(this.lanes.map((lane) => this.#takeForEver(lane))).catch(onFatal)
   }
 
@@ -72,7 +75,7 @@ export class Taking {
   /** Takes nothing new, or takes jobs again; what runs goes on. */
   hold(isOnHold: boolean): void {
     this.#isOnHold = isOnHold
-    for (const lane of this.lanes) lane.taking?.abort.abort()
+    for (const lane of this.lanes) stopAsking(lane)
     this.free()
   }
 
@@ -129,7 +132,7 @@ export class Taking {
     lane.running += count
     if (isAttached) this.#attached += count
     // Both lanes ask for jobs at once: what one has got, the other must not ask for any longer.
-    for (const one of this.lanes) if (one.taking && one.taking.max > this.roomOf(one)) one.taking.abort.abort()
+    for (const one of this.lanes) if (one.asked > this.roomOf(one)) stopAsking(one)
   }
 
   /** They need them no more; whoever has left for good {@link free frees} them. */
@@ -148,13 +151,13 @@ export class Taking {
   /** It is better if another worker takes the next job: nothing is taken for so long. */
   standAside(ms = ASIDE_MS): void {
     this.#asideMs = Math.max(this.#asideMs, ms)
-    for (const lane of this.lanes) lane.taking?.abort.abort()
+    for (const lane of this.lanes) stopAsking(lane)
   }
 
   /** Takes nothing new; resolves when what was asked for has come. A second call waits as well. */
   async stop(): Promise<void> {
     this.#stop.abort()
-    for (const lane of this.lanes) lane.taking?.abort.abort()
+    for (const lane of this.lanes) stopAsking(lane)
     this.free()
     await this.#loop
   }
@@ -180,9 +183,10 @@ export class Taking {
   }
 
   async #take(lane: Lane, room: number): Promise<void> {
-    lane.taking = { max: shareOf(room), abort: new AbortController() }
-    const deliveries = await lane.consumer.take(lane.taking.max, lane.taking.abort.signal)
-    lane.taking = undefined
+    if (lane.abort.signal.aborted) lane.abort = new AbortController()
+    lane.asked = shareOf(room)
+    const deliveries = await lane.consumer.take(lane.asked, lane.abort.signal)
+    lane.asked = 0
     for (const delivery of deliveries) {
       lane.busyAtMs = Date.now()
       this.#taken++
@@ -196,6 +200,10 @@ export class Taking {
     this.#freed ??= Promise.withResolvers<void>()
     return this.#freed.promise
   }
+}
+
+function stopAsking(lane: Lane): void {
+  if (lane.asked > 0) lane.abort.abort()
 }
 
 function shareOf(free: number): number {

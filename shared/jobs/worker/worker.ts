@@ -10,7 +10,7 @@ import { cancelsIn } from '#shared/jobs/durable/family.ts'
 import type { Pauses } from '#shared/jobs/pauses.ts'
 import type { Capacity, Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
-import { readJob } from '#shared/jobs/records.ts'
+import { handedJob, readJob } from '#shared/jobs/records.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -21,7 +21,7 @@ import { Calls } from './calls.ts'
 import { Claims } from './claims.ts'
 import { DurableRuns } from './durable-runs.ts'
 import { ForeignJobs } from './foreign-jobs.ts'
-import { Reporter } from './reporter.ts'
+import { Reporter } from './reporter/reporter.ts'
 import { Aside } from './rooms/aside.ts'
 import { type ModelBound, ModelRooms } from './rooms/rooms.ts'
 import { type Lane, Taking } from './taking.ts'
@@ -255,6 +255,7 @@ export class Worker {
   #onControl(record: ControlRecord): void {
     this.#attempts.onControl(record)
     this.#options.pauses?.onControl(record)
+    if (record.type === 'pause_work' && !record.paused) this.#claims?.pull()
     if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.waiting)
     if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
     this.#options.log.info({ worker: this.boot, drained: record.drained }, 'worker drained by an operator')
@@ -262,7 +263,7 @@ export class Worker {
   }
 
   #onDelivery(lane: Lane, delivery: Delivery): void {
-    const job = readJob(delivery.value)
+    const job = delivery.said ? handedJob(delivery.said) : readJob(delivery.value)
     const kind = job && this.#kindOf(job)
     // Not for this version: another worker may know it.
     if (!job || !kind) this.#foreign.onDelivery(lane, delivery)

@@ -26,6 +26,8 @@ export interface ChildrenOptions {
   readonly blobs: Blobs
   readonly dispatcher: Dispatcher
   readonly writes: OwnerWrites
+  /** Children at once; default: {@link UNENDED_MAX}. */
+  readonly childrenAtOnce?: number | undefined
   readonly signal: AbortSignal
 }
 
@@ -59,6 +61,14 @@ export class Children {
     return await Promise.all(ids.map((id) => this.#find(id)))
   }
 
+  /** How a child ended, by its id, or a child of one of them; undefined while it has not, and where there is none. */
+  async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
+    const child = await this.#read((store) => store.find(EVERY_TENANT, id))
+    const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
+    // Ids are hashes of those of their parents: one that is of another family is none of ours.
+    return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
+  }
+
   /** How a child ended; undefined while it has not. */
   async endOf(child: DurableJob): Promise<ChildEnd | undefined> {
     const { id, state, usage } = child
@@ -75,9 +85,10 @@ export class Children {
     if (job.children > 0 && (await this.#read((reads) => reads.find(EVERY_TENANT, id)))) return id
     await this.#requireRoom()
     signal.throwIfAborted()
-    const { pool, kind, endpoint, model, deadlineInMs } = child
-    const request = await storeRequest(id, child, encodeOf(id, job, model), this.#options.blobs)
-    const made = { id, pool, kind, endpoint, model, deadlineInMs, request }
+    const { pool, kind, endpoint, model, deadlineInMs, metadata } = child
+    const encode = { ...encodeOf(id, job, model), ...child.encode }
+    const request = await storeRequest(id, child, encode, this.#options.blobs)
+    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request }
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++
@@ -87,13 +98,13 @@ export class Children {
   }
 
   async #requireRoom(): Promise<void> {
-    const { job } = this.#options
+    const { job, childrenAtOnce: most = UNENDED_MAX } = this.#options
     if (job.depth >= DEPTH_MAX) throw tooMuch(`children more than ${DEPTH_MAX} levels below the job of a caller`)
     if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
-    if (this.#count < UNENDED_MAX) return
+    if (this.#count < most) return
     const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, job.id))) ?? []
     const unended = children.filter(({ state }) => !TERMINAL.has(state)).length
-    if (unended >= UNENDED_MAX) throw tooMuch(`more than ${UNENDED_MAX} children at once`)
+    if (unended >= most) throw tooMuch(`more than ${most} children at once`)
   }
 
   async #find(id: string): Promise<DurableJob> {

@@ -1,3 +1,4 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
 import { abortable } from '#shared/abortable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
@@ -69,14 +70,27 @@ export class Composing implements Composition {
 
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const ends = await this.#busy(async () => {
-      const children = await this.#children.find(ids)
-      const isOver = Date.now() >= this.wrapUpAtMs
-      if (!isOver && children.some(({ state }) => !TERMINAL.has(state))) return undefined
-      return await Promise.all(children.map((child) => this.#children.endOf(child)))
+      const children = await this.#ended(ids)
+      return children && (await Promise.all(children.map((child) => this.#children.endOf(child))))
     })
     if (!ends) return await this.#leave(ids)
     for (const end of ends) if (end) this.count(end)
     return ends
+  }
+
+  async wait(ids: readonly string[]): Promise<void> {
+    if (!(await this.#busy(() => this.#ended(ids)))) await this.#leave(ids)
+  }
+
+  async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {
+    return await this.#busy(() => this.#children.findEnd(id, parent))
+  }
+
+  /** Children of which nothing more is to be waited for. */
+  async #ended(ids: readonly string[]): Promise<DurableJob[] | undefined> {
+    const children = await this.#children.find(ids)
+    const isOver = Date.now() >= this.wrapUpAtMs
+    return isOver || children.every(({ state }) => TERMINAL.has(state)) ? children : undefined
   }
 
   /** The handler waits no longer than its attempt lasts: a write may wait for a store that is away until others run the job. */

@@ -83,6 +83,14 @@ export class Replaying implements Composition {
     return ends
   }
 
+  async wait(): Promise<void> {
+    // What that job waited for has ended, or it went on without.
+  }
+
+  async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {
+    return await this.#children.findEnd(id, parent)
+  }
+
   async #recorded<T>(kind: string, input: unknown): Promise<StepResult<T> | undefined> {
     const { of, blobs } = this.#options
     const { key } = await inTurns(keyOf(kind, input))

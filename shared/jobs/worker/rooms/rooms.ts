@@ -135,12 +135,15 @@ export class ModelRoom implements Work {
     for (const [lane, atMs] of this.#waiting) if (Date.now() - atMs > FOREIGN_MS) this.#waiting.delete(lane)
   }
 
+  /** Whether the store is being asked for waiting jobs. */
+  isPulling(lane: Priority): boolean {
+    return this.#pulling.has(lane)
+  }
+
   /** Asks the store for waiting jobs; one such question at a time. What comes meanwhile counts as waiting again. */
-  beginPull(lane: Priority): boolean {
-    if (this.#pulling.has(lane)) return false
+  beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)
-    return true
   }
 
   /** @param hasMore There may be more. */
@@ -157,6 +160,8 @@ export class ModelRooms {
   #bounds: readonly ModelBound[] = []
   #models: ReadonlySet<string> | undefined
   #modelCount = 1
+  /** Of what was told to wait. */
+  #toldWaiting: readonly { readonly room: ModelRoom; readonly lane: Priority }[] = []
   /** Rooms of the bounds, and the places that were told of each. */
   #bounded: { readonly room: ModelRoom; told: number }[] = []
   /** Models of jobs that came by and that it does not know: since when, and when the last one came. */
@@ -250,16 +255,21 @@ export class ModelRooms {
   tell(): Capacity | undefined {
     this.#forgetIdle()
     const waiting: Capacity['waiting'] = []
-    for (const { kind, model, unsettled } of this.#rooms.values()) {
-      for (const priority of unsettled) waiting.push({ kind, model, priority })
-    }
+    const told: { room: ModelRoom; lane: Priority }[] = []
+    for (const room of this.#rooms.values()) for (const lane of room.unsettled) told.push({ room, lane })
+    for (const { room, lane } of told) waiting.push({ kind: room.kind, model: room.model, priority: lane })
+    this.#toldWaiting = told
     const bounds = this.#tellBounds()
     if (this.#models === undefined && bounds.length === 0 && waiting.length === 0) return undefined
     return { models: this.#models ? [...this.#models] : null, bounds, waiting }
   }
 
-  /** Whether some model has a quarter more places than was told last, or fewer. */
+  /**
+   * Whether some model has a quarter more places than was told last, or fewer; or jobs were told to wait that do so no more: while
+   * others believe it nothing is put into the queue for them.
+   */
   get hasNews(): boolean {
+    if (this.#toldWaiting.some(({ room, lane }) => !room.unsettled.has(lane))) return true
     return this.#bounded.some(({ room, told }) => Math.abs(this.#placesOf(room) - told) > told / 4)
   }
 

@@ -59,6 +59,29 @@ describe('an attached job', () => {
     expect(await ended).toBeUndefined()
   })
 
+  it('has given its reader what one turn of the loop brings before the next turn, whatever other jobs have', async () => {
+    const jobs = ['a', 'b', 'c'].map((name) => ({ name, ...openJob() }))
+    const read: string[] = []
+    for (const { job, tell } of jobs) {
+      tell(1, 'started')
+      void job.next().then((events) => read.push(textOf(events ?? [])))
+    }
+    const readBefore: string[] = []
+    // Each callback of the loop stands for a socket that is read.
+    const turns = jobs.map(
+      ({ name, say }) =>
+        new Promise<void>((resolve) =>
+          setImmediate(() => {
+            readBefore.push(read.join(''))
+            say(2, name)
+            resolve()
+          }),
+        ),
+    )
+    await Promise.all(turns)
+    expect(readBefore).toEqual(['', 'a', 'ab'])
+  })
+
   it('gives the whole answer of a job that does not stream at once', async () => {
     const { job, say, tell } = openJob({ stream: false })
     const whole = job.next()

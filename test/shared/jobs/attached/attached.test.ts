@@ -458,6 +458,20 @@ describe('an ingress with attached jobs', () => {
     expect(blobs.size).toBe(0)
   })
 
+  it('hands a body that is accounted for to a worker beside it as it is, and stores it where the call has to wait', async () => {
+    const body = { text: 'x'.repeat(100_000) }
+    const job = await submit({ body, heldBytes: 300_000 })
+    const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
+    expect(handed?.said).toMatchObject({ id: job.id, attempt: 1 })
+    expect((handed?.said as { body?: unknown } | undefined)?.body).toBe(body)
+    expect(JSON.parse(String(handed?.value))).toMatchObject({ id: job.id, body })
+    expect(blobs.size).toBe(0)
+    const waiting: AttachedJob[] = []
+    while (blobs.size === 0) waiting.push(await submit({ body, heldBytes: 300_000 }))
+    expect([...blobs.keys()]).toEqual([waiting.at(-1)?.id])
+    expect(waiting.at(-1)?.stored).toEqual({ blob: waiting.at(-1)?.id })
+  })
+
   it('holds nothing of a job that the broker did not take', async () => {
     await broker.close()
     const refused = submit({ body: { text: 'x'.repeat(100_000) } })

@@ -129,3 +129,16 @@ test('a worker whose models change knows the new ones, and counts what runs of t
   expect(rooms.tell()).toEqual({ models: ['b', 'c'], bounds: [{ kind: 'say', model: 'b', capacity: 2 }], waiting: [] })
   expect(roomOf(rooms, 'a').held).toBe(1)
 })
+
+test('that jobs told to wait wait no more is news, which is told once', () => {
+  const rooms = new ModelRooms({ slots: 4, models: ['a'] })
+  const room = roomOf(rooms, 'a')
+  room.wait('normal')
+  expect(rooms.tell()?.waiting).toEqual([{ kind: 'say', model: 'a', priority: 'normal' }])
+  room.beginPull('normal')
+  expect(rooms.hasNews).toBe(false)
+  room.endPull('normal', false)
+  expect(rooms.hasNews).toBe(true)
+  expect(rooms.tell()?.waiting).toEqual([])
+  expect(rooms.hasNews).toBe(false)
+})

@@ -4,9 +4,9 @@ import { type JobEvent, ReplyRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
 import { REPLIES } from '#shared/jobs/topics.ts'
-import { Reporter } from '#shared/jobs/worker/reporter.ts'
-import { envelopeOf, mergeSaid, silentLog, textOfEvents } from '../../../support/jobs/jobs.ts'
-import { until } from '../../../support/stack.ts'
+import { Reporter } from '#shared/jobs/worker/reporter/reporter.ts'
+import { envelopeOf, mergeSaid, silentLog, textOfEvents } from '../../../../support/jobs/jobs.ts'
+import { until } from '../../../../support/stack.ts'
 
 const KIB = 1024
 

@@ -1,0 +1,193 @@
+import { ServiceError } from '#shared/error.ts'
+import { every } from '#shared/ticks.ts'
+import type { Delivery, QueueConsumer } from './broker.ts'
+
+/** How many bytes a queue holds before it refuses more. */
+const QUEUE_BYTES_MAX = 256 * 1024 * 1024
+/** How long an empty `take` waits at most; short enough that a forgotten signal does no harm. */
+const TAKE_WAIT_MS = 1_000
+
+/** A record that waits or is out. Of what was handed over bytes are made only for who asks for them. */
+export class StoredRecord {
+  readonly bytes: number
+  readonly said: object | undefined
+  offset = 0
+  deliveryCount = 0
+  readonly #value: Buffer | undefined
+
+  constructor(bytes: number, value: Buffer | undefined, said?: object) {
+    this.bytes = bytes
+    this.#value = value
+    this.said = said
+  }
+
+  get value(): Buffer {
+    return this.#value ?? Buffer.from(JSON.stringify(this.said))
+  }
+}
+
+/** One of them as its taker has it. */
+class MemoryDelivery implements Delivery {
+  readonly #record: StoredRecord
+  readonly #queue: string
+  readonly acknowledge: () => void
+  readonly release: () => void
+
+  constructor(record: StoredRecord, queue: string, ends: Pick<Delivery, 'acknowledge' | 'release'>) {
+    this.#record = record
+    this.#queue = queue
+    this.acknowledge = ends.acknowledge
+    this.release = ends.release
+  }
+
+  get value(): Buffer {
+    return this.#record.value
+  }
+
+  get said(): object | undefined {
+    return this.#record.said
+  }
+
+  get deliveryCount(): number {
+    return this.#record.deliveryCount
+  }
+
+  get position(): string {
+    return `${this.#queue}/0@${this.#record.offset}`
+  }
+}
+
+/** The records of one queue: waiting ones in order, and how many are out. */
+export class MemoryQueue {
+  readonly name: string
+  readonly #waiting: StoredRecord[] = []
+  readonly #wakeups = new Set<() => void>()
+  #head = 0
+  #bytes = 0
+  #out = 0
+  #nextOffset = 0
+
+  constructor(name: string) {
+    this.name = name
+  }
+
+  get unacknowledged(): number {
+    return this.#waiting.length - this.#head + this.#out
+  }
+
+  put(record: StoredRecord): void {
+    if (this.#bytes + record.bytes > QUEUE_BYTES_MAX) {
+      throw new ServiceError('overloaded', 'The queue is full. Try again later.', { retryAfterMs: 5_000 })
+    }
+    this.#bytes += record.bytes
+    record.offset = this.#nextOffset++
+    this.#waiting.push(record)
+    this.#wake()
+  }
+
+  take(max: number): StoredRecord[] {
+    const taken = this.#waiting.slice(this.#head, this.#head + max)
+    this.#head += taken.length
+    // Dropping the consumed front now and then keeps both take and put constant in time.
+    if (this.#head > 1_024 && this.#head * 2 > this.#waiting.length) {
+      this.#waiting.splice(0, this.#head)
+      this.#head = 0
+    }
+    if (this.#head === this.#waiting.length) {
+      this.#waiting.length = 0
+      this.#head = 0
+    }
+    for (const record of taken) record.deliveryCount++
+    this.#out += taken.length
+    return taken
+  }
+
+  settle(record: StoredRecord): void {
+    this.#out--
+    this.#bytes -= record.bytes
+  }
+
+  putBack(record: StoredRecord): void {
+    this.#out--
+    this.#waiting.splice(this.#head, 0, record)
+    this.#wake()
+  }
+
+  onPut(wakeup: () => void): () => void {
+    this.#wakeups.add(wakeup)
+    return () => this.#wakeups.delete(wakeup)
+  }
+
+  #wake(): void {
+    for (const wakeup of [...this.#wakeups]) wakeup()
+  }
+}
+
+/** One member of those who share a queue. */
+export class MemoryConsumer implements QueueConsumer {
+  readonly #queue: MemoryQueue
+  readonly #held = new Set<StoredRecord>()
+  /** From the first wait on. */
+  #stopTicking: (() => void) | undefined
+  #isClosed = false
+  /** The one that was heard last: takers use one for many takes. */
+  #signal: AbortSignal | undefined
+  #goOn: (() => void) | undefined
+  readonly #onNews = () => {
+    this.#forget?.()
+    this.#forget = undefined
+    this.#goOn?.()
+    this.#goOn = undefined
+  }
+  #forget: (() => void) | undefined
+
+  constructor(queue: MemoryQueue) {
+    this.#queue = queue
+  }
+
+  async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
+    if (signal.aborted || this.#isClosed) return []
+    let taken = this.#queue.take(max)
+    if (taken.length === 0) {
+      await this.#waitForRecord(signal)
+      if (signal.aborted || this.#isClosed) return []
+      taken = this.#queue.take(max)
+    }
+    return taken.map((record) => this.#deliver(record))
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    this.#stopTicking?.()
+    this.#onNews()
+    for (const record of [...this.#held].reverse()) this.#release(record)
+  }
+
+  #waitForRecord(signal: AbortSignal): Promise<void> {
+    if (signal !== this.#signal) {
+      this.#signal?.removeEventListener('abort', this.#onNews)
+      this.#signal = signal
+      signal.addEventListener('abort', this.#onNews, { once: true })
+    }
+    this.#stopTicking ??= every(TAKE_WAIT_MS, this.#onNews)
+    // Those who share the queue are woken in the order in which they came to wait.
+    this.#forget = this.#queue.onPut(this.#onNews)
+    return new Promise((resolve) => {
+      this.#goOn = resolve
+    })
+  }
+
+  #deliver(record: StoredRecord): Delivery {
+    this.#held.add(record)
+    return new MemoryDelivery(record, this.#queue.name, {
+      acknowledge: () => {
+        if (this.#held.delete(record)) this.#queue.settle(record)
+      },
+      release: () => this.#release(record),
+    })
+  }
+
+  #release(record: StoredRecord): void {
+    if (this.#held.delete(record)) this.#queue.putBack(record)
+  }
+}

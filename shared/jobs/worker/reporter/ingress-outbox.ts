@@ -1,0 +1,134 @@
+import type { JobEvent } from '#schemas/event.ts'
+import { ServiceError } from '#shared/error.ts'
+
+/** Largest record, in bytes; Kafka refuses 1 MiB by default. Records are cut between events. */
+const RECORD_BYTES_MAX = 896 * 1024
+/** Unsent bytes to one ingress at which emitters are made to wait. */
+const BACKLOG_BYTES = 1024 * 1024
+/** Wait before a record that could not be sent is sent again. */
+const RESEND_MS = 250
+
+/** An event that waits: what it says is decided when it is sent. */
+interface WaitingEvent {
+  /** Undefined when there is nothing more to say. */
+  make(): JobEvent | undefined
+  /** The broker will never take the event. Gives what is said instead; undefined: nothing can be. */
+  refuse(event: JobEvent, cause: unknown): JobEvent | undefined
+}
+
+/** An event as it is sent. */
+export interface WrittenEvent {
+  readonly event: JobEvent
+  readonly text: string
+  readonly source: WaitingEvent
+}
+
+/** What waits for one ingress. Events are made when they are sent, so that output may join them until then. */
+export class IngressOutbox {
+  readonly #send: (events: readonly WrittenEvent[]) => Promise<void>
+  #pending: WaitingEvent[] = []
+  #bytes = 0
+  #isSending = false
+  #isClosed = false
+  #flushed: PromiseWithResolvers<void> | undefined
+
+  constructor(send: (events: readonly WrittenEvent[]) => Promise<void>) {
+    this.#send = send
+  }
+
+  get isFull(): boolean {
+    return this.#bytes > BACKLOG_BYTES
+  }
+
+  put(event: WaitingEvent): void {
+    if (this.#isClosed) return
+    this.#pending.push(event)
+    if (this.#isSending) return
+    this.#isSending = true
+    // Later in this turn of the loop, so that everything that is ready now shares the record.
+    setImmediate(() => void this.#drain())
+  }
+
+  grow(bytes: number): void {
+    this.#bytes += bytes
+  }
+
+  /** Resolves when everything put so far is with the broker, or dropped. */
+  flushed(): Promise<void> {
+    if (this.#isClosed || !this.#isSending) return Promise.resolve()
+    this.#flushed ??= Promise.withResolvers<void>()
+    return this.#flushed.promise
+  }
+
+  async room(): Promise<void> {
+    while (this.isFull && !this.#isClosed) await this.flushed()
+  }
+
+  close(): void {
+    this.#isClosed = true
+    this.#pending = []
+    this.#bytes = 0
+    this.#flushed?.resolve()
+  }
+
+  async #drain(): Promise<void> {
+    while (this.#pending.length > 0) {
+      const flushed = this.#flushed
+      this.#flushed = undefined
+      const events = this.#pending
+      this.#pending = []
+      this.#bytes = 0
+      for (const record of recordsOf(events)) await this.#sendSurely(record)
+      flushed?.resolve()
+    }
+    this.#isSending = false
+    this.#flushed?.resolve()
+    this.#flushed = undefined
+  }
+
+  async #sendSurely(record: readonly WrittenEvent[]): Promise<void> {
+    while (!this.#isClosed) {
+      try {
+        return await this.#send(record)
+      } catch (error) {
+        // The sender has logged it.
+        if (ServiceError.from(error).code === 'request_too_large') return await this.#sendParts(record, error)
+        // The broker may be gone for minutes: our jobs outlive that.
+        await new Promise((resolve) => setTimeout(resolve, RESEND_MS))
+      }
+    }
+  }
+
+  /** Refused for good: the events go in halves, until the one that is refused stands alone and gives way to a smaller one. */
+  async #sendParts(record: readonly WrittenEvent[], cause: unknown): Promise<void> {
+    const [first] = record
+    if (!first) return
+    if (record.length > 1) {
+      const middle = Math.ceil(record.length / 2)
+      await this.#sendSurely(record.slice(0, middle))
+      return await this.#sendSurely(record.slice(middle))
+    }
+    const instead = first.source.refuse(first.event, cause)
+    if (instead) await this.#sendSurely([{ ...first, event: instead, text: JSON.stringify(instead) }])
+  }
+}
+
+/** Events put together to records of at most {@link RECORD_BYTES_MAX}, in order. */
+function* recordsOf(events: readonly WaitingEvent[]): Generator<WrittenEvent[]> {
+  let record: WrittenEvent[] = []
+  let bytes = 0
+  for (const source of events) {
+    const event = source.make()
+    if (!event) continue
+    const text = JSON.stringify(event)
+    const textBytes = Buffer.byteLength(text)
+    if (bytes + textBytes > RECORD_BYTES_MAX && record.length > 0) {
+      yield record
+      record = []
+      bytes = 0
+    }
+    record.push({ event, text, source })
+    bytes += textBytes
+  }
+  if (record.length > 0) yield record
+}

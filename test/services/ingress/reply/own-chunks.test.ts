@@ -1,0 +1,76 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { ownChunks } from '#services/ingress/reply/own-chunks.ts'
+import { closeServer, listen } from '#services/ingress/server.ts'
+import { openRaw, rawRequest } from '../../../support/raw-http.ts'
+import { until } from '../../../support/stack.ts'
+
+const TEXTS = ['data: {"a":1}\n\n', 'é', '', '\u{1f600}'.repeat(3), 'x'.repeat(70_000)]
+
+async function startServer(answer: (res: ServerResponse) => void): Promise<string> {
+  const handler = (_req: IncomingMessage, res: ServerResponse) => {
+    res.writeHead(200, { 'content-type': 'text/event-stream' })
+    res.flushHeaders()
+    ownChunks(res)
+    answer(res)
+  }
+  const { server, port } = await listen(handler, '127.0.0.1', 0)
+  onTestFinished(() => closeServer(server, AbortSignal.abort()))
+  return `http://127.0.0.1:${port}`
+}
+
+function sayAll(res: ServerResponse): void {
+  for (const text of TEXTS) res.write(text)
+  res.end('last')
+}
+
+describe('chunks that are written as one string each', () => {
+  it('read as what was written, whatever characters it has, and leave the connection to the next call', async () => {
+    const url = await startServer(sayAll)
+    for (let call = 0; call < 2; call++) {
+      const response = await fetch(url)
+      expect(response.headers.get('transfer-encoding')).toBe('chunked')
+      expect(await response.text()).toBe(`${TEXTS.join('')}last`)
+    }
+    using client = await openRaw(url)
+    client.send(rawRequest('GET /') + rawRequest('GET /'))
+    await until(() => client.received.split('last\r\n0\r\n\r\n').length === 3)
+    expect(client.isEnded).toBe(false)
+  })
+
+  it('end with nothing but the last one where nothing more is said', async () => {
+    using client = await openRaw(await startServer((res) => res.end()))
+    client.send(rawRequest('GET /'))
+    await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
+  })
+
+  it('wait for a client that reads slowly, who hears all of them in the end', async () => {
+    const piece = 'x'.repeat(60_000)
+    const drained = Promise.withResolvers<void>()
+    let written = 0
+    const url = await startServer((res) => {
+      for (; written < 1_000 && !res.writableNeedDrain; written++) res.write(piece)
+      res.once('drain', () => {
+        drained.resolve()
+        res.end('last')
+      })
+    })
+    using client = await openRaw(url)
+    client.socket.pause()
+    client.send(rawRequest('GET /'))
+    await until(() => written > 0)
+    client.socket.resume()
+    await drained.promise
+    await until(() => client.received.endsWith('last\r\n0\r\n\r\n'))
+    expect(written).toBeLessThan(1_000)
+    expect(client.received.split('ea60\r\n')).toHaveLength(written + 1)
+  })
+
+  it('are none for a client of HTTP/1.0, who reads to the end of the connection', async () => {
+    using client = await openRaw(await startServer(sayAll))
+    client.send('GET / HTTP/1.0\r\n\r\n')
+    await until(() => client.isEnded)
+    const body = Buffer.from(client.received.slice(client.received.indexOf('\r\n\r\n') + 4), 'latin1')
+    expect(body.toString()).toBe(`${TEXTS.join('')}last`)
+  })
+})
