@@ -1,5 +1,6 @@
 import { setTimeout } from 'node:timers/promises'
 import type { Log } from '#shared/log/log.ts'
+import { untilTick } from '#shared/ticks.ts'
 
 /** Turns of several processes drift apart by up to this share of the interval. */
 const JITTER = 0.1
@@ -11,6 +12,10 @@ export interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
   readonly log: Log
+  /** No other process does the same: turns come together with those of other loops, so that this process wakes seldom. */
+  readonly isAlone?: boolean
+  /** Waits for work where nothing is there for sure, or for the signal. Default: there may always be some. */
+  rest?(stopped: AbortSignal): Promise<void>
   /** False skips the turn: what it needs is away, which somebody else reports. */
   canRun(): boolean
   /**
@@ -51,11 +56,17 @@ export class Loop {
   async #runForEver(): Promise<void> {
     const { signal } = this.#stopped
     while (!signal.aborted) {
+      // Nothing is lost by a turn too many: one that cannot rest works.
+      if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
       const hasMore = await this.#turn(signal)
       // At least one turn of the event loop: an embedded store answers without giving others a chance.
-      const waitMs = hasMore ? 0 : this.#options.intervalMs * (1 - JITTER + 2 * JITTER * Math.random())
-      await setTimeout(waitMs, undefined, { signal }).catch(() => {})
+      await setTimeout(hasMore ? 0 : this.#waitMs, undefined, { signal }).catch(() => {})
     }
+  }
+
+  get #waitMs(): number {
+    const { intervalMs, isAlone } = this.#options
+    return isAlone ? untilTick(intervalMs) : intervalMs * (1 - JITTER + 2 * JITTER * Math.random())
   }
 
   async #turn(signal: AbortSignal): Promise<boolean> {

@@ -84,17 +84,27 @@ function openLoops(
   const canRun = () => store.isReachable
   // Jobs that cannot be published are better left scheduled: then they need not be found again.
   const canPublish = () => store.isReachable && broker.isReachable
+  const isAlone = config.databaseUrl === undefined
+  const common = { log, isAlone, canRun }
+  // The reaper holds its lease all the same: it must have had it for a while before it takes a job from anybody.
+  const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
-    new Loop({ name: 'due', intervalMs: START_DUE_MS, log, canRun: canPublish, run: () => sweeps.startDue() }),
-    new Loop({ name: 'expire', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.expire() }),
-    new Loop({ name: 'reap', intervalMs: reapMs, log, canRun, run: () => sweeps.reap(leaseMs) }),
-    new Loop({ name: 'families', intervalMs: SECOND_MS, log, canRun, run: () => sweeps.families() }),
-    new Loop({ name: 'usage', intervalMs: SECOND_MS, log, canRun, run: () => enterEnded(store.usage, models) }),
-    new Loop({ name: 'backlog', intervalMs: BACKLOG_MS, log, canRun, run: () => sweeps.readBacklog() }),
-    new Loop({ name: 'republish', intervalMs: SECOND_MS, log, canRun: canPublish, run: () => sweeps.republish() }),
-    new Loop({ name: 'purge', intervalMs: PURGE_MS, log, canRun, run: (stopped) => sweeps.purge(stopped) }),
-    new Loop({ name: 'blobs', intervalMs: BLOBS_MS, log, canRun, run: () => sweeps.sweepBlobs() }),
-    new Loop({ name: 'webhooks', intervalMs: WEBHOOKS_MS, log, canRun, run: (stopped) => sender.turn(stopped) }),
+    new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),
+    new Loop({ ...resting, name: 'expire', intervalMs: SECOND_MS, run: () => sweeps.expire() }),
+    new Loop({ ...common, name: 'reap', intervalMs: reapMs, run: () => sweeps.reap(leaseMs) }),
+    new Loop({ ...resting, name: 'families', intervalMs: SECOND_MS, run: () => sweeps.families() }),
+    new Loop({ ...resting, name: 'usage', intervalMs: SECOND_MS, run: () => enterEnded(store.usage, models) }),
+    new Loop({ ...common, name: 'backlog', intervalMs: BACKLOG_MS, run: () => sweeps.readBacklog() }),
+    new Loop({
+      ...resting,
+      name: 'republish',
+      intervalMs: SECOND_MS,
+      canRun: canPublish,
+      run: () => sweeps.republish(),
+    }),
+    new Loop({ ...common, name: 'purge', intervalMs: PURGE_MS, run: (stopped) => sweeps.purge(stopped) }),
+    new Loop({ ...common, name: 'blobs', intervalMs: BLOBS_MS, run: () => sweeps.sweepBlobs() }),
+    new Loop({ ...resting, name: 'webhooks', intervalMs: WEBHOOKS_MS, run: (stopped) => sender.turn(stopped) }),
   ]
 }
 

@@ -45,6 +45,7 @@ export interface NewChild {
   readonly model: string
   /** What a worker needs to run it: the body or where it lies. */
   readonly request: unknown
+  readonly metadata?: Readonly<Record<string, string>> | undefined
   /** From now; never more than its parent has left, which is the default. */
   readonly deadlineInMs?: number | undefined
 }

@@ -3,6 +3,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
+import type { HasFiles } from './files.ts'
 import type { Leases } from './leases.ts'
 import type { OperatorStore } from './operator.ts'
 import type { TenantReads } from './tenants.ts'
@@ -34,11 +35,15 @@ export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases 
 }
 
 /** The store as those hold it who move no job. */
-export interface StoreView extends JobReads, Webhooks, HasUsage {
+export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
   readonly isReachable: boolean
+  /** For sure nothing waits, runs or is to be told: until something is written there is nothing to sweep. */
+  readonly isIdle: boolean
+  /** Resolves once it is not idle: at once where it is not, else when something was written, or at the signal. */
+  untilWork(signal: AbortSignal): Promise<void>
   readonly tenants: TenantReads
   readonly operator: OperatorStore
   /** Waits for what runs, then lets go of everything. Tolerates a second call. */

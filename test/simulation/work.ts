@@ -120,6 +120,8 @@ export class Witness {
         execution.endedAtMs = undefined
         return ends
       },
+      wait: (ids) => composition.wait(ids),
+      endOf: (id, parent) => composition.endOf(id, parent),
       get spent() {
         return composition.spent
       },

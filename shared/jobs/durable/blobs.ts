@@ -1,12 +1,14 @@
 import type { StoredRequest } from '#schemas/job.ts'
 import type { Blobs, OldBlob } from '#shared/blobs/blobs.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { HasFiles } from '#shared/store/files.ts'
+import { isFileId } from '#shared/store/files.ts'
 import { ownerOfBlob } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type JobReads } from '#shared/store/store.ts'
 
 /**
  * Blobs are kept as long as what names them: a durable job until it is deleted or purged, a call until it is answered. Who
- * ends one deletes its blobs; this finds what was left when that went wrong, by asking for the job whose id the key tells.
+ * ends one deletes its blobs; this finds what was left when that went wrong, by asking for the job or the file whose id the key tells.
  */
 const MINUTE_MS = 60_000
 /** From the blob of a body to the row of its job: longer than any statement takes, and than clocks differ. */
@@ -37,14 +39,19 @@ export async function dropBlobs(
  * @param callMsMax How long a call may take, which may have blobs and is in no store.
  * @returns How many
  */
-export async function sweepBlobs(blobs: Blobs, store: JobReads | undefined, callMsMax: number): Promise<number> {
+export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, callMsMax: number): Promise<number> {
   return await blobs.sweep(ACCEPTED_MS, async (old) => {
     const orphans = await Promise.all(old.map((blob) => isOrphan(blob, store, callMsMax + ACCEPTED_MS)))
     return old.filter((_, i) => orphans[i]).map(({ key }) => key)
   })
 }
 
-async function isOrphan({ key, ageMs }: OldBlob, store: JobReads | undefined, callMs: number): Promise<boolean> {
+/** Who is asked whether a blob is still needed. */
+type BlobOwners = JobReads & Partial<HasFiles>
+
+async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {
+  // Its row follows the last byte of an upload, however long that took.
+  if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
   // An attachment may still be that of a call, as the body of an attached job is.
   if (id !== key && ageMs < callMs) return false

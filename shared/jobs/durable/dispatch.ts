@@ -1,11 +1,13 @@
-import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
-import type { EventsRecord } from '#schemas/event.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { DurableEnd, EventsRecord } from '#schemas/event.ts'
 import type { JobEnvelope, StoredRequest } from '#schemas/job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import { EVENTS, eventPartition, jobsTopic } from '#shared/jobs/topics.ts'
+import { isSmall } from '#shared/json/write.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { QueuedOf } from '#shared/store/store.ts'
+import type { Moved, QueuedOf } from '#shared/store/store.ts'
+import { TERMINAL } from './follow.ts'
 import { type HintPresence, Hints } from './hints.ts'
 
 /** Bytes of a record above which events are only announced; Kafka refuses 1 MiB by default. */
@@ -45,16 +47,27 @@ export class Dispatcher {
     }
   }
 
+  /** A job is known to have ended: another may be published in its place (see {@link Hints}). */
+  ended(job: DurableJob): void {
+    this.#hints?.ended(job)
+  }
+
   /** Tells workers that jobs wait, whose records or tellings they may have missed. */
   tellWaiting(of: QueuedOf): void {
     this.#hints?.tell(of)
   }
 
-  /** Tells followers on any replica what a move wrote. All events are of one job. */
-  publishEvents(events: readonly DurableEvent[]): void {
+  /**
+   * Tells followers on any replica what a move wrote, and those who wait for the end of the job how it ended, so that they need
+   * not ask the store.
+   *
+   * @param result What is kept as the result of a job that has completed.
+   */
+  publishMoved({ job, events }: Moved, result: unknown = null): void {
     const last = events.at(-1)
     if (!last) return
-    const record: EventsRecord = { last_seq: last.seq, events: [...events] }
+    const end: DurableEnd | undefined = TERMINAL.has(job.state) && isSmall(result) ? { job, result } : undefined
+    const record: EventsRecord = { last_seq: last.seq, events: [...events], ...(end && { end }) }
     let value = Buffer.from(JSON.stringify(record))
     if (value.length > RECORD_BYTES_MAX) value = Buffer.from(JSON.stringify({ last_seq: last.seq }))
     this.#broker.send(EVENTS, eventPartition(last.job_id), last.job_id, value).catch((error: unknown) => {

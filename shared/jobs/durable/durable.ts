@@ -19,6 +19,7 @@ import { Positions } from './positions.ts'
 import { repeatOf } from './repeat.ts'
 import { type JobBounds, JobsRoom } from './room.ts'
 import { type ShownStep, showSteps } from './steps.ts'
+import { type WaitOptions, waitForEnd } from './wait.ts'
 
 /** A durable job as its caller asks for it. */
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs'> {
@@ -77,7 +78,7 @@ export class DurableJobs {
 
   /**
    * Accepts a job: once this resolves it is on disk. Its record goes out right after, outside the promise; should the broker
-   * not take it, the scheduler publishes it.
+   * not take it, the scheduler publishes it. Its first event is in the store before anybody can follow it.
    *
    * Nothing is kept of a job that is refused; what may have been accepted all the same is left to the sweep of blobs.
    *
@@ -91,15 +92,13 @@ export class DurableJobs {
   async #create(spec: NewDurableJob, key: IdempotencyKey | undefined): Promise<Created> {
     const [attachment = ''] = spec.attachments ?? []
     const id = ownerOfBlob(attachment) ?? newJobId()
-    const call_id = id.slice('job_'.length)
-    const encode = { ...spec.encode, call_id, created_at: Math.floor(Date.now() / 1_000) }
+    const encode = { ...spec.encode, call_id: id.slice('job_'.length), created_at: Math.floor(Date.now() / 1_000) }
     const stored = await storeRequest(id, spec, encode, this.#options.blobs)
     const request = spec.replayOf === undefined ? stored : { ...stored, replay_of: spec.replayOf }
     const own = request.blob === undefined ? [] : [request.blob]
     const created = await this.#orDrop(own, () => this.#createSurely(id, spec, request, key))
     if (created.outcome !== 'created') return created
     void this.positions.added(created.job)
-    this.#dispatcher.publishEvents(created.events)
     if (created.job.state === 'queued') void this.#dispatcher.publishJob(created.job, request)
     return created
   }
@@ -150,7 +149,7 @@ export class DurableJobs {
       if (job.state === 'cancelled' || !TERMINAL.has(job.state)) return job
       throw new ServiceError('job_already_finished', `The job has already ${pastOf(job.state)}.`)
     }
-    this.#dispatcher.publishEvents(moved.events)
+    this.#dispatcher.publishMoved(moved)
     // The flag in the store is the truth, and its owner reads it with every renewal; this is quicker.
     if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
     if (moved.job.state === 'queued') void this.#dispatcher.publishJob(moved.job, moved.request)
@@ -252,12 +251,14 @@ export class DurableJobs {
    * @throws ServiceError `job_not_found`
    */
   async waitForEnd(scope: Scope, id: string, signal: AbortSignal, pollMsMax?: number): Promise<DurableJob> {
-    const job = await this.get(scope, id)
-    if (TERMINAL.has(job.state)) return job
-    for await (const _events of this.follow(scope, id, job.last_seq, signal, pollMsMax)) {
-      // Only the end counts.
-    }
-    return await this.get(scope, id)
+    return (await this.waitForResult(scope, id, signal, { pollMsMax })).job
+  }
+
+  /** The same, with the result of a job that has completed where that came along (see {@link waitForEnd}). */
+  async waitForResult(scope: Scope, id: string, signal: AbortSignal, more: Partial<WaitOptions> = {}) {
+    const awaited = await waitForEnd({ ...more, live: this.#live, id, find: () => this.get(scope, id), signal })
+    if (TERMINAL.has(awaited.job.state)) this.#dispatcher.ended(awaited.job)
+    return awaited
   }
 
   async close(): Promise<void> {

@@ -67,8 +67,9 @@ export class Family {
 
   async #cancelChildren({ id }: DurableJob): Promise<void> {
     const { store, dispatcher, tellOwner } = this.#options
-    for (const { job, events } of await store.cancelChildren(id, CANCELS_MAX)) {
-      dispatcher.publishEvents(events)
+    for (const moved of await store.cancelChildren(id, CANCELS_MAX)) {
+      const { job } = moved
+      dispatcher.publishMoved(moved)
       if (job.state === 'in_progress') tellOwner(job)
       if (TERMINAL.has(job.state)) await this.settle(job)
       else if (job.children > 0) await this.#cancelChildren(job)

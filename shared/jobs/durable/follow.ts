@@ -1,7 +1,8 @@
 import type { DurableEvent, DurableState } from '#schemas/durable-job.ts'
+import type { DurableEnd } from '#schemas/event.ts'
 import type { Broker, Closable } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { readEvents } from '#shared/jobs/records.ts'
+import { readEnd, readEvents } from '#shared/jobs/records.ts'
 import { SkippedLog } from '#shared/jobs/skipped.ts'
 import { EVENT_PARTITIONS, EVENTS } from '#shared/jobs/topics.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -12,7 +13,7 @@ const PAGE = 200
 /** Live events kept for one follower who does not read; beyond that it goes on from the store. */
 const BUFFERED_MAX = 500
 /** Longest silence of the live events after which the store is asked; it grows while nothing happens. */
-const POLL_MS = { min: 500, max: 5_000 }
+export const POLL_MS = { min: 500, max: 5_000 }
 
 /** States that never change again. */
 export const TERMINAL: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
@@ -70,24 +71,27 @@ export class LiveEvents {
     const record = readEvents(value)
     if (!record) return this.#skipped.note('events not understood')
     for (const type of record.skipped) this.#skipped.note('event not understood', type)
-    for (const subscription of subscriptions) subscription.push(record.events)
+    for (const subscription of subscriptions) subscription.push(record.events, record.end)
   }
 }
 
 /** The live events of one job, for one follower. */
-class Subscription {
+export class Subscription {
   readonly #onClose: () => void
   #events: DurableEvent[] = []
   #isNews = false
+  /** As it was sent. */
+  #end: unknown
   #wake: (() => void) | undefined
 
   constructor(onClose: () => void) {
     this.#onClose = onClose
   }
 
-  /** @param events None: there is something in the store. */
-  push(events: readonly DurableEvent[] = []): void {
+  /** @param events None: there is something in the store. @param end How the job ended, where they tell that */
+  push(events: readonly DurableEvent[] = [], end?: unknown): void {
     this.#isNews = true
+    this.#end ??= end
     this.#events.push(...events)
     // What is dropped here is in the store; the gap sends the follower there.
     if (this.#events.length > BUFFERED_MAX) this.#events = []
@@ -100,6 +104,18 @@ class Subscription {
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)
     // One of them is missing: no need to wait before the store is asked for it.
     if (this.#events.some((event) => event.seq > seq + taken.length)) this.#isNews = true
+    this.#events = []
+    return taken
+  }
+
+  /** How the job ended; undefined while it was not told. */
+  get end(): DurableEnd | undefined {
+    return readEnd(this.#end)
+  }
+
+  /** All events that were pushed since the last call; none of them that only said that there is something in the store. */
+  takeAll(): DurableEvent[] {
+    const taken = this.#events
     this.#events = []
     return taken
   }
@@ -191,7 +207,8 @@ async function isGone(store: JobReads, scope: Scope, id: string): Promise<boolea
   return await find().catch(ignoreOutage(false))
 }
 
-function ignoreOutage<T>(instead: T): (error: unknown) => T {
+/** What is given in the place of a read while the store cannot be reached. */
+export function ignoreOutage<T>(instead: T): (error: unknown) => T {
   return (error) => {
     if (ServiceError.from(error).code !== 'overloaded') throw error
     return instead

@@ -22,7 +22,9 @@ type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][numbe
 
 /** What was told of a pool, or published for it, of late. */
 interface PoolHints {
+  /** How many were published, but for those that are known to have ended; and ids of such jobs. */
   published: number
+  readonly ids: Set<string>
   sinceMs: number
   readonly untold: Map<string, Waiting>
 }
@@ -45,13 +47,16 @@ export class Hints {
   }
 
   /** Whether a job is to have a record, which then counts as published; else {@link tell} of it. */
-  mayPublish(job: QueuedOf): boolean {
+  mayPublish(job: QueuedOf & { readonly id?: string }): boolean {
     const presence = this.#presence()
     const hints = this.#of(job.pool)
     const hasWorkers = presence.workers(job.pool).length > 0
     const now = performance.now()
     // Until their next heartbeat, what was published does not show in what workers say.
-    if (hasWorkers && now - hints.sinceMs >= presence.beatMs) Object.assign(hints, { sinceMs: now, published: 0 })
+    if (hasWorkers && now - hints.sinceMs >= presence.beatMs) {
+      Object.assign(hints, { sinceMs: now, published: 0 })
+      hints.ids.clear()
+    }
     // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
     const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
     // Each ingress has its part of them.
@@ -60,7 +65,14 @@ export class Hints {
       : WORKERLESS_MAX
     if (!isUnheard && (free <= hints.published || isClaimed(presence, job))) return false
     hints.published++
+    if (job.id !== undefined) hints.ids.add(job.id)
     return true
+  }
+
+  /** A job has ended: the slot that it had is free for the next one before its worker's heartbeat says so. */
+  ended({ pool, id }: { readonly pool: PoolName; readonly id: string }): void {
+    const hints = this.#pools.get(pool)
+    if (hints?.ids.delete(id)) hints.published--
   }
 
   /** Tells workers that a job like this waits, soon. */
@@ -85,7 +97,8 @@ export class Hints {
   #of(pool: PoolName): PoolHints {
     const known = this.#pools.get(pool)
     if (known) return known
-    const hints = { published: 0, sinceMs: performance.now(), untold: new Map<string, Waiting>() }
+    const [ids, untold] = [new Set<string>(), new Map<string, Waiting>()]
+    const hints = { published: 0, ids, sinceMs: performance.now(), untold }
     this.#pools.set(pool, hints)
     return hints
   }

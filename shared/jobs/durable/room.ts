@@ -6,6 +6,8 @@ import { KeyRoom } from './key-room.ts'
 
 /** How old the counts of jobs may be that new ones are admitted by: counting asks the store. */
 const COUNT_AGE_MS = 1_000
+/** Counts that ought to have been made anew for so long are waited for; until then jobs are admitted by the last ones. */
+const OVERDUE_MS = 4_000
 /** Counting very many takes long: it rests for as many times as long. */
 const COUNT_RESTS = 50
 const RETRY_MS = 10_000
@@ -79,14 +81,15 @@ export class JobsRoom {
    * @throws ServiceError `rate_limit_exceeded` at the tenant's own bound; `overloaded` at that of all, or while the store is down
    */
   async require({ tenant }: Entrant): Promise<void> {
-    await this.#ready()
-    this.#refuse({ tenant, isScheduled: false })
+    const place = { tenant, isScheduled: false }
+    await this.#ready(place)
+    this.#refuse(place)
   }
 
   /** Makes a job, if there is room for it: it has its place from the first moment on. @throws ServiceError As {@link require} */
   async enter({ tenant, keyId, runAtMs = 0 }: Entrant, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
-    await this.#ready()
+    await this.#ready(place)
     return await this.#ofKeys.enter(keyId, place.isScheduled, () => this.#enter(place, create))
   }
 
@@ -108,12 +111,23 @@ export class JobsRoom {
     }
   }
 
-  async #ready(): Promise<void> {
+  async #ready(place: Place): Promise<void> {
     if (!this.#store.isReachable) {
       const message = 'The job store cannot be reached now.'
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
+    // Nobody is refused by counts that are being made anew.
+    if (this.#counting !== undefined && !this.#hasRoom(place)) await this.#counting
+  }
+
+  #hasRoom(place: Place): boolean {
+    try {
+      this.#refuse(place)
+      return true
+    } catch {
+      return false
+    }
   }
 
   #refuse({ tenant, isScheduled }: Place): void {
@@ -124,18 +138,16 @@ export class JobsRoom {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
-  /** Others are admitted by the last counts while new ones are made, but for the very first. */
+  /** Jobs are admitted by the last counts while new ones are made, unless these were not asked for in a long time. */
   async #count(): Promise<void> {
-    const isFirst = this.#countedAtMs === 0
-    const restMs = Math.max(COUNT_AGE_MS, COUNT_RESTS * this.#countMs)
-    if (this.#counting === undefined && Date.now() - this.#countedAtMs > restMs) {
-      this.#counting = this.#read().finally(() => {
-        this.#counting = undefined
-      })
-      await this.#counting
-    } else if (isFirst) {
-      await this.#counting
-    }
+    const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_RESTS * this.#countMs)
+    if (overdueMs <= 0) return
+    this.#counting ??= this.#read().finally(() => {
+      this.#counting = undefined
+    })
+    // Where it fails the next job asks again, and whoever has to wait for it hears of that.
+    if (overdueMs < OVERDUE_MS) this.#counting.catch(() => {})
+    else await this.#counting
   }
 
   async #read(): Promise<void> {

@@ -68,7 +68,12 @@ export function sweepStatement(move: Move): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
   // Locked rows are another sweep's. Materialised, or the planner might pick again for each row.
-  return { name: move.name, sql: join(picked, moved, ...eventsOf(move)) }
+  const sql = join(picked, moved, ...eventsOf(move))
+  if (move.pickInTurn === undefined) return { name: move.name, sql }
+  return {
+    name: move.name,
+    sql: `${sql} JOIN (SELECT id AS picked_id, each FROM picked) AS turns ON picked_id = moved.id`,
+  }
 }
 
 /** The statement of a move of many jobs. Parameters: arrays of those of the move; for the owner's writes `:output_…`. */

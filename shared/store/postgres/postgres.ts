@@ -62,6 +62,11 @@ class PostgresDatabase implements SqlDatabase {
     this.#connection = connection
   }
 
+  /** Others write as well: only they know. */
+  get isIdle(): boolean {
+    return false
+  }
+
   get isReachable(): boolean {
     return this.#connection.isReachable
   }

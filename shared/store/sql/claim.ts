@@ -1,6 +1,6 @@
 import type { Dispatch, QueuedOf } from '#shared/store/store.ts'
 import { CLAIM_NEXT } from './moves.ts'
-import type { Params, SqlDatabase } from './sql.ts'
+import type { MovedRow, Params, SqlDatabase } from './sql.ts'
 import { LOOKED_MAX, lastLooked, TENANTS_AHEAD } from './turns.ts'
 import { dispatchOf } from './writes.ts'
 
@@ -27,11 +27,19 @@ export async function claimInTurn(
       continue
     }
     claimed.push(...rows.map(dispatchOf))
+    const counts = Map.groupBy(rows, ({ tenant }) => tenant)
+    if (!mayHaveMore(rows, counts)) break
     // Fewer tenants wait than jobs are wanted: each gives as many more.
-    each = Math.ceil((limit - claimed.length) / new Set(rows.map(({ tenant }) => tenant)).size)
+    each = Math.ceil((limit - claimed.length) / counts.size)
   }
   // The order in which rows were changed is the database's.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
+}
+
+/** Whether some tenant gave as many as it could at most; also where the database does not say how many those are. */
+function mayHaveMore([row]: readonly MovedRow[], counts: ReadonlyMap<unknown, readonly MovedRow[]>): boolean {
+  const each = Number(row?.each ?? 1)
+  return counts.values().some(({ length }) => length >= each)
 }
 
 /** Where a claim begins in the round of tenants: behind those whom the statements before it have looked at in vain. */

@@ -1,5 +1,6 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import { ErrorBody } from '#schemas/error.ts'
+import type { OwnedJob } from '#shared/store/leases.ts'
 import type { Depth, QueuedOf } from '#shared/store/store.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import type { Row } from './sql.ts'
@@ -50,4 +51,14 @@ export function jsonOf(value: unknown): unknown {
 /** JSON text for a column; NULL for what is not there. */
 export function jsonText(value: unknown): string | null {
   return value === undefined || value === null ? null : JSON.stringify(value)
+}
+
+/** A job that a process has, as `statements.OWNED` gives it. */
+export function ownedOf(row: Row): OwnedJob {
+  return {
+    id: String(row.id),
+    attempt: Number(row.attempt),
+    isCancelRequested: Boolean(row.is_cancel_due),
+    isToWrapUp: Boolean(row.is_cancelled) && !row.is_cancel_due,
+  }
 }

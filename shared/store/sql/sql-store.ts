@@ -28,11 +28,12 @@ import { REDRIVE } from './create/inserts.ts'
 import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import * as family from './family/family.ts'
 import * as familyMoves from './family/moves.ts'
+import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { SqlOperator } from './operator/operator.ts'
 import { purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
+import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { LOST, TIMED_OUT } from './sweep-errors.ts'
@@ -48,6 +49,7 @@ export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
   readonly operator: SqlOperator
+  readonly files: SqlFiles
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
@@ -57,6 +59,7 @@ export class SqlStore implements Store {
     this.tenants = tenantReads(db)
     this.usage = new SqlUsage(db)
     this.operator = new SqlOperator(db)
+    this.files = new SqlFiles(db)
   }
 
   get name(): string {
@@ -65,6 +68,14 @@ export class SqlStore implements Store {
 
   get isReachable(): boolean {
     return this.#db.isReachable
+  }
+
+  get isIdle(): boolean {
+    return this.#db.isIdle
+  }
+
+  async untilWork(signal: AbortSignal): Promise<void> {
+    await this.#db.untilWork?.(signal)
   }
 
   async create(job: NewJob, key?: IdempotencyKey): Promise<Created> {
@@ -241,13 +252,7 @@ export class SqlStore implements Store {
     const { boot, role, slots, version, draining, leaseMs } = process
     await this.#db.run(statements.RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })
     await this.#db.run(statements.SPARE, { boot })
-    const rows = await this.#db.run(statements.OWNED, { boot })
-    return rows.map((row) => ({
-      id: String(row.id),
-      attempt: Number(row.attempt),
-      isCancelRequested: Boolean(row.is_cancel_due),
-      isToWrapUp: Boolean(row.is_cancelled) && !row.is_cancel_due,
-    }))
+    return (await this.#db.run(statements.OWNED, { boot })).map(ownedOf)
   }
 
   async goodbye(boot: string): Promise<void> {

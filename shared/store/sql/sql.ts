@@ -31,6 +31,10 @@ export interface SqlDatabase {
   readonly isReachable: boolean
   /** Statements of many processes run side by side. */
   readonly isShared: boolean
+  /** See {@link StoreView.isIdle}; false where others write as well. */
+  readonly isIdle: boolean
+  /** See {@link StoreView.untilWork}; undefined where others write as well, and only they know. */
+  untilWork?(signal: AbortSignal): Promise<void>
   run(statement: Statement, params: Params): Promise<Row[]>
   /** Makes a move with all it writes: its events, the output before them, its webhook messages. */
   move(move: Move, params: Params, output: Output): Promise<MovedRow[]>

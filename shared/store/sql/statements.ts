@@ -110,6 +110,15 @@ export const DEPTH: Statement = {
         WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
+/** Whether no job has an end to come or to be told of, no message is to be sent, and no use to be entered. */
+export const IS_IDLE = `
+  SELECT NOT (
+    EXISTS (SELECT 1 FROM jobs WHERE purge_at_ms IS NULL)
+    OR EXISTS (SELECT 1 FROM jobs
+      WHERE is_settled = FALSE AND purge_at_ms IS NOT NULL AND (depth > 0 OR children > 0))
+    OR EXISTS (SELECT 1 FROM deliveries WHERE state = 'pending')
+    OR EXISTS (SELECT 1 FROM usage_ended)) AS is_idle`
+
 /** Counts the queued jobs by what runs them. */
 export const QUEUED_MODELS: Statement = {
   name: 'queued_models',

@@ -38,9 +38,14 @@ const way = (isLocking: boolean) => `
       WHERE nth <= CAST(:tenants AS bigint) AND step < ${LOOKED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
 
+/** As many jobs of each tenant that is given turns as all of them may have, and `:each` at least. */
+const eachOf = (greatest: string) =>
+  `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
+
 /**
  * The SELECT of at most `:limit` ids, in turn: of the `:tenants` tenants that come after `:after`, in their order and round
- * once, the `:each` oldest jobs; first those of tenants of whom the fewest jobs run. Who runs as much as it may is passed over.
+ * once, the oldest jobs, as many of each ({@link eachOf}); first those of tenants of whom the fewest jobs run. Who runs as much
+ * as it may is passed over. Where statements run side by side it gives beside each id how many there could be of its tenant.
  *
  * @param may Which of the jobs may be picked.
  * @param isLocking Whether statements run side by side: then each passes over what another has picked, and over tenants with a
@@ -51,10 +56,10 @@ export function pickInTurn(may: string, isLocking: boolean): string {
   // SQLite has no LATERAL, and nobody beside whom it would need a lock. Either joins in the order of `fair`, which only its
   // LIMIT keeps SQLite from forgetting.
   const jobs = isLocking
-    ? `CROSS JOIN LATERAL (${own}
-      LIMIT least(CAST(:each AS bigint), running_room(fair.tenant, TRUE)) FOR UPDATE SKIP LOCKED) AS own`
+    ? `CROSS JOIN (SELECT ${eachOf('greatest')} AS each) AS share CROSS JOIN LATERAL (${own}
+      LIMIT least(share.each, running_room(fair.tenant, TRUE)) FOR UPDATE SKIP LOCKED) AS own`
     : `CROSS JOIN jobs AS own ON own.id IN (
-      SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS nth FROM (${own} LIMIT CAST(:each AS bigint)))
+      SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS nth FROM (${own} LIMIT ${eachOf('max')}))
       WHERE nth <= coalesce(fair.room, nth))`
   return `
     WITH ${way(isLocking)},
@@ -64,7 +69,7 @@ export function pickInTurn(may: string, isLocking: boolean): string {
       WHERE coalesce(room, 1) > 0 AND nth <= CAST(:tenants AS bigint) AND (lap = 0 OR (lap = 1 AND tenant <= :after)) ORDER BY running, nth
       LIMIT CAST(:tenants AS bigint)
     )
-    SELECT own.id FROM fair ${jobs} LIMIT CAST(:limit AS bigint)`
+    SELECT own.id${isLocking ? ', share.each' : ''} FROM fair ${jobs} LIMIT CAST(:limit AS bigint)`
 }
 
 /** The SELECT of the last tenant that the same way leads to, and how many it has looked at. */

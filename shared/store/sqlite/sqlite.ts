@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
+import { abortable } from '#shared/abortable.ts'
 import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type Compiled, compile, valuesOf } from '#shared/store/sql/compile.ts'
@@ -23,6 +24,7 @@ import {
   ERASE_EVENTS,
   ERASE_JOB,
   ERASE_STEPS,
+  IS_IDLE,
   JOB_COLUMNS,
   type Statement,
 } from '#shared/store/sql/statements.ts'
@@ -109,16 +111,40 @@ class SqliteDatabase implements SqlDatabase {
   readonly #limits: { current: RunningLimits | undefined }
   readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
+  readonly #countChanges: StatementSync
+  /** Rows changed when it was last looked whether there is work, and what was found. */
+  #changes: unknown
+  #wasIdle = false
+  /** Who waits for the next write. */
+  #written: PromiseWithResolvers<void> | undefined
 
   constructor(db: DatabaseSync, unlock: () => void, limits: { current: RunningLimits | undefined }) {
     this.#db = db
     this.#unlock = unlock
     this.#limits = limits
     this.#writes = new GroupCommit(db)
+    this.#countChanges = db.prepare('SELECT total_changes() AS changes')
   }
 
   get isReachable(): boolean {
     return this.#db.isOpen
+  }
+
+  /** Nobody else writes, so what was found holds until this connection changes a row. */
+  get isIdle(): boolean {
+    try {
+      const changes = this.#countChanges.get()?.changes
+      if (changes !== this.#changes) this.#wasIdle = Boolean(this.#all(IS_IDLE, {})[0]?.is_idle)
+      this.#changes = changes
+      return this.#wasIdle
+    } catch {
+      // Closed, or broken: whoever goes to work on it will find out, and tell.
+      return false
+    }
+  }
+
+  async untilWork(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && this.isIdle) await this.#untilWritten(signal)
   }
 
   async run({ sql }: Statement, params: Params): Promise<Row[]> {
@@ -183,6 +209,7 @@ class SqliteDatabase implements SqlDatabase {
   async close(): Promise<void> {
     if (!this.#db.isOpen) return
     this.#writes.flush()
+    this.#tellWritten()
     this.#prepared.clear()
     // In this order: once the database is closed the file may be the next process's.
     this.#unlock()
@@ -208,7 +235,18 @@ class SqliteDatabase implements SqlDatabase {
 
   #write<T>(work: () => T): Promise<T> {
     this.#refuseWhenClosed()
-    return this.#writes.run(work)
+    if (this.#written === undefined) return this.#writes.run(work)
+    return this.#writes.run(work).finally(() => this.#tellWritten())
+  }
+
+  async #untilWritten(signal: AbortSignal): Promise<void> {
+    this.#written ??= Promise.withResolvers<void>()
+    await abortable(this.#written.promise, signal).catch(() => {})
+  }
+
+  #tellWritten(): void {
+    this.#written?.resolve()
+    this.#written = undefined
   }
 
   #refuseWhenClosed(): void {

@@ -10,7 +10,7 @@ import { REAPER_LEASE } from '#shared/store/leases.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
 import { GroupCommit } from '#shared/store/sqlite/commit.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import { openSqliteDatabase, running } from '../../support/jobs/stores.ts'
+import { newJob, openSqliteDatabase, running } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
 
 const WRITER = join(import.meta.dirname, '../../support/jobs/store-writer.ts')
@@ -135,4 +135,59 @@ it('refuses a schema whose migrations are not those of the code', async () => {
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
   await expect(database.open()).rejects.toThrow('001-durable-jobs.sql was applied in another form')
+})
+
+it('is idle while no job has an end to come, to be told of, or to be entered', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_a' })
+  expect(store.isIdle).toBe(true)
+  await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })
+  expect(store.isIdle).toBe(true)
+  const job = newJob({ webhook: { url: 'https://example.com/', events: ['job.completed'] } })
+  await store.create(job)
+  expect(store.isIdle).toBe(false)
+  const claimed = await store.claim(job.id, 'wrk_1')
+  expect(store.isIdle).toBe(false)
+  await store.complete(
+    { id: job.id, boot: 'wrk_1', attempt: claimed?.job.attempt ?? 0, chunk: 0 },
+    { result: {}, usage: null },
+  )
+  expect(store.isIdle).toBe(false)
+  const ended = await store.usage.listEnded(10)
+  const entry = { project: 'p', keyId: 'k', model: 'm', day: '2026-01-01', calls: 1, failed: 0, inputTokens: 1 }
+  const rest = { cachedInputTokens: 0, outputTokens: 1, audioMs: 0, pages: 0, costNanos: 0 }
+  await store.usage.enter(ended.map(({ jobId }) => ({ jobId, ...entry, ...rest })))
+  expect(store.isIdle).toBe(false)
+  const [delivery] = await store.takeDeliveries(10, 1_000)
+  if (!delivery) throw new Error('no delivery')
+  await store.recordDelivery(delivery.id, delivery.tries, { state: 'delivered', status: 200 })
+  expect(store.isIdle).toBe(true)
+  await store.close()
+  expect(store.isIdle).toBe(false)
+})
+
+it('tells who rests that there is work as soon as some is written', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_a' })
+  const { signal } = new AbortController()
+  let hasWork = false
+  const waiting = store.untilWork(signal).then(() => {
+    hasWork = true
+  })
+  await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })
+  await new Promise(setImmediate)
+  expect(hasWork).toBe(false)
+  await store.create(newJob())
+  await waiting
+  await store.untilWork(signal)
+  await store.close()
+})
+
+it('lets those who rest go when they are told to, or when it is closed', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_a' })
+  const leaving = new AbortController()
+  const left = store.untilWork(leaving.signal)
+  const closed = store.untilWork(new AbortController().signal)
+  leaving.abort()
+  await left
+  await store.close()
+  await closed
 })

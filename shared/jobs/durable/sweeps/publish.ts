@@ -33,5 +33,5 @@ export async function publish({ broker, dispatcher }: SweepContext, moved: reado
 
 /** Publishes the events alone, of jobs that have ended. */
 export function publishEvents(dispatcher: Dispatcher, moved: readonly Moved[]): void {
-  for (const { events } of moved) dispatcher.publishEvents(events)
+  for (const one of moved) dispatcher.publishMoved(one)
 }

@@ -8,9 +8,11 @@ import type { SweepContext } from './publish.ts'
 const LEASE_MS = 60_000
 /** Steps of one turn. */
 const STEPS_MAX = 100
+/** Files of one step. */
+const FILES_MAX = 50
 
 /**
- * Deletes what is past its retention, with its blobs, as the only scheduler that does so at the time. Blobs go after their job
+ * Deletes jobs and files that are past their retention, with their blobs, as the only scheduler that does so at the time. Blobs go after their job
  * is gone: a crash in between leaves some to the sweep, and never a job without its body.
  *
  * It works in small steps and rests as long as each took, so that an embedded store has half of its time for everything else.
@@ -29,7 +31,9 @@ export async function purge(
     const startedAt = performance.now()
     const { requests, hasMore } = await store.purge()
     await dropBlobs({ blobs, log }, requests.flatMap(blobsOf))
-    if (!hasMore) return false
+    const files = await store.files.purge(FILES_MAX)
+    await dropBlobs({ blobs, log }, files)
+    if (!hasMore && files.length < FILES_MAX) return false
     await delay(performance.now() - startedAt)
   }
   return true

@@ -37,6 +37,7 @@ export async function submitChild(db: SqlDatabase, run: HeldAttempt, child: NewC
     child_kind: child.kind,
     child_endpoint: child.endpoint,
     child_model: child.model,
+    child_metadata: JSON.stringify(child.metadata ?? {}),
     child_request: JSON.stringify(child.request ?? null),
     child_deadline_in_ms: child.deadlineInMs === undefined ? null : Math.ceil(child.deadlineInMs),
   }

@@ -52,7 +52,7 @@ export const SUBMIT: Move = {
         traceparent, request, depth, key_id)
       SELECT :child_id, moved.tenant, moved.id, :child_pool, :child_kind, :child_endpoint, :child_model, moved.priority,
         CAST(0 = 1 AS boolean), 'queued', 1, now_ms(), ${CHILD_UNTIL}, ${CHILD_UNTIL}, now_ms(), now_ms(),
-        moved.deadline_ms + ${GRACE_MS} - now_ms() + moved.retention_ms, '{}', '[]', moved.request_id, moved.traceparent,
+        moved.deadline_ms + ${GRACE_MS} - now_ms() + moved.retention_ms, :child_metadata, '[]', moved.request_id, moved.traceparent,
         :child_request, moved.depth + 1, (SELECT key_id FROM jobs AS parents WHERE parents.id = moved.id)
       FROM ${moved}`,
     (moved) => `

@@ -41,6 +41,15 @@ describe('a durable job', () => {
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
+  it('has one in the place of another that has ended, once', () => {
+    const { hints } = channel(2)
+    const ids = ['job_1', 'job_2', 'job_3', 'job_4']
+    const asked = () => ids.map((id) => hints.mayPublish({ ...JOB, id })).filter(Boolean).length
+    expect(asked()).toBe(2)
+    for (const id of ['job_1', 'job_1', 'job_4']) hints.ended({ pool: 'inference', id })
+    expect(asked()).toBe(1)
+  })
+
   it('has none while a worker says that others like it wait', () => {
     const { hints } = channel(12, { workers: () => [worker([LANE])] })
     expect(published(hints)).toBe(0)

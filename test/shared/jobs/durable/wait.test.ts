@@ -1,0 +1,93 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Broker } from '#shared/broker/broker.ts'
+import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
+import { LiveEvents } from '#shared/jobs/durable/follow.ts'
+import { waitForEnd } from '#shared/jobs/durable/wait.ts'
+import { EVENTS, eventPartition } from '#shared/jobs/topics.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
+import { EVERY_TENANT, type Moved, type Store } from '#shared/store/store.ts'
+import { openScratch } from '../../../simulation/scratch.ts'
+import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
+import { alive, newJob } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+const RESULT = { text: 'done' }
+
+let scratch: ReturnType<typeof openScratch>
+let store: Store
+let broker: Broker
+let live: LiveEvents
+beforeEach(async () => {
+  scratch = openScratch()
+  store = openSqliteStore({ directory: scratch.path, boot: 'test' })
+  broker = await openBroker()
+  live = await LiveEvents.open(broker, silentLog)
+})
+afterEach(async () => {
+  await live.close()
+  await store.close()
+  scratch[Symbol.dispose]()
+})
+
+/** A job that runs, whoever waits for it, and how often that one has read it. */
+async function arrange() {
+  const boot = await alive(store)
+  const { id } = newJob()
+  await store.create(newJob({ id }))
+  await store.claim(id, boot)
+  const wait = { reads: 0, isOver: false, left: new AbortController() }
+  const find = async () => {
+    wait.reads++
+    const job = await store.find(EVERY_TENANT, id)
+    if (!job) throw new Error('no job')
+    return job
+  }
+  const awaited = waitForEnd({ live, id, find, signal: wait.left.signal }).finally(() => {
+    wait.isOver = true
+  })
+  await until(() => wait.reads === 1)
+  const complete = async (result: unknown): Promise<Moved> => {
+    const moved = await store.complete({ id, attempt: 1, boot, chunk: 0 }, { result })
+    if (!moved) throw new Error('not completed')
+    return moved
+  }
+  return { id, wait, awaited, complete }
+}
+
+describe('who waits for the end of a job', () => {
+  it('is told the job and its result as the row says them, and reads nothing for it', async () => {
+    const { id, wait, awaited, complete } = await arrange()
+    new Dispatcher(broker, silentLog).publishMoved(await complete(RESULT), RESULT)
+    expect(await awaited).toEqual({ job: await store.find(EVERY_TENANT, id), result: RESULT })
+    expect(wait.reads).toBe(1)
+  })
+
+  it('reads the job where its result is too large to be told', async () => {
+    const { wait, awaited, complete } = await arrange()
+    const large = { text: 'x'.repeat(100_000) }
+    new Dispatcher(broker, silentLog).publishMoved(await complete(large), large)
+    expect(await awaited).toMatchObject({ job: { state: 'completed' } })
+    expect([(await awaited).result, wait.reads]).toEqual([undefined, 2])
+  })
+
+  it('reads the job where nobody tells of its end, or in a form that is not understood', async () => {
+    const { awaited, complete } = await arrange()
+    await complete(RESULT)
+    expect(await awaited).toMatchObject({ job: { state: 'completed' } })
+    const other = await arrange()
+    const { events } = await other.complete(RESULT)
+    const record = { last_seq: events.at(-1)?.seq, events, end: { verdict: 'good' } }
+    await broker.send(EVENTS, eventPartition(other.id), other.id, Buffer.from(JSON.stringify(record)))
+    expect(await other.awaited).toMatchObject({ job: { state: 'completed' } })
+    expect(other.wait.reads).toBe(2)
+  })
+
+  it('goes on waiting while a job only says something, and gets it as it is when the time is up', async () => {
+    const { id, wait, awaited } = await arrange()
+    const [event] = await store.listEvents(EVERY_TENANT, id, 1, 1)
+    await broker.send(EVENTS, eventPartition(id), id, Buffer.from(JSON.stringify({ last_seq: 2, events: [event] })))
+    expect([wait.isOver, wait.reads]).toEqual([false, 1])
+    wait.left.abort()
+    expect(await awaited).toMatchObject({ job: { state: 'in_progress' } })
+  })
+})
