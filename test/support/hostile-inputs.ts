@@ -22,6 +22,7 @@ const LARGE = 28 * MIB
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
 const COUNT = '/v1/messages/count_tokens'
+const RESPONSES = '/v1/responses'
 const EMBEDDINGS = '/v1/embeddings'
 const CODE = '/v1/tools/code'
 
@@ -139,6 +140,18 @@ const MESSAGES_INPUTS: readonly HostileInput[] = [
   post('a text of one word', COUNT, () => chat('a'.repeat(LARGE), { max_tokens: undefined })),
 ]
 
+const items = (item: object) => ({ model: 'echo-1', input: Array.from({ length: 100_000 }, () => item) })
+
+const RESPONSES_INPUTS: readonly HostileInput[] = [
+  post('100,000 items', RESPONSES, () => items({ role: 'user', content: 'hi' })),
+  post('100,000 references', RESPONSES, () => items({ type: 'item_reference', id: 'msg_0123456789_0' })),
+  post('a text of words, streamed', RESPONSES, () => ({ model: 'echo-1', input: words(LARGE), stream: true })),
+  post('a text of words that is not kept', RESPONSES, () => ({
+    ...{ model: 'echo-1', input: words(LARGE), stream: true, store: false },
+  })),
+  post('instructions of 28 MB', RESPONSES, () => ({ model: 'echo-1', input: 'hi', instructions: words(LARGE) })),
+]
+
 const OTHER_INPUTS: readonly HostileInput[] = [
   post('2,048 inputs', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(2_048).fill(words(12 * 1024)) })),
   post('an input of 28 MB', EMBEDDINGS, () => ({ model: 'embed-1', input: words(LARGE) })),
@@ -183,6 +196,7 @@ const SOCKET_INPUTS: readonly HostileInput[] = [
 export const HOSTILE_INPUTS: readonly HostileInput[] = [
   ...CHAT_INPUTS,
   ...MESSAGES_INPUTS,
+  ...RESPONSES_INPUTS,
   ...OTHER_INPUTS,
   ...SOCKET_INPUTS,
 ]

@@ -2,6 +2,8 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
 import { refusalOf, sendStream } from '#services/ingress/reply/reply.ts'
+import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
+import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { answerDurable } from './durable.ts'
@@ -10,6 +12,8 @@ import { readWishes } from './wishes.ts'
 
 /** Most bytes of a character in memory. */
 const CHAR_BYTES = 2
+/** Most bytes of memory that a body holds which stays there while its call runs. */
+const HELD_BYTES_MAX = 1024 * 1024
 
 /**
  * Answers a call of an endpoint that makes jobs: check, submit, stream or collect. Attached to the call unless the endpoint's
@@ -21,7 +25,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   const { key, facts, headers, advice } = call
   const wishes = readWishes(headers, body)
   const asked = JobWishes.of(headers, call.jobFields)
-  const isDurable = wishes.isDurable || endpoint.isDurable === true
+  const isDurable = wishes.isDurable || endpoint.isDurable === true || endpoint.isKept?.(context, body) === true
   if (!isDurable) asked.refuse(advice.durable)
   else if (!wishes.isAsync) asked.refuseWaiting(advice.async)
   // No async function: a suspended one would keep the body for as long as the answer takes.
@@ -85,10 +89,22 @@ async function submitJob(
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
-  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant, requestId }
-  const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString() })
-  held.shrink(job.stored && 'json' in job.stored ? job.stored.json.length * CHAR_BYTES : 0)
+  const heldBytes = mayHold(context, held) ? held.bytes : undefined
+  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant, requestId, heldBytes }
+  const retryMsMax = retryMsMaxOf(headers['user-agent'])
+  const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
+  held.shrink(bytesOf(job.stored))
   return job
+}
+
+/** Whether a body may stay in memory as it is while its call runs here: not where large ones would fill the budget. */
+function mayHold({ budget }: IngressContext, held: HeldBytes): boolean {
+  return held.bytes <= HELD_BYTES_MAX && budget.held <= budget.bytesMax / 2
+}
+
+function bytesOf(stored: AttachedJob['stored']): number {
+  if (!stored || 'blob' in stored) return 0
+  return 'json' in stored ? stored.json.length * CHAR_BYTES : stored.bytes
 }
 
 /** To the very end: a failure that follows output is told after it. */

@@ -8,10 +8,11 @@ import { sendStream, throwIfRefused } from '#services/ingress/reply/reply.ts'
 import { ServiceError } from '#shared/error.ts'
 import { type DurableJobs, isSurelyUndone } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import type { AwaitedJob } from '#shared/jobs/durable/wait.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { Created } from '#shared/store/store.ts'
 import { RecordedOutput, recordedStream, resultOf } from './recorded.ts'
-import { idempotencyOf, type Wishes } from './wishes.ts'
+import { idempotencyOf, prefersAsync, type Wishes } from './wishes.ts'
 
 /** When callers who poll may come back, in seconds. */
 export const RETRY_AFTER_SECONDS = 2
@@ -43,12 +44,13 @@ export function answerDurable(
       const wanted = { idempotencyKey, isAsync, ...more }
       return createJob(context, call, endpoint, prepared, asked.joinedWith(body), wanted)
     })
-    .then((created) => answerCreated(context, call, prepared, created, wishes))
+    .then((created) => answerCreated(context, call, endpoint, prepared, created, wishes))
 }
 
 async function answerCreated(
   context: IngressContext,
   call: Call,
+  endpoint: JobEndpoint,
   prepared: PreparedCall,
   { job, isReplay }: { job: DurableJob; isReplay: boolean },
   { isDurable, isAsync, waitMs }: Wishes,
@@ -61,14 +63,18 @@ async function answerCreated(
   if (!isDurable) reply.left.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.left.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
+  const kept = prefersAsync(call.headers) ? undefined : endpoint.kept
+  if (isAsync && kept) {
+    return await (prepared.stream ? kept.stream(context, call, job, true) : kept.accepted(context, call, job))
+  }
   if (isAsync) {
-    const ended = waitMs === 0 ? job : await waitFor(call, jobs, job, waitMs)
+    const { job: ended } = waitMs === 0 ? { job } : await waitFor(call, jobs, job, waitMs)
     if (waitMs === 0 || !TERMINAL.has(ended.state)) return await sendAccepted(jobs, call, ended)
   } else if (isReplay && !TERMINAL.has(job.state)) {
     const message = 'A request with this Idempotency-Key is still being processed. Its job can be followed.'
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
   }
-  if (prepared.stream) await sendRecorded(call, jobs, job)
+  if (prepared.stream) await (kept?.stream(context, call, job, false) ?? sendRecorded(call, jobs, job))
   else await sendResult(call, jobs, job, prepared)
 }
 
@@ -90,16 +96,18 @@ function cancelJob(
 /**
  * Waits for the end of a job, but not longer than its caller does. Gives the job as it is then.
  *
- * @throws ServiceError When the caller has lost the key meanwhile
+ * @param onWait Called where it has not ended.
+ * @throws ServiceError `job_not_found`; when the caller has lost the key meanwhile
  */
 export async function waitFor(
   { reply }: Call,
   jobs: DurableJobs,
-  job: DurableJob,
+  { tenant, id }: Pick<DurableJob, 'tenant' | 'id'>,
   waitMs: number,
-): Promise<DurableJob> {
+  onWait?: () => void,
+): Promise<AwaitedJob> {
   const signal = AbortSignal.any([AbortSignal.timeout(waitMs), reply.leaving])
-  const ended = await jobs.waitForEnd(job.tenant, job.id, signal)
+  const ended = await jobs.waitForResult(tenant, id, signal, { onWait })
   throwIfRefused(reply)
   return ended
 }
@@ -119,10 +127,10 @@ export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: Dura
 /** The result as soon as the job has ended. It goes on when its caller leaves: the same key, or its id, finds it again. */
 async function sendResult({ reply }: Call, jobs: DurableJobs, job: DurableJob, prepared: PreparedCall): Promise<void> {
   reply.open(prepared.isText ? 'text' : 'json')
-  const ended = await jobs.waitForEnd(job.tenant, job.id, reply.leaving)
+  const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.leaving)
   throwIfRefused(reply)
   if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
-  await reply.whole(await resultOf(jobs, job.tenant, ended))
+  await reply.whole(result ?? (await resultOf(jobs, job.tenant, ended)))
 }
 
 /** The output of the job, as the plain call would stream it. */

@@ -10,26 +10,18 @@ const PATH_MAX = 200
 const DISTANCE_MAX = 3
 const DISTANCE_SHARE_MAX = 1 / 3
 
-const JOBS = 'Submit each call as a durable job instead: POST /v1/jobs, or the header Prefer: respond-async.'
-const CHAT = 'Send the whole conversation to POST /v1/chat/completions instead.'
+const CHAT =
+  "Send the whole conversation to POST /v1/chat/completions, or go on with 'previous_response_id' of POST /v1/responses."
 
 /** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
 const KIN: readonly (readonly [RegExp, string])[] = [
-  [
-    /^\/v1\/responses\b/,
-    'The Responses API is not served; use chat completions. Vercel AI SDK: openai.chat(model), or @ai-sdk/openai-compatible. ' +
-      'OpenAI Agents SDK: setOpenAIAPI(\'chat_completions\') in JavaScript, set_default_openai_api("chat_completions") in ' +
-      'Python. pydantic-ai: OpenAIChatModel, or the prefix openai-chat:. LangChain: useResponsesApi: false, or ' +
-      'use_responses_api=False.',
-  ],
   [
     /^\/v1\/completions\b/,
     'Plain completions are not served; use POST /v1/chat/completions. Vercel AI SDK: openai.chat(model). LangChain: ' +
       'ChatOpenAI in place of OpenAI.',
   ],
   [/^\/v1\/complete\b/, 'Text completions are not served; use POST /v1/messages.'],
-  [/^\/v1\/(messages\/)?batches\b/, `Batches are not served. ${JOBS}`],
-  [/^\/v1\/(files|uploads)\b/, `Files are not kept; send them inside the call that needs them. ${JOBS}`],
+  [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads|conversations)\b/, `Conversations are not kept here. ${CHAT}`],
   [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],

@@ -32,7 +32,7 @@ export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes 
   const preferences = String(headers.prefer ?? '')
   const wait = /(?:^|[,;])\s*wait *= *"?(\d{1,9})"?\s*(?:[,;]|$)/i.exec(preferences)?.[1]
   const idempotencyKey = readIdempotencyKey(headers['idempotency-key'])
-  const isAsync = isRespondAsync(headers) || readFlag(body, 'background')
+  const isAsync = prefersAsync(headers) || readFlag(body, 'background')
   return {
     isDurable: isAsync || idempotencyKey !== undefined || readFlag(body, 'store'),
     isAsync,
@@ -41,14 +41,18 @@ export function readWishes(headers: IncomingHttpHeaders, body: unknown): Wishes 
   }
 }
 
-function isRespondAsync({ prefer }: IncomingHttpHeaders): boolean {
+/** Whether a call prefers an answer before its result (RFC 7240). */
+export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
   return /(?:^|[,;])\s*respond-async\s*(?:[,;]|$)/i.test(String(prefer ?? ''))
 }
 
+/** Paths whose calls do nothing but hand in work. */
+const HANDS_IN = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
+
 /** Whether a call makes a durable job, as far as is known of it before its body is read. */
 export function handsInJob({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
-  if (path === '/v1/jobs' || path.startsWith('/v1/jobs/')) return true
-  return headers['idempotency-key'] !== undefined || isRespondAsync(headers)
+  if (HANDS_IN.test(path)) return true
+  return headers['idempotency-key'] !== undefined || prefersAsync(headers)
 }
 
 /**

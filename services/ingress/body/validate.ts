@@ -36,6 +36,20 @@ export function parseBody<T extends z.ZodType>(schema: T, body: unknown, wording
   return checkSound(schema, wellFormed(body, 0), wording)
 }
 
+/**
+ * Checks one value of a body against a schema of its own, as {@link parseBody} does.
+ *
+ * @param path Where it stands, such as `input`, 3.
+ */
+export function parseAt<T extends z.ZodType>(schema: T, value: unknown, path: readonly PropertyKey[]): z.output<T> {
+  const sound = wellFormed(value, path.length)
+  const result = schema.safeParse(sound, FIRST_PROBLEM)
+  if (result.success) return result.data
+  const issue = result.error.issues[0] as z.core.$ZodIssue
+  const body = path.reduceRight<unknown>((inner, key) => ({ [key]: inner }), sound)
+  throw problemError({ ...issue, path: [...path, ...issue.path] }, body, 'openai')
+}
+
 /** Checks a body that is well formed already. @throws ServiceError as {@link parseBody} does */
 function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wording): z.output<T> {
   if (schema instanceof z.ZodObject && isObject(sound)) checkMaps(schema, sound, wording)

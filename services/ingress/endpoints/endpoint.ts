@@ -1,4 +1,5 @@
 import type { IncomingMessage } from 'node:http'
+import type { DurableJob } from '#schemas/durable-job.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
@@ -31,6 +32,14 @@ export interface PreparedCall {
   readonly metadata?: Record<string, string> | undefined
 }
 
+/** How an endpoint answers calls whose jobs are durable, unless they prefer `respond-async`. */
+export interface KeptAnswers {
+  /** A job that goes on without its caller, as it is. */
+  accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
+  /** Its output as it comes. @param isBackground The job goes on without its caller */
+  stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
+}
+
 /** An endpoint whose calls become jobs. */
 export interface JobEndpoint {
   readonly path: string
@@ -38,6 +47,10 @@ export interface JobEndpoint {
   readonly kind: Kind
   /** Its jobs are durable however they are asked for; a plain one is cancelled when its caller leaves. */
   readonly isDurable?: boolean
+  /** The same for calls whose body does not say otherwise. */
+  isKept?(context: IngressContext, body: unknown): boolean
+  /** Its durable jobs are answered in words of its own; default: with the job, and the stream as it was recorded. */
+  readonly kept?: KeptAnswers
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
   canStream?(body: Record<string, unknown>): boolean
   /** Reads a body that is not JSON. @throws ServiceError */

@@ -4,6 +4,7 @@ import { embeddings } from './embeddings/embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { chatCompletions, messages, messagesCount } from './generate.ts'
 import { research } from './research/research.ts'
+import { responses, responsesCount } from './responses/responses.ts'
 import { transcriptions } from './transcription/transcription.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
@@ -11,6 +12,8 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,
   messages,
   messagesCount,
+  responses,
+  responsesCount,
   embeddings,
   transcriptions,
   code,

@@ -80,6 +80,14 @@ export class MemoryComposition implements Composition {
     return kept.value as T
   }
 
+  async wait(ids: readonly string[]): Promise<void> {
+    await this.waitFor(ids)
+  }
+
+  async endOf(id: string): Promise<ChildEnd | undefined> {
+    return await this.#children.get(id)?.end
+  }
+
   async submit(child: ChildJob): Promise<string> {
     if (!this.#children.has(child.key)) {
       this.children.push(child)

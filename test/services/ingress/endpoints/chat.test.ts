@@ -35,10 +35,12 @@ function context(model: object = {}, more: Partial<DecodeContext> = {}): DecodeC
 
 const hello = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that what comes out survives the queue. */
+/** Decodes a body, and checks that what comes out survives the queue as it is: a worker beside the ingress gets it unread. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
   const request = doAll(decodeChat(body, given))
-  return GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
+  const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
+  expect(read).toEqual(request)
+  return read
 }
 
 function problem(body: unknown, given: DecodeContext = context()): [string, string | null, number] | undefined {

@@ -36,9 +36,12 @@ function context(model: object = {}, more: Partial<DecodeContext> = {}): DecodeC
 
 const hello = { model: 'm1', max_tokens: 64, messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that what comes out survives the queue. */
+/** Decodes a body, and checks that what comes out survives the queue as it is: a worker beside the ingress gets it unread. */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
-  return GenerateRequest.parse(JSON.parse(JSON.stringify(doAll(decodeMessages(body, given)))))
+  const request = doAll(decodeMessages(body, given))
+  const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
+  expect(read).toEqual(request)
+  return read
 }
 
 function decodeCount(body: unknown, given: DecodeContext): GenerateRequest {

@@ -1,0 +1,145 @@
+import type { GenerateRequest, Tool, Turn } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
+import type { Pieces } from '#services/ingress/body/validate.ts'
+import {
+  type DecodeContext,
+  outputTokens,
+  refuse,
+  requireBoundedSchemas,
+  requireJson,
+  requireTools,
+} from '#services/ingress/endpoints/decode.ts'
+import { ItemTurns } from './items.ts'
+import { decodeTool, toolUse } from './tools.ts'
+
+/** What a request builds on, as the store keeps it. */
+export interface Before {
+  /** Turns of the response before, without its instructions, and what it said. */
+  readonly turns: readonly Turn[]
+  readonly items: readonly AnyItem[]
+  /** Items that the input refers to, by their ids. */
+  readonly referenced: ReadonlyMap<string, AnyItem>
+}
+
+/** Items decoded in one piece. */
+const PIECE_ITEMS = 100
+
+/**
+ * Decodes a body whose shape was checked (docs/responses.md, Requests): the model, then the rules that need it, then the
+ * items.
+ *
+ * @throws ServiceError with the path of the first problem
+ */
+export function* decodeResponses(
+  body: ResponsesRequest,
+  before: Before,
+  context: DecodeContext,
+): Pieces<GenerateRequest> {
+  const model = context.getModel(body.model)
+  const tools = (body.tools ?? []).map(decodeTool)
+  requireTools(model, tools, (index) => `tools[${index}].name`)
+  const format = responseFormat(body, model)
+  requireBoundedSchemas(tools, (index) => `tools[${index}].parameters`, format, 'text.format.schema')
+  const logprobs = wantsLogprobs(body, model)
+  const turns = yield* decodeInput(body, before, context, model)
+  return {
+    dialect: 'openai',
+    model: model.id,
+    turns,
+    stream: body.stream ?? false,
+    max_tokens: outputTokens(model, body.max_output_tokens ?? undefined),
+    temperature: body.temperature ?? undefined,
+    top_p: body.top_p ?? undefined,
+    n: 1,
+    stop: [],
+    presence_penalty: body.presence_penalty ?? undefined,
+    frequency_penalty: body.frequency_penalty ?? undefined,
+    logprobs,
+    top_logprobs: logprobs ? (body.top_logprobs ?? undefined) : undefined,
+    ...tooling(body, tools),
+    response_format: format,
+    reasoning: reasoning(body, model),
+    user: body.user ?? undefined,
+    extra: extra(body),
+  }
+}
+
+function tooling(body: ResponsesRequest, tools: Tool[]) {
+  return { tools, ...toolUse(body, tools) }
+}
+
+function* decodeInput(
+  { input, instructions, previous_response_id }: ResponsesRequest,
+  before: Before,
+  { remoteImages }: DecodeContext,
+  model: ModelConfig,
+): Pieces<Turn[]> {
+  const items = new ItemTurns({ model, remoteImages, referenced: before.referenced })
+  if (instructions) items.turns.push({ role: 'system', parts: [{ type: 'text', text: instructions }] })
+  items.addTurns(before.turns, 'previous_response_id')
+  for (const item of before.items) items.add(item, ['previous_response_id'])
+  if (typeof input === 'string') items.add({ type: 'message', role: 'user', content: input }, ['input'])
+  else if (!input || input.length === 0) refuseEmpty(input, previous_response_id)
+  else {
+    for (const [index, item] of input.entries()) {
+      if (index % PIECE_ITEMS === 0) yield
+      items.add(item, ['input', index])
+    }
+  }
+  return items.finish()
+}
+
+function refuseEmpty(input: readonly unknown[] | null | undefined, previous: string | null | undefined): void {
+  if (input) return refuse('empty_array', 'input', "Invalid 'input': empty array. Expected at least one item.")
+  const message = previous
+    ? "'previous_response_id' needs new 'input' to answer."
+    : "Missing required parameter: 'input'."
+  refuse('missing_required_parameter', 'input', message)
+}
+
+function responseFormat({ text }: ResponsesRequest, model: ModelConfig): GenerateRequest['response_format'] {
+  const format = text?.format
+  if (!format || format.type === 'text') return undefined
+  requireJson(model, 'text.format')
+  if (format.type === 'json_object') return { type: 'json_object' }
+  const { name, description, schema, strict } = format
+  return {
+    type: 'json_schema',
+    name,
+    description: description ?? undefined,
+    schema,
+    strict: strict ?? undefined,
+  }
+}
+
+function wantsLogprobs({ include, top_logprobs }: ResponsesRequest, model: ModelConfig): boolean {
+  const isWanted = include?.includes('message.output_text.logprobs') || (top_logprobs ?? 0) > 0
+  if (isWanted && !model.capabilities.logprobs) {
+    refuse('unsupported_value', 'top_logprobs', `The model '${model.id}' does not give log probabilities.`)
+  }
+  return isWanted
+}
+
+/** Passed to models that reason, else ignored. */
+function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): GenerateRequest['reasoning'] {
+  const effort = reasoning?.effort
+  if (!effort || !model.capabilities.reasoning) return undefined
+  return effort === 'none' ? { effort, enabled: false } : { effort }
+}
+
+/** What chat completions know by the same name goes along to an upstream that speaks them. */
+const SHARED = [
+  'service_tier',
+  'prompt_cache_key',
+  'prompt_cache_retention',
+  'prompt_cache_options',
+  'safety_identifier',
+] as const
+
+function extra(body: ResponsesRequest): Record<string, unknown> | undefined {
+  const named = SHARED.flatMap((field) => (body[field] == null ? [] : [[field, body[field]] as const]))
+  const verbosity = body.text?.verbosity
+  const all = Object.fromEntries([...named, ...(verbosity ? [['verbosity', verbosity] as const] : [])])
+  return Object.keys(all).length > 0 ? all : undefined
+}

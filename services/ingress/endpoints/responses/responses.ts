@@ -1,0 +1,103 @@
+import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
+import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { countTokens, generate } from '#shared/kinds/generate.ts'
+import { readBefore } from './before.ts'
+import { decodeResponses } from './decode.ts'
+import { RESPONSES_PATH } from './kept.ts'
+import { keptAnswers } from './recorded.ts'
+import { formOf } from './shown.ts'
+
+/** Counting is quick or it fails. */
+const COUNT_TIMEOUT_MS = 30_000
+
+/** POST /v1/responses (docs/responses.md). Its jobs are kept unless the body says `store: false`. */
+export const responses: JobEndpoint = {
+  path: RESPONSES_PATH,
+  format: 'openai',
+  kind: generate,
+  canStream: () => true,
+  isKept,
+  kept: keptAnswers,
+  async prepare(context, caller, body) {
+    const asked = parse(ResponsesRequest, body)
+    const request = await decode(context, caller, asked)
+    const form = formOf(asked, request, isKept(context, body))
+    const { model, stream } = request
+    const encode = { include_usage: true, responses: form }
+    const metadata = asked.metadata ?? undefined
+    return { model, body: request, stream, timeoutMs: context.config.requestTimeoutMs, encode, metadata }
+  },
+}
+
+/** POST /v1/responses/input_tokens (docs/responses.md, Counting tokens). */
+export const responsesCount: JobEndpoint = {
+  path: `${RESPONSES_PATH}/input_tokens`,
+  format: 'openai',
+  kind: countTokens,
+  async prepare(context, caller, body) {
+    const asked = parse(InputTokensRequest, body)
+    const request = await decode(context, caller, asked)
+    return { model: request.model, body: request, stream: false, timeoutMs: COUNT_TIMEOUT_MS }
+  },
+}
+
+/** The checked shape of a body, but for its items, of which there may be many: each is checked when it is decoded. */
+function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
+  refuseUnknown(schema, body)
+  const { input } = (body ?? {}) as { input?: unknown }
+  const isList = Array.isArray(input)
+  if (isList && input.length > ITEMS_MAX) {
+    const message = `Invalid 'input': array too long. Expected an array with maximum length ${ITEMS_MAX}, but got an array with length ${input.length} instead.`
+    refuse('array_above_max_length', 'input', message)
+  }
+  const head = isList ? { ...(body as object), input: [] } : body
+  const asked: ResponsesRequest = parseBody(schema as typeof ResponsesRequest, head, 'openai')
+  requireSupported(asked)
+  return isList ? { ...asked, input } : asked
+}
+
+/** A deployment without a store keeps nothing, and says so in its answers. */
+function isKept(context: IngressContext, body: unknown): boolean {
+  return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
+}
+
+async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest) {
+  const before = await readBefore(context, projectIdOf(caller.key), asked)
+  const decoding = decodeResponses(asked, before, {
+    getModel: (id) => getModel(context, caller, id, 'inference'),
+    strictTurns: false,
+    remoteImages: context.config.remoteImages,
+  })
+  return await inTurns(decoding)
+}
+
+/** Fields of the API that nothing here can grant, and what to do instead. */
+const UNSUPPORTED = {
+  conversation: "Go on with 'previous_response_id' instead.",
+  prompt: "Send 'instructions' and 'input' instead.",
+  context_management: '',
+  moderation: '',
+} as const
+
+function requireSupported(asked: ResponsesRequest): void {
+  for (const [field, instead] of Object.entries(UNSUPPORTED)) {
+    if (asked[field as keyof typeof UNSUPPORTED] == null) continue
+    const message = `Unsupported parameter: '${field}' is not supported by this service. ${instead}`.trim()
+    refuse('unsupported_parameter', field, message)
+  }
+  if (asked.truncation === 'auto') {
+    const message = "Unsupported value: 'truncation' supports only 'disabled': nothing is left out of a prompt here."
+    refuse('unsupported_value', 'truncation', message)
+  }
+  if (asked.background && asked.store === false) {
+    refuse('invalid_value', 'background', "A response in the background is kept: it cannot have 'store' set to false.")
+  }
+  boundMetadata(asked.metadata ?? undefined)
+}

@@ -1,0 +1,144 @@
+import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
+import { ServiceError } from '#shared/error.ts'
+import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
+import { type ItemEvent, OpenCall, type OpenItem, OpenMessage, OpenReasoning } from './items.ts'
+import { responseObject, responsesUsage } from './response.ts'
+
+/** Characters of one answer: a stream says all of it four times, at its end at once. */
+const ANSWER_CHARS_MAX = 2 * 1024 * 1024
+
+type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
+
+/**
+ * The output of one response as it grows, for the whole answer and for the stream (docs/responses.md, Streams).
+ *
+ * One text is open at a time; calls stay open until the end, because engines may say their arguments in turns. The id of an
+ * item holds that of its response and its place, so that a reference to it can be resolved.
+ */
+export class ResponseOutput {
+  readonly #context: EncodeContext
+  readonly #open: OpenItem[] = []
+  readonly #calls = new Map<number, OpenCall>()
+  #text: OpenMessage | OpenReasoning | undefined
+  #model: string
+  #inputTokens = 0
+  #chars = 0
+  #finish: FinishEvent | undefined
+  #usage: Usage | undefined
+
+  constructor(context: EncodeContext) {
+    this.#context = context
+    this.#model = context.model
+  }
+
+  /** Takes the next event, and adds what it means to `out`: nothing of an answer that is too large, which {@link ended} tells. */
+  push(out: ItemEvent[], event: GenerateEvent): void {
+    if ('text' in event) this.#chars += event.text.length
+    if (this.#chars > ANSWER_CHARS_MAX && event.type !== 'finish') return
+    switch (event.type) {
+      case 'start':
+        this.#model = event.model
+        this.#inputTokens = event.input_tokens
+        break
+      case 'text':
+        if (event.text !== '' || event.logprobs) this.#message(out).text(out, event.text, event.logprobs)
+        break
+      case 'refusal':
+        if (event.text !== '') this.#message(out).refusal(out, event.text)
+        break
+      case 'reasoning':
+        this.#reasoning(out, event).push(out, event)
+        break
+      case 'tool_call':
+        this.#call(out, event)
+        break
+      case 'tool_arguments':
+        this.#calls.get(event.call)?.push(out, event.text)
+        break
+      case 'finish':
+        this.#finish = event
+        this.#closeAll(out)
+        break
+      case 'usage':
+        this.#usage = event.usage
+    }
+  }
+
+  /** The response as it is before its end. */
+  get inProgress(): ResponseObject {
+    return responseObject(this.#context, { status: 'in_progress', model: this.#model })
+  }
+
+  /** The response at its end. @throws ServiceError `upstream_error` when the engine did not finish; `internal_error` */
+  ended(): ResponseObject {
+    if (this.#chars > ANSWER_CHARS_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+    const finish = this.#finish
+    if (finish === undefined) throw unfinished()
+    const usage = this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 }
+    const reason = INCOMPLETE[finish.reason]
+    return responseObject(this.#context, {
+      status: reason ? 'incomplete' : 'completed',
+      incomplete_details: reason ? { reason } : null,
+      completed_at: Math.floor(Date.now() / 1_000),
+      model: this.#model,
+      output: this.items,
+      usage: responsesUsage(usage),
+    })
+  }
+
+  /** What there is so far. */
+  get items(): OutputItem[] {
+    return this.#open.map(({ item }) => item)
+  }
+
+  #id(prefix: string): string {
+    return `${prefix}_${this.#context.call_id}_${this.#open.length}`
+  }
+
+  #message(out: ItemEvent[]): OpenMessage {
+    if (this.#text instanceof OpenMessage) return this.#text
+    this.#closeText(out)
+    const message = new OpenMessage(out, this.#id('msg'), this.#open.length)
+    this.#text = message
+    this.#open.push(message)
+    return message
+  }
+
+  #reasoning(out: ItemEvent[], event: Extract<GenerateEvent, { type: 'reasoning' }>): OpenReasoning {
+    if (this.#text instanceof OpenReasoning && this.#text.takes(event)) return this.#text
+    this.#closeText(out)
+    const summarizes = this.#context.responses?.summarizes ?? false
+    const reasoning = new OpenReasoning(out, this.#id('rs'), this.#open.length, summarizes)
+    this.#text = reasoning
+    this.#open.push(reasoning)
+    return reasoning
+  }
+
+  #call(out: ItemEvent[], { call, id, name }: Extract<GenerateEvent, { type: 'tool_call' }>): void {
+    this.#closeText(out)
+    const call_id = id || makeCallId('call_', this.#context.call_id, 0, call)
+    const opened = new OpenCall(out, { id: this.#id('fc'), call_id, name }, this.#open.length)
+    this.#calls.set(call, opened)
+    this.#open.push(opened)
+  }
+
+  #closeText(out: ItemEvent[], isCut = false): void {
+    this.#text?.close(out, isCut)
+    this.#text = undefined
+  }
+
+  #closeAll(out: ItemEvent[]): void {
+    const isCut = this.#finish?.reason === 'length'
+    this.#closeText(out, isCut)
+    for (const call of this.#calls.values()) call.close(out, isCut)
+    this.#calls.clear()
+  }
+}
+
+/** Why an answer is not whole, in the words of this API. */
+const INCOMPLETE: Partial<Record<FinishEvent['reason'], 'max_output_tokens' | 'content_filter'>> = {
+  length: 'max_output_tokens',
+  content_filter: 'content_filter',
+}

@@ -1,0 +1,48 @@
+import type { Usage } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
+import type { ServiceError } from '#shared/error.ts'
+
+/** Beginning of the id of a response; what follows is that of its job. */
+export const RESPONSE_PREFIX = 'resp_'
+
+/** A response around what is known of it; all else is as before its first output (docs/responses.md, Answers). */
+export function responseObject(
+  context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
+  known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,
+): ResponseObject {
+  return {
+    id: `${RESPONSE_PREFIX}${context.call_id}`,
+    object: 'response',
+    created_at: context.created_at,
+    completed_at: null,
+    error: null,
+    incomplete_details: null,
+    model: context.model,
+    output: [],
+    usage: null,
+    ...context.responses?.shown,
+    ...known,
+  }
+}
+
+/** Usage in the words of this API. */
+export function responsesUsage(usage: Usage): ResponsesUsage {
+  const { input_tokens, output_tokens } = usage
+  return {
+    input_tokens,
+    input_tokens_details: {
+      cached_tokens: usage.cached_tokens ?? 0,
+      cache_write_tokens: usage.cache_write_tokens ?? 0,
+    },
+    output_tokens,
+    output_tokens_details: { reasoning_tokens: usage.reasoning_tokens ?? 0 },
+    total_tokens: input_tokens + output_tokens,
+  }
+}
+
+/** A failure as a response tells it. */
+export function responsesError({ code, status, message, param }: ServiceError): ResponsesError {
+  const kind = status === 429 ? 'rate_limit_exceeded' : status < 500 ? 'invalid_prompt' : 'server_error'
+  return { code: kind, message, type: code, param }
+}

@@ -1,0 +1,81 @@
+import type { CountTokensResult, GenerateEvent } from '#schemas/generate.ts'
+import type { EncodeContext } from '#schemas/job.ts'
+import type { ResponseObject } from '#schemas/responses/response.ts'
+import type { ServiceError } from '#shared/error.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { ItemEvent } from './items.ts'
+import { ResponseOutput } from './output.ts'
+import { responsesError } from './response.ts'
+
+/** The Responses API (docs/responses.md). */
+export const responsesAnswer: Answer<GenerateEvent> = {
+  whole(events, context): ResponseObject {
+    const output = new ResponseOutput(context)
+    const unsaid: ItemEvent[] = []
+    for (const event of events) {
+      output.push(unsaid, event)
+      unsaid.length = 0
+    }
+    return output.ended()
+  },
+  open: (context) => new ResponsesStream(context),
+}
+
+/** What `POST /v1/responses/input_tokens` says of a count. */
+export function inputTokensOf({ input_tokens }: CountTokensResult): object {
+  return { object: 'response.input_tokens', input_tokens }
+}
+
+/** An event of the stream: its name is always its type. @param event One that was recorded may have a number of its own */
+export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
+  const { type, ...fields } = event
+  return { event: type, data: JSON.stringify({ type, ...fields, sequence_number }) }
+}
+
+/** The event that ends a stream. */
+export function endOf(response: ResponseObject): ItemEvent {
+  return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
+}
+
+/** The API has no event for a cancelled response: it is one that failed, whose status says more. */
+const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
+
+/** Encodes one stream: typed events with numbers from 0 (docs/responses.md, Streams). A kept one is told from its record. */
+class ResponsesStream implements AnswerStream<GenerateEvent> {
+  readonly #output: ResponseOutput
+  readonly #isKept: boolean
+  #sequence = 0
+
+  constructor(context: EncodeContext) {
+    this.#isKept = context.responses?.is_kept ?? false
+    this.#output = new ResponseOutput(context)
+  }
+
+  push(event: GenerateEvent): Frame[] {
+    const isFirst = this.#sequence === 0
+    const out: ItemEvent[] = []
+    this.#output.push(out, event)
+    if (isFirst) {
+      const response = this.#output.inProgress
+      out.unshift({ type: 'response.in_progress', response })
+      if (!this.#isKept) out.unshift({ type: 'response.created', response })
+    }
+    return this.#number(out)
+  }
+
+  /** @throws ServiceError `upstream_error` when the engine did not finish */
+  end(): Frame[] {
+    const end = endOf(this.#output.ended())
+    return this.#isKept ? [] : this.#number([end])
+  }
+
+  failed(error: ServiceError): Frame {
+    const { items, inProgress } = this.#output
+    const response: ResponseObject = { ...inProgress, status: 'failed', error: responsesError(error), output: items }
+    return responsesFrame(endOf(response), this.#sequence)
+  }
+
+  #number(events: readonly ItemEvent[]): Frame[] {
+    return events.map((event) => responsesFrame(event, this.#sequence++))
+  }
+}
