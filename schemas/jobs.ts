@@ -60,6 +60,8 @@ export const ListJobs = z.object({
     .optional()
     .describe('No control characters: Postgres refuses NUL'),
   parent_id: z.string().max(64).optional(),
+  group: z.string().max(64).optional().describe('A job or a batch: those that it has others do'),
+  include: z.literal('result').optional().describe('Results of those that have completed'),
   beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere'),
 })
 export type ListJobs = z.infer<typeof ListJobs>

@@ -9,7 +9,7 @@ import { readJsonBody } from './body/body.ts'
 import type { Call, IngressContext } from './call.ts'
 import { authenticate } from './callers/keys.ts'
 import { sendError } from './reply/errors.ts'
-import { HttpReply } from './reply/http.ts'
+import { HttpReply, type RoutedRequest } from './reply/http.ts'
 import { COMPLETED, refusalOf, throwIfRefused } from './reply/reply.ts'
 import { ROUTES, type Route } from './routes.ts'
 
@@ -26,18 +26,15 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
-    const locals: Locals = { reply: new HttpReply(context, req, res) }
+    const locals: Locals = { reply: openReply(context, req, res) }
     Object.assign(res.locals, locals)
-    if (context.jobs.isDraining) res.setHeader('connection', 'close')
-    // RFC 9112 §3.2; left to us by server.ts so that the refusal has a body.
-    const isHostless = req.httpVersion === '1.1' && !req.headers.host
-    if (isHostless) throw new ServiceError('invalid_request', 'The request has no Host header.')
+    requireHost(req)
     next()
   })
   for (const route of ROUTES) {
     const path = route.path.replace('/*', '/*rest')
     const method = route.method.toLowerCase() as 'get' | 'post' | 'delete'
-    app[method](path, (req, res) => answer(context, route, req, res))
+    app[method](path, (req, res) => answer(context, route, (res.locals as Locals).reply, req))
   }
   for (const route of ROUTES) {
     app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(route.path, req, res))
@@ -54,8 +51,37 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     const target = originForm(req.url ?? '')
     if (target === undefined) return refuseTarget(res)
     req.url = target
-    app(req, res)
+    const route = req.method === 'POST' ? CALLS.get(target) : undefined
+    if (route) answerCall(context, route, Object.assign(req, { path: route.path, params: {}, query: {}, route }), res)
+    else app(req, res)
   }
+}
+
+/** Calls by their whole target: nearly all requests are such, and Express would look for them among all rows. */
+const CALLS: ReadonlyMap<string, Route> = new Map(
+  ROUTES.flatMap((route) => (route.isCall && /^[a-z0-9/_]+$/.test(route.path) ? [[route.path, route]] : [])),
+)
+
+/** The same as Express does with what {@link openApp} tells it. */
+function answerCall(context: IngressContext, route: Route, req: RoutedRequest, res: ServerResponse): void {
+  const reply = openReply(context, req, res)
+  const answering = async () => {
+    requireHost(req)
+    await answer(context, route, reply, req)
+  }
+  answering().catch((thrown: unknown) => reply.end({ type: 'failed', thrown }))
+}
+
+function openReply(context: IngressContext, req: RoutedRequest, res: ServerResponse): HttpReply {
+  const reply = new HttpReply(context, req, res)
+  if (context.jobs.isDraining) res.setHeader('connection', 'close')
+  return reply
+}
+
+/** RFC 9112 §3.2; left to us by server.ts so that the refusal has a body. */
+function requireHost({ httpVersion, headers }: IncomingMessage): void {
+  const isHostless = httpVersion === '1.1' && !headers.host
+  if (isHostless) throw new ServiceError('invalid_request', 'The request has no Host header.')
 }
 
 /** A proxy may send the whole URL (RFC 9112 §3.2.2); undefined when it is none. Express would throw or answer on its own. */
@@ -82,8 +108,7 @@ interface Locals {
   reply: HttpReply
 }
 
-async function answer(context: IngressContext, route: Route, req: Request, res: Response): Promise<void> {
-  const { reply } = res.locals as Locals
+async function answer(context: IngressContext, route: Route, reply: HttpReply, req: RoutedRequest): Promise<void> {
   const call = callOf(context, route, reply, req)
   const { key, format } = call
   reply.watch(key)
@@ -107,8 +132,8 @@ async function answer(context: IngressContext, route: Route, req: Request, res: 
   }
 }
 
-function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Request): Call {
-  const { method, path, params, query, headers } = req
+function callOf(context: IngressContext, route: Route, reply: HttpReply, req: RoutedRequest): Call {
+  const { method = '', path, params, query, headers } = req
   const { format, log } = reply
   const { requestId, facts } = log
   const key = authenticate(req, context.keys, format, route.path, route.scope)
@@ -124,7 +149,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Re
 }
 
 /** A body may arrive for minutes: who loses the key meanwhile is answered at once, and server.ts ends the rest of the body. */
-async function readBody(context: IngressContext, route: Route, call: Call, req: Request): Promise<unknown> {
+async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
   const { left } = call.reply
   const refuse = () => {

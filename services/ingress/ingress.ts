@@ -13,6 +13,7 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
+import { startBatches } from './batches/pool/pool.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { Budgets } from './callers/limits/budgets.ts'
 import { Fleet } from './callers/limits/fleet.ts'
@@ -65,6 +66,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     ...operated,
     ...callers,
   }
+  const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
   const sockets = new Sockets(context, socketBounds)
   const health = healthOf(ports, jobs)
@@ -88,12 +90,13 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     problems: () => problemsOf(ports, jobs),
     drain(signal) {
       closing.abort()
-      return drain(jobs, sockets, server, signal)
+      return Promise.all([drain(jobs, sockets, server, signal), batches?.drain?.(signal)]).then(() => {})
     },
     async close() {
       forgetModels()
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
+      await batches?.close()
       await usage?.close()
       await fleet?.close()
       await durable?.close()

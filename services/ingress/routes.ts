@@ -9,12 +9,27 @@ import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './ad
 import { listPools } from './admin/pools.ts'
 import { drainWorker, listWorkers, undrainWorker } from './admin/workers.ts'
 import { answerCall } from './answer/answer.ts'
+import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
+import {
+  cancelMessageBatch,
+  createMessageBatch,
+  deleteMessageBatch,
+  listMessageBatches,
+  MESSAGE_BATCHES,
+  messageBatchResults,
+  retrieveMessageBatch,
+} from './batches/messages/messages.ts'
+import { readRequests } from './batches/messages/upload.ts'
 import type { Call, IngressContext } from './call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
+import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { readUsage } from './endpoints/usage.ts'
+import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
+import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
-import { cancelJob, deleteJob, getJob, getResult, listJobs, redriveJob, replayJob } from './jobs/read.ts'
+import { listJobs } from './jobs/list.ts'
+import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
 import { submitJob } from './jobs/submit.ts'
 import { listWebhookSecrets } from './jobs/webhook-secrets.ts'
@@ -67,6 +82,20 @@ function admin(method: Route['method'], path: string, handle: Route['handle']): 
   return { method, path: `${ADMIN_PATH}/${path}`, format: 'openai', scope: 'admin', handle }
 }
 
+/** Batches of messages, in the words of Anthropic's API. */
+const MESSAGE_BATCH_ROUTES: readonly Route[] = [
+  { ...messageBatch('POST', '', createMessageBatch), isCall: true, hasBody: true, readBody: readRequests },
+  messageBatch('GET', '', listMessageBatches),
+  messageBatch('GET', '/:id', retrieveMessageBatch),
+  messageBatch('DELETE', '/:id', deleteMessageBatch),
+  messageBatch('POST', '/:id/cancel', cancelMessageBatch),
+  messageBatch('GET', '/:id/results', messageBatchResults),
+]
+
+function messageBatch(method: Route['method'], path: string, handle: Route['handle']): Route {
+  return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
+}
+
 /** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
@@ -74,6 +103,10 @@ export const ROUTES: readonly Route[] = [
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
     return { method: 'POST', path, format, isCall: true, hasBody: true, ...(readBody && { readBody }), handle }
   }),
+  { method: 'GET', path: '/v1/responses/:id', format: 'openai', handle: getResponse },
+  { method: 'DELETE', path: '/v1/responses/:id', format: 'openai', handle: deleteResponse },
+  { method: 'GET', path: '/v1/responses/:id/input_items', format: 'openai', handle: listInputItems },
+  { method: 'POST', path: '/v1/responses/:id/cancel', format: 'openai', handle: cancelResponse },
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
@@ -87,6 +120,24 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/jobs/:id/cancel', format: 'openai', handle: cancelJob },
   { method: 'POST', path: '/v1/jobs/:id/redrive', format: 'openai', isCall: true, handle: redriveJob },
   { method: 'POST', path: '/v1/jobs/:id/replay', format: 'openai', isCall: true, handle: replayJob },
+  {
+    method: 'POST',
+    path: '/v1/files',
+    format: 'openai',
+    isCall: true,
+    hasBody: true,
+    readBody: readUpload,
+    handle: createFile,
+  },
+  { method: 'GET', path: '/v1/files', format: 'openai', handle: listFiles },
+  { method: 'GET', path: '/v1/files/:id', format: 'openai', handle: retrieveFile },
+  { method: 'DELETE', path: '/v1/files/:id', format: 'openai', handle: deleteFile },
+  { method: 'GET', path: '/v1/files/:id/content', format: 'openai', handle: fileContent },
+  { method: 'POST', path: '/v1/batches', format: 'openai', isCall: true, hasBody: true, handle: createBatch },
+  { method: 'GET', path: '/v1/batches', format: 'openai', handle: listBatches },
+  { method: 'GET', path: '/v1/batches/:id', format: 'openai', handle: retrieveBatch },
+  { method: 'POST', path: '/v1/batches/:id/cancel', format: 'openai', handle: cancelBatch },
+  ...MESSAGE_BATCH_ROUTES,
   { method: 'GET', path: '/v1/webhook-secrets', format: 'openai', handle: listWebhookSecrets },
   { method: 'GET', path: WS_PATH, format: 'openai', handle: refusePlain },
   ...ADMIN_ROUTES,

@@ -14,8 +14,13 @@ export interface Blobs {
   put(key: string, value: Buffer | AsyncIterable<Buffer>): Promise<void>
   /** The same bytes under another key. @throws ServiceError `not_found` */
   copy(from: string, to: string): Promise<void>
-  /** Reads a blob piece by piece. The caller reads it to its end, or destroys it. @throws ServiceError `not_found` */
-  open(key: string): Promise<Readable>
+  /**
+   * Reads a blob piece by piece. The caller reads it to its end, or destroys it.
+   *
+   * @param range Some of its bytes, those from `start` up to `end`; default: all.
+   * @throws ServiceError `not_found`
+   */
+  open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
   /** How many bytes a blob has. @throws ServiceError `not_found` */
   size(key: string): Promise<number>
   /** @throws ServiceError `not_found` */

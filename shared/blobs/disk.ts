@@ -40,9 +40,10 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       const source = pathOf(from)
       await place(pathOf(to), (partial) => copyFile(source, partial)).catch(throwGone)
     },
-    async open(key) {
+    async open(key, range) {
       const file = await open(pathOf(key)).catch(throwGone)
-      return file.createReadStream()
+      // Node names the last byte, not the one behind it.
+      return file.createReadStream(range && { start: range.start, end: range.end - 1 })
     },
     async size(key) {
       return (await stat(pathOf(key)).catch(throwGone)).size

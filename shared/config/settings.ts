@@ -99,6 +99,9 @@ export const Settings = z.object({
     .describe('Longest timeout a run of code may ask for'),
   CODE_RUNS_PER_USER: Count.default(0).describe('Runs of code per minute and x-service-userid of a key; 0: no limit'),
   RESEARCH_SLOTS: whole(1, 1_000).default(16).describe('Questions one research worker works on at once'),
+  BATCHES_SLOTS: whole(1, 1_000)
+    .default(8)
+    .describe('Batches and parts of batches that one ingress works on at once; those that wait do not count'),
   SANDBOX: z
     .enum(['auto', 'docker', 'zygote', 'wasm', 'off'])
     .default('auto')
@@ -124,6 +127,11 @@ export const Settings = z.object({
   BODY_BUDGET_BYTES: whole(1)
     .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
     .describe('Memory that the bodies and messages of callers may take together; default: a quarter of the heap limit'),
+  FILE_BYTES_MAX: Count.default(200 * 1024 * 1024).describe('Largest file that may be uploaded'),
+  FILES_BYTES_MAX_PER_PROJECT: Count.default(10 * 1024 * 1024 * 1024).describe('Bytes of all files of one project'),
+  FILE_RETENTION_MS: whole(3_600_000, 90 * 24 * HOUR_MS)
+    .default(30 * 24 * HOUR_MS)
+    .describe('How long a file is kept that names no time'),
   BODY_STALL_MS: Milliseconds.default(20_000).describe('Longest pause while a body is sent'),
   SLOW_READER_MS: Milliseconds.default(30_000).describe('Longest time a client may take nothing of a stream'),
   RATE_LIMIT_REQUESTS: Count.default(0).describe('Requests per minute and key; 0: no limit'),

@@ -1,4 +1,4 @@
-import { Agent, type Dispatcher } from 'undici'
+import { Agent, type Dispatcher, type FormData } from 'undici'
 import { z } from 'zod'
 import { CommandError, EXIT } from '#services/cli/failure.ts'
 import { type Refusal, refusal } from './refusal.ts'
@@ -14,6 +14,8 @@ export interface RequestOptions {
   readonly method?: 'GET' | 'POST'
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
+  /** Sent in the place of a body, as it is read. */
+  readonly form?: FormData
   /** Added to the silence that is allowed before the answer: a request that asks the service to wait. */
   readonly waitMs?: number
   readonly signal?: AbortSignal
@@ -35,7 +37,7 @@ export class HttpClient {
 
   /** Sends a request. @throws CommandError when nobody answers */
   async send(path: string, options: RequestOptions = {}): Promise<Answer> {
-    const { method = 'GET', headers, body, waitMs = 0, signal } = options
+    const { method = 'GET', headers, body, form, waitMs = 0, signal } = options
     const { origin, pathname, search } = new URL(this.url + path)
     try {
       return await this.#agent.request({
@@ -48,7 +50,7 @@ export class HttpClient {
           ...(body !== undefined && { 'content-type': 'application/json' }),
           ...headers,
         },
-        body: body === undefined ? null : JSON.stringify(body),
+        body: form ?? (body === undefined ? null : JSON.stringify(body)),
         headersTimeout: SILENCE_MS_MAX + waitMs,
         ...(signal && { signal }),
       })

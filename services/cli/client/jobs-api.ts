@@ -15,6 +15,9 @@ const LOOK_MS = 1_000
 export interface JobFilter {
   readonly statuses?: readonly string[] | undefined
   readonly endpoint?: string | undefined
+  /** Those that this batch or job has others do. */
+  readonly group?: string | undefined
+  readonly metadata?: Readonly<Record<string, string>> | undefined
   /** Older ones are left out; unix seconds. */
   readonly since?: number | undefined
 }
@@ -156,10 +159,16 @@ export function pathOf(id: string): string {
   return `/v1/jobs/${encodeURIComponent(id)}`
 }
 
-function queryOf({ statuses, endpoint }: JobFilter, limit: number, after: string | undefined): string {
+function queryOf(
+  { statuses, endpoint, group, metadata = {} }: JobFilter,
+  limit: number,
+  after: string | undefined,
+): string {
   const query = new URLSearchParams({ limit: String(limit) })
   if (after) query.set('after', after)
   if (statuses) query.set('status', statuses.join(','))
   if (endpoint) query.set('endpoint', endpoint)
+  if (group) query.set('group', group)
+  for (const [name, value] of Object.entries(metadata)) query.set(`metadata[${name}]`, value)
   return query.toString()
 }

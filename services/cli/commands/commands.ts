@@ -5,6 +5,7 @@ import { deliveries } from '#services/cli/operator/deliveries.ts'
 import { drain } from '#services/cli/operator/drain.ts'
 import { pools, workers } from '#services/cli/operator/fleet.ts'
 import { pause, resume } from '#services/cli/operator/pause.ts'
+import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
 import { followCommand } from './follow.ts'
 import { get } from './get.ts'
@@ -14,6 +15,7 @@ import { projects } from './projects.ts'
 import { redrive } from './redrive.ts'
 import { replay } from './replay.ts'
 import { research } from './research.ts'
+import { results } from './results.ts'
 import { steps } from './steps.ts'
 import { submit } from './submit.ts'
 import { usage } from './usage.ts'
@@ -23,8 +25,10 @@ import { webhookSecrets } from './webhook-secrets.ts'
 export const COMMANDS: Readonly<Record<string, Command>> = {
   submit,
   research,
+  batch,
   follow: followCommand,
   get,
+  results,
   cancel,
   jobs,
   redrive,

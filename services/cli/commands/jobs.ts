@@ -6,6 +6,7 @@ import { adminFilterOf, WHICH_HELP, WHICH_OPTIONS } from '#services/cli/operator
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { coloured, tableOf } from '#services/cli/text/output.ts'
 import { timeOf } from '#services/cli/text/time.ts'
+import { metadataOf } from './submit.ts'
 
 const LIMIT_DEFAULT = 20
 const LIMIT_MAX = 10_000
@@ -20,6 +21,8 @@ Lists the jobs of this key's project, newest first: a table on a terminal, a lin
 Options:
   --status LIST    only these, with commas: queued, in_progress, cancelling, completed, failed, cancelled, expired
   --endpoint PATH  only jobs of this endpoint
+  --group ID       only those that this batch or job has others do
+  --metadata KEY=VALUE  only jobs with this metadata; may be repeated
   --since TIME     only jobs since then: 2030-01-31T08:00:00Z, unix seconds, or 2h ago
   --limit N        at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
 
@@ -32,6 +35,8 @@ Examples:
   options: {
     status: { type: 'string' },
     endpoint: { type: 'string' },
+    group: { type: 'string' },
+    metadata: { type: 'string', multiple: true },
     since: { type: 'string' },
     limit: { type: 'string' },
     ...WHICH_OPTIONS,
@@ -55,6 +60,8 @@ function ownFilterOf(values: Values): JobFilter {
   return {
     statuses: values.parts('status'),
     endpoint: values.text('endpoint'),
+    group: values.text('group'),
+    metadata: metadataOf(values.list('metadata')),
     since: since === undefined ? undefined : timeOf('since', since, Date.now(), -1),
   }
 }

@@ -148,7 +148,8 @@ function parseBody(text: string): object {
   throw usageError('The request is not a JSON object.')
 }
 
-function metadataOf(pairs: readonly string[]): Record<string, string> | undefined {
+/** Metadata as `--metadata KEY=VALUE` gives it; undefined without any. @throws CommandError */
+export function metadataOf(pairs: readonly string[]): Record<string, string> | undefined {
   if (pairs.length === 0) return undefined
   return Object.fromEntries(
     pairs.map((pair) => {

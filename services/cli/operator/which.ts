@@ -28,8 +28,8 @@ export function adminFilterOf(values: Values): AdminFilter | undefined {
     throw usageError('--pool and --model narrow --all-projects or --project, and neither is given.')
   }
   if (isAll && project !== undefined) throw usageError('Give --all-projects or --project, not both.')
-  if (values.text('endpoint') !== undefined)
-    throw usageError('--endpoint does not go with --all-projects or --project.')
+  const own = ['endpoint', 'group', 'metadata'].find((name) => values.given().includes(name))
+  if (own !== undefined) throw usageError(`--${own} does not go with --all-projects or --project.`)
   const since = values.text('since')
   return {
     project,

@@ -1,10 +1,8 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { hasModels } from '#schemas/job.ts'
-import { ListJobs } from '#schemas/jobs.ts'
 import { acceptedOf, RETRY_AFTER_SECONDS, sendAccepted, waitFor } from '#services/ingress/answer/durable.ts'
 import { resultOf } from '#services/ingress/answer/recorded.ts'
 import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/wishes.ts'
-import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
@@ -13,55 +11,29 @@ import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
-import { jobObject, statusOf } from './object.ts'
-import { findJob, isJobId, jobIdOf, queryNumber, requireJobs } from './paths.ts'
-import { statesOfAll } from './statuses.ts'
+import { jobObject } from './object.ts'
+import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 import { refuseJobHeaders } from './wishes.ts'
-
-/**
- * GET /v1/jobs: the caller's jobs, newest first. Results are left out; fetch them one by one.
- *
- * Two statuses share a state, so a page may hold fewer jobs than its limit; `last_id` and `has_more` go on all the same.
- */
-export async function listJobs(context: IngressContext, call: Call): Promise<void> {
-  const jobs = requireJobs(context)
-  refuseUnknown(ListJobs, call.query)
-  const query = parseBody(ListJobs, { ...call.query }, 'openai')
-  const statuses = query.status?.split(',').map((status) => status.trim())
-  const states = statuses && statesOfAll(statuses)
-  const page = await jobs.list(projectIdOf(call.key), {
-    limit: query.limit,
-    order: query.order,
-    ...(query.after !== undefined && { after: idOf(query.after, 'after') }),
-    ...(states && { states }),
-    ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
-    ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
-  })
-  const asked = page.jobs.filter((job) => statuses?.includes(statusOf(job)) ?? true)
-  const data = await Promise.all(
-    asked.map(async (job) => listed(jobObject(job, { position: await jobs.positions.of(job) }))),
-  )
-  const [first_id, last_id] = [asked[0]?.id ?? null, page.jobs.at(-1)?.id ?? null]
-  await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
-}
-
-/** A list does not read results, and null would say that there is none. */
-function listed({ result: _, ...job }: Record<string, unknown>): Record<string, unknown> {
-  return job
-}
 
 /** GET /v1/jobs/{id}: the job as it is; with `?wait=N` as soon as it has ended, or after N seconds. */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const waitSeconds = queryNumber(call, 'wait', WAIT_SECONDS_MAX) ?? 0
-  let job = await findJob(jobs, call)
-  if (waitSeconds > 0 && !TERMINAL.has(job.state)) {
-    const end = context.limits.beginFollow(call.key)
-    job = await waitFor(call, jobs, job, waitSeconds * 1_000).finally(end)
-  }
+  const { job, result } =
+    waitSeconds > 0 ? await waitForJob(context, call, jobs, waitSeconds) : { job: await findJob(jobs, call) }
   if (call.reply.hasLeft) return
   if (!TERMINAL.has(job.state)) call.reply.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
-  await call.reply.whole(await wholeJob(jobs, job))
+  await call.reply.whole(await wholeJob(jobs, job, result))
+}
+
+/** The job as soon as it has ended. A wait counts among those that are open. @throws ServiceError `rate_limit_exceeded` */
+async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJobs, seconds: number) {
+  let end = () => {}
+  const begin = () => {
+    end = limits.beginFollow(call.key)
+  }
+  const job = { tenant: projectIdOf(call.key), id: jobIdOf(call) }
+  return await waitFor(call, jobs, job, seconds * 1_000, begin).finally(() => end())
 }
 
 /** GET /v1/jobs/{id}/result: exactly what the plain call would have answered. */
@@ -129,16 +101,11 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
   await call.reply.whole({ id, object: 'job.deleted', deleted: true })
 }
 
-/** A job with its result, its family and what became of its webhook's messages. */
-export async function wholeJob(jobs: DurableJobs, job: DurableJob): Promise<Record<string, unknown>> {
-  const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
+/** A job with its result, its family and what became of its webhook's messages. @param known Its result, where that was told */
+export async function wholeJob(jobs: DurableJobs, job: DurableJob, known?: unknown): Promise<Record<string, unknown>> {
+  const result = known ?? (job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null)
   const isComposed = job.children + job.steps > 0
   const family = isComposed ? { children: await jobs.childrenOf(job), steps: await jobs.stepsOf(job) } : {}
   const position = await jobs.positions.of(job)
   return jobObject(job, { result, position, deliveries: await jobs.deliveriesOf(job), ...family })
-}
-
-function idOf(text: string, param: string): string {
-  if (isJobId(text)) return text
-  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
 }

@@ -32,8 +32,10 @@ describe('sluice', () => {
   it.each([
     'submit',
     'research',
+    'batch',
     'follow',
     'get',
+    'results',
     'cancel',
     'jobs',
     'redrive',

@@ -1,0 +1,90 @@
+import { CreateBatch, ListBatches } from '#schemas/batches/body.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { requireEndpoint } from '#services/ingress/callers/keys.ts'
+import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { getFile, requireFiles } from '#services/ingress/files/read.ts'
+import { requireJobs } from '#services/ingress/jobs/paths.ts'
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { submitBatch } from './create.ts'
+import { findBatch, jobIdOfBatch } from './ids.ts'
+import { batchObject } from './object.ts'
+
+/** The path of batches, which is what their jobs stand for. */
+export const BATCHES = '/v1/batches'
+
+const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
+
+/** POST /v1/batches: the requests of a file, to be done as jobs of low priority. Its file may be deleted at once. */
+export async function createBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  refuseUnknown(CreateBatch, body)
+  const asked = parseBody(CreateBatch, body, 'openai')
+  const { path } = findEndpoint(asked.endpoint)
+  requireEndpoint(call.key, path)
+  const file = await getFile(requireFiles(context), projectIdOf(call.key), asked.input_file_id, 'input_file_id')
+  if (file.purpose !== 'batch') {
+    const message = `The file was uploaded for '${file.purpose}'. Upload it with the purpose 'batch'.`
+    throw new ServiceError('invalid_value', message, { param: 'input_file_id' })
+  }
+  const input = newAttachmentKey(newJobId())
+  call.uploads.add(input)
+  await context.blobs.copy(file.id, input)
+  const job = await submitBatch(context, call, {
+    path: BATCHES,
+    dialect: 'requests',
+    endpoint: path,
+    input,
+    inputFileId: file.id,
+    window: asked.completion_window,
+    windowMs: windowOf(context, asked.completion_window),
+    keepMs: (asked.output_expires_after?.seconds ?? 0) * 1_000 || context.config.fileRetentionMs,
+    metadata: asked.metadata ?? undefined,
+    body,
+  })
+  await call.reply.whole(await batchObject(context, job))
+}
+
+/** GET /v1/batches: the project's batches, newest first. */
+export async function listBatches(context: IngressContext, call: Call): Promise<void> {
+  const { limit, after } = parseBody(ListBatches, { ...call.query }, 'openai')
+  const page = await requireJobs(context).list(projectIdOf(call.key), {
+    limit,
+    endpoint: BATCHES,
+    ...(after !== undefined && { after: cursorOf(after) }),
+  })
+  const data = await Promise.all(page.jobs.map((job) => batchObject(context, job)))
+  const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
+}
+
+/** GET /v1/batches/{id} */
+export async function retrieveBatch(context: IngressContext, call: Call): Promise<void> {
+  await call.reply.whole(await batchObject(context, await findBatch(context, call, BATCHES, 'batch_')))
+}
+
+/** POST /v1/batches/{id}/cancel: what has ended by then is written. @throws ServiceError `job_already_finished` */
+export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
+  const { id, tenant, state, cancel_requested_at_ms } = await findBatch(context, call, BATCHES, 'batch_')
+  const jobs = requireJobs(context)
+  // A second cancel would end the writing of what there is.
+  const isAsked = cancel_requested_at_ms !== null && !TERMINAL.has(state)
+  const job = isAsked ? await jobs.get(tenant, id) : await jobs.cancel(tenant, id)
+  await call.reply.whole(await batchObject(context, job))
+}
+
+/** The time that a batch may take. @throws ServiceError `integer_above_max_value` */
+function windowOf({ config }: IngressContext, window: string): number {
+  const ms = Number(window.slice(0, -1)) * UNITS_MS[window.slice(-1) as keyof typeof UNITS_MS]
+  if (ms <= config.jobDeadlineMaxMs) return ms
+  const message = `A batch may take at most ${Math.floor(config.jobDeadlineMaxMs / 1_000)} seconds here.`
+  throw new ServiceError('integer_above_max_value', message, { param: 'completion_window' })
+}
+
+function cursorOf(after: string): string {
+  const id = jobIdOfBatch(after, 'batch_')
+  if (id !== undefined) return id
+  throw new ServiceError('invalid_value', "Invalid 'after': expected the id of a batch.", { param: 'after' })
+}

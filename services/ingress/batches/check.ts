@@ -1,0 +1,164 @@
+import { isUtf8 } from 'node:buffer'
+import { createHash } from 'node:crypto'
+import { z } from 'zod'
+import { refuseShape } from '#services/ingress/body/body.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import { ServiceError } from '#shared/error.ts'
+import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
+import type { Line } from './lines.ts'
+
+/** Requests of one batch. */
+export const REQUESTS_MAX = 50_000
+/** Characters of a name that a caller gives to a request. */
+const CUSTOM_ID_CHARS_MAX = 512
+/** Characters of its hash by which one that repeats is known: no two of 50,000 meet by chance. */
+const HASH_CHARS = 16
+
+/** A request of a batch: a call to an endpoint, under a name of the caller's. */
+const RequestLine = z.object({
+  custom_id: z.string().min(1).max(CUSTOM_ID_CHARS_MAX),
+  method: z.literal('POST'),
+  url: z.string().max(2_048),
+  body: z.looseObject({}),
+})
+
+/** A request of a batch of messages, whose endpoint goes without saying. */
+const MessagesLine = z.object({
+  custom_id: z.string().regex(/^[a-zA-Z0-9_-]{1,64}$/, 'must be 1 to 64 letters, digits, _ and -'),
+  params: z.looseObject({}),
+})
+
+/** What is wrong with a line, in the words of a batch's `errors`. */
+export interface LineProblem {
+  readonly code: string
+  readonly message: string
+  readonly param: string | null
+  /** null: the file as a whole. */
+  readonly line: number | null
+}
+
+/** A request as its line says it. */
+export interface BatchRequestLine {
+  readonly customId: string
+  readonly url: string
+  readonly body: Record<string, unknown>
+}
+
+/** What the lines of one file must have in common. */
+export interface LineRules {
+  /** `messages`: lines of Anthropic's batches. */
+  readonly dialect: 'requests' | 'messages'
+  /** The only endpoint that they may name; default: that of the first line. */
+  readonly endpoint?: string | undefined
+  readonly lineBytesMax: number
+}
+
+/**
+ * The request of one line, to be run by `inTurns`.
+ *
+ * @throws ServiceError for what is none, with the field in `param`
+ */
+export function* readLine(
+  { bytes }: Line,
+  { dialect, lineBytesMax }: LineRules,
+): Generator<undefined, BatchRequestLine> {
+  if (!bytes) throw new ServiceError('request_too_large', `The line is longer than ${lineBytesMax} bytes.`)
+  const value = yield* jsonOf(bytes)
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new ServiceError('invalid_type', 'The line must be a JSON object.')
+  }
+  if (dialect === 'messages') {
+    const { custom_id: customId, params: body } = parseBody(MessagesLine, value, 'messages')
+    return { customId, url: '/v1/messages', body }
+  }
+  const { custom_id: customId, url, body } = parseBody(RequestLine, value, 'openai')
+  return { customId, url, body }
+}
+
+function* jsonOf(bytes: Buffer): Generator<undefined, unknown> {
+  if (!isUtf8(bytes)) throw new ServiceError('invalid_request', 'The line is not valid UTF-8.')
+  yield* refuseShape(bytes)
+  try {
+    return yield* readJson(bytes)
+  } catch (error) {
+    if (!(error instanceof JsonSyntaxError)) throw error
+    throw new ServiceError('invalid_request', 'The line is not JSON.', { cause: error })
+  }
+}
+
+/** Checks the lines of a file one by one, each as its own and against those before it. Holds a few bytes of each. */
+export class LineChecker {
+  readonly #rules: LineRules
+  readonly #seen = new Map<string, number>()
+  #url: string | undefined
+  #model: string | undefined
+  #count = 0
+
+  constructor(rules: LineRules) {
+    this.#rules = rules
+    this.#url = rules.endpoint
+  }
+
+  /** Requests so far. */
+  get count(): number {
+    return this.#count
+  }
+
+  /** The model that the first line names. */
+  get model(): string | undefined {
+    return this.#model
+  }
+
+  /** What is wrong with the next line; undefined: nothing. To be run by `inTurns`. */
+  *check(line: Line): Generator<undefined, LineProblem | undefined> {
+    this.#count++
+    if (this.#count === REQUESTS_MAX + 1) {
+      return {
+        code: 'too_many_requests',
+        message: `A batch has at most ${REQUESTS_MAX} requests.`,
+        param: null,
+        line: line.number,
+      }
+    }
+    try {
+      return this.#compare(yield* readLine(line, this.#rules), line.number)
+    } catch (error) {
+      if (!(error instanceof ServiceError)) throw error
+      const { code, message, param } = error
+      return { code: CODES[code] ?? code, message, param, line: line.number }
+    }
+  }
+
+  /** What is wrong with the file as a whole. */
+  end(): LineProblem | undefined {
+    if (this.#count > 0) return undefined
+    return { code: 'empty_file', message: 'The file has no requests.', param: null, line: null }
+  }
+
+  #compare({ customId, url, body }: BatchRequestLine, line: number): LineProblem | undefined {
+    const problem = (code: string, message: string, param: string) => ({ code, message, param, line })
+    const hash = createHash('sha256').update(customId).digest('base64').slice(0, HASH_CHARS)
+    const first = this.#seen.get(hash)
+    if (first !== undefined) {
+      const message = `The custom_id '${excerpt(customId)}' was used in line ${first} already.`
+      return problem('duplicate_custom_id', message, 'custom_id')
+    }
+    this.#seen.set(hash, line)
+    this.#url ??= url
+    if (url !== this.#url) {
+      return problem('mismatched_url', `The url '${excerpt(url)}' is not that of this batch, ${this.#url}.`, 'url')
+    }
+    if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
+    this.#model ??= body.model
+    if (body.model === this.#model) return undefined
+    const message = `The model '${excerpt(body.model)}' is not that of the lines before, '${excerpt(this.#model)}': a batch has one.`
+    return problem('mismatched_model', message, 'body.model')
+  }
+}
+
+/** Where batches have words of their own. */
+const CODES: Readonly<Record<string, string>> = {
+  invalid_request: 'invalid_json_line',
+  request_too_large: 'line_too_large',
+}

@@ -1,0 +1,72 @@
+import type { BatchDialect, BatchRequest } from '#schemas/batches/batch.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { createJob } from '#services/ingress/answer/durable.ts'
+import { readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { JobEndpoint, PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
+import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
+
+/** Headers that calls of any endpoint are read by. */
+const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
+
+/** A batch to make. */
+export interface NewBatch {
+  /** That its job stands for. */
+  readonly path: string
+  readonly dialect: BatchDialect
+  readonly endpoint: string
+  /** An upload of the call, which the batch takes over. */
+  readonly input: string
+  readonly inputFileId: string | null
+  /** How many there are, where that is known. */
+  readonly requests?: number
+  readonly window: string
+  readonly windowMs: number
+  readonly keepMs: number
+  readonly metadata?: Record<string, string> | undefined
+  /** What two calls with the same Idempotency-Key must have in common. */
+  readonly body: unknown
+}
+
+/** Makes the job of a batch. @throws ServiceError as any durable job */
+export async function submitBatch(context: IngressContext, call: Call, asked: NewBatch): Promise<DurableJob> {
+  const { path, dialect, endpoint, input, windowMs } = asked
+  const metadata = boundMetadata(asked.metadata)
+  const { key, headers } = call
+  const request: BatchRequest = {
+    dialect,
+    endpoint,
+    input,
+    rights: {
+      key_id: key.id,
+      ...(key.endpoints && { endpoints: key.endpoints }),
+      ...(key.models && { models: key.models }),
+    },
+    headers: Object.fromEntries(
+      HEADERS.flatMap((name) => (headers[name] === undefined ? [] : [[name, String(headers[name])]])),
+    ),
+    input_file_id: asked.inputFileId,
+    completion_window: asked.window,
+    requests: asked.requests ?? null,
+    keep_ms: asked.keepMs,
+  }
+  const prepared: PreparedCall = {
+    model: 'batch',
+    body: request,
+    attachments: [input],
+    stream: false,
+    timeoutMs: windowMs,
+    partialMs: BATCH_WRAP_UP_MS,
+  }
+  const row: JobEndpoint = { path, format: call.format, kind: batch, prepare: () => prepared }
+  const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
+    idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
+    isAsync: true,
+    deadlineInMs: windowMs + BATCH_WRAP_UP_MS,
+    priority: 'low',
+    metadata,
+  })
+  if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
+  return job
+}

@@ -1,0 +1,84 @@
+import type { BatchPartRange } from '#schemas/batches/batch.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+
+const NEWLINE = 0x0a
+const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d])
+
+/** One line of a file that is not blank. */
+export interface Line {
+  /** Counted from 1, blank ones included. */
+  readonly number: number
+  /** Where it begins in the file, and where the next one does, in bytes. */
+  readonly start: number
+  readonly end: number
+  /** Without its line feed; undefined where it is longer than lines may be. */
+  readonly bytes: Buffer | undefined
+}
+
+/** Takes a file apart into lines while it is read: no more is held than one line, of bounded length. */
+export class LineSplitter {
+  readonly #bytesMax: number
+  #number: number
+  #start: number
+  #at: number
+  #pieces: Buffer[] = []
+  #held = 0
+
+  /** @param bytesMax Of one line. @param from Where in the file the reading begins, and with which line. */
+  constructor(bytesMax: number, from: { readonly start: number; readonly line: number } = { start: 0, line: 1 }) {
+    this.#bytesMax = bytesMax
+    this.#number = from.line
+    this.#start = from.start
+    this.#at = from.start
+  }
+
+  /** Bytes of the line that is not whole yet. */
+  get held(): number {
+    return this.#held
+  }
+
+  /** The lines that end in the next piece of the file. */
+  *push(piece: Buffer): Generator<Line, void> {
+    let from = 0
+    for (let at = piece.indexOf(NEWLINE); at >= 0; at = piece.indexOf(NEWLINE, from)) {
+      this.#keep(piece.subarray(from, at))
+      this.#at++
+      yield* this.#line()
+      from = at + 1
+    }
+    this.#keep(piece.subarray(from))
+  }
+
+  /** The last line, where no line feed ends it. */
+  *end(): Generator<Line, void> {
+    if (this.#at > this.#start) yield* this.#line()
+  }
+
+  #keep(piece: Buffer): void {
+    this.#at += piece.length
+    this.#held += piece.length
+    if (this.#held <= this.#bytesMax) this.#pieces.push(piece)
+    else this.#pieces = []
+  }
+
+  *#line(): Generator<Line, void> {
+    const bytes = this.#held > this.#bytesMax ? undefined : Buffer.concat(this.#pieces)
+    const line = { number: this.#number++, start: this.#start, end: this.#at, bytes }
+    this.#pieces = []
+    this.#held = 0
+    this.#start = this.#at
+    if (!bytes?.every((byte) => BLANK.has(byte))) yield line
+  }
+}
+
+/** The lines of a blob, as they are read. @param range Some of them; default: all */
+export async function* linesOf(
+  blobs: Blobs,
+  key: string,
+  bytesMax: number,
+  range?: BatchPartRange,
+): AsyncGenerator<Line> {
+  const splitter = new LineSplitter(bytesMax, range)
+  for await (const piece of await blobs.open(key, range)) yield* splitter.push(piece)
+  yield* splitter.end()
+}

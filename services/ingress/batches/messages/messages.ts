@@ -1,0 +1,110 @@
+import { ListMessageBatches } from '#schemas/batches/body.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { submitBatch } from '#services/ingress/batches/create.ts'
+import { batchIdOf, findBatch, jobIdOfBatch } from '#services/ingress/batches/ids.ts'
+import { batchDetails } from '#services/ingress/batches/object.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { messages } from '#services/ingress/endpoints/generate.ts'
+import { parseVersion } from '#services/ingress/endpoints/messages/headers.ts'
+import { getFile, requireFiles } from '#services/ingress/files/read.ts'
+import { requireJobs } from '#services/ingress/jobs/paths.ts'
+import { ServiceError } from '#shared/error.ts'
+import { TERMINAL } from '#shared/jobs/durable/follow.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { messageBatchObject } from './object.ts'
+import type { UploadedRequests } from './upload.ts'
+
+/** The path of batches of messages, which is what their jobs stand for. */
+export const MESSAGE_BATCHES = '/v1/messages/batches'
+
+const PREFIX = 'msgbatch_'
+const WINDOW_HOURS = 24
+const HOUR_MS = 3_600_000
+
+/** POST /v1/messages/batches: requests that came with the call, to be done as jobs of low priority. */
+export async function createMessageBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  parseVersion(call.headers)
+  const { input, requests, sha256 } = body as UploadedRequests
+  const { jobDeadlineMaxMs, fileRetentionMs: keepMs } = context.config
+  const job = await submitBatch(context, call, {
+    path: MESSAGE_BATCHES,
+    dialect: 'messages',
+    endpoint: messages.path,
+    input,
+    inputFileId: null,
+    requests,
+    window: `${WINDOW_HOURS}h`,
+    windowMs: Math.min(WINDOW_HOURS * HOUR_MS, jobDeadlineMaxMs),
+    keepMs,
+    body: { sha256 },
+  })
+  await say(context, call, job)
+}
+
+/** GET /v1/messages/batches: the project's batches of messages, newest first. */
+export async function listMessageBatches(context: IngressContext, call: Call): Promise<void> {
+  const { limit, after_id, before_id } = parseBody(ListMessageBatches, { ...call.query }, 'messages')
+  const isBack = before_id !== undefined && after_id === undefined
+  const cursor = isBack ? before_id : after_id
+  const page = await requireJobs(context).list(projectIdOf(call.key), {
+    limit,
+    endpoint: MESSAGE_BATCHES,
+    order: isBack ? 'asc' : 'desc',
+    ...(cursor !== undefined && { after: cursorOf(cursor, isBack ? 'before_id' : 'after_id') }),
+  })
+  const jobs = isBack ? page.jobs.toReversed() : page.jobs
+  const data = await Promise.all(jobs.map(async (job) => messageBatchObject(job, await batchDetails(context, job))))
+  const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  await call.reply.whole({ data, has_more: page.hasMore, first_id, last_id })
+}
+
+/** GET /v1/messages/batches/{id} */
+export async function retrieveMessageBatch(context: IngressContext, call: Call): Promise<void> {
+  await say(context, call, await find(context, call))
+}
+
+/** POST /v1/messages/batches/{id}/cancel: what has ended by then is among the results. */
+export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
+  const { id, tenant, cancel_requested_at_ms, state } = await find(context, call)
+  const jobs = requireJobs(context)
+  // A second cancel would end the writing of what there is.
+  const isAsked = cancel_requested_at_ms !== null && !TERMINAL.has(state)
+  await say(context, call, isAsked ? await jobs.get(tenant, id) : await jobs.cancel(tenant, id))
+}
+
+/** GET /v1/messages/batches/{id}/results: a line for each request, in their order. @throws ServiceError `job_not_finished` */
+export async function messageBatchResults(context: IngressContext, call: Call): Promise<void> {
+  const job = await find(context, call)
+  if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', 'The batch has not ended yet.')
+  const { result } = await batchDetails(context, job)
+  if (!result?.output_file_id) throw new ServiceError('not_found', 'The batch has no results.')
+  const { id, bytes } = await getFile(requireFiles(context), job.tenant, result.output_file_id)
+  await call.reply.bytes(await context.blobs.open(id), { type: 'application/x-jsonl', length: bytes })
+}
+
+/** DELETE /v1/messages/batches/{id}: forgets a batch that has ended, with its results. @throws ServiceError `job_not_finished` */
+export async function deleteMessageBatch(context: IngressContext, call: Call): Promise<void> {
+  const job = await find(context, call)
+  const { result } = await batchDetails(context, job)
+  await requireJobs(context).erase(job.tenant, job.id)
+  if (result?.output_file_id) {
+    await requireFiles(context).delete(job.tenant, result.output_file_id)
+    await context.blobs.delete(result.output_file_id)
+  }
+  await call.reply.whole({ id: batchIdOf(job.id, PREFIX), type: 'message_batch_deleted' })
+}
+
+async function find(context: IngressContext, call: Call): Promise<DurableJob> {
+  return await findBatch(context, call, MESSAGE_BATCHES, PREFIX)
+}
+
+async function say(context: IngressContext, call: Call, job: DurableJob): Promise<void> {
+  await call.reply.whole(messageBatchObject(job, await batchDetails(context, job)))
+}
+
+function cursorOf(id: string, param: string): string {
+  const jobId = jobIdOfBatch(id, PREFIX)
+  if (jobId !== undefined) return jobId
+  throw new ServiceError('invalid_value', `${param}: expected the id of a batch.`, { param })
+}

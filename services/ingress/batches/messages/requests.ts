@@ -1,0 +1,136 @@
+import { ServiceError } from '#shared/error.ts'
+
+/** Bytes around the list: the name of its field, and blanks. */
+const AROUND_BYTES_MAX = 1_024
+const BEFORE = /^\s*\{\s*"requests"\s*:\s*$/
+const BEHIND = /^\s*\}\s*$/
+/** Bytes that are looked at before others have their turn. */
+const TURN_BYTES = 128 * 1024
+
+const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
+const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
+const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
+/** A line feed or a carriage return of JSON stands between its values only: inside of a text it is escaped. */
+const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
+
+/** What a byte is of. */
+type Place = 'before' | 'list' | 'object' | 'behind'
+
+/**
+ * Takes `{"requests":[…]}` apart while it arrives: each object of the list becomes a line, and no more than one is held. What is between
+ * the braces of an object is not looked at.
+ */
+export class RequestsReader {
+  readonly #bytesMax: number
+  #place: Place = 'before'
+  #around = ''
+  /** In the list: what may come next. */
+  #next: 'first' | 'object' | 'comma' = 'first'
+  #depth = 0
+  #isInText = false
+  #isEscaped = false
+  #pieces: Buffer[] = []
+  #held = 0
+  #count = 0
+
+  /** @param bytesMax Of one object. */
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax
+  }
+
+  /** Bytes of the object that is not whole yet. */
+  get held(): number {
+    return this.#held
+  }
+
+  /** The objects that end in the next piece, each without line feeds; `undefined` where others may have their turn. @throws ServiceError */
+  *push(piece: Buffer): Generator<Buffer | undefined, void> {
+    let from = 0
+    let turn = TURN_BYTES
+    for (let at = 0; at < piece.length; at++) {
+      if (at >= turn) {
+        turn += TURN_BYTES
+        yield undefined
+      }
+      const byte = piece[at] as number
+      if (this.#place !== 'object') {
+        if (this.#outside(byte) === 'object') from = at
+      } else if (this.#endsObject(byte)) {
+        this.#keep(piece.subarray(from, at + 1))
+        yield this.#taken()
+      }
+    }
+    if (this.#place === 'object') this.#keep(piece.subarray(from))
+  }
+
+  /** @throws ServiceError Where it ends too early */
+  end(): void {
+    if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('It ends too early.')
+  }
+
+  /** @returns Where the next byte is. */
+  #outside(byte: number): Place {
+    if (this.#place === 'list') this.#inList(byte)
+    else this.#aroundList(byte)
+    return this.#place
+  }
+
+  #aroundList(byte: number): void {
+    if (this.#place === 'before' && byte === OPEN_LIST) {
+      if (!BEFORE.test(this.#around)) throw malformed()
+      this.#place = 'list'
+      this.#around = ''
+      return
+    }
+    this.#around += String.fromCharCode(byte)
+    if (this.#around.length > AROUND_BYTES_MAX) throw malformed()
+  }
+
+  #inList(byte: number): void {
+    if (BLANKS.has(byte)) return
+    if (byte === OPEN_OBJECT && this.#next !== 'comma') {
+      this.#place = 'object'
+      this.#depth = 1
+    } else if (byte === COMMA && this.#next === 'comma') this.#next = 'object'
+    else if (byte === CLOSE_LIST && this.#next !== 'object') this.#place = 'behind'
+    else throw malformed(`What follows the first ${this.#count} requests is none.`)
+  }
+
+  #endsObject(byte: number): boolean {
+    if (this.#isInText) {
+      if (this.#isEscaped) this.#isEscaped = false
+      else if (byte === BACKSLASH) this.#isEscaped = true
+      else if (byte === QUOTE) this.#isInText = false
+      return false
+    }
+    if (byte === QUOTE) this.#isInText = true
+    else if (byte === OPEN_OBJECT || byte === OPEN_LIST) this.#depth++
+    else if (byte === CLOSE_OBJECT || byte === CLOSE_LIST) this.#depth--
+    return this.#depth === 0
+  }
+
+  #keep(piece: Buffer): void {
+    this.#held += piece.length
+    if (this.#held > this.#bytesMax) {
+      const message = `requests.${this.#count}: longer than the ${this.#bytesMax} bytes that a request may have.`
+      throw new ServiceError('request_too_large', message, { param: `requests.${this.#count}` })
+    }
+    this.#pieces.push(piece)
+  }
+
+  #taken(): Buffer {
+    const object = Buffer.concat(this.#pieces)
+    for (let at = 0; at < object.length; at++) if (BREAKS.has(object[at] as number)) object[at] = SPACE
+    this.#pieces = []
+    this.#held = 0
+    this.#count++
+    this.#place = 'list'
+    this.#next = 'comma'
+    return object
+  }
+}
+
+function malformed(more = ''): ServiceError {
+  const message = `Expected a JSON object with the list 'requests', and nothing else. ${more}`
+  return new ServiceError('invalid_request', message.trim(), { param: 'requests' })
+}

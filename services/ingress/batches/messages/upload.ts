@@ -1,0 +1,110 @@
+import { createHash } from 'node:crypto'
+import type { IncomingMessage } from 'node:http'
+import { LineChecker } from '#services/ingress/batches/check.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { requireFiles } from '#services/ingress/files/read.ts'
+import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
+import { RequestsReader } from './requests.ts'
+
+/** Requests that lie in a blob, a line each. */
+export interface UploadedRequests {
+  readonly input: string
+  readonly requests: number
+  /** Of all their bytes: two equal uploads are the same call. */
+  readonly sha256: string
+}
+
+const LINE_FEED = Buffer.from('\n')
+
+/**
+ * Reads the body of `POST /v1/messages/batches` while it arrives: each request is checked, and becomes a line of a blob, which is one of
+ * `call.uploads`. One request is held at a time.
+ *
+ * @throws ServiceError For the first request that is none, with its place in `param`; `request_too_large`, `request_timeout`
+ */
+export async function readRequests(
+  context: IngressContext,
+  call: Call,
+  req: IncomingMessage,
+): Promise<UploadedRequests> {
+  requireFiles(context)
+  refuseOtherTypes(req)
+  const { bodyBytesMax: lineBytesMax } = context.config
+  const reader = new RequestsReader(lineBytesMax)
+  const checker = new LineChecker({ dialect: 'messages', lineBytesMax })
+  const hash = createHash('sha256')
+  async function* lines(): AsyncGenerator<Buffer> {
+    for await (const piece of piecesOf(context, req)) {
+      hash.update(piece)
+      yield* await inTurns(checkedLines(reader, checker, piece))
+      call.held.hold(reader.held * HELD_PER_BYTE)
+    }
+    reader.end()
+    if (checker.end()) throw new ServiceError('empty_array', 'requests: expected at least one.', { param: 'requests' })
+  }
+  const input = newAttachmentKey(newJobId())
+  call.uploads.add(input)
+  await context.blobs.put(input, lines())
+  return { input, requests: checker.count, sha256: hash.digest('hex') }
+}
+
+/** The requests that end in a piece, as lines. */
+function* checkedLines(reader: RequestsReader, checker: LineChecker, piece: Buffer): Generator<undefined, Buffer[]> {
+  const lines: Buffer[] = []
+  for (const bytes of reader.push(piece)) {
+    if (bytes) {
+      const nth = checker.count
+      const problem = yield* checker.check({ number: nth + 1, start: 0, end: 0, bytes })
+      if (problem) {
+        const param = problem.param === null ? `requests.${nth}` : `requests.${nth}.${problem.param}`
+        throw new ServiceError('invalid_value', `${param}: ${problem.message}`, { param })
+      }
+      lines.push(bytes, LINE_FEED)
+    }
+    yield
+  }
+  return lines
+}
+
+/** A body as it arrives. What is left of a refused one is thrown away as it comes. */
+async function* piecesOf({ config }: IngressContext, req: IncomingMessage): AsyncGenerator<Buffer> {
+  const { fileBytesMax, bodyStallMs } = config
+  const tooLarge = () =>
+    new ServiceError('request_too_large', `The body is larger than the ${fileBytesMax} bytes that a batch may have.`)
+  if (Number(req.headers['content-length']) > fileBytesMax) throw tooLarge()
+  const stall = Promise.withResolvers<never>()
+  stall.promise.catch(() => {})
+  const timer = setTimeout(
+    () => stall.reject(new ServiceError('request_timeout', 'The body stopped arriving.')),
+    bodyStallMs,
+  )
+  const pieces = req.iterator({ destroyOnReturn: false })
+  try {
+    for (let bytes = 0; ; ) {
+      timer.refresh()
+      const next = await Promise.race([pieces.next(), stall.promise])
+      if (next.done) return
+      bytes += next.value.length
+      if (bytes > fileBytesMax) throw tooLarge()
+      yield next.value
+    }
+  } catch (error) {
+    if (error instanceof ServiceError) throw error
+    throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
+  } finally {
+    clearTimeout(timer)
+    req.resume()
+  }
+}
+
+function refuseOtherTypes({ headers }: IncomingMessage): void {
+  const [type] = (headers['content-type'] ?? '').split(';')
+  if (type?.trim().toLowerCase() !== 'application/json') {
+    throw new ServiceError('unsupported_media_type', 'Expected Content-Type application/json.')
+  }
+  if ((headers['content-encoding'] ?? 'identity').trim().toLowerCase() === 'identity') return
+  throw new ServiceError('unsupported_media_type', 'A batch may not be compressed: send it without Content-Encoding.')
+}

@@ -1,0 +1,194 @@
+import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
+import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
+import { childJobId } from '#shared/store/job-id.ts'
+import { dropParts, joinParts } from './join.ts'
+import { type Outcome, outcomeOf } from './outcome.ts'
+import { writeLines } from './part-lines.ts'
+import { type Plan, planBatch } from './plan.ts'
+import { NO_SUMS, type Sums, sumOf } from './sums.ts'
+import type { BatchTools } from './tools.ts'
+
+/** Parts whose end is remembered together: an attempt that goes on asks once for each so many. */
+const GROUP = 5
+/** Parts that are under way at once, of {@link PART_REQUESTS} jobs each. */
+const AHEAD = 20
+
+/** What parts of batches are called where endpoints are named: none that can be called. */
+export const PARTS = '/v1/batches/parts'
+
+/** A part that has ended, in whichever way. */
+interface EndedPart extends Sums {
+  readonly output_bytes: number
+  readonly error_bytes: number
+}
+
+/**
+ * Runs a batch: looks at its lines, has them done part by part, and joins what came of the parts. What was done is remembered in
+ * steps, so that an attempt which goes on reads little of it again. Cancelled, or at the end of its time, it writes what there is.
+ */
+export async function* runBatch(
+  tools: BatchTools,
+  request: BatchRequest,
+  { composition, idempotencyKey, onProgress, tenant }: AttemptContext,
+): AsyncGenerator<BatchEvent> {
+  if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
+  const [id = ''] = idempotencyKey.split(':')
+  const run = new BatchRun(tools, request, { id, tenant, composition, tell: (progress) => onProgress?.(progress) })
+  yield { type: 'batch', result: await run.result() }
+}
+
+interface RunOptions {
+  readonly id: string
+  readonly tenant: string
+  readonly composition: Composition
+  readonly tell: (progress: Progress) => void
+}
+
+/** One attempt of a batch. */
+class BatchRun {
+  readonly #tools: BatchTools
+  readonly #request: BatchRequest
+  readonly #options: RunOptions
+  readonly #composition: Composition
+
+  constructor(tools: BatchTools, request: BatchRequest, options: RunOptions) {
+    this.#tools = tools
+    this.#request = request
+    this.#options = options
+    this.#composition = options.composition
+  }
+
+  async result(): Promise<BatchResult> {
+    const plan = await this.#composition.step<Plan>('validate', {}, async (signal) => {
+      const value = await planBatch(this.#tools, this.#request, signal)
+      return { value, cost: { requests: value.requests } }
+    })
+    if (plan.problems.length > 0) return failed(plan)
+    const parts = await this.#runParts(plan)
+    const status = parts.length === plan.parts.length ? 'completed' : this.#isCancelled ? 'cancelled' : 'expired'
+    const all = parts.length === plan.parts.length ? parts : await this.#cutParts(plan, parts)
+    return await this.#joined(plan, all, status)
+  }
+
+  /** Gives the parts that ended before the batch had to, the first ones first. */
+  async #runParts(plan: Plan): Promise<EndedPart[]> {
+    const ended: EndedPart[] = []
+    for (let first = 0; first < plan.parts.length; first += GROUP) {
+      this.#tell('in_progress', plan, ended)
+      const group = (await this.#known(first)) ?? (await this.#runGroup(plan, first))
+      if (!group) break
+      ended.push(...group)
+    }
+    return ended
+  }
+
+  /** What an attempt before has remembered of a group. */
+  async #known(first: number): Promise<EndedPart[] | undefined> {
+    try {
+      return await this.#composition.step('group', { first }, () => Promise.reject(UNKNOWN))
+    } catch (error) {
+      if (error === UNKNOWN) return undefined
+      throw error
+    }
+  }
+
+  /** Undefined: the batch is to end before it. */
+  async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
+    if (this.#isOver) return undefined
+    const ids: string[] = []
+    // More than the group: a part that takes long keeps none of those behind it waiting.
+    for (let nth = first; nth < Math.min(first + AHEAD, plan.parts.length); nth++) {
+      ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
+    }
+    const own = ids.slice(0, GROUP)
+    await this.#composition.wait(own)
+    const ends = await Promise.all(own.map((id) => this.#composition.endOf(id)))
+    if (ends.includes(undefined) || (this.#isOver && ends.some((end) => end?.state !== 'completed'))) return undefined
+    return await this.#composition.step('group', { first }, async () => {
+      const value: EndedPart[] = []
+      for (const [i, end] of ends.entries()) value.push(await this.#endedPart(plan, first + i, end as ChildEnd))
+      return { value }
+    })
+  }
+
+  /** A part that could not be run to its end leaves its lines to the batch. */
+  async #endedPart(plan: Plan, nth: number, end: ChildEnd): Promise<EndedPart> {
+    if (end.state === 'completed') return endedOf(end.result as BatchPartResult)
+    return await this.#writePart(plan, nth, outcomeOf(end))
+  }
+
+  /** The parts behind those that have ended, as far as they have come. */
+  async #cutParts(plan: Plan, ended: readonly EndedPart[]): Promise<EndedPart[]> {
+    const all = [...ended]
+    this.#tell('finalizing', plan, all)
+    for (let nth = all.length; nth < plan.parts.length; nth++) {
+      const end = await this.#composition.endOf(this.#idOf(nth))
+      const isWhole = end?.state === 'completed'
+      all.push(isWhole ? endedOf(end.result as BatchPartResult) : await this.#writePart(plan, nth, this.#undone))
+    }
+    return all
+  }
+
+  async #writePart(plan: Plan, nth: number, undone: Outcome): Promise<EndedPart> {
+    const ends = { id: this.#idOf(nth), refused: {}, undone, composition: this.#composition }
+    return await writeLines(this.#tools, this.#request, plan.parts[nth] as BatchPartRange, ends)
+  }
+
+  async #joined(plan: Plan, parts: readonly EndedPart[], status: BatchResult['status']): Promise<BatchResult> {
+    this.#tell('finalizing', plan, parts)
+    const { id, tenant } = this.#options
+    const ids = parts.map((_, nth) => this.#idOf(nth))
+    const ended = await this.#composition.step('finalize', { status }, async () => {
+      const finalizing_at_ms = Date.now()
+      const files = await joinParts(this.#tools, this.#request, { id, tenant, ids, parts })
+      return { value: { ...files, finalizing_at_ms } }
+    })
+    await dropParts(this.#tools, ids)
+    const { counts, usage } = sumOf(parts)
+    return { status, model: plan.model, problems: [], counts, usage, ...ended }
+  }
+
+  #childOf(nth: number, range: BatchPartRange): ChildJob {
+    const { dialect, endpoint, input, rights, headers } = this.#request
+    const body = { dialect, endpoint, input, rights, headers, range }
+    return { key: String(nth), endpoint: PARTS, kind: 'batch_part', pool: 'batches', model: 'batch', body }
+  }
+
+  #idOf(nth: number): string {
+    return childJobId(this.#options.id, String(nth))
+  }
+
+  #tell(phase: 'in_progress' | 'finalizing', { requests }: Plan, parts: readonly Sums[]): void {
+    const { completed, failed, cancelled, expired } = sumOf(parts).counts
+    const done = completed + failed + cancelled + expired
+    const counts = { total: requests, completed, failed: done - completed }
+    const message = `${done} of ${requests} requests have ended.`
+    this.#options.tell({ phase, percent: Math.floor((100 * done) / requests), message, counts })
+  }
+
+  get #undone(): Outcome {
+    return { type: this.#isCancelled ? 'cancelled' : 'expired' }
+  }
+
+  get #isCancelled(): boolean {
+    return this.#composition.cancelled.aborted
+  }
+
+  get #isOver(): boolean {
+    return Date.now() >= this.#composition.wrapUpAtMs
+  }
+}
+
+/** Thrown by a step that is only asked whether it was done. */
+const UNKNOWN = new Error('The step was not done before.')
+
+function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
+  return { counts, usage, output_bytes, error_bytes }
+}
+
+function failed({ model, problems }: Plan): BatchResult {
+  const files = { output_file_id: null, error_file_id: null, finalizing_at_ms: null }
+  return { status: 'failed', model, problems: [...problems], ...NO_SUMS, ...files }
+}

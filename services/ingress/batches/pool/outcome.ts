@@ -1,0 +1,68 @@
+import type { BatchDialect } from '#schemas/batches/batch.ts'
+import type { ErrorBody } from '#schemas/error.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { ChildEnd } from '#shared/kinds/composition.ts'
+import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/protocols/errors.ts'
+
+/** What came of one request of a batch. */
+export type Outcome =
+  | { readonly type: 'completed'; readonly result: unknown; readonly usage: unknown }
+  | { readonly type: 'failed'; readonly error: ErrorBody }
+  | { readonly type: 'cancelled' }
+  | { readonly type: 'expired' }
+
+/** What the end of its job is for a request. */
+export function outcomeOf(end: ChildEnd): Outcome {
+  switch (end.state) {
+    case 'completed':
+      return { type: 'completed', result: end.result, usage: end.usage }
+    case 'failed':
+      return { type: 'failed', error: end.error }
+    default:
+      return { type: end.state }
+  }
+}
+
+/**
+ * The line of a file that tells an outcome.
+ *
+ * @param id Of the job of the request, whether or not there is one.
+ */
+export function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
+  if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }
+  return { id: id.replace('job_', 'batch_req_'), custom_id: customId, ...requestResult(id, outcome) }
+}
+
+function requestResult(id: string, outcome: Outcome): object {
+  switch (outcome.type) {
+    case 'completed':
+      return { response: { status_code: 200, request_id: id, body: outcome.result }, error: null }
+    case 'failed': {
+      const error = ServiceError.fromBody(outcome.error)
+      const response = { status_code: openaiStatus(error), request_id: id, body: openaiErrorBody(error) }
+      return { response, error: null }
+    }
+    case 'cancelled':
+      return {
+        response: null,
+        error: { code: 'batch_cancelled', message: 'The request was cancelled before it was answered.' },
+      }
+    case 'expired': {
+      const message = 'This request could not be executed before the completion window expired.'
+      return { response: null, error: { code: 'batch_expired', message } }
+    }
+  }
+}
+
+function messagesResult(id: string, outcome: Outcome): object {
+  switch (outcome.type) {
+    case 'completed':
+      return { type: 'succeeded', message: outcome.result }
+    case 'failed':
+      return { type: 'errored', error: messagesErrorBody(ServiceError.fromBody(outcome.error), id) }
+    case 'cancelled':
+      return { type: 'canceled' }
+    case 'expired':
+      return { type: 'expired' }
+  }
+}

@@ -1,0 +1,69 @@
+import type { BatchPartRange, BatchProblem, BatchRequest } from '#schemas/batches/batch.ts'
+import { hasModels } from '#schemas/job.ts'
+import { LineChecker } from '#services/ingress/batches/check.ts'
+import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { BatchTools } from './tools.ts'
+import { callerOf } from './tools.ts'
+
+/** Requests of one part: 500 parts are the children that a job may have. */
+export const PART_REQUESTS = 100
+/** Problems that are told at most. */
+const PROBLEMS_MAX = 100
+
+/** What is to be done for a batch. */
+export interface Plan {
+  readonly requests: number
+  /** Of all requests; null where they name several, or none. */
+  readonly model: string | null
+  readonly parts: readonly BatchPartRange[]
+  /** With any of them nothing is done. */
+  readonly problems: readonly BatchProblem[]
+}
+
+/** Looks at every line of a batch, and divides them into parts. Holds none of them. */
+export async function planBatch(tools: BatchTools, request: BatchRequest, signal: AbortSignal): Promise<Plan> {
+  const { dialect, endpoint, input } = request
+  const { lineBytesMax, context } = tools
+  const checker = new LineChecker({ dialect, endpoint, lineBytesMax })
+  const problems: BatchProblem[] = []
+  const parts: BatchPartRange[] = []
+  for await (const line of linesOf(context.blobs, input, lineBytesMax)) {
+    const isFirst = checker.count === 0
+    const found = await inTurns(checker.check(line), signal)
+    const problem = found ?? (isFirst ? modelProblem(tools, request, checker, line) : undefined)
+    if (problem) problems.push(problem)
+    if (problems.length >= PROBLEMS_MAX || problem?.code === 'too_many_requests') break
+    addTo(parts, line)
+  }
+  const end = checker.end()
+  if (end) problems.push(end)
+  return { requests: checker.count, model: checker.model ?? null, parts: problems.length > 0 ? [] : parts, problems }
+}
+
+function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): void {
+  const last = parts.at(-1)
+  if (last && last.requests < PART_REQUESTS) parts[parts.length - 1] = { ...last, end, requests: last.requests + 1 }
+  else parts.push({ start, end, line, requests: 1 })
+}
+
+/** All requests name one model: it is looked for once. */
+function modelProblem(
+  { context }: BatchTools,
+  request: BatchRequest,
+  { model }: LineChecker,
+  { number: line }: Line,
+): BatchProblem | undefined {
+  const { pool } = findEndpoint(request.endpoint).kind
+  if (model === undefined || !hasModels(pool)) return undefined
+  try {
+    getModel(context, callerOf(request), model, pool)
+    return undefined
+  } catch (error) {
+    if (!(error instanceof ServiceError)) throw error
+    return { code: error.code, message: error.message, param: 'body.model', line }
+  }
+}

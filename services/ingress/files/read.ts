@@ -1,0 +1,75 @@
+import { ListFiles } from '#schemas/files.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { requireJobs } from '#services/ingress/jobs/paths.ts'
+import { ServiceError } from '#shared/error.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { type FileStore, isFileId, type StoredFile } from '#shared/store/files.ts'
+
+/** The files of this deployment. @throws ServiceError `jobs_unavailable` where there is no store */
+export function requireFiles(context: IngressContext): FileStore {
+  requireJobs(context)
+  return (context.store as NonNullable<IngressContext['store']>).files
+}
+
+/** A file of a project. @throws ServiceError `not_found`, also for those of others */
+export async function getFile(
+  files: FileStore,
+  tenant: string,
+  id: string,
+  param: string | null = null,
+): Promise<StoredFile> {
+  const file = isFileId(id) ? await files.find(tenant, id) : undefined
+  if (file) return file
+  throw new ServiceError('not_found', `No such File object: ${id.slice(0, 64)}`, { param })
+}
+
+/** GET /v1/files: the project's files, newest first. */
+export async function listFiles(context: IngressContext, call: Call): Promise<void> {
+  const files = requireFiles(context)
+  const query = parseBody(ListFiles, { ...call.query }, 'openai')
+  const found = await files.list(projectIdOf(call.key), query)
+  const data = found.slice(0, query.limit).map(fileObject)
+  const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: found.length > data.length })
+}
+
+/** GET /v1/files/{id} */
+export async function retrieveFile(context: IngressContext, call: Call): Promise<void> {
+  await call.reply.whole(fileObject(await fileOf(context, call)))
+}
+
+/** GET /v1/files/{id}/content: its bytes, as they were uploaded. */
+export async function fileContent(context: IngressContext, call: Call): Promise<void> {
+  const { id, bytes } = await fileOf(context, call)
+  await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
+}
+
+/** DELETE /v1/files/{id}: a batch that was made of it has a copy of its own. */
+export async function deleteFile(context: IngressContext, call: Call): Promise<void> {
+  const files = requireFiles(context)
+  const { id, tenant } = await fileOf(context, call)
+  await files.delete(tenant, id)
+  await context.blobs.delete(id)
+  await call.reply.whole({ id, object: 'file', deleted: true })
+}
+
+/** A file as callers see it. */
+export function fileObject({ id, bytes, created_at_ms, expires_at_ms, filename, purpose }: StoredFile) {
+  const [created_at, expires_at] = [Math.floor(created_at_ms / 1_000), Math.floor(expires_at_ms / 1_000)]
+  return {
+    id,
+    object: 'file',
+    bytes,
+    created_at,
+    expires_at,
+    filename,
+    purpose,
+    status: 'processed',
+    status_details: null,
+  }
+}
+
+async function fileOf(context: IngressContext, call: Call): Promise<StoredFile> {
+  return await getFile(requireFiles(context), projectIdOf(call.key), String(call.params.id))
+}

@@ -1,0 +1,200 @@
+import type { IncomingMessage } from 'node:http'
+import { FileForm } from '#schemas/files.ts'
+import { LineChecker, type LineProblem } from '#services/ingress/batches/check.ts'
+import { type Line, LineSplitter } from '#services/ingress/batches/lines.ts'
+import { type FormBounds, type FormField, type FormFile, readForm } from '#services/ingress/body/multipart.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { HELD_PER_BYTE } from '#shared/byte-budget.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { isSurelyUndone } from '#shared/jobs/durable/durable.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { newFileId } from '#shared/store/files.ts'
+import { fileObject, requireFiles } from './read.ts'
+
+/** `purpose`, the members of `expires_after`, and some that are ignored. */
+const FIELDS_MAX = 32
+const FIELD_BYTES_MAX = 4 * 1024
+/** Boundaries, names and types of the parts. */
+const FRAMING_BYTES_MAX = 64 * 1024
+/** Files of one project. */
+export const FILES_MAX = 10_000
+const FILENAME_CHARS_MAX = 255
+
+/** A file that lies in its blob, and what its form says of it. */
+interface Upload {
+  readonly fields: readonly FormField[]
+  readonly file: {
+    readonly id: string
+    readonly filename: string
+    readonly bytes: number
+    problem?: LineProblem | undefined
+  }
+}
+
+/**
+ * Reads the form of `POST /v1/files`: the file goes into its blob while it arrives, and its lines are looked at meanwhile, since
+ * what it is for may be said behind it. The blob is one of `call.uploads`.
+ *
+ * @throws ServiceError Problems of the form, `request_too_large`, `missing_required_parameter`
+ */
+export async function readUpload(context: IngressContext, call: Call, req: IncomingMessage): Promise<Upload> {
+  requireFiles(context)
+  const { fileBytesMax, bodyStallMs } = context.config
+  let held = 0
+  const hold = (fields: number, line: number) => call.held.hold((fields + line) * HELD_PER_BYTE)
+  const bounds: FormBounds = {
+    bytesMax: fileBytesMax + FIELDS_MAX * FIELD_BYTES_MAX + FRAMING_BYTES_MAX,
+    fieldsMax: FIELDS_MAX,
+    fieldBytesMax: FIELD_BYTES_MAX,
+    fieldsBytesMax: FIELDS_MAX * FIELD_BYTES_MAX,
+    stallMs: bodyStallMs,
+    onGrowth: (bytes) => {
+      held = bytes
+      hold(held, 0)
+    },
+  }
+  let file: Upload['file'] | undefined
+  const fields = await readForm(req, bounds, {
+    isFile: (name, filename) => filename !== undefined || name === 'file',
+    take: async (part) => {
+      if (part.name !== 'file' || file) throw unexpected(part.name)
+      file = await storeFile(context, call, part, (line) => hold(held, line))
+    },
+  })
+  if (file) return { fields, file }
+  throw new ServiceError('missing_required_parameter', "Missing required parameter: 'file'.", { param: 'file' })
+}
+
+/** POST /v1/files: keeps what {@link readUpload} has read. @throws ServiceError `invalid_value` with the number of a broken line */
+export async function createFile(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  const files = requireFiles(context)
+  const { fields, file } = body as Upload
+  const { purpose, expires_after } = parseBody(FileForm, bodyOf(fields), 'openai')
+  if (purpose === 'batch' && file.problem) throw refusalOf(file.problem)
+  const { filesBytesMaxPerProject: bytesMax, fileRetentionMs } = context.config
+  const tenant = projectIdOf(call.key)
+  const { id, filename, bytes } = file
+  const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
+  const row = { id, tenant, purpose, filename, bytes, keepMs }
+  const isKept = await files.create(row, { bytesMax, filesMax: FILES_MAX }).catch((error: unknown) => {
+    // The row may be there: the sweep of blobs finds out.
+    if (!isSurelyUndone(error)) call.uploads.delete(id)
+    throw error
+  })
+  if (!isKept)
+    throw new ServiceError('insufficient_quota', 'The files of this project take up all of its room. Delete some.')
+  call.uploads.delete(id)
+  const kept = await files.find(tenant, id)
+  if (!kept) throw new ServiceError('not_found', 'The file was deleted at once.')
+  await call.reply.whole(fileObject(kept))
+}
+
+async function storeFile(
+  context: IngressContext,
+  call: Call,
+  { filename = '', bytes: source }: FormFile,
+  hold: (bytes: number) => void,
+): Promise<Upload['file']> {
+  if (filename === '') {
+    const message = "Invalid 'file': expected the file itself, as a part with a filename."
+    throw new ServiceError('invalid_type', message, { param: 'file' })
+  }
+  const { fileBytesMax, bodyBytesMax } = context.config
+  const id = newFileId()
+  const lines = new LineReading(bodyBytesMax)
+  let bytes = 0
+  async function* checked(): AsyncGenerator<Buffer> {
+    for await (const piece of source as AsyncIterable<Buffer>) {
+      bytes += piece.length
+      if (bytes > fileBytesMax) throw tooLarge(fileBytesMax)
+      await inTurns(lines.push(piece))
+      hold(lines.held)
+      yield piece
+    }
+    await inTurns(lines.end())
+  }
+  call.uploads.add(id)
+  await context.blobs.put(id, checked())
+  return {
+    id,
+    filename: filename
+      .slice(0, FILENAME_CHARS_MAX)
+      .toWellFormed()
+      .replaceAll(/\p{Cc}/gu, ' '),
+    bytes,
+    problem: lines.problem,
+  }
+}
+
+/** Looks at lines until one is no request of a batch: what follows it does not matter. */
+class LineReading {
+  readonly #splitter: LineSplitter
+  readonly #checker: LineChecker
+  problem: LineProblem | undefined
+
+  constructor(lineBytesMax: number) {
+    this.#splitter = new LineSplitter(lineBytesMax)
+    this.#checker = new LineChecker({ dialect: 'requests', lineBytesMax })
+  }
+
+  get held(): number {
+    return this.problem ? 0 : this.#splitter.held
+  }
+
+  *push(piece: Buffer): Generator<undefined, void> {
+    if (!this.problem) yield* this.#check(this.#splitter.push(piece))
+  }
+
+  *end(): Generator<undefined, void> {
+    if (!this.problem) yield* this.#check(this.#splitter.end())
+    this.problem ??= this.#checker.end()
+  }
+
+  *#check(lines: Iterable<Line>): Generator<undefined, void> {
+    for (const line of lines) {
+      this.problem = yield* this.#checker.check(line)
+      if (this.problem) return
+      yield
+    }
+  }
+}
+
+/** `expires_after[anchor]`, as SDKs write it, and `expires_after={"anchor":…}`. What is no number stays a text, which the schema refuses. */
+function bodyOf(fields: readonly FormField[]): Record<string, unknown> {
+  const body: Record<string, unknown> = {}
+  for (const { name, value } of fields) {
+    const [, member] = /^expires_after\[(anchor|seconds)\]$/.exec(name) ?? []
+    if (member !== undefined) body.expires_after = { ...(body.expires_after as object | undefined), [member]: value }
+    else if (name === 'purpose') body.purpose = value
+    else if (name === 'expires_after') body.expires_after = objectOf(value)
+  }
+  return body
+}
+
+function objectOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+function refusalOf({ line, message, param }: LineProblem): ServiceError {
+  const field = param === null || message.includes(param.split('.').at(-1) ?? '') ? '' : `, '${param}'`
+  const text = line === null ? message : `Line ${line}${field}: ${message}`
+  return new ServiceError('invalid_value', text, { param: 'file' })
+}
+
+function unexpected(name: string): ServiceError {
+  const param = excerpt(name)
+  return new ServiceError('invalid_value', `Unexpected file '${param}': one file is sent, as 'file'.`, { param })
+}
+
+function tooLarge(bytesMax: number): ServiceError {
+  return new ServiceError('request_too_large', `The file is larger than the ${bytesMax} bytes the service accepts.`, {
+    param: 'file',
+  })
+}

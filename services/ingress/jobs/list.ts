@@ -1,0 +1,145 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { ListJobs } from '#schemas/jobs.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import type { ListQuery } from '#shared/store/store.ts'
+import { Group } from './group.ts'
+import { jobObject, statusOf } from './object.ts'
+import { isJobId, requireJobs } from './paths.ts'
+import { statesOfAll } from './statuses.ts'
+
+/** Jobs that are looked at for one page where no index knows which are asked for. */
+const LOOKED_MAX = 2_000
+const LOOKED_AT_ONCE = 200
+/** Characters of results at which a page ends. */
+const RESULTS_CHARS_MAX = 8 * 1024 * 1024
+/** Pairs of metadata that may be asked for. */
+const PAIRS_MAX = 16
+
+/** What a job must be like, beside what the store can look for. */
+type Matches = (job: DurableJob) => boolean
+
+/**
+ * GET /v1/jobs: the caller's jobs, newest first. Results are left out unless they are asked for.
+ *
+ * A page may hold fewer jobs than its limit: two statuses share a state, and of metadata and groups no index knows.
+ * `last_id` and `has_more` go on all the same.
+ */
+export async function listJobs(context: IngressContext, call: Call): Promise<void> {
+  const jobs = requireJobs(context)
+  const { pairs, rest } = readPairs(call.query)
+  refuseUnknown(ListJobs, rest)
+  const query = parseBody(ListJobs, rest, 'openai')
+  const group = query.group === undefined ? undefined : new Group(query.group)
+  const statuses = query.status?.split(',').map((status) => status.trim())
+  const matches: Matches = (job) =>
+    (statuses?.includes(statusOf(job)) ?? true) &&
+    (group?.has(job) ?? true) &&
+    pairs.every(([name, value]) => job.metadata[name] === value)
+  const needsLook = group !== undefined || pairs.length > 0
+  const page = await pageOf(jobs, projectIdOf(call.key), storeQuery(query, statuses, group), {
+    matches,
+    group,
+    needsLook,
+  })
+  const shown = await show(jobs, page.jobs, query.include === 'result')
+  const isCut = shown.length < page.jobs.length
+  const last_id = isCut ? (page.jobs[shown.length - 1]?.id ?? null) : page.lastId
+  await call.reply.whole({
+    object: 'list',
+    data: shown,
+    first_id: page.jobs[0]?.id ?? null,
+    last_id,
+    has_more: page.hasMore || isCut,
+  })
+}
+
+function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, group: Group | undefined): ListQuery {
+  const after = query.after === undefined ? undefined : idOf(query.after, 'after')
+  const from = group?.cursor(after, query.order) ?? after
+  return {
+    limit: query.limit,
+    order: query.order,
+    ...(from !== undefined && { after: from }),
+    ...(statuses && { states: statesOfAll(statuses) }),
+    ...(query.endpoint !== undefined && { endpoint: query.endpoint }),
+    ...(query.parent_id !== undefined && { parentId: idOf(query.parent_id, 'parent_id') }),
+  }
+}
+
+interface Look {
+  readonly matches: Matches
+  readonly group: Group | undefined
+  /** No index knows which jobs match. */
+  readonly needsLook: boolean
+}
+
+interface Page {
+  readonly jobs: readonly DurableJob[]
+  /** Of the last one that was looked at. */
+  readonly lastId: string | null
+  readonly hasMore: boolean
+}
+
+async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
+  const { matches, group, needsLook } = look
+  const found: DurableJob[] = []
+  let lastId: string | null = null
+  for (let looked = 0; ; ) {
+    const limit = needsLook ? LOOKED_AT_ONCE : query.limit
+    const page = await jobs.list(tenant, { ...query, limit, ...(lastId !== null && { after: lastId }) })
+    looked += page.jobs.length
+    for (const job of page.jobs) {
+      if (group && !group.isNear(job.id)) return { jobs: found, lastId, hasMore: false }
+      if (found.length === query.limit) return { jobs: found, lastId, hasMore: true }
+      lastId = job.id
+      if (matches(job)) found.push(job)
+    }
+    if (!needsLook || !page.hasMore || looked >= LOOKED_MAX) return { jobs: found, lastId, hasMore: page.hasMore }
+  }
+}
+
+/** Jobs on the wire, as many as results have room for, and at least one. */
+async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults: boolean): Promise<object[]> {
+  if (!withResults) {
+    return await Promise.all(
+      found.map(async (job) => withoutResult(jobObject(job, { position: await jobs.positions.of(job) }))),
+    )
+  }
+  const shown: object[] = []
+  let chars = 0
+  for (const job of found) {
+    const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
+    chars += JSON.stringify(result).length
+    if (chars > RESULTS_CHARS_MAX && shown.length > 0) break
+    shown.push(jobObject(job, { result, position: await jobs.positions.of(job) }))
+  }
+  return shown
+}
+
+/** A list does not read results unless it is asked to, and null would say that there is none. */
+function withoutResult({ result: _, ...job }: Record<string, unknown>): Record<string, unknown> {
+  return job
+}
+
+/** `metadata[name]=value`, any number of them, and what else is asked. */
+function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
+  const pairs: [string, string][] = []
+  const others: [string, unknown][] = []
+  for (const [key, value] of Object.entries(query)) {
+    const [, name] = /^metadata\[([^\]]{1,64})\]$/.exec(key) ?? []
+    if (name !== undefined && typeof value === 'string') pairs.push([name, value])
+    else others.push([key, value])
+  }
+  // An assignment would take the name `__proto__` for the prototype, and nobody would refuse it.
+  if (pairs.length <= PAIRS_MAX) return { pairs, rest: Object.fromEntries(others) }
+  throw new ServiceError('invalid_value', `Expected at most ${PAIRS_MAX} pairs of metadata.`, { param: 'metadata' })
+}
+
+function idOf(text: string, param: string): string {
+  if (isJobId(text)) return text
+  throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
+}

@@ -1,0 +1,84 @@
+import type { FileBounds, FileQuery, FileStore, NewFile, StoredFile } from '#shared/store/files.ts'
+import type { Params, Row, SqlDatabase } from './sql.ts'
+import type { Statement } from './statements.ts'
+
+const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
+
+/** The room is that of the moment: uploads that end at once may exceed it by their own size. */
+const CREATE: Statement = {
+  name: 'file_create',
+  sql: `INSERT INTO files (${COLUMNS})
+        SELECT :id, :tenant, :purpose, :filename, CAST(:bytes AS bigint), now_ms(), now_ms() + CAST(:keep_ms AS bigint)
+        FROM (SELECT count(*) AS files, coalesce(sum(bytes), 0) AS bytes FROM files WHERE tenant = :tenant) AS held
+        WHERE held.files < CAST(:files_max AS bigint) AND held.bytes + CAST(:bytes AS bigint) <= CAST(:bytes_max AS bigint)
+        ON CONFLICT (id) DO NOTHING RETURNING id`,
+}
+const FIND: Statement = {
+  name: 'file_find',
+  sql: `SELECT ${COLUMNS} FROM files WHERE id = :id AND tenant = :tenant AND expires_at_ms > now_ms()`,
+}
+const DELETE: Statement = {
+  name: 'file_delete',
+  sql: 'DELETE FROM files WHERE id = :id AND tenant = :tenant RETURNING id',
+}
+const HAS: Statement = { name: 'file_has', sql: 'SELECT id FROM files WHERE id = :id' }
+const PURGE: Statement = {
+  name: 'file_purge',
+  sql: `DELETE FROM files WHERE id IN (
+          SELECT id FROM files WHERE expires_at_ms <= now_ms() ORDER BY expires_at_ms LIMIT :limit) RETURNING id`,
+}
+
+/** The files of projects, over any database that speaks this SQL. */
+export class SqlFiles implements FileStore {
+  readonly #db: SqlDatabase
+
+  constructor(db: SqlDatabase) {
+    this.#db = db
+  }
+
+  async create({ keepMs, ...file }: NewFile, { bytesMax, filesMax }: FileBounds): Promise<boolean> {
+    const params = { ...file, keep_ms: keepMs, bytes_max: bytesMax, files_max: filesMax }
+    if ((await this.#db.run(CREATE, params)).length > 0) return true
+    return (await this.find(file.tenant, file.id)) !== undefined
+  }
+
+  async find(tenant: string, id: string): Promise<StoredFile | undefined> {
+    const [row] = await this.#db.run(FIND, { tenant, id })
+    return row && fileOf(row)
+  }
+
+  async list(tenant: string, { limit, after, order, purpose }: FileQuery): Promise<StoredFile[]> {
+    const params: Params = { tenant, limit: limit + 1, ...(after && { after }), ...(purpose && { purpose }) }
+    return (await this.#db.run(listOf(order, Boolean(after), Boolean(purpose)), params)).map(fileOf)
+  }
+
+  async delete(tenant: string, id: string): Promise<boolean> {
+    return (await this.#db.run(DELETE, { tenant, id })).length > 0
+  }
+
+  async has(id: string): Promise<boolean> {
+    return (await this.#db.run(HAS, { id })).length > 0
+  }
+
+  async purge(limit: number): Promise<string[]> {
+    return (await this.#db.run(PURGE, { limit })).map(({ id }) => String(id))
+  }
+}
+
+/** A page is one range of an index that ends in the id. */
+function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): Statement {
+  const conditions = [
+    'tenant = :tenant',
+    ...(hasPurpose ? ['purpose = :purpose'] : []),
+    ...(hasAfter ? [`id ${order === 'asc' ? '>' : '<'} :after`] : []),
+    'expires_at_ms > now_ms()',
+  ]
+  return {
+    name: ['file_list', order, ...(hasAfter ? ['after'] : []), ...(hasPurpose ? ['purpose'] : [])].join('_'),
+    sql: `SELECT ${COLUMNS} FROM files WHERE ${conditions.join(' AND ')} ORDER BY id ${order} LIMIT :limit`,
+  }
+}
+
+function fileOf(row: Row): StoredFile {
+  return { ...row } as unknown as StoredFile
+}

@@ -1,0 +1,186 @@
+import OpenAI, { toFile } from 'openai'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Embedder, embedderModel, startEmbedder, vectorOf } from '../../../support/embeddings/embeddings.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
+
+const CHAT = '/v1/chat/completions'
+type Line = Record<string, unknown>
+
+const say = (content: string, more: object = {}) => ({
+  model: 'echo-1',
+  messages: [{ role: 'user', content }],
+  ...more,
+})
+const line = (custom_id: string, body: object, url = CHAT) => ({ custom_id, method: 'POST', url, body })
+
+describe('batches', () => {
+  let stack: Stack
+  let client: OpenAI
+  let embedder: Embedder
+  beforeAll(async () => {
+    embedder = await startEmbedder()
+    stack = await startStack({ models: [ECHO_MODEL, embedderModel(embedder, { id: 'embed-1' })] })
+    client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+  })
+  afterAll(async () => {
+    await stack[Symbol.asyncDispose]()
+    await embedder[Symbol.asyncDispose]()
+  })
+
+  const upload = async (lines: readonly object[]) => {
+    const text = lines.map((each) => `${JSON.stringify(each)}\n`).join('')
+    return await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose: 'batch' })
+  }
+  const create = async (input_file_id: string, more: object = {}) =>
+    await client.batches.create({ input_file_id, endpoint: CHAT, completion_window: '24h', ...more })
+  const ended = async (id: string) =>
+    await until(async () => {
+      const batch = await client.batches.retrieve(id)
+      return ['completed', 'failed', 'expired', 'cancelled'].includes(batch.status) ? batch : undefined
+    })
+  const linesOf = async (file: string | null | undefined): Promise<Line[]> => {
+    const text = file ? await (await client.files.content(file)).text() : ''
+    return text.split('\n').flatMap((each) => (each === '' ? [] : [JSON.parse(each)]))
+  }
+
+  it('answer every request of a file, though it is deleted at once', async () => {
+    const lines = Array.from({ length: 250 }, (_, i) => line(`r${i}`, say(`number ${i}`)))
+    const file = await upload(lines)
+    const made = await create(file.id, { metadata: { report: '2026-11' } })
+    expect(made).toMatchObject({
+      object: 'batch',
+      endpoint: CHAT,
+      input_file_id: file.id,
+      metadata: { report: '2026-11' },
+    })
+    expect(['validating', 'in_progress']).toContain(made.status)
+    await client.files.delete(file.id)
+    const batch = await ended(made.id)
+    expect(batch).toMatchObject({
+      status: 'completed',
+      model: 'echo-1',
+      request_counts: { total: 250, completed: 250, failed: 0 },
+      error_file_id: null,
+      errors: null,
+    })
+    expect(batch.usage?.total_tokens).toBeGreaterThan(250)
+    const answers = await linesOf(batch.output_file_id)
+    expect(answers.map(({ custom_id }) => custom_id)).toEqual(lines.map(({ custom_id }) => custom_id))
+    for (const [i, answer] of answers.entries()) {
+      const { status_code, body } = answer.response as { status_code: number; body: OpenAI.ChatCompletion }
+      expect(status_code).toBe(200)
+      expect(body.choices[0]?.message.content).toBe(`number ${i}`)
+    }
+    expect((await client.batches.list({ limit: 1 })).data[0]?.id).toBe(batch.id)
+  })
+
+  it('tell for each request why it failed', async () => {
+    const file = await upload([
+      line('good', say('hello')),
+      line('bad', { model: 'echo-1', messages: 'none' }),
+      line('streamed', say('hello', { stream: true })),
+      line('failing', say('!echo error=400')),
+    ])
+    const batch = await ended((await create(file.id)).id)
+    expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 4, completed: 1, failed: 3 } })
+    expect((await linesOf(batch.output_file_id)).map(({ custom_id }) => custom_id)).toEqual(['good'])
+    const errors = await linesOf(batch.error_file_id)
+    expect(errors.map(({ custom_id }) => custom_id)).toEqual(['bad', 'streamed', 'failing'])
+    expect(errors[0]).toMatchObject({
+      response: { status_code: 400, body: { error: { param: 'messages' } } },
+      error: null,
+    })
+    expect(errors[1]).toMatchObject({ response: { status_code: 400, body: { error: { param: 'stream' } } } })
+  })
+
+  it('make embeddings', async () => {
+    const url = '/v1/embeddings'
+    const file = await upload(['one', 'two'].map((input) => line(input, { model: 'embed-1', input }, url)))
+    const batch = await ended((await create(file.id, { endpoint: url })).id)
+    expect(batch.status).toBe('completed')
+    for (const { custom_id, response } of await linesOf(batch.output_file_id)) {
+      const { body } = response as { body: OpenAI.CreateEmbeddingResponse }
+      expect(Float32Array.from(body.data[0]?.embedding ?? [])).toEqual(vectorOf(String(custom_id)))
+    }
+  })
+
+  it.each([
+    ['another endpoint', line('a', say('hi')), '/v1/embeddings', { code: 'mismatched_url', line: 1, param: 'url' }],
+    ['a model that is not there', line('a', say('hi', { model: 'none' })), CHAT, { code: 'model_not_found', line: 1 }],
+    [
+      'a model of another kind',
+      line('a', say('hi', { model: 'embed-1' })),
+      CHAT,
+      { code: 'model_not_supported', line: 1 },
+    ],
+  ])('are not begun where a line names %s', async (_, first, endpoint, problem) => {
+    const file = await upload([first])
+    const batch = await ended((await create(file.id, { endpoint })).id)
+    expect(batch).toMatchObject({
+      status: 'failed',
+      in_progress_at: null,
+      output_file_id: null,
+      request_counts: { completed: 0 },
+    })
+    expect(batch.errors?.data).toMatchObject([problem])
+    expect(batch.failed_at).toBeGreaterThanOrEqual(batch.created_at)
+  })
+
+  it('are refused for files and times that cannot be', async () => {
+    const other = await client.files.create({ file: await toFile(Buffer.from('x'), 'x'), purpose: 'user_data' })
+    const { id } = await upload([line('a', say('hi'))])
+    await expect(create(other.id)).rejects.toMatchObject({ status: 400, param: 'input_file_id' })
+    await expect(create('file-00000000')).rejects.toMatchObject({ status: 404, param: 'input_file_id' })
+    await expect(create(id, { completion_window: '25h' })).rejects.toMatchObject({
+      status: 400,
+      param: 'completion_window',
+    })
+    await expect(create(id, { endpoint: '/v1/none' })).rejects.toMatchObject({ status: 400, param: 'endpoint' })
+    await expect(create(id, { typo: 1 })).rejects.toMatchObject({ status: 400, param: 'typo' })
+    await expect(client.batches.retrieve('batch_none')).rejects.toMatchObject({ status: 404 })
+  })
+
+  it('are one batch where they are created twice with one Idempotency-Key', async () => {
+    const { id } = await upload([line('a', say('hi'))])
+    const body = { input_file_id: id, endpoint: CHAT, completion_window: '24h' } as const
+    const options = { headers: { 'idempotency-key': 'twice' } }
+    const [first, second] = [await client.batches.create(body, options), await client.batches.create(body, options)]
+    expect(second.id).toBe(first.id)
+    await ended(first.id)
+  })
+
+  const ENDLESS = '!echo tokens=1000 delay_ms=1000'
+  /** The first ones end, the others never do. */
+  const MIXED = Array.from({ length: 120 }, (_, i) => line(`r${i}`, say(i < 5 ? 'quick' : ENDLESS)))
+  const quickAreDone = (id: string) =>
+    until(async () => {
+      const query = `group=${id}&status=completed&limit=100`
+      const { data } = (await (await stack.get(`/v1/jobs?${query}`)).json()) as { data: object[] }
+      return data.length === 5
+    })
+  const expectAll = async (batch: OpenAI.Batch, code: string) => {
+    const answers = await linesOf(batch.output_file_id)
+    const errors = await linesOf(batch.error_file_id)
+    expect(answers.map(({ custom_id }) => custom_id)).toEqual(['r0', 'r1', 'r2', 'r3', 'r4'])
+    expect(errors.map(({ custom_id }) => custom_id)).toEqual(MIXED.slice(5).map(({ custom_id }) => custom_id))
+    for (const { error } of errors) expect(error).toMatchObject({ code })
+    expect(batch.request_counts).toEqual({ total: 120, completed: 5, failed: 115 })
+  }
+
+  it('write what has ended when they are cancelled', async () => {
+    const { id } = await create((await upload(MIXED)).id)
+    await quickAreDone(id)
+    expect(await client.batches.cancel(id)).toMatchObject({ status: 'cancelling' })
+    const batch = await ended(id)
+    expect(batch.status).toBe('cancelled')
+    await expectAll(batch, 'batch_cancelled')
+    await expect(client.batches.cancel(id)).rejects.toMatchObject({ status: 409 })
+  })
+
+  it('write what has ended at the end of their time', async () => {
+    const { id } = await create((await upload(MIXED)).id, { completion_window: '4s' })
+    const batch = await ended(id)
+    expect(batch.status).toBe('expired')
+    await expectAll(batch, 'batch_expired')
+  })
+})

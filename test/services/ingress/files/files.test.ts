@@ -1,0 +1,113 @@
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import OpenAI, { toFile } from 'openai'
+import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
+import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
+
+const line = (id: string, more: object = {}) =>
+  JSON.stringify({
+    custom_id: id,
+    method: 'POST',
+    url: '/v1/chat/completions',
+    body: { model: 'echo-1', messages: [{ role: 'user', content: id }] },
+    ...more,
+  })
+
+describe('files', () => {
+  let stack: Stack
+  let client: OpenAI
+  beforeAll(async () => {
+    stack = await startStack({
+      settings: { FILE_BYTES_MAX: '2000000', FILES_BYTES_MAX_PER_PROJECT: '3000000', BODY_BYTES_MAX: '100000' },
+    })
+    client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+  })
+  afterAll(() => stack[Symbol.asyncDispose]())
+
+  const upload = async (text: string, purpose: OpenAI.FilePurpose = 'batch') =>
+    await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose })
+  const blobs = async () => (await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.startsWith('file-'))
+
+  it('are uploaded, listed, read and deleted by the SDK', async () => {
+    const text = `${line('a')}\n${line('b')}\n`
+    const file = await upload(text)
+    expect(file).toMatchObject({
+      object: 'file',
+      bytes: text.length,
+      filename: 'in.jsonl',
+      purpose: 'batch',
+      status: 'processed',
+    })
+    expect(file.expires_at).toBeGreaterThan(file.created_at)
+    expect(await client.files.retrieve(file.id)).toEqual(file)
+    expect(await (await client.files.content(file.id)).text()).toBe(text)
+    expect((await client.files.list({ purpose: 'batch' })).data).toContainEqual(file)
+    expect((await client.files.list({ purpose: 'vision' })).data).toEqual([])
+    expect(await client.files.delete(file.id)).toEqual({ id: file.id, object: 'file', deleted: true })
+    await expect(client.files.retrieve(file.id)).rejects.toMatchObject({ status: 404 })
+    await expect(client.files.content(file.id)).rejects.toMatchObject({ status: 404 })
+    expect(await blobs()).toEqual([])
+  })
+
+  it('are listed page by page, in either order', async () => {
+    const ids: string[] = []
+    for (const content of ['1', '2', '3']) ids.push((await upload(content, 'user_data')).id)
+    const listed: string[] = []
+    for await (const { id } of client.files.list({ purpose: 'user_data', limit: 1, order: 'asc' })) listed.push(id)
+    expect(listed).toEqual(ids)
+    for await (const { id } of client.files.list({ purpose: 'user_data', limit: 2 })) listed.push(id)
+    expect(listed).toEqual([...ids, ...ids.toReversed()])
+    for (const id of ids) await client.files.delete(id)
+  })
+
+  it('keep for as long as they are asked to', async () => {
+    const file = await toFile(Buffer.from('x'), 'x.txt')
+    const kept = await client.files.create({
+      file,
+      purpose: 'vision',
+      expires_after: { anchor: 'created_at', seconds: 7_200 },
+    })
+    expect((kept.expires_at ?? 0) - kept.created_at).toBe(7_200)
+    const short = { anchor: 'created_at', seconds: 1 } as const
+    const refused = client.files.create({ file, purpose: 'vision', expires_after: short })
+    await expect(refused).rejects.toMatchObject({ status: 400, param: 'expires_after.seconds' })
+    await client.files.delete(kept.id)
+  })
+
+  test.each([
+    ['is no JSON', '{"custom_id": "b"', /^400 Line 3: The line is not JSON/],
+    ['is no object', '[1]', /Line 3: The line must be a JSON object/],
+    ['has no custom_id', line('b', { custom_id: undefined }), /Line 3: .*custom_id/],
+    ['repeats a custom_id', line('a'), /Line 3: The custom_id 'a' was used in line 1 already/],
+    ['is of another method', line('b', { method: 'GET' }), /Line 3, 'method': Invalid value: 'GET'/],
+    [
+      'names another endpoint',
+      line('b', { url: '/v1/embeddings' }),
+      /Line 3: The url '\/v1\/embeddings' is not that of this batch/,
+    ],
+    ['names another model', line('b', { body: { model: 'other' } }), /Line 3: The model 'other' is not that/],
+    ['has no body', line('b', { body: 7 }), /Line 3: .*body/],
+    [
+      'is too long',
+      line('b', { body: { model: 'echo-1', pad: 'x'.repeat(110_000) } }),
+      /Line 3: The line is longer than 100000 bytes/,
+    ],
+  ])('for batches are refused by the number of a line that %s', async (_, broken, message) => {
+    // The second line is blank: it counts, and is no request.
+    await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
+    expect(await blobs()).toEqual([])
+  })
+
+  it('are refused where they are too large, too many, empty, or for nothing that is known', async () => {
+    await expect(upload('x'.repeat(2_000_001), 'vision')).rejects.toMatchObject({ status: 413 })
+    const large = await upload('x'.repeat(1_900_000), 'vision')
+    await expect(upload('x'.repeat(1_900_000), 'vision')).rejects.toMatchObject({
+      status: 429,
+      code: 'insufficient_quota',
+    })
+    await client.files.delete(large.id)
+    await expect(upload('\n \n')).rejects.toThrow(/The file has no requests/)
+    await expect(upload('x', 'nothing' as 'batch')).rejects.toMatchObject({ status: 400, param: 'purpose' })
+    expect(await blobs()).toEqual([])
+  })
+})
