@@ -4,6 +4,7 @@ import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/conf
 import { openLog } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
+import { compactHeap } from '#shared/process/compact-heap.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
 import { openHealthPort } from './health-port.ts'
@@ -64,6 +65,7 @@ async function main(): Promise<void> {
     })
     services.push(service)
   }
+  compactHeap()
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   healthPort?.show(services, ports)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')

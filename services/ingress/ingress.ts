@@ -74,8 +74,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     (req, res) => {
       if (!answerHealth(health, req, res)) app(req, res)
     },
-    config.host,
-    config.port,
+    config,
     SERVER_BOUNDS,
     { accepts: isSocketRequest, upgrade: (req, socket, head) => sockets.upgrade(req, socket, head) },
   ).catch((error: unknown) => {
@@ -167,7 +166,8 @@ export async function requirePort(config: Config): Promise<void> {
     throw new ConfigError([`METRICS_PORT: ${config.port} is the PORT of the API. Choose another, or leave it unset.`])
   }
   const server = createServer()
-  server.listen(config.port, config.host)
+  const { host, port, reusePort } = config
+  server.listen({ host, port, reusePort })
   await once(server, 'listening').catch((error: unknown) => {
     throw portError(error, config)
   })
@@ -177,8 +177,12 @@ export async function requirePort(config: Config): Promise<void> {
 
 function portError(error: unknown, { host, port }: Config): unknown {
   const { code } = error as NodeJS.ErrnoException
+  if (code === 'ENOTSUP') return new ConfigError(['REUSE_PORT: this system cannot share a port. Leave it unset.'])
   if (code === 'EADDRINUSE') {
-    return new ConfigError([`PORT: ${port} is in use on ${host}. Stop what listens there, or choose another.`])
+    const shared = 'REUSE_PORT=true in each of them lets several ingresses share it.'
+    return new ConfigError([
+      `PORT: ${port} is in use on ${host}. Stop what listens there, or choose another. ${shared}`,
+    ])
   }
   if (code === 'EACCES') {
     return new ConfigError([`PORT: this user may not listen on ${port}. Choose one from 1024 on, such as 8080.`])

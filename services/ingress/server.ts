@@ -1,6 +1,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import type { Config } from '#shared/config/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
@@ -42,11 +43,13 @@ export interface Upgrades {
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
 
+/** Where a server listens: an address, a port (0: a free one), and whether other processes that want it too share the port. */
+export type ListenAddress = Pick<Config, 'host' | 'port' | 'reusePort'>
+
 /** Starts to listen. @returns The server, and the port it got. */
 export async function listen(
   handler: (req: IncomingMessage, res: ServerResponse) => void,
-  host: string,
-  port: number,
+  { host, port, reusePort }: ListenAddress,
   bounds: ServerBounds = SERVER_BOUNDS,
   upgrades?: Upgrades,
 ): Promise<{ server: Server; port: number }> {
@@ -75,7 +78,7 @@ export async function listen(
   server.on('clientError', (error: ClientError, socket: Socket) => exchanges.onClientError(error, socket))
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
-    server.listen(port, host, () => {
+    server.listen({ port, host, reusePort }, () => {
       server.off('error', reject)
       resolve()
     })

@@ -16,6 +16,9 @@ const Count = whole(0)
 export const Settings = z.object({
   HOST: z.string().default('127.0.0.1').describe('Address to listen on; 0.0.0.0 for all'),
   PORT: whole(0, 65_535).default(8080).describe('Port of the API; 0 takes a free one'),
+  REUSE_PORT: Switch.default(false).describe(
+    'Several ingress processes of this machine share PORT; the kernel spreads the connections (SO_REUSEPORT)',
+  ),
   METRICS_PORT: whole(0, 65_535)
     .optional()
     .describe(

@@ -14,7 +14,7 @@ async function startServer(answer: (res: ServerResponse) => void): Promise<strin
     ownChunks(res)
     answer(res)
   }
-  const { server, port } = await listen(handler, '127.0.0.1', 0)
+  const { server, port } = await listen(handler, { host: '127.0.0.1', port: 0, reusePort: false })
   onTestFinished(() => closeServer(server, AbortSignal.abort()))
   return `http://127.0.0.1:${port}`
 }

@@ -18,7 +18,7 @@ type Handler = (req: IncomingMessage, res: ServerResponse) => void
 
 async function startServer(handler: Handler, bounds: Partial<ServerBounds> = {}) {
   const quick = { ...SERVER_BOUNDS, checkMs: 20, lingerMs: 100, ...bounds }
-  const { server, port } = await listen(handler, '127.0.0.1', 0, quick)
+  const { server, port } = await listen(handler, { host: '127.0.0.1', port: 0, reusePort: false }, quick)
   onTestFinished(() => closeServer(server, AbortSignal.abort()))
   const connections = () => new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)))
   return { url: `http://127.0.0.1:${port}`, connections }

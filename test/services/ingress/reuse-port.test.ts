@@ -1,0 +1,38 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { describe, expect, it } from 'vitest'
+import { listen } from '#services/ingress/server.ts'
+
+/** How often a caller comes: that every connection of so many falls to the same server has a chance of one in a billion. */
+const CALLERS = 31
+
+/** Starts a server that answers with its name. */
+async function start(name: string, port: number, reusePort: boolean) {
+  return await listen((_req, res) => res.end(name), { host: '127.0.0.1', port, reusePort })
+}
+
+async function ask(port: number): Promise<string> {
+  const socket = connect(port, '127.0.0.1')
+  socket.write('GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n')
+  let said = ''
+  socket.on('data', (bytes) => (said += bytes))
+  await once(socket, 'close')
+  return said.slice(-1)
+}
+
+describe.skipIf(process.platform !== 'linux')('REUSE_PORT', () => {
+  it('spreads the callers of one port over all ingresses that have it', async () => {
+    const first = await start('1', 0, true)
+    const second = await start('2', first.port, true)
+    const answers = await Promise.all(Array.from({ length: CALLERS }, () => ask(first.port)))
+    expect(new Set(answers)).toEqual(new Set(['1', '2']))
+    first.server.close()
+    second.server.close()
+  })
+
+  it('leaves a port to whoever has it without that', async () => {
+    const first = await start('1', 0, false)
+    await expect(start('2', first.port, true)).rejects.toThrow('EADDRINUSE')
+    first.server.close()
+  })
+})
