@@ -1,7 +1,10 @@
+import { resolve } from 'node:path'
 import { z } from 'zod'
 import { parseConfig } from '#shared/config/config.ts'
+import { newId } from '#shared/id.ts'
 import { arbiterOf } from '#shared/jobs/arbiter.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
+import { Presence } from '#shared/jobs/presence.ts'
 import { Worker } from '#shared/jobs/worker/worker.ts'
 import { type Handler, handle } from '#shared/kinds/kind.ts'
 import { openLog } from '#shared/log/log.ts'
@@ -10,6 +13,8 @@ import { type JobSystem, PAYLOAD, RESULT, Tally, WORKERS } from './system.ts'
 
 const DAY_MS = 24 * 3_600_000
 const TENANT = 'key_bench'
+/** No job needs a model, but a process that finds no catalogue does not start. */
+const MODELS_FILE = resolve(import.meta.dirname, '../../models.yaml')
 
 /** Sluice without HTTP: jobs and a pool of workers in this process, on one of its stores. */
 export async function openSluice(settings: { databaseUrl?: string; dir: string }): Promise<JobSystem> {
@@ -18,19 +23,28 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
   const onFatal = (error: unknown) => {
     throw error
   }
-  const config = parseConfig({ DATA_DIR: dir, DATABASE_URL: databaseUrl, SANDBOX: 'off' })
+  const config = parseConfig({ DATA_DIR: dir, DATABASE_URL: databaseUrl, MODELS_FILE, SANDBOX: 'off' })
   const ports = await openPorts(config, log, 'bench', true, onFatal)
   const { store, broker, blobs } = ports
   if (!store) throw new Error('one process with everything in it has a store')
-  const presence = () => {
-    throw new Error('no job is cancelled here')
-  }
+  // Beside its workers, as an ingress is: it hears which of their slots are free.
+  const presence = await Presence.open({
+    ...{ broker, log, lostMs: 5_000, listener: {} },
+    self: {
+      boot: newId('ing_', 16),
+      role: 'ingress',
+      version: 'bench',
+      slots: none,
+      running: none,
+      isDraining: () => false,
+    },
+  })
   const jobs = await DurableJobs.open({
     store,
     broker,
     blobs,
     log,
-    presence,
+    presence: () => presence,
     retentionMs: DAY_MS,
     bounds: { jobsMax: 1_000_000, scheduledMax: 1_000_000 },
   })
@@ -69,9 +83,14 @@ export async function openSluice(settings: { databaseUrl?: string; dir: string }
     async close() {
       await stopWork()
       await jobs.close()
+      await presence.close()
       await portsService(ports).close()
     },
   }
+}
+
+function none(): number {
+  return 0
 }
 
 function newJob() {
