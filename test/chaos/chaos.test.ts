@@ -13,10 +13,10 @@ if (missing) process.stderr.write(`The chaos run is skipped: ${missing}\n`)
 /** Another one each time would make a failure on a reviewer's machine somebody else's: seeds are chosen with CHAOS_SEED. */
 const seed = Number(process.env.CHAOS_SEED ?? 4)
 /** Of a run that is often made; `test/chaos/run.ts` makes larger ones. */
-const jobs = Number(process.env.CHAOS_JOBS ?? 3_000)
-const researches = Number(process.env.CHAOS_RESEARCHES ?? 200)
-const kills = Number(process.env.CHAOS_KILLS ?? 20)
-const durationMs = Number(process.env.CHAOS_SECONDS ?? 120) * 1_000
+const jobs = Number(process.env.CHAOS_JOBS ?? 1_500)
+const researches = Number(process.env.CHAOS_RESEARCHES ?? 100)
+const kills = Number(process.env.CHAOS_KILLS ?? 12)
+const durationMs = Number(process.env.CHAOS_SECONDS ?? 75) * 1_000
 
 describe.skipIf(missing)('durable jobs under chaos', () => {
   it('are never lost, never end twice, and are seen in order, while everything around them is killed', {

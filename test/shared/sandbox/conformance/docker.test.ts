@@ -2,4 +2,4 @@
 import { describeSandbox } from '../../../support/sandbox/conformance.ts'
 
 // Each run has a container of its own, a second of processor time: asking after each attack would only cost.
-describeSandbox('docker', { isAliveAsked: false, each: 6 })
+describeSandbox('docker', { isAliveAsked: false, each: 12 })
