@@ -65,12 +65,13 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go.
+ * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go, the deepest
+ * before all others: parents that wait for their children would fill every step, and nothing would ever go.
  * Written so that no index of what is to be purged fits, which leads through all of it.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',
-  sql: `UPDATE jobs SET purge_at_ms = 0 WHERE id IN (
+  sql: `UPDATE jobs SET purge_at_ms = -depth WHERE id IN (
           SELECT id FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(purge_at_ms, 0) > now_ms() LIMIT :limit)
         RETURNING id`,
 }
