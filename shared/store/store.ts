@@ -89,6 +89,8 @@ export interface JobMoves {
   cancel(scope: Scope, id: string, isFinal?: boolean): Promise<Dispatch | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
+  /** Nobody sees the ended children of a job any more, and the next purges delete them with theirs, as if their time were over. */
+  forgetChildren(id: string): Promise<void>
   /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }

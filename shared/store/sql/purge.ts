@@ -24,12 +24,17 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   return { requests: [...valuesOf(jobs, 'request'), ...valuesOf(steps, 'output')], hasMore }
 }
 
+/** Makes some children of a job past, who have ended. Gives how many. */
+export async function forgetSome(db: SqlDatabase, id: string): Promise<number> {
+  return (await db.run(PURGE_CHILDREN, { id, limit: ROWS_MAX })).length
+}
+
 /** Lets go of the children of a few parents that are past. Gives how many. */
 async function purgeChildren(db: SqlDatabase, jobs: number): Promise<number> {
   let count = 0
   for (const { id } of await db.run(PAST_PARENTS, { jobs })) {
     if (count >= ROWS_MAX) break
-    count += (await db.run(PURGE_CHILDREN, { id: String(id), limit: ROWS_MAX })).length
+    count += await forgetSome(db, String(id))
   }
   return count
 }

@@ -32,7 +32,7 @@ import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { SqlOperator } from './operator/operator.ts'
-import { purgeSome } from './purge.ts'
+import { forgetSome, purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
@@ -129,6 +129,10 @@ export class SqlStore implements Store {
     for (let upTo = EVENTS_MAX; upTo < (job?.last_seq ?? 0); upTo += EVENTS_MAX)
       await this.#db.run(statements.ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
     return await this.#db.erase(params)
+  }
+
+  async forgetChildren(id: string): Promise<void> {
+    while ((await forgetSome(this.#db, id)) > 0);
   }
 
   async redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined> {

@@ -81,6 +81,7 @@ async function moveFamilies(store: Store): Promise<void> {
   await store.settle(job.id)
   await store.cancelChildren(job.id, 100)
   await store.settle(job.id)
+  await store.forgetChildren(job.id)
   await store.goodbye(owner)
 }
 
