@@ -417,6 +417,21 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await textOf(top)).toContain('failed')
   })
 
+  it('are submitted one after the other without waiting until each is published', async () => {
+    const find = store.find.bind(store)
+    const gate = Promise.withResolvers<void>()
+    vi.spyOn(store, 'find').mockImplementation(async (scope, id) => {
+      const found = await find(scope, id)
+      if (found?.state === 'queued' && found.depth > 0) await gate.promise
+      return found
+    })
+    await openWorker()
+    const id = await submit({ steps: 0, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
+    await until(async () => (await children(id)).length === 3)
+    gate.resolve()
+    expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
+  })
+
   it('are forgotten at once where their children have children, and all of these with the next purges', async () => {
     await openWorker()
     const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
