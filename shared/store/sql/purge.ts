@@ -1,7 +1,7 @@
 import type { Purged } from '#shared/store/store.ts'
 import { jsonOf } from './rows.ts'
-import type { Row, SqlDatabase } from './sql.ts'
-import type { Statement } from './statements.ts'
+import type { Params, Row, SqlDatabase } from './sql.ts'
+import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 
 /** What deletes the jobs that are kept no longer, in small steps, in the SQL that Postgres and SQLite share. */
 
@@ -22,6 +22,16 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
   return { requests: [...valuesOf(jobs, 'request'), ...valuesOf(steps, 'output')], hasMore }
+}
+
+/**
+ * Deletes most events of a job that is about to be erased, so that no statement has to delete all those of a long run.
+ *
+ * The erasing itself is what counts: cut short before it, all of this is done again.
+ */
+export async function eraseEvents(db: SqlDatabase, params: Params, lastSeq: number): Promise<void> {
+  for (let upTo = EVENTS_MAX; upTo < lastSeq; upTo += EVENTS_MAX)
+    await db.run(ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
 }
 
 /** Makes some children of a job past, who have ended. Gives how many. */

@@ -75,6 +75,7 @@ async function moveFamilies(store: Store): Promise<void> {
   await store.listSteps(MANY_TENANT, job.id)
   await store.listRecordedSteps(MANY_TENANT, job.id, 0, 20)
   await store.listChildren(MANY_TENANT, job.id)
+  await store.countChildren(MANY_TENANT, job.id)
   await store.park({ ...run, chunk: 3 }, { ids, wrapUpMs: 1_000 })
   await store.wake(job.id)
   await store.cancel(MANY_TENANT, job.id)
