@@ -1,27 +1,36 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Service } from './service.ts'
+
+/** Calls of the other project a second. */
+const RATE = 20
+/** What a process is told before it has warmed up says nothing of a batch beside it. */
+const WARM_UP_MS = 3_000
+
 /**
- * Plain calls of another project, one after the other.
+ * Makes plain calls of another project, one after the other, until `signal` aborts.
  *
- * @param where The service, which may be another one the next time.
- * @returns Makes one and gives how many milliseconds it took; undefined where nobody answered.
+ * @returns How many milliseconds each took; those left out whose service was killed or started a moment ago.
  */
-export function callsOf(where: () => URL | undefined, key: string): () => Promise<number | undefined> {
-  const body = JSON.stringify({ model: 'echo-1', messages: [{ role: 'user', content: 'beside' }] })
-  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' }
-  return async () => {
-    const startedAt = performance.now()
-    try {
-      const response = await fetch(new URL('/v1/chat/completions', where()), { method: 'POST', headers, body })
-      await response.text()
-      return response.ok ? performance.now() - startedAt : undefined
-    } catch {
-      // It was killed a moment ago.
-      return undefined
-    }
+export async function callBeside(service: Service, key: string, signal: AbortSignal): Promise<number[]> {
+  const took: number[] = []
+  while (!signal.aborted) {
+    const ms = await callOnce(service, key)
+    if (ms !== undefined && service.upMs > WARM_UP_MS) took.push(ms)
+    await delay(1_000 / RATE, undefined, { signal }).catch(() => {})
   }
+  return took
 }
 
-/** A quantile of some numbers, by rank. */
-export function quantile(numbers: readonly number[], share: number): number {
-  const sorted = numbers.toSorted((a, b) => a - b)
-  return Math.round((sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0) * 10) / 10
+async function callOnce(service: Service, key: string): Promise<number | undefined> {
+  const body = JSON.stringify({ model: 'echo-1', messages: [{ role: 'user', content: 'beside' }] })
+  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' }
+  const startedAt = performance.now()
+  try {
+    const response = await fetch(new URL('/v1/chat/completions', service.url), { method: 'POST', headers, body })
+    await response.text()
+    return response.ok ? performance.now() - startedAt : undefined
+  } catch {
+    // It was killed a moment ago.
+    return undefined
+  }
 }

@@ -1,182 +1,106 @@
 /**
- * One batch of echo requests, with the service killed on the way: what came out, how often, with how much memory, and how long plain
- * calls of another project took meanwhile.
+ * One batch of echo requests, with the service killed on the way: what came out, how often, how fast, with how much memory, and
+ * how long plain calls of another project took meanwhile.
  *
- *   node bench/batches/run.ts [requests, default 50000] [kills, default 3]
+ *   node bench/batches/run.ts [requests, default 50000] [kills, default 3] [fleet]
+ *
+ * With `fleet` the service is an ingress, a worker and a scheduler that meet in Kafka and Postgres, and worker and ingress are
+ * killed in turns.
  */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { Processes, type Running, run } from '../machine/processes.ts'
-import { residentMib } from '../machine/usage.ts'
-import { callsOf, quantile } from './beside.ts'
+import { openPostgres } from '../durable/servers.ts'
+import { openKafka } from '../machine/kafka.ts'
+import { Processes } from '../machine/processes.ts'
+import { type Batch, createBatch, jobsOf, look, namesIn } from './api.ts'
+import { callBeside } from './beside.ts'
+import { ratesOf, type Sample, sliceMemory, tailsOf } from './figures.ts'
+import { Service } from './service.ts'
 
-const KEY = 'sk-bench-0123456789'
 const LOOK_MS = 500
-/** Calls of the other project a second. */
-const RATE = 5
-const BASELINE_MS = 10_000
-const PATH = '/v1/chat/completions'
-const MODELS = 'models: [{ id: echo-1, engine: { type: echo } }]\n'
+const WARM_UP_MS = 5_000
+/** Of the other project by itself: before the batch, and again behind it. */
+const ALONE_MS = 15_000
+const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
 
-const [requests = 50_000, kills = 3] = process.argv.slice(2).map(Number)
+const [, , requestsText = '50000', killsText = '3', form = 'embedded'] = process.argv
+const [requests, kills] = [Number(requestsText), Number(killsText)]
 const print = (line: string) => void process.stdout.write(`${line}\n`)
 process.exitCode = await main()
-
-interface Batch {
-  readonly id: string
-  readonly status: string
-  readonly output_file_id: string | null
-  readonly error_file_id: string | null
-  readonly request_counts: { readonly total: number; readonly completed: number; readonly failed: number }
-}
 
 async function main(): Promise<number> {
   const dir = mkdtempSync(join(tmpdir(), 'sluice-batches-'))
   try {
-    await using processes = new Processes(dir, undefined)
-    return await measure(processes, dir)
+    if (form !== 'fleet') {
+      await using processes = new Processes(dir, process.env.PROFILE_DIR)
+      return await measure(await Service.start(processes, undefined))
+    }
+    await using kafka = await openKafka(dir)
+    const postgres = await openPostgres()
+    if (typeof postgres === 'string') throw new Error(`A fleet needs Postgres: ${postgres}`)
+    await using _ = postgres
+    await using processes = new Processes(dir, process.env.PROFILE_DIR)
+    return await measure(await Service.start(processes, { kafka, postgres }))
   } finally {
     rmSync(dir, { recursive: true, force: true })
   }
 }
 
-async function measure(processes: Processes, dir: string): Promise<number> {
-  writeFileSync(join(dir, 'models.yaml'), MODELS)
-  const env = { PORT: '0', DATA_DIR: join(dir, 'data'), MODELS_FILE: join(dir, 'models.yaml'), SLUICE_API_KEY: KEY }
-  const start = async () =>
-    await processes.node({ name: 'service', script: '../services/main.ts', args: [], env, addressOn: 'stderr' })
-  const cli = resolve(import.meta.dirname, '../../services/cli/sluice.js')
-  const service: { now: Running } = { now: await start() }
-  const other = JSON.parse(await run(process.execPath, [cli, 'keys', 'create', '--json'], env)) as {
-    secret?: string
-    key?: string
-  }
-  const call = callsOf(() => service.now.url, String(other.secret ?? other.key))
-  const alone = await callsFor(call, BASELINE_MS)
-  const file = await post(service.now, '/v1/files', formOf(requests))
+async function measure(service: Service): Promise<number> {
+  const key = await service.key()
+  const callsFor = async (ms: number) => await callBeside(service, key, AbortSignal.timeout(ms))
+  await callsFor(WARM_UP_MS)
+  const alone = await callsFor(ALONE_MS)
   const startedAt = performance.now()
-  let batch = (await post(service.now, '/v1/batches', {
-    input_file_id: file.id,
-    endpoint: PATH,
-    completion_window: '24h',
-  })) as unknown as Batch
+  const created = await createBatch(service, requests)
+  print(`uploaded and created after ${seconds(startedAt)} s`)
   const stop = new AbortController()
-  const beside = callsUntil(call, stop.signal)
-  const memory: number[] = []
-  let killed = 0
-  while (!['completed', 'failed', 'expired', 'cancelled'].includes(batch.status)) {
-    await delay(LOOK_MS)
-    batch = await look(service.now, batch)
-    memory.push(residentMib(service.now.pid))
-    const done = batch.request_counts.completed + batch.request_counts.failed
-    if (killed === kills || done < (requests * (killed + 1)) / (kills + 1)) continue
-    killed++
-    print(`killed at ${done} of ${requests}, after ${seconds(startedAt)} s`)
-    process.kill(service.now.pid, 'SIGKILL')
-    service.now = await start()
-  }
-  print(
-    `${batch.status} after ${seconds(startedAt)} s, killed ${killed} times: ${JSON.stringify(batch.request_counts)}`,
-  )
+  const beside = callBeside(service, key, stop.signal)
+  const { batch, samples } = await watch(service, created, startedAt)
   stop.abort()
   const busy = await beside
-  const names = await namesIn(service.now, batch.output_file_id)
-  const jobs = await jobsOf(service.now, batch.id)
-  print(
-    `results ${names.length}, of them different ${new Set(names).size}; jobs of requests ${jobs.all}, ended ${jobs.completed}, run again ${jobs.again}`,
-  )
-  print(
-    `memory MiB: first quarter ${middle(memory, 0)}, last quarter ${middle(memory, 3)}, most ${Math.round(Math.max(...memory))}`,
-  )
-  print(
-    `calls beside, ms: p50 ${quantile(alone, 0.5)} alone, ${quantile(busy, 0.5)} beside; p99 ${quantile(alone, 0.99)} alone, ${quantile(busy, 0.99)} beside (${busy.length} calls)`,
-  )
-  return names.length === requests && new Set(names).size === requests && jobs.all === requests ? 0 : 1
+  alone.push(...(await callsFor(ALONE_MS)))
+  print(`${batch.status} after ${seconds(startedAt)} s: ${JSON.stringify(batch.request_counts)}`)
+  print(`results a second, by tenths of the time: ${ratesOf(samples).join(' ')}`)
+  for (const [role, medians] of sliceMemory(samples)) {
+    print(`resident MiB of ${role}, medians of tenths of the time: ${medians.join(' ')}`)
+  }
+  print(`plain calls of another project, ms: ${tailsOf(alone, busy)}`)
+  return await verify(service, batch)
+}
+
+/** Looks on until the batch has ended, and kills processes at even shares of it. */
+async function watch(service: Service, created: Batch, startedAt: number) {
+  const samples: Sample[] = []
+  let batch = created
+  for (let killed = 0; !ENDED.has(batch.status); ) {
+    await delay(LOOK_MS)
+    batch = await look(service, batch)
+    const done = batch.request_counts.completed + batch.request_counts.failed
+    samples.push({ atMs: performance.now() - startedAt, done, memory: service.memory() })
+    if (killed === kills || done < (requests * (killed + 1)) / (kills + 1) || ENDED.has(batch.status)) continue
+    const role = await service.kill(killed++)
+    print(`killed ${role} at ${done} of ${requests}, up again after ${seconds(startedAt)} s`)
+  }
+  return { batch, samples }
+}
+
+/** Counts what came out. @returns 0 where each request has one result, and one job. */
+async function verify(service: Service, batch: Batch): Promise<number> {
+  const names = await namesIn(service, batch.output_file_id)
+  const jobs = await jobsOf(service, batch.id)
+  const different = new Set(names).size
+  print(`results ${names.length}, of them different ${different}; in order: ${isInOrder(names)}`)
+  print(`jobs of requests ${jobs.all}, completed ${jobs.completed}, run again ${jobs.again}`)
+  return names.length === requests && different === requests && jobs.all === requests ? 0 : 1
+}
+
+function isInOrder(names: readonly string[]): boolean {
+  return names.every((name, i) => name === `r${i}`)
 }
 
 function seconds(since: number): string {
   return ((performance.now() - since) / 1_000).toFixed(0)
-}
-
-/** The median of one quarter of the samples. */
-function middle(samples: readonly number[], quarter: number): number {
-  const size = Math.ceil(samples.length / 4)
-  return Math.round(quantile(samples.slice(quarter * size, (quarter + 1) * size), 0.5))
-}
-
-function formOf(count: number): FormData {
-  const lines = Array.from({ length: count }, (_, i) => {
-    const body = { model: 'echo-1', messages: [{ role: 'user', content: `number ${i}` }] }
-    return JSON.stringify({ custom_id: `r${i}`, method: 'POST', url: PATH, body })
-  })
-  const form = new FormData()
-  form.append('purpose', 'batch')
-  form.append('file', new Blob([lines.join('\n')]), 'requests.jsonl')
-  return form
-}
-
-async function post({ url }: Running, path: string, body: FormData | object): Promise<{ id: string }> {
-  const isForm = body instanceof FormData
-  const headers = { authorization: `Bearer ${KEY}`, ...(!isForm && { 'content-type': 'application/json' }) }
-  const response = await fetch(new URL(path, url), {
-    method: 'POST',
-    headers,
-    body: isForm ? body : JSON.stringify(body),
-  })
-  if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`)
-  return (await response.json()) as { id: string }
-}
-
-/** The batch as it is; as it was where the service is busy coming up. */
-async function look({ url }: Running, known: Batch): Promise<Batch> {
-  const response = await fetch(new URL(`/v1/batches/${known.id}`, url), { headers: { authorization: `Bearer ${KEY}` } })
-  return response.ok ? ((await response.json()) as Batch) : known
-}
-
-async function namesIn({ url }: Running, file: string | null): Promise<string[]> {
-  if (file === null) return []
-  const response = await fetch(new URL(`/v1/files/${file}/content`, url), {
-    headers: { authorization: `Bearer ${KEY}` },
-  })
-  const lines = (await response.text()).split('\n').filter((line) => line !== '')
-  return lines.map((line) => (JSON.parse(line) as { custom_id: string }).custom_id)
-}
-
-/** The jobs of the requests, as the service lists them. */
-async function jobsOf({ url }: Running, id: string): Promise<{ all: number; completed: number; again: number }> {
-  const count = { all: 0, completed: 0, again: 0 }
-  for (let after = ''; ; ) {
-    const path = `/v1/jobs?group=${id}&limit=100${after && `&after=${after}`}`
-    const response = await fetch(new URL(path, url), { headers: { authorization: `Bearer ${KEY}` } })
-    const page = (await response.json()) as JobPage
-    for (const { status, attempt } of page.data) {
-      count.all++
-      if (status === 'completed') count.completed++
-      if (attempt > 1) count.again++
-    }
-    if (!page.has_more || page.last_id === null) return count
-    after = page.last_id
-  }
-}
-
-interface JobPage {
-  readonly data: readonly { readonly status: string; readonly attempt: number }[]
-  readonly has_more: boolean
-  readonly last_id: string | null
-}
-
-async function callsFor(call: () => Promise<number | undefined>, ms: number): Promise<number[]> {
-  return await callsUntil(call, AbortSignal.timeout(ms))
-}
-
-async function callsUntil(call: () => Promise<number | undefined>, signal: AbortSignal): Promise<number[]> {
-  const took: number[] = []
-  while (!signal.aborted) {
-    const ms = await call()
-    if (ms !== undefined) took.push(ms)
-    await delay(1_000 / RATE, undefined, { signal }).catch(() => {})
-  }
-  return took
 }

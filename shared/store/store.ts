@@ -89,6 +89,8 @@ export interface JobMoves {
   cancel(scope: Scope, id: string, isFinal?: boolean): Promise<Dispatch | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
+  /** Nobody sees the ended children of a job any more, and the next purges delete them with theirs, as if their time were over. */
+  forgetChildren(id: string): Promise<void>
   /** A new job, to be published, that repeats a failed, cancelled or expired one, with as much time. */
   redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined>
 }
@@ -126,8 +128,7 @@ export interface Sweeps {
   timeOutWaiting(limit: number): Promise<Moved[]>
   /**
    * Ends or requeues jobs in progress: owner's lease expired → queued, or failed at `crashesMax`; cancel asked for
-   * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. What it queued is to be
-   * published.
+   * `cancelGraceMs` ago → cancelled; `deadlineGraceMs` past the deadline → failed, `timeout`. Publish what it queued.
    *
    * Does nothing until `boot` has held the lease `reaper` for one whole lease of the job's owner: after an outage of
    * the store every lease looks expired.
@@ -158,6 +159,8 @@ export interface JobReads {
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   /** The children of a job, in the order of their ids; erased ones are left out. */
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
+  /** How many children of a job are in each state; states that none is in are left out. */
+  countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableState, number>>>
   /** Jobs that have ended and whose family may not know it, those first that ended first. */
   listUnsettled(limit: number): Promise<DurableJob[]>
   /** How many jobs are queued, by what runs them. */
@@ -269,7 +272,6 @@ export interface Purged {
 
 /** Which jobs {@link JobReads.list} gives; what is not named is not asked for. */
 export interface ListQuery {
-  /** Jobs of a page. */
   readonly limit: number
   /** Cursor: the id of the last job of the page before. */
   readonly after?: string

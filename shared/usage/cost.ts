@@ -18,14 +18,16 @@ export interface EndedCall {
   readonly endedAtMs: number
 }
 
-/** A call as a row of the ledger. @param price Of its model; undefined: none */
+/** A call as a row of the ledger; without calls where it is none. @param price Of its model; undefined: none */
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, end, endedAtMs } = call
+  // A batch is no call: each of its requests is one.
+  const calls = pool === 'batches' ? 0 : 1
   // The tokens of a research are those of its children, and each of these has a row of its own.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
-    ...{ project, keyId, model, day: dayOf(endedAtMs), calls: 1, failed: end === 'failed' ? 1 : 0 },
+    ...{ project, keyId, model, day: dayOf(endedAtMs), calls, failed: end === 'failed' ? calls : 0 },
     inputTokens: metered.input_tokens,
     cachedInputTokens: metered.cached_tokens,
     outputTokens: metered.output_tokens,

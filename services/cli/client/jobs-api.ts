@@ -156,7 +156,8 @@ async function orAsOperator<T>(own: () => Promise<T>, any: () => Promise<T>): Pr
 
 /** The path of a job. */
 export function pathOf(id: string): string {
-  return `/v1/jobs/${encodeURIComponent(id)}`
+  // A batch is a job under another name.
+  return `/v1/jobs/${encodeURIComponent(id.replace(/^(msg)?batch_/, 'job_'))}`
 }
 
 function queryOf(

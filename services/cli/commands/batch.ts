@@ -1,16 +1,14 @@
 import { open } from 'node:fs/promises'
-import { BatchesApi, type BatchView } from '#services/cli/client/batches-api.ts'
+import { BatchesApi } from '#services/cli/client/batches-api.ts'
 import { type Command, onlyArgument } from '#services/cli/command.ts'
 import { EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
-import { coloured, plain } from '#services/cli/text/output.ts'
-import { follow } from './follow.ts'
+import { followBatch } from '#services/cli/following/batch.ts'
+import { coloured } from '#services/cli/text/output.ts'
 import { metadataOf } from './submit.ts'
 
 const WINDOW = '24h'
 /** Of the first line, in which its endpoint is looked for. */
 const HEAD_BYTES = 256 * 1024
-/** Problems of lines that are shown. */
-const PROBLEMS_SHOWN = 10
 
 /** `sluice batch` */
 export const batch: Command = {
@@ -47,33 +45,12 @@ Examples:
     const made = await batches.create({ input_file_id, endpoint, completion_window, ...(metadata && { metadata }) })
     if (!values.has('follow')) {
       if (!out.isForPeople) await out.json(made)
-      else await out.write(`${coloured('green', made.id)} ${made.status}\nFollow it: sluice follow ${jobOf(made)}\n`)
+      else await out.write(`${coloured('green', made.id)} ${made.status}\nFollow it: sluice follow ${made.id}\n`)
       return EXIT.ok
     }
     if (out.isForPeople) out.note(made.id)
-    const exit = await follow(invocation, jobOf(made), 0)
-    const ended = await batches.get(made.id)
-    for (const line of linesOf(ended)) out.note(line)
-    return exit === EXIT.ok ? exitOf(ended) : exit
+    return await followBatch(invocation, made.id, 0)
   },
-}
-
-/** A batch is a job under another name. */
-function jobOf({ id }: BatchView): string {
-  return id.replace('batch_', 'job_')
-}
-
-function exitOf({ status }: BatchView): ExitCode {
-  if (status === 'completed') return EXIT.ok
-  return status === 'cancelled' ? EXIT.cancelled : EXIT.failed
-}
-
-function linesOf({ id, status, errors, request_counts: { total, completed, failed } }: BatchView): string[] {
-  const problems = (errors?.data ?? []).slice(0, PROBLEMS_SHOWN).map(({ line, message }) => {
-    return plain(line == null ? message : `line ${line}: ${message}`)
-  })
-  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed`
-  return [counts, ...problems, ...(completed + failed > 0 ? [`What came of them: sluice results ${id}`] : [])]
 }
 
 /** The endpoint that the first line names. @throws CommandError */

@@ -1,8 +1,8 @@
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/command.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from '#services/cli/failure.ts'
+import { follow, type Interrupts } from '#services/cli/following/following.ts'
 import { plain } from '#services/cli/text/output.ts'
 import { secondsOf } from '#services/cli/text/time.ts'
-import { follow, type Interrupts } from './follow.ts'
 
 const ENDPOINT = '/v1/deep-research'
 const EFFORTS: readonly string[] = ['low', 'medium', 'high']
@@ -57,7 +57,7 @@ Examples:
     if (out.isForPeople) out.note(job.id)
     const interrupts = endingEarly(invocation, job.id)
     if (isEarly) interrupts.onFirst()
-    return await follow(invocation, job.id, 0, { ...interrupts, isFirstOver: isEarly })
+    return await follow(invocation, job.id, 0, { interrupts: { ...interrupts, isFirstOver: isEarly } })
   },
 }
 

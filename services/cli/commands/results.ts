@@ -31,7 +31,7 @@ Examples:
       throw new CommandError(
         EXIT.refused,
         `${plain(id)} has not ended: it is ${plain(status)}.`,
-        `Follow it: sluice follow ${id.replace('batch_', 'job_')}`,
+        `Follow it: sluice follow ${id}`,
       )
     }
     for (const file of [...(values.has('errors') ? [] : [output_file_id]), error_file_id]) {

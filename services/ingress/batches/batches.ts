@@ -11,7 +11,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { submitBatch } from './create.ts'
 import { findBatch, jobIdOfBatch } from './ids.ts'
-import { batchObject } from './object.ts'
+import { batchObject, currentBatchObject } from './object.ts'
 
 /** The path of batches, which is what their jobs stand for. */
 export const BATCHES = '/v1/batches'
@@ -62,7 +62,7 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
 
 /** GET /v1/batches/{id} */
 export async function retrieveBatch(context: IngressContext, call: Call): Promise<void> {
-  await call.reply.whole(await batchObject(context, await findBatch(context, call, BATCHES, 'batch_')))
+  await call.reply.whole(await currentBatchObject(context, await findBatch(context, call, BATCHES, 'batch_')))
 }
 
 /** POST /v1/batches/{id}/cancel: what has ended by then is written. @throws ServiceError `job_already_finished` */
@@ -72,7 +72,7 @@ export async function cancelBatch(context: IngressContext, call: Call): Promise<
   // A second cancel would end the writing of what there is.
   const isAsked = cancel_requested_at_ms !== null && !TERMINAL.has(state)
   const job = isAsked ? await jobs.get(tenant, id) : await jobs.cancel(tenant, id)
-  await call.reply.whole(await batchObject(context, job))
+  await call.reply.whole(await currentBatchObject(context, job))
 }
 
 /** The time that a batch may take. @throws ServiceError `integer_above_max_value` */

@@ -7,6 +7,7 @@ import { readStored } from '#shared/jobs/records.ts'
 import { BATCH_WRAP_UP_MS } from '#shared/kinds/batch.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { batchIdOf } from './ids.ts'
+import { countEnded } from './parts.ts'
 
 /** What is known of a batch beside the row of its job. */
 export interface BatchDetails {
@@ -34,9 +35,20 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
   }
 }
 
-/** A batch as callers of OpenAI's API see it. */
-export async function batchObject(context: IngressContext, job: DurableJob) {
+/** A batch as callers of OpenAI's API see it, with every request counted that has ended. */
+export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
+  if (TERMINAL.has(job.state) || !details.begun || details.told.phase === 'finalizing') return objectOf(job, details)
+  const ended = await countEnded(context, job, details.told)
+  return objectOf(job, { ...details, told: { ...details.told, ...ended } })
+}
+
+/** The same with those that the batch has told of: for many batches at once. */
+export async function batchObject(context: IngressContext, job: DurableJob) {
+  return objectOf(job, await batchDetails(context, job))
+}
+
+function objectOf(job: DurableJob, details: BatchDetails) {
   const { request, result, begun } = details
   const status = statusOf(job, details)
   const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)

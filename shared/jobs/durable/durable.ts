@@ -11,8 +11,9 @@ import type { Log } from '#shared/log/log.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import { newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
-import { blobsOf, dropBlobs } from './blobs.ts'
+import { dropBlobs } from './blobs.ts'
 import { Dispatcher } from './dispatch.ts'
+import { eraseJob } from './erase.ts'
 import { cancelsIn, Family } from './family.ts'
 import { follow, LiveEvents, pastOf, TERMINAL } from './follow.ts'
 import { Positions } from './positions.ts'
@@ -173,23 +174,12 @@ export class DurableJobs {
   }
 
   /**
-   * Forgets a finished job with its children and its steps.
+   * Forgets a finished job with its children and its steps. Of children's children nothing is left after the next purges.
    *
    * @throws ServiceError `job_not_found`; `job_not_finished`, also while a child of it still runs, or its parent does
    */
   async erase(scope: Scope, id: string): Promise<void> {
-    const job = await this.get(scope, id)
-    const parent = job.depth > 0 && job.parent_id !== null ? await this.#store.find(scope, job.parent_id) : undefined
-    if (parent && !TERMINAL.has(parent.state)) {
-      throw new ServiceError('job_not_finished', 'The job belongs to one that has not ended. Cancel that first.')
-    }
-    if (TERMINAL.has(job.state)) for (const child of await this.childrenOf(job)) await this.erase(scope, child.id)
-    const content = await this.#store.findContent(scope, id)
-    const blobs = (await this.stepsOf(job)).flatMap(({ blob }) => blob ?? [])
-    if (!(await this.#store.erase(scope, id))) {
-      throw new ServiceError('job_not_finished', `The job is ${job.state}. Cancel it first.`)
-    }
-    await dropBlobs(this.#options, [...blobsOf(content?.request), ...blobs])
+    await eraseJob({ ...this.#options, store: this.#store }, scope, await this.get(scope, id))
   }
 
   /**

@@ -36,7 +36,9 @@ export async function startWorker(
   const observer: Parameters<typeof Worker.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
       metrics.attempts.inc({ pool: job.pool, end })
-      metrics.attemptSeconds.observe({ pool: job.pool, model: job.model }, durationMs / 1_000)
+      // A batch has a place where others have a model, and none of its own.
+      const model = job.pool === 'batches' ? '' : job.model
+      metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)
     },
   }
   const { jobLeaseMs: leaseMs, bodyBudgetBytes: bodyRoomBytes } = config

@@ -1,7 +1,7 @@
 import type { Purged } from '#shared/store/store.ts'
 import { jsonOf } from './rows.ts'
-import type { Row, SqlDatabase } from './sql.ts'
-import type { Statement } from './statements.ts'
+import type { Params, Row, SqlDatabase } from './sql.ts'
+import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 
 /** What deletes the jobs that are kept no longer, in small steps, in the SQL that Postgres and SQLite share. */
 
@@ -24,12 +24,27 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   return { requests: [...valuesOf(jobs, 'request'), ...valuesOf(steps, 'output')], hasMore }
 }
 
+/**
+ * Deletes most events of a job that is about to be erased, so that no statement has to delete all those of a long run.
+ *
+ * The erasing itself is what counts: cut short before it, all of this is done again.
+ */
+export async function eraseEvents(db: SqlDatabase, params: Params, lastSeq: number): Promise<void> {
+  for (let upTo = EVENTS_MAX; upTo < lastSeq; upTo += EVENTS_MAX)
+    await db.run(ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
+}
+
+/** Makes some children of a job past, who have ended. Gives how many. */
+export async function forgetSome(db: SqlDatabase, id: string): Promise<number> {
+  return (await db.run(PURGE_CHILDREN, { id, limit: ROWS_MAX })).length
+}
+
 /** Lets go of the children of a few parents that are past. Gives how many. */
 async function purgeChildren(db: SqlDatabase, jobs: number): Promise<number> {
   let count = 0
   for (const { id } of await db.run(PAST_PARENTS, { jobs })) {
     if (count >= ROWS_MAX) break
-    count += (await db.run(PURGE_CHILDREN, { id: String(id), limit: ROWS_MAX })).length
+    count += await forgetSome(db, String(id))
   }
   return count
 }
@@ -65,12 +80,13 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go.
+ * Children go before their parent, however long they were to be kept: they would be found no more. They are the first to go, the deepest
+ * before all others: parents that wait for their children would fill every step, and nothing would ever go.
  * Written so that no index of what is to be purged fits, which leads through all of it.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',
-  sql: `UPDATE jobs SET purge_at_ms = 0 WHERE id IN (
+  sql: `UPDATE jobs SET purge_at_ms = -depth WHERE id IN (
           SELECT id FROM jobs WHERE parent_id = :id AND depth > 0 AND coalesce(purge_at_ms, 0) > now_ms() LIMIT :limit)
         RETURNING id`,
 }

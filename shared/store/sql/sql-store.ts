@@ -32,7 +32,7 @@ import { SqlFiles } from './files.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { SqlOperator } from './operator/operator.ts'
-import { purgeSome } from './purge.ts'
+import { eraseEvents, forgetSome, purgeSome } from './purge.ts'
 import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
@@ -40,9 +40,6 @@ import { LOST, TIMED_OUT } from './sweep-errors.ts'
 import { tenantReads } from './tenants.ts'
 import { SqlUsage } from './usage.ts'
 import { dispatchOf, JOBS_MAX, movedOf, moveOne, sweep, writeAsOwner } from './writes.ts'
-
-/** Events deleted in one statement at most: SQLite holds the event loop meanwhile. */
-const EVENTS_MAX = 2_000
 
 /** The store over any database that speaks the SQL of `moves.ts`, `create/inserts.ts` and `statements.ts`. */
 export class SqlStore implements Store {
@@ -125,10 +122,12 @@ export class SqlStore implements Store {
   async erase(scope: Scope, id: string): Promise<boolean> {
     const params = { id, tenant: tenantOf(scope) }
     const job = await this.find(scope, id)
-    // The last statement is the one that counts: cut short before it, all of this is done again.
-    for (let upTo = EVENTS_MAX; upTo < (job?.last_seq ?? 0); upTo += EVENTS_MAX)
-      await this.#db.run(statements.ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
+    await eraseEvents(this.#db, params, job?.last_seq ?? 0)
     return await this.#db.erase(params)
+  }
+
+  async forgetChildren(id: string): Promise<void> {
+    while ((await forgetSome(this.#db, id)) > 0);
   }
 
   async redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined> {
@@ -210,6 +209,11 @@ export class SqlStore implements Store {
 
   async listChildren(scope: Scope, id: string): Promise<DurableJob[]> {
     return (await this.#db.run(statements.LIST_CHILDREN, { id, tenant: tenantOf(scope) })).map(jobOf)
+  }
+
+  async countChildren(scope: Scope, id: string): Promise<Partial<Record<DurableJob['state'], number>>> {
+    const rows = await this.#db.run(statements.COUNT_CHILDREN, { id, tenant: tenantOf(scope) })
+    return Object.fromEntries(rows.map(({ state, count }) => [String(state), Number(count)]))
   }
 
   async listUnsettled(limit: number): Promise<DurableJob[]> {

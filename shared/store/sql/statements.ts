@@ -95,6 +95,12 @@ export const LIST_CHILDREN: Statement = {
         ORDER BY id`,
 }
 
+/** How many children of a job are in each state. */
+export const COUNT_CHILDREN: Statement = {
+  name: 'count_children',
+  sql: `SELECT state, count(*) AS count FROM jobs WHERE parent_id = :id AND depth > 0 AND ${VISIBLE} GROUP BY state`,
+}
+
 /** Jobs that have ended whose family may not know it. */
 export const LIST_UNSETTLED: Statement = {
   name: 'list_unsettled',

@@ -13,6 +13,8 @@ const SQLITE_ROWS = 'json_each(:rows) AS given'
 const text = (name: string) => `given.value->>'${name}'`
 const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS.map(text), ...SUMS.map((name) => `CAST(sum(CAST(${text(name)} AS bigint)) AS bigint)`)].join(', ')}`
+/** What holds others together, and is no call itself, is entered nowhere. */
+const IS_CALL = `CAST(${text('calls')} AS bigint) > 0`
 /** In the order of the key, or two writers would wait for each other. */
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
@@ -36,10 +38,10 @@ const ENTER: Write = {
     name: 'usage_enter',
     sql: `WITH gone AS (
         DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${POSTGRES_ROWS}) RETURNING job_id)
-      ${HEAD} FROM ${POSTGRES_ROWS} JOIN gone ON gone.job_id = ${text('job_id')} ${TAIL}`,
+      ${HEAD} FROM ${POSTGRES_ROWS} JOIN gone ON gone.job_id = ${text('job_id')} WHERE ${IS_CALL} ${TAIL}`,
   },
   sqlite: [
-    `${HEAD} FROM ${SQLITE_ROWS} WHERE ${text('job_id')} IN (SELECT job_id FROM usage_ended) ${TAIL}`,
+    `${HEAD} FROM ${SQLITE_ROWS} WHERE ${text('job_id')} IN (SELECT job_id FROM usage_ended) AND ${IS_CALL} ${TAIL}`,
     `DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${SQLITE_ROWS})`,
   ],
 }

@@ -1,8 +1,9 @@
+import type { ChildProcess } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { emptyDirectory, sluice } from '../../support/processes/sluice.ts'
-import { type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 const CHAT = '/v1/chat/completions'
 
@@ -34,6 +35,35 @@ describe('sluice batch', () => {
     expect((await run(['results', id, '--errors'])).lines.map(({ custom_id }) => custom_id)).toEqual(['b'])
     const listed = await run(['jobs', '--group', id, '--metadata', 'custom_id=a'])
     expect(listed.lines).toMatchObject([{ endpoint: CHAT, metadata: { custom_id: 'a' }, status: 'completed' }])
+  })
+
+  it('leaves the batch to go on at Ctrl-C, and says how to come back to it', async () => {
+    const path = await fileOf([line('a', '!echo tokens=1000 delay_ms=1000'), line('b', 'hello')])
+    let child: ChildProcess | undefined
+    const env = { SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
+    const following = sluice(['batch', path, '--follow'], { env, onStart: (started) => (child = started) })
+    const jobs = async (query: string) => {
+      const { data } = (await (await stack.get(`/v1/jobs?${query}`)).json()) as { data: { id: string }[] }
+      return data
+    }
+    const [job] = await until(async () => {
+      const found = await jobs('endpoint=/v1/batches&status=in_progress')
+      return found.length > 0 && (await jobs(`group=${found[0]?.id}&status=completed`)).length === 1 ? found : undefined
+    })
+    const id = job?.id.replace('job_', 'batch_') ?? ''
+    await until(() => child?.kill('SIGINT'))
+    const { code, err } = await following
+    expect([code, err]).toEqual([130, expect.stringContaining(`sluice follow ${id}`)])
+    const early = await run(['results', id])
+    expect([early.code, early.err]).toEqual([5, expect.stringContaining(`sluice follow ${id}`)])
+    expect((await run(['get', id])).lines).toMatchObject([{ status: 'in_progress' }])
+    expect((await run(['cancel', id])).code).toBe(0)
+    const again = await run(['follow', id])
+    expect([again.code, again.err]).toEqual([
+      3,
+      expect.stringContaining('cancelled: 1 of 2 requests completed, 1 failed'),
+    ])
+    expect((await run(['results', id])).lines.map(({ custom_id }) => custom_id)).toEqual(['b', 'a'])
   })
 
   it('says which line is broken, and what a file lacks', async () => {

@@ -415,4 +415,24 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     )
     expect(Number(left[0]?.count)).toBe(0)
   })
+
+  it('purges a family of more parents than one step takes, though their children are the last by id', async () => {
+    const keysById = (parent: string, count: number) => {
+      const keys = Array.from({ length: count }, (_, nth) => `${nth}`)
+      return keys.toSorted((a, b) => (childJobId(parent, a) < childJobId(parent, b) ? -1 : 1))
+    }
+    const run = await running(store)
+    const parents = keysById(run.id, 2_000).slice(0, 55)
+    for (const [nth, key] of parents.entries()) await store.submitChild(next(run, nth), childOf(run, key))
+    for (const key of parents) {
+      const parent = await claimed(store, childJobId(run.id, key), await alive(store))
+      await store.submitChild(parent, childOf(parent, keysById(parent.id, 200).at(-1) ?? ''))
+      await store.complete(next(parent), { result: 1 })
+      await store.cancelChildren(parent.id, 10)
+    }
+    await store.complete(next(run, parents.length), { result: 1 })
+    await database.advance(24 * HOUR_MS + 1_000)
+    while ((await store.purge()).hasMore);
+    expect(await database.query('SELECT id FROM jobs')).toEqual([])
+  })
 })

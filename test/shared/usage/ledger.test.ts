@@ -115,6 +115,15 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
+  it('has no call for a batch, whose requests are calls of their own', async () => {
+    const lane = { tenant: 'proj', keyId: 'key_a', pool: 'batches', kind: 'batch', model: 'batch' } as const
+    await store.complete(await running(store, lane), { result: {}, metered: NOTHING })
+    await store.complete(await running(store, { tenant: 'proj', keyId: 'key_a' }), { result: {}, metered: NOTHING })
+    await enterAll()
+    expect((await sum('model')).map(({ group, calls }) => [group, calls])).toEqual([['echo-1', 1]])
+    expect(await store.usage.listEnded(10)).toEqual([])
+  })
+
   it('counts the tokens of a research with its children, for its project and key, and searches with itself', async () => {
     const research = {
       tenant: 'proj',

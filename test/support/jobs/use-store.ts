@@ -75,12 +75,14 @@ async function moveFamilies(store: Store): Promise<void> {
   await store.listSteps(MANY_TENANT, job.id)
   await store.listRecordedSteps(MANY_TENANT, job.id, 0, 20)
   await store.listChildren(MANY_TENANT, job.id)
+  await store.countChildren(MANY_TENANT, job.id)
   await store.park({ ...run, chunk: 3 }, { ids, wrapUpMs: 1_000 })
   await store.wake(job.id)
   await store.cancel(MANY_TENANT, job.id)
   await store.settle(job.id)
   await store.cancelChildren(job.id, 100)
   await store.settle(job.id)
+  await store.forgetChildren(job.id)
   await store.goodbye(owner)
 }
 

@@ -1,4 +1,5 @@
 import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
+import { PARTS_AT_ONCE } from '#services/ingress/batches/parts.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
@@ -12,9 +13,6 @@ import type { BatchTools } from './tools.ts'
 
 /** Parts whose end is remembered together: an attempt that goes on asks once for each so many. */
 const GROUP = 5
-/** Parts that are under way at once, of {@link PART_REQUESTS} jobs each. */
-const AHEAD = 20
-
 /** What parts of batches are called where endpoints are named: none that can be called. */
 export const PARTS = '/v1/batches/parts'
 
@@ -99,7 +97,7 @@ class BatchRun {
     if (this.#isOver) return undefined
     const ids: string[] = []
     // More than the group: a part that takes long keeps none of those behind it waiting.
-    for (let nth = first; nth < Math.min(first + AHEAD, plan.parts.length); nth++) {
+    for (let nth = first; nth < Math.min(first + PARTS_AT_ONCE, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
     const own = ids.slice(0, GROUP)

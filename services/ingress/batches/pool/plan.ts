@@ -2,6 +2,7 @@ import type { BatchPartRange, BatchProblem, BatchRequest } from '#schemas/batche
 import { hasModels } from '#schemas/job.ts'
 import { LineChecker } from '#services/ingress/batches/check.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
+import { PART_REQUESTS } from '#services/ingress/batches/parts.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -9,8 +10,6 @@ import { inTurns } from '#shared/in-turns.ts'
 import type { BatchTools } from './tools.ts'
 import { callerOf } from './tools.ts'
 
-/** Requests of one part: 500 parts are the children that a job may have. */
-export const PART_REQUESTS = 100
 /** Problems that are told at most. */
 const PROBLEMS_MAX = 100
 

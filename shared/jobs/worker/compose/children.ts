@@ -8,6 +8,7 @@ import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
+import type { Log } from '#shared/log/log.ts'
 import { childJobId } from '#shared/store/job-id.ts'
 import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
@@ -26,6 +27,7 @@ export interface ChildrenOptions {
   readonly blobs: Blobs
   readonly dispatcher: Dispatcher
   readonly writes: OwnerWrites
+  readonly log: Log
   /** Children at once; default: {@link UNENDED_MAX}. */
   readonly childrenAtOnce?: number | undefined
   readonly signal: AbortSignal
@@ -35,6 +37,8 @@ export interface ChildrenOptions {
 export class Children {
   readonly #options: ChildrenOptions
   readonly #asked = new Map<string, Promise<string>>()
+  /** Those that have ended: their rows do not change, so nobody asks for them again. */
+  readonly #ended = new Map<string, DurableJob>()
   #last: Promise<unknown> = Promise.resolve()
   #count: number
 
@@ -63,7 +67,7 @@ export class Children {
 
   /** How a child ended, by its id, or a child of one of them; undefined while it has not, and where there is none. */
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
-    const child = await this.#read((store) => store.find(EVERY_TENANT, id))
+    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(EVERY_TENANT, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
     // Ids are hashes of those of their parents: one that is of another family is none of ours.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
@@ -81,7 +85,7 @@ export class Children {
   }
 
   async #once(id: string, child: ChildJob): Promise<string> {
-    const { job, dispatcher, signal, store, writes } = this.#options
+    const { job, signal, store, writes } = this.#options
     if (job.children > 0 && (await this.#read((reads) => reads.find(EVERY_TENANT, id)))) return id
     await this.#requireRoom()
     signal.throwIfAborted()
@@ -92,9 +96,20 @@ export class Children {
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++
-    const row = await this.#read((reads) => reads.find(EVERY_TENANT, id))
-    if (row?.state === 'queued') void dispatcher.publishJob(row, request)
+    // It is committed: the next one need not wait until it is published.
+    void this.#publish(id, request)
     return id
+  }
+
+  /** Never rejects: the scheduler publishes what nobody did. */
+  async #publish(id: string, request: unknown): Promise<void> {
+    const { dispatcher, log } = this.#options
+    try {
+      const row = await this.#read((reads) => reads.find(EVERY_TENANT, id))
+      if (row?.state === 'queued') await dispatcher.publishJob(row, request)
+    } catch (error) {
+      log.info({ err: error, job_id: id }, 'child not published; the scheduler tries again')
+    }
   }
 
   async #requireRoom(): Promise<void> {
@@ -109,7 +124,9 @@ export class Children {
 
   async #find(id: string): Promise<DurableJob> {
     const child = await this.#read((store) => store.find(EVERY_TENANT, id))
-    if (child && child.depth > 0 && child.parent_id === this.#options.job.id) return child
+    const isOurs = child !== undefined && child.depth > 0 && child.parent_id === this.#options.job.id
+    if (isOurs && TERMINAL.has(child.state)) this.#ended.set(id, child)
+    if (isOurs) return child
     throw new ServiceError('invalid_request', `There is no child with the id '${id}'.`)
   }
 

@@ -170,6 +170,8 @@ describe('batches', () => {
   it('write what has ended when they are cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)
     await quickAreDone(id)
+    // Long before a part has ended.
+    expect((await client.batches.retrieve(id)).request_counts).toEqual({ total: 120, completed: 5, failed: 0 })
     expect(await client.batches.cancel(id)).toMatchObject({ status: 'cancelling' })
     const batch = await ended(id)
     expect(batch.status).toBe('cancelled')

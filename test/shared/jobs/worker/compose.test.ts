@@ -1,5 +1,5 @@
 /** Composed jobs over real workers, ingress and scheduler, on each store. */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { jobObject, statusOf } from '#services/ingress/jobs/object.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
@@ -415,6 +415,37 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     const top = await submit(deep)
     expect(await ended(top)).toMatchObject({ state: 'completed' })
     expect(await textOf(top)).toContain('failed')
+  })
+
+  it('are submitted one after the other without waiting until each is published', async () => {
+    const find = store.find.bind(store)
+    const gate = Promise.withResolvers<void>()
+    vi.spyOn(store, 'find').mockImplementation(async (scope, id) => {
+      const found = await find(scope, id)
+      if (found?.state === 'queued' && found.depth > 0) await gate.promise
+      return found
+    })
+    await openWorker()
+    const id = await submit({ steps: 0, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
+    await until(async () => (await children(id)).length === 3)
+    gate.resolve()
+    expect(await ended(id)).toMatchObject({ state: 'completed', children: 3 })
+  })
+
+  it('are forgotten at once where their children have children, and all of these with the next purges', async () => {
+    await openWorker()
+    const lines = Array.from({ length: 3 }, (_, nth) => ({ text: `${nth}` }))
+    const part: Plan = { steps: 1, children: lines }
+    const id = await submit({ steps: 1, children: [part, part], childKind: 'compose' })
+    await ended(id)
+    const parts = await children(id)
+    expect((await Promise.all(parts.map((one) => children(one.id)))).flat()).toHaveLength(6)
+    const erase = vi.spyOn(store, 'erase')
+    await jobs.erase(TENANT, id)
+    expect(erase).toHaveBeenCalledTimes(1)
+    for (const one of parts) expect(await store.find(EVERY_TENANT, one.id)).toBeUndefined()
+    while ((await store.purge()).hasMore);
+    expect(await store.list(TENANT, { limit: 100 })).toMatchObject({ jobs: [] })
   })
 
   it('are forgotten with their children and steps, and a child not before its parent', async () => {

@@ -1,0 +1,39 @@
+import { BatchesApi, type BatchView } from '#services/cli/client/batches-api.ts'
+import type { Progress } from '#services/cli/client/job.ts'
+import type { Invocation } from '#services/cli/command.ts'
+import { EXIT, type ExitCode } from '#services/cli/failure.ts'
+import { plain } from '#services/cli/text/output.ts'
+import { follow } from './following.ts'
+
+/** Problems of lines that are shown. */
+const PROBLEMS_SHOWN = 10
+
+/** Follows a batch and says what came of it. @returns How it ended, as an exit code */
+export async function followBatch(invocation: Invocation, id: string, after: number): Promise<ExitCode> {
+  const { api, out } = invocation
+  const batches = new BatchesApi(api.http)
+  const exit = await follow(invocation, id, after, { look: async () => progressOf(await batches.get(id)) })
+  const ended = await batches.get(id)
+  for (const line of linesOf(ended)) out.note(line)
+  return exit === EXIT.ok ? exitOf(ended) : exit
+}
+
+function progressOf({ status, request_counts: { total, completed, failed } }: BatchView): Progress {
+  const done = completed + failed
+  const failures = failed > 0 ? `, ${failed} of them failed` : ''
+  const message = total > 0 ? `${done} of ${total} requests have ended${failures}` : null
+  return { phase: status, percent: total > 0 ? (100 * done) / total : null, message }
+}
+
+function exitOf({ status }: BatchView): ExitCode {
+  if (status === 'completed') return EXIT.ok
+  return status === 'cancelled' ? EXIT.cancelled : EXIT.failed
+}
+
+function linesOf({ id, status, errors, request_counts: { total, completed, failed } }: BatchView): string[] {
+  const problems = (errors?.data ?? []).slice(0, PROBLEMS_SHOWN).map(({ line, message }) => {
+    return plain(line == null ? message : `line ${line}: ${message}`)
+  })
+  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed`
+  return [counts, ...problems, ...(completed + failed > 0 ? [`What came of them: sluice results ${id}`] : [])]
+}

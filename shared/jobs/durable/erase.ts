@@ -1,0 +1,40 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Scope, Store } from '#shared/store/store.ts'
+import { blobsOf, dropBlobs } from './blobs.ts'
+import { TERMINAL } from './follow.ts'
+
+/** What {@link eraseJob} needs. */
+interface EraseContext {
+  readonly store: Store
+  readonly blobs: Blobs
+  readonly log: Log
+}
+
+/** Forgets a job with its children and its steps. @throws ServiceError `job_not_finished` (see `DurableJobs.erase`) */
+export async function eraseJob(context: EraseContext, scope: Scope, job: DurableJob): Promise<void> {
+  const { store } = context
+  const { id, tenant, depth, parent_id, state } = job
+  const parent = depth > 0 && parent_id !== null ? await store.find(scope, parent_id) : undefined
+  if (parent && !TERMINAL.has(parent.state)) {
+    throw new ServiceError('job_not_finished', 'The job belongs to one that has not ended. Cancel that first.')
+  }
+  if (TERMINAL.has(state) && job.children > 0) await eraseChildren(context, scope, job)
+  const content = await store.findContent(scope, id)
+  const steps = job.steps === 0 ? [] : await store.listSteps(tenant, id)
+  if (!(await store.erase(scope, id))) {
+    throw new ServiceError('job_not_finished', `The job is ${state}. Cancel it first.`)
+  }
+  await dropBlobs(context, [...blobsOf(content?.request), ...steps.flatMap(({ blob }) => blob ?? [])])
+}
+
+/** Children that have children of their own may stand for very many jobs: these go with the next purges, the nearest at once. */
+async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
+  const children = await context.store.listChildren(tenant, id)
+  const unended = children.find(({ state }) => !TERMINAL.has(state))
+  if (unended) throw new ServiceError('job_not_finished', `A child of the job is ${unended.state}. Cancel it first.`)
+  if (children.some((child) => child.children > 0)) await context.store.forgetChildren(id)
+  else for (const child of children) await eraseJob(context, scope, child)
+}
