@@ -15,12 +15,7 @@ const CHAT =
 
 /** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
 const KIN: readonly (readonly [RegExp, string])[] = [
-  [
-    /^\/v1\/completions\b/,
-    'Plain completions are not served; use POST /v1/chat/completions. Vercel AI SDK: openai.chat(model). LangChain: ' +
-      'ChatOpenAI in place of OpenAI.',
-  ],
-  [/^\/v1\/complete\b/, 'Text completions are not served; use POST /v1/messages.'],
+  [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads|conversations)\b/, `Conversations are not kept here. ${CHAT}`],
   [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
