@@ -16,6 +16,14 @@ const Count = whole(0)
 export const Settings = z.object({
   HOST: z.string().default('127.0.0.1').describe('Address to listen on; 0.0.0.0 for all'),
   PORT: whole(0, 65_535).default(8080).describe('Port of the API; 0 takes a free one'),
+  CORS_ORIGINS: z
+    .string()
+    .regex(
+      /^ *(\*|[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+( *, *[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+)*) *$/i,
+      'must be origins such as https://app.example.com, several with commas between and without a path, or * alone',
+    )
+    .optional()
+    .describe('Origins whose pages may call from a browser, comma separated, or * for all; unset: none'),
   METRICS_PORT: whole(0, 65_535)
     .optional()
     .describe(
