@@ -88,11 +88,11 @@ export const GenerateRequest = z.strictObject({
   model: z.string(),
   turns: z.array(Turn).describe('System turns included. A last assistant turn is a prefill, to be continued'),
   stream: z.boolean().describe('The caller reads deltas as they come'),
-  max_tokens: z.int().min(1).optional(),
+  max_tokens: z.int().min(0).optional().describe('0: of a completion that only repeats its prompt'),
   temperature: z.number().optional(),
   top_p: z.number().optional(),
   top_k: z.int().optional(),
-  n: z.int().min(1).default(1),
+  n: z.int().min(1).default(1).describe('Choices; of completions: for each prompt'),
   stop: z.array(z.string()).default([]),
   presence_penalty: z.number().optional(),
   frequency_penalty: z.number().optional(),
@@ -133,6 +133,20 @@ export const GenerateRequest = z.strictObject({
     })
     .optional(),
   user: z.string().optional().describe('End user, for attribution'),
+  completion: z
+    .strictObject({
+      tokens: z
+        .array(z.array(z.int().min(0)))
+        .optional()
+        .describe('The prompts as tokens; then there are no turns'),
+      echo: z.boolean().describe('Each choice begins with its prompt'),
+      suffix: z.string().optional().describe('What comes after the text that is made'),
+      best_of: z.int().min(1).optional().describe('Choices made for each prompt, of which the n best are given'),
+    })
+    .optional()
+    .describe(
+      'The turns, all of the user, are prompts to be gone on from, each with n choices of its own, in their order',
+    ),
   anthropic: z
     .strictObject({
       version: z.string().optional().describe('anthropic-version'),
@@ -146,9 +160,11 @@ export type GenerateRequest = z.infer<typeof GenerateRequest>
 
 const Logprob = z.strictObject({
   token: z.string(),
-  logprob: z.number(),
+  logprob: z.number().nullable().describe('Null of the first token of a prompt that is repeated: nothing foretells it'),
   bytes: z.array(z.int()).nullable(),
-  top_logprobs: z.array(z.strictObject({ token: z.string(), logprob: z.number(), bytes: z.array(z.int()).nullable() })),
+  top_logprobs: z.array(
+    z.strictObject({ token: z.string(), logprob: z.number().nullable(), bytes: z.array(z.int()).nullable() }),
+  ),
 })
 /** One token with its log probability, in the OpenAI shape (docs/protocol.md, Chat answers). */
 export type Logprob = z.infer<typeof Logprob>

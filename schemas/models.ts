@@ -45,6 +45,13 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .boolean()
       .default(true)
       .describe('Ask for stream_options.include_usage; false for servers that refuse it'),
+    completions: z
+      .boolean()
+      .optional()
+      .describe(
+        'openai: it has POST /completions, which goes on from a raw prompt. Else a prompt is sent as a turn of the user. ' +
+          "Default: true but for OpenAI's own servers",
+      ),
   }),
   z.strictObject({
     type: z.literal('llama').describe('GGUF file in the worker, through node-llama-cpp'),

@@ -2,6 +2,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
+import { complete, requireCompletable } from '#shared/engines/completions.ts'
 import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
 import { isTooLarge, splitLogprobs } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
@@ -19,7 +20,8 @@ export function generateWithFallback(
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
     // The model that was asked for keeps the name it was asked for by.
     const asked = model === chain[0] ? request : { ...request, model: model.id }
-    return { events: engines.of(model).generate(asked, context), give: givenBy(ports) }
+    requireCompletable(model, asked)
+    return { events: complete(engines.of(model), asked, context), give: givenBy(ports) }
   }
   const chain = chainOf(ports.models.served, request.model)
   return withFallbacks(chain, ask, context, ports.log)

@@ -19,6 +19,7 @@ import { Budgets } from './callers/limits/budgets.ts'
 import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
 import { Places } from './callers/limits/places.ts'
+import { Cors } from './cors.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -68,11 +69,12 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
-  const sockets = new Sockets(context, socketBounds)
+  const cors = new Cors(config.corsOrigins)
+  const sockets = new Sockets(context, cors, socketBounds)
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      if (!answerHealth(health, req, res)) app(req, res)
+      if (!cors.answer(req, res) && !answerHealth(health, req, res)) app(req, res)
     },
     config,
     SERVER_BOUNDS,

@@ -156,6 +156,7 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   const headers = {
     'x-request-id': requestId,
     'request-id': requestId,
+    ...pageHeadersOf(exchange?.res),
     ...errorHeaders(error),
     'content-type': 'application/json',
     'content-length': Buffer.byteLength(body),
@@ -163,6 +164,13 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   }
   const head = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
+}
+
+/** What lets a page read the refusal of a request whose head was understood. */
+function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> {
+  const set = Object.entries(res?.getHeaders() ?? {})
+  const own = set.filter(([name]) => name === 'vary' || name.startsWith('access-control-'))
+  return Object.fromEntries(own.map(([name, value]) => [name, String(value)]))
 }
 
 function reasonOf(code: string | undefined): { status: number; error: ServiceError } {

@@ -19,6 +19,14 @@ export const Settings = z.object({
   REUSE_PORT: Switch.default(false).describe(
     'Several ingress processes of this machine share PORT; the kernel spreads the connections (SO_REUSEPORT)',
   ),
+  CORS_ORIGINS: z
+    .string()
+    .regex(
+      /^ *(\*|[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+( *, *[a-z][a-z0-9+.-]*:\/\/[^\s/,?#@*]+)*) *$/i,
+      'must be origins such as https://app.example.com, several with commas between and without a path, or * alone',
+    )
+    .optional()
+    .describe('Origins whose pages may call from a browser, comma separated, or * for all; unset: none'),
   METRICS_PORT: whole(0, 65_535)
     .optional()
     .describe(

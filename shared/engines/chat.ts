@@ -14,6 +14,11 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 export interface ChatEngine {
   /** Calls it bears at once now; undefined: as many as its config says. */
   readonly places?: number
+  /**
+   * Which raw prompts of completions it goes on from: `all` of a request in one call, or `one` a call (completions.ts splits
+   * them). Undefined: none; it gets a prompt as a turn of the user, and a request without `completion`.
+   */
+  readonly completes?: 'all' | 'one' | undefined
   /** @throws ServiceError */
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent>
   /** Counts the prompt's tokens as the engine would. Undefined: it cannot; the caller estimates. */

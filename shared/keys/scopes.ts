@@ -6,6 +6,7 @@ import type { ApiKey, KeyScope } from './keys.ts'
  */
 export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/chat/completions',
+  '/v1/completions',
   '/v1/messages',
   '/v1/messages/count_tokens',
   '/v1/responses',

@@ -1,6 +1,7 @@
 import { CountTokensResult, type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { chatAnswer } from '#shared/protocols/chat/stream.ts'
+import { completionsAnswer } from '#shared/protocols/completions/stream.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
 import { inputTokensOf, responsesAnswer } from '#shared/protocols/responses/stream.ts'
 import { tolerant } from '#shared/tolerant.ts'
@@ -14,6 +15,7 @@ const MERGED_LOGPROBS_MAX = 64
 
 /** How answers read, by the path of the call; default: as chat completions. */
 const ANSWERS: Readonly<Record<string, Answer<GenerateEvent>>> = {
+  '/v1/completions': completionsAnswer,
   '/v1/messages': messagesAnswer,
   '/v1/responses': responsesAnswer,
 }

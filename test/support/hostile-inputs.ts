@@ -20,6 +20,7 @@ export interface HostileInput {
 const MIB = 1024 * 1024
 const LARGE = 28 * MIB
 const CHAT = '/v1/chat/completions'
+const COMPLETIONS = '/v1/completions'
 const MESSAGES = '/v1/messages'
 const COUNT = '/v1/messages/count_tokens'
 const RESPONSES = '/v1/responses'
@@ -86,6 +87,16 @@ const tool = (index: number, parameters: object) => ({
   type: 'function',
   function: { name: `tool_${index}`, parameters },
 })
+
+const COMPLETIONS_INPUTS: readonly HostileInput[] = [
+  post('a prompt of words', COMPLETIONS, () => ({ model: 'echo-1', prompt: words(LARGE) })),
+  post('2,048 prompts, repeated', COMPLETIONS, () => ({
+    model: 'echo-1',
+    prompt: Array(2_048).fill('hi'),
+    echo: true,
+  })),
+  post('300,000 tokens', COMPLETIONS, () => ({ model: 'echo-1', prompt: Array(300_000).fill(1) })),
+]
 
 const CHAT_INPUTS: readonly HostileInput[] = [
   post('a text of words', CHAT, () => chat(words(LARGE))),
@@ -195,6 +206,7 @@ const SOCKET_INPUTS: readonly HostileInput[] = [
 /** Every row. */
 export const HOSTILE_INPUTS: readonly HostileInput[] = [
   ...CHAT_INPUTS,
+  ...COMPLETIONS_INPUTS,
   ...MESSAGES_INPUTS,
   ...RESPONSES_INPUTS,
   ...OTHER_INPUTS,

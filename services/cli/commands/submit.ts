@@ -7,6 +7,7 @@ import { coloured } from '#services/cli/text/output.ts'
 import { secondsOf, timeOf } from '#services/cli/text/time.ts'
 
 const CHAT = '/v1/chat/completions'
+const COMPLETIONS = '/v1/completions'
 const CODE = '/v1/tools/code'
 const MESSAGES = '/v1/messages'
 /** The messages format demands a limit. */
@@ -120,6 +121,7 @@ async function bodyOf(values: Values, endpoint: string): Promise<object> {
 function shortBody(endpoint: string, model: string, prompt: string): object {
   const messages = [{ role: 'user', content: prompt }]
   if (endpoint === CHAT) return { model, messages }
+  if (endpoint === COMPLETIONS) return { model, prompt }
   if (endpoint === MESSAGES) return { model, max_tokens: MESSAGES_TOKENS, messages }
   throw usageError(`--prompt makes no request for ${endpoint}.`, 'Give the request with --body or --file.')
 }

@@ -2,6 +2,7 @@
  * What a 404 says beside that it is one: the endpoint that was probably meant, or how an SDK that asks for an API which is
  * not served here is told to ask for one that is.
  */
+import { KEY_ENDPOINTS } from '#shared/keys/scopes.ts'
 import { nearestOf } from '#shared/nearest.ts'
 
 /** Characters of a path that are looked at and shown. */
@@ -13,21 +14,19 @@ const DISTANCE_SHARE_MAX = 1 / 3
 const CHAT =
   "Send the whole conversation to POST /v1/chat/completions, or go on with 'previous_response_id' of POST /v1/responses."
 
+/** What there is, for who is far from all of it. */
+const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
+
 /** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
 const KIN: readonly (readonly [RegExp, string])[] = [
-  [
-    /^\/v1\/completions\b/,
-    'Plain completions are not served; use POST /v1/chat/completions. Vercel AI SDK: openai.chat(model). LangChain: ' +
-      'ChatOpenAI in place of OpenAI.',
-  ],
-  [/^\/v1\/complete\b/, 'Text completions are not served; use POST /v1/messages.'],
+  [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads|conversations)\b/, `Conversations are not kept here. ${CHAT}`],
   [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
   [
     /^\/v1\/(audio\/speech|audio\/voices|images|videos|moderations|fine_tuning|vector_stores|evals|containers|rerank|score)\b/,
-    'This API is not served here.',
+    `This API is not served here. ${SERVED}`,
   ],
 ]
 
@@ -37,8 +36,7 @@ export function notFoundMessage(method: string, path: string, paths: readonly st
   const tidy = tidied(shown)
   const [, kin] = KIN.find(([known]) => known.test(tidy)) ?? []
   const meant = kin === undefined ? meantBy(shown, tidy, paths) : undefined
-  const hint = kin ?? (meant && `Did you mean ${meant}?`)
-  return `Invalid URL (${method} ${shown})${hint === undefined ? '' : `. ${hint}`}`
+  return `Invalid URL (${method} ${shown}). ${kin ?? (meant ? `Did you mean ${meant}?` : SERVED)}`
 }
 
 /** As it was probably meant: one slash between segments and none at the end, with the version, once. */

@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/error.ts'
 import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
-import { chatCompletions, messages, messagesCount } from './generate.ts'
+import { chatCompletions, completions, messages, messagesCount } from './generate.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
 import { transcriptions } from './transcription/transcription.ts'
@@ -10,6 +10,7 @@ import { transcriptions } from './transcription/transcription.ts'
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,
+  completions,
   messages,
   messagesCount,
   responses,

@@ -5,6 +5,7 @@ import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { decodeChat } from './chat/decode.ts'
+import { decodeCompletions } from './completions/decode.ts'
 import type { DecodeContext } from './decode.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { decodeCount, decodeMessages } from './messages/decode.ts'
@@ -20,12 +21,14 @@ export const chatCompletions: JobEndpoint = {
   format: 'openai',
   kind: generate,
   canStream: () => true,
-  async prepare(context, caller, body) {
-    const chat = body as { stream_options?: { include_usage?: unknown }; metadata?: Record<string, string> } | null
-    const call = await prepareGenerate(context, caller, decodeChat, withoutJobFields(body, 'openai'))
-    const include_usage = chat?.stream_options?.include_usage === true
-    return { ...call, encode: { include_usage }, metadata: chat?.metadata ?? undefined }
-  },
+  prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeChat, body),
+}
+
+/** POST /v1/completions (docs/protocol.md, Completions). */
+export const completions: JobEndpoint = {
+  ...chatCompletions,
+  path: '/v1/completions',
+  prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeCompletions, body),
 }
 
 /** POST /v1/messages (docs/protocol.md, Messages requests). */
@@ -49,6 +52,18 @@ export const messagesCount: JobEndpoint = {
 }
 
 type Decode = (body: unknown, context: DecodeContext) => Pieces<GenerateRequest>
+
+async function prepareOpenAi(
+  context: IngressContext,
+  caller: Caller,
+  decode: Decode,
+  body: unknown,
+): Promise<PreparedCall> {
+  const asked = body as { stream_options?: { include_usage?: unknown }; metadata?: Record<string, string> } | null
+  const call = await prepareGenerate(context, caller, decode, withoutJobFields(body, 'openai'))
+  const include_usage = asked?.stream_options?.include_usage === true
+  return { ...call, encode: { include_usage }, metadata: asked?.metadata ?? undefined }
+}
 
 async function prepareMessages(
   context: IngressContext,

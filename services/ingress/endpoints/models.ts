@@ -75,6 +75,7 @@ function modelOf(model: ModelConfig, id: string): Model {
 const CAPABILITIES: Readonly<Record<ModelPool, (model: ModelConfig) => string[]>> = {
   inference: ({ capabilities }) => [
     'chat',
+    'completions',
     'messages',
     ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
   ],

@@ -4,12 +4,13 @@ import { type WebSocket, WebSocketServer } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { authenticate } from '#services/ingress/callers/keys.ts'
+import type { Cors } from '#services/ingress/cors.ts'
 import { CallLog } from '#services/ingress/reply/call-log.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { SOCKET_BOUNDS, type SocketBounds } from './bounds.ts'
 import { Session } from './session.ts'
-import { credentialsOf, refuseUpgrade, requireProtocol, WS_PATH } from './upgrade.ts'
+import { credentialsOf, refuseUpgrade, requireOrigin, requireProtocol, WS_PATH } from './upgrade.ts'
 
 /**
  * The WebSockets of one ingress (docs/websocket.md): who gets one, how many there are, and their end.
@@ -19,14 +20,16 @@ import { credentialsOf, refuseUpgrade, requireProtocol, WS_PATH } from './upgrad
  */
 export class Sockets {
   readonly #context: IngressContext
+  readonly #cors: Cors
   readonly #bounds: SocketBounds
   readonly #server: WebSocketServer
   readonly #openings = new WeakMap<IncomingMessage, CallLog>()
   readonly #sessions = new Map<Session, WebSocket>()
   readonly #countOfKey = new Map<string, number>()
 
-  constructor(context: IngressContext, bounds: Partial<SocketBounds> = {}) {
+  constructor(context: IngressContext, cors: Cors, bounds: Partial<SocketBounds> = {}) {
     this.#context = context
+    this.#cors = cors
     this.#bounds = { ...SOCKET_BOUNDS, ...bounds }
     this.#server = new WebSocketServer({
       noServer: true,
@@ -59,6 +62,7 @@ export class Sockets {
     const credentials = credentialsOf(req)
     const findKey = () => authenticate(credentials, this.#context.keys, 'openai', WS_PATH)
     try {
+      requireOrigin(this.#cors, req)
       const key = findKey()
       opening.facts.key_id = key.id
       opening.facts.project_id = projectIdOf(key)

@@ -2,6 +2,7 @@ import { type IncomingHttpHeaders, type IncomingMessage, ServerResponse } from '
 import type { Socket } from 'node:net'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
+import type { Cors } from '#services/ingress/cors.ts'
 import { sendError } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 
@@ -45,6 +46,15 @@ export function credentialsOf({ headers }: IncomingMessage): Credentials {
 export function requireProtocol({ headers }: IncomingMessage): void {
   if (protocolsOf(headers).includes(WS_PROTOCOL)) return
   throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
+}
+
+/** @throws ServiceError `permission_denied` for a page that CORS_ORIGINS does not allow */
+export function requireOrigin(cors: Cors, req: IncomingMessage): void {
+  if (cors.allowsSocket(req)) return
+  throw new ServiceError(
+    'permission_denied',
+    'Pages of this origin may not connect. CORS_ORIGINS names those that may.',
+  )
 }
 
 function protocolsOf(headers: IncomingHttpHeaders): string[] {

@@ -6,6 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { writeSchemaGrammar } from './grammar/grammar.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
 import { fittingTokensOf, writeCallPrompt, writeTextPrompt } from './prompt.ts'
+import { rawTextOf, rawTokensOf } from './raw.ts'
 import type { LlamaRuntime } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
 import { describeToken, TokenText } from './text.ts'
@@ -48,6 +49,11 @@ export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
 
 async function makePlan(call: LlamaCall): Promise<Plan> {
   const { runtime, sequence, request, signal, config } = call
+  if (request.completion) {
+    const prompt = await rawTokensOf(runtime, request, signal)
+    const budget = getBudget(request, config, prompt.length, runtime.contextTokens)
+    return { tool: undefined, prompt, budget, grammar: undefined }
+  }
   const tool = await chooseTool(runtime, sequence, request, signal)
   const text = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
   const prompt = await fittingTokensOf(runtime, text, signal)
@@ -80,9 +86,15 @@ async function makeGrammar(
 async function* writeText(call: LlamaCall, plan: Plan, choice: number): AsyncGenerator<GenerateEvent, number> {
   const { runtime, request } = call
   const decoder = new TokenText(runtime.model)
-  // Some templates end a turn with ordinary text, which the model writes like any other.
-  const stops = new StopFilter(plan.grammar ? request.stop : [...request.stop, ...endMarks(runtime)])
+  // Some templates end a turn with ordinary text, which the model writes like any other. A raw prompt has no turns.
+  const isPlain = plan.grammar || request.completion
+  const stops = new StopFilter(isPlain ? request.stop : [...request.stop, ...endMarks(runtime)])
   let tokens = 0
+  if (request.completion?.echo) yield { type: 'text', choice, text: rawTextOf(runtime, request) }
+  if (plan.budget.tokens === 0) {
+    yield finish(plan, choice, tokens)
+    return tokens
+  }
   for await (const sampled of sampleChoice(call, plan, choice)) {
     tokens++
     const { text, logprobs, hit } = stops.push(decoder.push(sampled.token), logprobOf(call, sampled))

@@ -43,6 +43,7 @@ export function openLlamaEngine(model: ModelConfig, options: LlamaEngineOptions)
 }
 
 class LlamaEngine implements ChatEngine {
+  readonly completes = 'one'
   readonly #config: ModelConfig
   readonly #engine: Extract<ModelConfig['engine'], { type: 'llama' }>
   readonly #options: LlamaEngineOptions

@@ -31,11 +31,18 @@ export function* tokenizePrompt(model: LlamaModel, text: LlamaText): Generator<u
   return tokens
 }
 
+/** The same for the raw prompt of a completion, whose caller writes the marks of turns in it, if there are to be any. */
+export function* tokenizeRaw(model: LlamaModel, text: string): Generator<undefined, Token[]> {
+  const tokens: Token[] = []
+  yield* addPlain(model, text, tokens, true)
+  return tokens
+}
+
 /** No space is put in front of a piece: the library does so only where a prompt begins, and not even there for plain text. */
-function* addPlain(model: LlamaModel, text: string, tokens: Token[]): Generator<undefined, void> {
+function* addPlain(model: LlamaModel, text: string, tokens: Token[], readsMarks = false): Generator<undefined, void> {
   for (let at = 0; at < text.length; ) {
     const end = cutAfter(text, at, PIECE_CHARS, PIECE_CHARS_MAX)
-    for (const token of model.tokenize(text.slice(at, end), false, 'trimLeadingSpace')) tokens.push(token)
+    for (const token of model.tokenize(text.slice(at, end), readsMarks, 'trimLeadingSpace')) tokens.push(token)
     at = end
     yield
   }

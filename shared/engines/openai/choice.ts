@@ -37,7 +37,7 @@ interface WireToolCall {
 
 interface WireLogprob {
   token: string
-  logprob: number
+  logprob: number | null
   bytes?: number[] | null
   top_logprobs?: WireLogprob[] | null
 }
@@ -193,6 +193,10 @@ class CallState {
 /** Only the fields of `Logprob`: servers add others, such as token ids. */
 function readLogprob(wire: WireLogprob): Logprob {
   const { token, logprob, bytes = null, top_logprobs } = wire
-  const top = (top_logprobs ?? []).map((one) => ({ token: one.token, logprob: one.logprob, bytes: one.bytes ?? null }))
+  const top = (top_logprobs ?? []).map((one) => ({
+    token: one.token,
+    logprob: one.logprob ?? null,
+    bytes: one.bytes ?? null,
+  }))
   return { token, logprob, bytes, top_logprobs: top }
 }

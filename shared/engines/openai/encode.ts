@@ -1,11 +1,8 @@
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import { addressesOf } from '#shared/engines/upstream/servers.ts'
+import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeTurns } from './messages.ts'
-
-/** Servers of OpenAI's own, which know parameters that others refuse. */
-const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
 
 /** How a budget of reasoning tokens reads as an effort: the first row whose bound it does not exceed. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
@@ -23,7 +20,7 @@ const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
  * @throws ServiceError when the request asks for something the dialect cannot say
  */
 export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
-  const isOpenAi = addressesOf(config).some(({ url }) => OPENAI.test(new URL(url).hostname))
+  const isOpenAi = isOpenAiServer(config)
   const limit = maxTokens(request, model)
   return defined({
     ...(request.dialect === 'openai' ? request.extra : {}),

@@ -2,6 +2,9 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import type { Breaker } from './breaker.ts'
 import type { AdaptiveLimit, Place } from './limit.ts'
 
+/** Servers of OpenAI's own, which know parameters that others refuse. */
+const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
+
 /** Where a model is served, and which part of its calls it is to get, in relation to the others. */
 export interface ServerAddress {
   readonly url: string
@@ -106,4 +109,9 @@ export class Servers<Own extends Server> {
 
 function loadOf({ limit, weight }: Server): number {
   return (limit.inFlight + 1) / weight
+}
+
+/** Whether servers are OpenAI's own. */
+export function isOpenAiServer(config: UpstreamConfig): boolean {
+  return addressesOf(config).some(({ url }) => OPENAI.test(new URL(url).hostname))
 }

@@ -186,6 +186,25 @@ def case_stops_the_work_when_its_own_time_is_up() -> None:
     until_running("free", 0)
 
 
+def case_completes_prompts_whole_and_streamed() -> None:
+    asked: Any = {"model": "echo-1", "prompt": [UNICODE, "two"], "max_tokens": 100, "logprobs": 1}
+    whole = client().completions.create(**asked)
+    assert [choice.text for choice in whole.choices] == [UNICODE, "two"], whole
+    assert whole.usage and whole.usage.completion_tokens > 0
+    listed = whole.choices[1].logprobs
+    assert listed and listed.tokens == ["two"] and listed.text_offset == [0], listed
+    texts = ["", ""]
+    for chunk in client().completions.create(**asked, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [UNICODE, "two"], texts
+
+
+def case_refuses_a_prompt_that_a_model_cannot_read() -> None:
+    error = fails(openai.BadRequestError, lambda: client().completions.create(model="echo-1", prompt=[1, 2]))
+    assert error.param == "prompt" and error.code == "unsupported_value", error
+
+
 async def case_stops_the_work_when_a_task_is_cancelled() -> None:
     async with AsyncOpenAI(api_key=GIVEN["key"], base_url=GIVEN["free"] + "/v1") as asynchronous:
         task = asyncio.create_task(asynchronous.chat.completions.create(**say(ENDLESS)))

@@ -401,6 +401,54 @@ describe('weights', () => {
   })
 })
 
+describe.skipIf(!hasWeights)('raw prompts on a model in the worker', () => {
+  const RAW = { echo: false }
+  const raw = (text: string, fields: object = {}) =>
+    tell(text, { temperature: 0, max_tokens: 5, stream: false, completion: RAW, ...fields })
+
+  test('are gone on from without a template, by their text or their tokens', async () => {
+    await using engine = openLlama()
+    const prompt = 'The capital of France is'
+    const events = await collect(engine, raw(prompt))
+    expect(textOf(events)).toContain('Paris')
+    const counted = events.find((event) => event.type === 'usage')
+    expect(counted?.usage.input_tokens).toBe(5)
+    const tokens = [await tokensIn(prompt)]
+    const same = await collect(engine, raw('', { turns: [], completion: { echo: true, tokens } }))
+    expect(textOf(same)).toBe(prompt + textOf(events))
+    expect(textOf(await collect(engine, raw(prompt, { max_tokens: 0, completion: { echo: true } })))).toBe(prompt)
+  })
+
+  test("may write the marks of turns themselves, as the model's template does", async () => {
+    await using engine = openLlama()
+    const written = '<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n'
+    const events = await collect(engine, raw(written, { max_tokens: 30 }))
+    expect(textOf(events)).toContain('Paris')
+    expect(events.find((event) => event.type === 'finish')).toMatchObject({ reason: 'stop' })
+    expect(textOf(events)).not.toContain('<|im_end|>')
+  })
+
+  test('are refused where they do not fit, or hold what is no token', async () => {
+    await using engine = openLlama()
+    const tokens = (ids: number[]) => raw('', { turns: [], completion: { ...RAW, tokens: [ids] } })
+    const code = 'context_length_exceeded'
+    expect(await failure(engine, raw('word '.repeat(600)))).toMatchObject({ code, param: 'prompt' })
+    expect(await failure(engine, tokens(Array(600).fill(260)))).toMatchObject({ code, param: 'prompt' })
+    expect(await failure(engine, tokens([9_999_999]))).toMatchObject({ code: 'invalid_value', param: 'prompt' })
+  })
+})
+
+/** The tokens of a text, by the library itself. */
+async function tokensIn(text: string): Promise<number[]> {
+  const { getLlama } = await import('node-llama-cpp')
+  const state = await getWeightsState(WEIGHTS, preparedDir)
+  const llama = await getLlama({ gpu: false, build: 'never', skipDownload: true })
+  const model = await llama.loadModel({ modelPath: state.state === 'ready' ? state.found : '', vocabOnly: true })
+  const tokens = [...model.tokenize(text)]
+  await llama.dispose()
+  return tokens
+}
+
 function filter(pieces: readonly string[], stops: readonly string[]): { shown: string[]; hit: string | undefined } {
   const stopping = new StopFilter(stops)
   const shown: string[] = []

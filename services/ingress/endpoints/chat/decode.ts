@@ -24,7 +24,7 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
   const chat = yield* parseInPieces(ChatRequest, body, 'openai')
   const model = context.getModel(chat.model)
   requireSupported(chat)
-  requireWithinModel(chat, model)
+  requireSampling(chat, model)
   const tools = (chat.tools ?? []).map(decodeTool)
   requireTools(model, tools, (index) => `tools[${index}].function.name`)
   const format = responseFormat(chat, model)
@@ -77,19 +77,23 @@ function requireSupported(chat: ChatRequest): void {
   }
   const audio = chat.modalities?.indexOf('audio') ?? -1
   if (audio >= 0) refuse('unsupported_value', 'modalities', "Unsupported value: 'modalities' supports only 'text'.")
+  if (typeof chat.top_logprobs === 'number' && chat.logprobs !== true) {
+    refuse('invalid_value', 'top_logprobs', "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.")
+  }
+}
+
+/** What is asked beside the prompt, by chat and by plain completions. */
+type Sampling = Pick<ChatRequest, 'stream' | 'stream_options' | 'metadata' | 'n' | 'logprobs'>
+
+/** Refuses fields that need another one, and what is beyond a model. @throws ServiceError with the field */
+export function requireSampling(chat: Sampling, model: ModelConfig): void {
   if (chat.stream_options && chat.stream !== true) {
     const message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
     refuse('invalid_value', 'stream_options', message)
   }
-  if (typeof chat.top_logprobs === 'number' && chat.logprobs !== true) {
-    refuse('invalid_value', 'top_logprobs', "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.")
-  }
   if (Object.keys(chat.metadata ?? {}).length > METADATA_PAIRS_MAX) {
     refuse('invalid_value', 'metadata', `Invalid 'metadata': expected at most ${METADATA_PAIRS_MAX} pairs.`)
   }
-}
-
-function requireWithinModel(chat: ChatRequest, model: ModelConfig): void {
   const choices = chat.n ?? 1
   const most = model.limits.choices
   if (choices > most) {
@@ -102,7 +106,7 @@ function requireWithinModel(chat: ChatRequest, model: ModelConfig): void {
 }
 
 /** Seeds of 64 bits are folded into the integers a double holds exactly: the same seed gives the same number. */
-function exactSeed(seed: number): number {
+export function exactSeed(seed: number): number {
   return Number.isSafeInteger(seed) ? seed : seed % Number.MAX_SAFE_INTEGER
 }
 

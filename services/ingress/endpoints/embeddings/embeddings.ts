@@ -2,11 +2,11 @@ import { EmbeddingsBody, type EmbedInput, TOKENS_MAX } from '#schemas/embeddings
 import type { ModelConfig } from '#schemas/models.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { answerBytesMax, inputsTooLong, inputTooLong, TOKEN_BYTES_MAX } from '#shared/engines/batching/limits.ts'
 import { ServiceError } from '#shared/error.ts'
 import { embed } from '#shared/kinds/embed.ts'
-import { readInputs } from './inputs.ts'
 
 /** POST /v1/embeddings (docs/protocol.md, Embedding requests). */
 export const embeddings: JobEndpoint = {
@@ -16,7 +16,7 @@ export const embeddings: JobEndpoint = {
   prepare(context, caller, body) {
     const asked = parseBody(EmbeddingsBody, body, 'openai')
     const model = getModel(context, caller, asked.model, 'embeddings')
-    const inputs = readInputs(asked.input)
+    const inputs = readInputs(asked.input, 'input')
     requireShort(inputs, model)
     const dimensions = dimensionsOf(asked.dimensions ?? undefined, model)
     return {

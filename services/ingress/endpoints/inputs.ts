@@ -7,23 +7,24 @@ import { ServiceError } from '#shared/error.ts'
  *
  * By hand, since 300,000 tokens are looked at one by one, and since what the array holds tells which form is meant.
  *
+ * @param field What holds them, such as `input`.
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3]`
  */
-export function readInputs(input: unknown): EmbedInput[] {
+export function readInputs(input: unknown, field: string): EmbedInput[] {
   if (input === undefined || input === null) {
-    throw refuse('missing_required_parameter', 'input', "Missing required parameter: 'input'.")
+    throw refuse('missing_required_parameter', field, `Missing required parameter: '${field}'.`)
   }
-  if (typeof input === 'string') return [text(input, 'input')]
-  if (!Array.isArray(input)) throw wrongType('input', 'a string or an array', input)
-  if (input.length === 0) throw empty('array', 'input')
-  if (typeof input[0] === 'number') return [tokens(input, 'input')]
+  if (typeof input === 'string') return [text(input, field)]
+  if (!Array.isArray(input)) throw wrongType(field, 'a string or an array', input)
+  if (input.length === 0) throw empty('array', field)
+  if (typeof input[0] === 'number') return [tokens(input, field)]
   if (input.length > INPUTS_MAX) {
-    const message = `Invalid 'input': array too long. Expected an array with maximum length ${INPUTS_MAX}, but got an array with length ${input.length} instead.`
-    throw refuse('array_above_max_length', 'input', message)
+    const message = `Invalid '${field}': array too long. Expected an array with maximum length ${INPUTS_MAX}, but got an array with length ${input.length} instead.`
+    throw refuse('array_above_max_length', field, message)
   }
   return Array.isArray(input[0])
-    ? input.map((item, index) => tokens(item, `input[${index}]`))
-    : input.map((item, index) => text(item, `input[${index}]`))
+    ? input.map((item, index) => tokens(item, `${field}[${index}]`))
+    : input.map((item, index) => text(item, `${field}[${index}]`))
 }
 
 function text(value: unknown, path: string): string {

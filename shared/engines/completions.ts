@@ -1,0 +1,106 @@
+import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { ChatEngine, GenerateOptions } from './chat.ts'
+import { isOpenAiServer } from './upstream/servers.ts'
+
+/** Completions: what of them each engine can do, and how those do it that take one prompt a call. */
+
+/** Which raw prompts a model's engine goes on from: see {@link ChatEngine.completes}. */
+export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
+  if (engine.type === 'llama') return 'one'
+  if (engine.type !== 'openai') return undefined
+  return (engine.completions ?? !isOpenAiServer(engine)) ? 'all' : undefined
+}
+
+/** Refuses what a model's engine cannot do with a completion. @throws ServiceError with the field */
+export function requireCompletable(model: ModelConfig, request: GenerateRequest): void {
+  const { completion, n, logprobs, max_tokens } = request
+  const completes = completesOf(model)
+  if (!completion || completes === 'all') return
+  const { tokens, suffix, best_of: bestOf = n, echo } = completion
+  const { id, engine } = model
+  if (tokens && !completes)
+    refuse('unsupported_value', 'prompt', `The model '${id}' reads prompts as text, not as tokens.`)
+  if (suffix !== undefined)
+    refuse('unsupported_parameter', 'suffix', `The model '${id}' does not fill in before a suffix.`)
+  if (bestOf > n)
+    refuse('unsupported_value', 'best_of', `The model '${id}' does not rank choices. Ask for all of them with 'n'.`)
+  if (echo && logprobs) {
+    const message = `The model '${id}' gives no log probabilities of its prompt. Leave out 'echo' or 'logprobs'.`
+    refuse('unsupported_value', 'logprobs', message)
+  }
+  if (max_tokens === 0 && !completes && engine.type !== 'echo') {
+    refuse('unsupported_value', 'max_tokens', `The model '${id}' makes one token at least.`)
+  }
+}
+
+function refuse(code: 'unsupported_value' | 'unsupported_parameter', param: string, message: string): never {
+  throw new ServiceError(code, message, { param })
+}
+
+/** Choices that a request asks for in all. */
+export function choicesOf({ n, turns, completion }: GenerateRequest): number {
+  return completion ? n * (completion.tokens ?? turns).length : n
+}
+
+/**
+ * Asks an engine to generate, with a call for each prompt of a completion where it takes one at a time: one after the other, and
+ * told as one answer.
+ *
+ * @throws ServiceError
+ */
+export function complete(
+  engine: ChatEngine,
+  request: GenerateRequest,
+  options: GenerateOptions,
+): AsyncIterable<GenerateEvent> {
+  if (!request.completion || engine.completes === 'all') return engine.generate(request, options)
+  return completeEach(engine, request, options)
+}
+
+async function* completeEach(
+  engine: ChatEngine,
+  request: GenerateRequest,
+  options: GenerateOptions,
+): AsyncGenerator<GenerateEvent> {
+  const prompts = (request.completion?.tokens ?? request.turns).length
+  let sum: Usage | undefined
+  for (let prompt = 0; prompt < prompts; prompt++) {
+    const first = prompt * request.n
+    for await (const event of engine.generate(promptOf(engine, request, prompt), options)) {
+      if (event.type === 'usage') sum = addUsage(sum, event.usage)
+      else if (event.type !== 'start') yield { ...event, choice: first + event.choice }
+      else if (prompt === 0) yield event
+      if (event.type === 'start' && !engine.completes) yield* echoed(request, prompt)
+    }
+  }
+  if (sum) yield { type: 'usage', usage: sum }
+}
+
+/** The request with one of its prompts: raw, or as the only turn of a conversation. */
+function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: number): GenerateRequest {
+  const { completion, ...rest } = request
+  const turns = request.turns.slice(prompt, prompt + 1)
+  if (!completes || !completion) return { ...rest, turns }
+  const { tokens, ...more } = completion
+  return { ...rest, turns, completion: { ...more, ...(tokens && { tokens: tokens.slice(prompt, prompt + 1) }) } }
+}
+
+/** The prompt at the beginning of its choices, where the engine does not know that it is one. */
+function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
+  const [part] = turns[prompt]?.parts ?? []
+  if (!completion?.echo || part?.type !== 'text') return
+  for (let choice = prompt * n; choice < (prompt + 1) * n; choice++) yield { type: 'text', choice, text: part.text }
+}
+
+function addUsage(sum: Usage | undefined, usage: Usage): Usage {
+  if (!sum) return usage
+  const total = { ...sum }
+  for (const [name, value] of Object.entries(usage)) {
+    if (typeof value !== 'number') continue
+    const counted = name as Exclude<keyof Usage, 'estimated'>
+    total[counted] = (total[counted] ?? 0) + value
+  }
+  return { ...total, ...(usage.estimated && { estimated: true }) }
+}

@@ -1,0 +1,65 @@
+import type { Token } from 'node-llama-cpp'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { contextExceeded } from '#shared/engines/stop.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { LlamaRuntime } from './runtime.ts'
+import { tokenizeRaw } from './tokens.ts'
+
+/**
+ * Raw prompts of completions: no chat template is put around them. What reads like a mark of the model, such as `<|im_start|>`,
+ * is one, as servers of open models take it.
+ */
+
+/**
+ * The tokens of the request's one prompt, with the mark of a text's beginning where the model wants one.
+ *
+ * @throws ServiceError `invalid_value` for what is no token of the model, `context_length_exceeded`; the signal's reason
+ */
+export async function rawTokensOf(
+  runtime: LlamaRuntime,
+  request: GenerateRequest,
+  signal: AbortSignal,
+): Promise<Token[]> {
+  const { model, contextTokens, tokenBytesMax } = runtime
+  const [given] = request.completion?.tokens ?? []
+  if (given) return knownTokens(runtime, given)
+  const text = textOf(request)
+  const least = Math.ceil(Buffer.byteLength(text) / tokenBytesMax)
+  if (least >= contextTokens) throw inPrompt(contextExceeded(contextTokens, `over ${least - 1}`))
+  const tokens = await inTurns(tokenizeRaw(model, text), signal)
+  const { bos, shouldPrependBosToken } = model.tokens
+  if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos)
+  return requireFitting(runtime, tokens)
+}
+
+/** The text that a choice repeats. */
+export function rawTextOf({ model }: LlamaRuntime, request: GenerateRequest): string {
+  const [given] = request.completion?.tokens ?? []
+  return given ? model.detokenize(given as Token[], true) : textOf(request)
+}
+
+function textOf({ turns: [turn] }: GenerateRequest): string {
+  const [part] = turn?.parts ?? []
+  return part?.type === 'text' ? part.text : ''
+}
+
+function knownTokens(runtime: LlamaRuntime, given: readonly number[]): Token[] {
+  const vocabulary = runtime.model.fileInfo.metadata.tokenizer.ggml.tokens.length
+  const unknown = given.find((id) => id >= vocabulary)
+  if (unknown !== undefined) {
+    const message = `Invalid 'prompt': ${unknown} is not a token of this model (0 to ${vocabulary - 1}).`
+    throw new ServiceError('invalid_value', message, { param: 'prompt' })
+  }
+  return requireFitting(runtime, [...given] as Token[])
+}
+
+function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token[] {
+  if (tokens.length >= contextTokens) throw inPrompt(contextExceeded(contextTokens, tokens.length))
+  return tokens
+}
+
+/** The same refusal, of the field that holds the text here. */
+function inPrompt({ code, message }: ServiceError): ServiceError {
+  return new ServiceError(code, message.replaceAll('messages', 'prompt'), { param: 'prompt' })
+}
