@@ -1,0 +1,2 @@
+whole() { openai api chat.completions.create -m echo-1 -g user "$1"; }
+streamed() { openai api chat.completions.create --stream -m echo-1 -g user "$1"; }

@@ -1,0 +1,57 @@
+/** A client that is run. Its snippet is that of docs/clients.md with its name. */
+export interface Client {
+  readonly name: string
+  readonly language: 'python' | 'js' | 'sh'
+  /** What is installed for it, each with its version. Clients with the same packages share one environment. */
+  readonly packages: readonly string[]
+  /** Its file in cases/. Default: its name, with the extension of its language. */
+  readonly file?: string
+  /** Calls that it does not make, and why. */
+  readonly without?: Readonly<Partial<Record<CallName, string>>>
+}
+
+/** What a client is asked for, besides its snippet. */
+export type CallName = 'whole' | 'streamed' | 'tools'
+
+/**
+ * Packages that are newer are not looked at: what the packages below pull in is the same tomorrow. Move it on together with
+ * their versions.
+ */
+export const PACKAGES_UNTIL = '2026-11-23'
+
+const LANGCHAIN = ['langchain==1.4.7', 'langchain-openai==1.7.3']
+const LANGCHAIN_JS = ['langchain@1.5.14', '@langchain/core@1.4.0', '@langchain/openai@1.6.0', 'zod@4.6.7']
+
+/** Every client that is run, those first that most people use. */
+export const CLIENTS: readonly Client[] = [
+  { name: 'openai-python', language: 'python', packages: ['openai==3.54.0'] },
+  { name: 'openai-node', language: 'js', packages: ['openai@7.55.0'] },
+  { name: 'anthropic-python', language: 'python', packages: ['anthropic==2.12.0'] },
+  { name: 'anthropic-node', language: 'js', packages: ['@anthropic-ai/sdk@1.11.0'] },
+  { name: 'ai-sdk', language: 'js', packages: ['ai@7.0.173', '@ai-sdk/openai@4.0.118', 'zod@4.6.7'] },
+  {
+    name: 'openai-agents-js',
+    language: 'js',
+    packages: ['@openai/agents@0.20.0', 'openai@7.55.0', 'zod@4.6.7'],
+  },
+  { name: 'openai-agents-python', language: 'python', packages: ['openai-agents==0.24.0', 'openai==3.54.0'] },
+  { name: 'langchain-python', language: 'python', packages: LANGCHAIN, file: 'langchain.py' },
+  { name: 'langchain-python-responses', language: 'python', packages: LANGCHAIN, file: 'langchain.py' },
+  { name: 'langchain-js', language: 'js', packages: LANGCHAIN_JS, file: 'langchain.mjs' },
+  { name: 'langchain-js-responses', language: 'js', packages: LANGCHAIN_JS, file: 'langchain.mjs' },
+  { name: 'litellm', language: 'python', packages: ['litellm[mcp]==1.106.2'] },
+  { name: 'pydantic-ai', language: 'python', packages: ['pydantic-ai-slim[openai]==2.68.0'] },
+  { name: 'llama-index', language: 'python', packages: ['llama-index-llms-openai-like==0.8.1'] },
+  { name: 'haystack', language: 'python', packages: ['haystack-ai==3.4.0'] },
+  { name: 'smolagents', language: 'python', packages: ['smolagents[openai]==1.26.0'] },
+  { name: 'dspy', language: 'python', packages: ['dspy==3.4.1'] },
+  { name: 'instructor', language: 'python', packages: ['instructor==1.17.0'] },
+  { name: 'mastra', language: 'js', packages: ['@mastra/core@1.71.0', '@ai-sdk/openai@4.0.118', 'zod@4.6.7'] },
+  { name: 'llm', language: 'sh', packages: ['llm==0.36'] },
+  {
+    name: 'openai-cli',
+    language: 'sh',
+    packages: ['openai==1.109.1'],
+    without: { tools: 'the command has no tools' },
+  },
+]

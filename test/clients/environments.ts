@@ -1,0 +1,80 @@
+/** Where the packages of a client are: a virtual environment, or a directory for npm, made once and kept under a cache directory. */
+import { execFile } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { mkdir, rm, writeFile } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { type Client, PACKAGES_UNTIL } from './clients.ts'
+
+const run = promisify(execFile)
+
+const INSTALL_MS = 600_000
+const UV = 'uv==0.13.9'
+
+/** The packages of a client. */
+export interface Environment {
+  /** Files below it find the packages. */
+  readonly directory: string
+  /** Holds the commands of the packages, and `python`; undefined for npm. */
+  readonly bin: string | undefined
+}
+
+/** Where environments are kept unless something else is said. */
+export function cacheDirectory(): string {
+  return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'clients')
+}
+
+/**
+ * The environment of a client, made if it is not there.
+ *
+ * @param cache Directory that holds all of them.
+ * @throws Error with the installer's words when packages cannot be installed
+ */
+export async function openEnvironment(client: Client, cache: string): Promise<Environment> {
+  const { language, packages } = client
+  const digest = createHash('sha256')
+    .update(JSON.stringify([PACKAGES_UNTIL, packages]))
+    .digest('hex')
+    .slice(0, 12)
+  const directory = join(cache, `${client.file?.split('.')[0] ?? client.name}-${language}-${digest}`)
+  const mark = join(directory, 'complete')
+  if (!existsSync(mark)) {
+    await rm(directory, { recursive: true, force: true })
+    await mkdir(directory, { recursive: true })
+    await (language === 'js' ? installNpm(directory, packages) : installPython(directory, packages, cache))
+    await writeFile(mark, packages.join('\n'))
+  }
+  return { directory, bin: language === 'js' ? undefined : join(directory, 'bin') }
+}
+
+async function installNpm(directory: string, packages: readonly string[]): Promise<void> {
+  await writeFile(join(directory, 'package.json'), '{ "type": "module" }\n')
+  const quiet = ['--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error']
+  const before = `--before=${dayAfter(PACKAGES_UNTIL)}`
+  await run('npm', ['install', ...quiet, before, ...packages], { cwd: directory, timeout: INSTALL_MS })
+}
+
+async function installPython(directory: string, packages: readonly string[], cache: string): Promise<void> {
+  const uv = await openUv(cache)
+  await run(uv, ['venv', '--quiet', '--allow-existing', directory], { timeout: INSTALL_MS })
+  const where = ['--python', join(directory, 'bin', 'python'), '--exclude-newer', dayAfter(PACKAGES_UNTIL)]
+  await run(uv, ['pip', 'install', '--quiet', ...where, ...packages], { timeout: INSTALL_MS })
+}
+
+/** The path of uv, which installs in seconds what takes pip minutes, and can leave newer packages out. */
+async function openUv(cache: string): Promise<string> {
+  const directory = join(cache, 'uv')
+  const uv = join(directory, 'bin', 'uv')
+  if (!existsSync(uv)) {
+    await run('python3', ['-m', 'venv', directory], { timeout: INSTALL_MS })
+    const install = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', UV]
+    await run(join(directory, 'bin', 'python'), install, { timeout: INSTALL_MS })
+  }
+  return uv
+}
+
+function dayAfter(day: string): string {
+  return new Date(Date.parse(day) + 86_400_000).toISOString().slice(0, 10)
+}

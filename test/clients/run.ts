@@ -1,0 +1,117 @@
+/** The nightly run of real clients, each with its defaults, against a service that it starts itself. */
+
+import { readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { parse } from 'yaml'
+import { ECHO_MODEL, startStack } from '../support/stack.ts'
+import { ask, type Service } from './ask.ts'
+import { CLIENTS, type Client } from './clients.ts'
+import { cacheDirectory, openEnvironment } from './environments.ts'
+import { PAGE_KEY, PAGE_MODEL, readSnippets } from './page.ts'
+
+const HELP = `Usage: test/clients/run [options]
+
+Sets up each client as docs/clients.md says, and lets it make three calls: a whole answer, a streamed one, and one with a tool.
+It starts the service itself. Clients are installed with pinned versions, once, below the cache directory.
+
+  --only A,B     these clients alone, by their names
+  --model NAME   a model of models.yaml in place of ${PAGE_MODEL}; it is not asked for tools, and any words are an answer
+  --cache DIR    where clients are installed (default: ${cacheDirectory()})
+  --list         print the names of the clients
+  --help         print this
+
+Set CLIENT_LOG=1 to see what clients write to standard error.
+Exit code 0: every call went as it should; 1: one did not; 2: the run could not be made.
+`
+
+const FAILED = 'FAILED'
+
+process.exit(await main())
+
+async function main(): Promise<number> {
+  try {
+    const options = readOptions()
+    if ('print' in options) {
+      process.stdout.write(options.print)
+      return 0
+    }
+    const { clients, model, cache } = options
+    await using stack = await startStack({ models: modelsFor(model), settings: { SLUICE_API_KEY: PAGE_KEY } })
+    const rows: Row[] = []
+    for (const client of clients) {
+      const row = await rowOf(client, { url: stack.url, model }, cache)
+      rows.push(row)
+      process.stderr.write(`${client.name}: ${row.slice(1).join(', ')}\n`)
+    }
+    process.stdout.write(tableOf(rows))
+    return rows.every((row) => row.every((cell) => !cell.startsWith(FAILED))) ? 0 : 1
+  } catch (error) {
+    process.stderr.write(`The run could not be made: ${error instanceof Error ? error.message : error}\n`)
+    return 2
+  }
+}
+
+interface Options {
+  readonly clients: readonly Client[]
+  readonly model: string
+  readonly cache: string
+}
+
+function readOptions(): Options | { print: string } {
+  const { values } = parseArgs({
+    options: {
+      only: { type: 'string' },
+      model: { type: 'string', default: PAGE_MODEL },
+      cache: { type: 'string', default: cacheDirectory() },
+      list: { type: 'boolean' },
+      help: { type: 'boolean', short: 'h' },
+    },
+  })
+  if (values.help) return { print: HELP }
+  if (values.list) return { print: CLIENTS.map(({ name }) => `${name}\n`).join('') }
+  const names = values.only?.split(',') ?? CLIENTS.map(({ name }) => name)
+  const clients = names.map((name) => {
+    const client = CLIENTS.find((client) => client.name === name)
+    if (!client) throw new Error(`There is no client '${name}'. --list prints their names.`)
+    return client
+  })
+  return { clients, model: values.model, cache: values.cache }
+}
+
+function modelsFor(name: string): object[] {
+  if (name === PAGE_MODEL) return [ECHO_MODEL]
+  const { models } = parse(readFileSync(new URL('../../models.yaml', import.meta.url), 'utf8')) as {
+    models: { id: string }[]
+  }
+  const model = models.find(({ id }) => id === name)
+  if (!model) throw new Error(`models.yaml has no model '${name}'.`)
+  return [model]
+}
+
+type Row = readonly [name: string, ...cells: string[]]
+async function rowOf(client: Client, service: Service, cache: string): Promise<Row> {
+  const asked = service.model === PAGE_MODEL ? client : withoutTools(client)
+  try {
+    const snippet = readSnippets().find(({ name }) => name === client.name)
+    if (!snippet) return [client.name, `${FAILED}: docs/clients.md has no snippet with its name`]
+    const failures = await ask(asked, snippet, await openEnvironment(asked, cache), service)
+    const cellOf = (call: keyof typeof failures) => {
+      if (failures[call] !== undefined) return `${FAILED}: ${failures[call]}`
+      const left = call === 'snippet' ? undefined : asked.without?.[call]
+      return left === undefined ? 'passed' : `not asked: ${left}`
+    }
+    return [client.name, cellOf('snippet'), cellOf('whole'), cellOf('streamed'), cellOf('tools')]
+  } catch (error) {
+    return [client.name, `${FAILED}: ${error instanceof Error ? error.message : error}`]
+  }
+}
+
+function withoutTools(client: Client): Client {
+  return { ...client, without: { ...client.without, tools: 'the model is too small for tools' } }
+}
+
+function tableOf(rows: readonly Row[]): string {
+  const heads: Row = ['client', 'snippet', 'whole', 'streamed', 'tools']
+  const lines = [heads, heads.map(() => '---') as unknown as Row, ...rows]
+  return `${lines.map((row) => `| ${row.map((cell) => cell.replaceAll(/\s+/g, ' ').slice(0, 300)).join(' | ')} |`).join('\n')}\n`
+}

@@ -1,0 +1,63 @@
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { ask } from '../clients/ask.ts'
+import { CLIENTS } from '../clients/clients.ts'
+import { PAGE_KEY, PAGE_MODEL, readSnippets } from '../clients/page.ts'
+import { findPythonEnv } from '../support/processes/python.ts'
+import { pinsOf } from '../support/python-cases.ts'
+import { type Stack, startStack } from '../support/stack.ts'
+
+/* Snippets of docs/clients.md, as they stand there, with the packages that other tests have; test/clients/run runs all of them. */
+
+const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk']
+const IN_SDK_NEW = ['openai-python', 'anthropic-python']
+const CLIENT_MS = 250_000
+
+const bin = await findPythonEnv('sdk-new', pinsOf('new'))
+
+describe('docs/clients.md', () => {
+  let stack: Stack
+  beforeAll(async () => {
+    stack = await startStack({ settings: { SLUICE_API_KEY: PAGE_KEY } })
+  })
+  afterAll(() => stack[Symbol.asyncDispose]())
+
+  async function failuresOf(name: string, environment: { directory: string; bin?: string | undefined }) {
+    const client = CLIENTS.find((client) => client.name === name)
+    const snippet = readSnippets().find((snippet) => snippet.name === name)
+    if (!client || !snippet) throw new Error(`no client ${name}`)
+    await mkdir(environment.directory, { recursive: true })
+    const failures = await ask(
+      client,
+      snippet,
+      { bin: undefined, ...environment },
+      { url: stack.url, model: PAGE_MODEL },
+    )
+    return Object.values(failures).filter((failure) => failure !== undefined)
+  }
+
+  it.each(IN_NODE_MODULES)(
+    'sets up %s, which answers whole, streamed and with a tool',
+    { timeout: CLIENT_MS },
+    async (name) => {
+      const directory = join(import.meta.dirname, '../../node_modules/.cache/sluice-clients')
+      expect(await failuresOf(name, { directory })).toEqual([])
+    },
+  )
+
+  it.skipIf(!bin).each(IN_SDK_NEW)(
+    'sets up %s, which answers whole, streamed and with a tool',
+    { timeout: CLIENT_MS },
+    async (name) => {
+      expect(await failuresOf(name, { directory: stack.dataDir, bin })).toEqual([])
+    },
+  )
+
+  it('has a snippet of every client that is run, and of no other', () => {
+    const snippets = readSnippets().map(({ name, language }) => ({ name, language }))
+    const clients = CLIENTS.map(({ name, language }) => ({ name, language }))
+    const byName = (a: { name: string }, b: { name: string }) => a.name.localeCompare(b.name)
+    expect(snippets.toSorted(byName)).toEqual(clients.toSorted(byName))
+  })
+})
