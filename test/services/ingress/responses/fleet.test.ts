@@ -99,6 +99,9 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
       const [worker, doomed] = await Promise.all([start('inference'), start('ingress')])
       ingresses.push(doomed)
       const reads = await beginMany(2)
+      const { id: conversation } = await clientOf(2).conversations.create()
+      const asked = { model: 'echo-1', conversation, input: '!echo first_ms=3000\nhello', background: true }
+      const { id: last } = await clientOf(2).responses.create(asked)
       await kill(doomed)
       const places = new Set<number>()
       for (const { events, broken } of reads) {
@@ -109,6 +112,14 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
         requireWhole(both)
         expect(await read(await goOn(1, id))).toEqual(both)
       }
+      await until(async () => (await clientOf(0).responses.retrieve(last)).status === 'completed', {
+        withinMs: SETTLES_MS,
+      })
+      // What nobody was there to add to the conversation is added by who reads it.
+      const items = await Promise.all(
+        [0, 1].map(async (at) => await clientOf(at).conversations.items.list(conversation)),
+      )
+      for (const { data } of items) expect(data).toMatchObject([{ role: 'assistant' }, { role: 'user' }])
       await annotate(`killed at ${places.size} events`)
       expect(places.size).toBeGreaterThan(3)
       await kill(worker)
