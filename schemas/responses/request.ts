@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { ConversationParam } from './conversation.ts'
 
 /**
  * The wire shapes of `POST /v1/responses` (docs/responses.md, Requests).
@@ -132,7 +133,7 @@ const promptFields = {
     .describe('Items are checked in turns, after the rest'),
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
-  conversation: z.unknown().optional(),
+  conversation: ConversationParam.nullish(),
   tools: z.array(ResponsesTool).max(128).nullish(),
   tool_choice: ResponsesToolChoice.nullish(),
   parallel_tool_calls: z.boolean().nullish(),

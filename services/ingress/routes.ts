@@ -21,6 +21,16 @@ import {
 } from './batches/messages/messages.ts'
 import { readRequests } from './batches/messages/upload.ts'
 import type { Call, IngressContext } from './call.ts'
+import {
+  createConversation,
+  createItems,
+  deleteConversation,
+  deleteItem,
+  listItems,
+  retrieveConversation,
+  retrieveItem,
+  updateConversation,
+} from './conversations/conversations.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
@@ -96,6 +106,22 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
   return { method, path: MESSAGE_BATCHES + path, format: 'anthropic', handle }
 }
 
+/** What responses go on in (docs/responses.md, Conversations). */
+const CONVERSATION_ROUTES: readonly Route[] = [
+  { ...conversation('POST', '', createConversation), hasBody: true },
+  conversation('GET', '/:id', retrieveConversation),
+  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  conversation('DELETE', '/:id', deleteConversation),
+  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  conversation('GET', '/:id/items', listItems),
+  conversation('GET', '/:id/items/:item_id', retrieveItem),
+  conversation('DELETE', '/:id/items/:item_id', deleteItem),
+]
+
+function conversation(method: Route['method'], path: string, handle: Route['handle']): Route {
+  return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
+}
+
 /** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
@@ -107,6 +133,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'DELETE', path: '/v1/responses/:id', format: 'openai', handle: deleteResponse },
   { method: 'GET', path: '/v1/responses/:id/input_items', format: 'openai', handle: listInputItems },
   { method: 'POST', path: '/v1/responses/:id/cancel', format: 'openai', handle: cancelResponse },
+  ...CONVERSATION_ROUTES,
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },

@@ -10,6 +10,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/messages',
   '/v1/messages/count_tokens',
   '/v1/responses',
+  '/v1/conversations',
   '/v1/embeddings',
   '/v1/audio/transcriptions',
   '/v1/tools/code',

@@ -1,6 +1,7 @@
 import type { DurableEvent, DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
+import type { HasConversations } from './conversations.ts'
 import type { CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { HasFiles } from './files.ts'
@@ -35,7 +36,7 @@ export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases 
 }
 
 /** The store as those hold it who move no job. */
-export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles {
+export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles, HasConversations {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */

@@ -1,4 +1,8 @@
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import OpenAI from 'openai'
 import { afterAll, beforeAll, describe } from 'vitest'
+import { hashOf } from '#shared/keys/keys.ts'
 import { type Stack, startStack, until } from './stack.ts'
 
 /** A model id with a slash: clients escape it in paths, or do not. */
@@ -146,4 +150,14 @@ export async function failureOf(promise: PromiseLike<unknown>): Promise<Record<s
   )
   if (failure === nothing) throw new Error('The call succeeded, and was to fail.')
   return failure as Record<string, unknown>
+}
+
+/** A client of the OpenAI SDK whose key is of another project than the test key. */
+export async function openStranger(stack: Stack): Promise<OpenAI> {
+  const secret = 'sk-stranger-0123456789'
+  const key = { id: 'stranger', hash: hashOf(secret), hint: 'sk-...', created_at: 1_790_000_000, revoked: false }
+  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+  const headers = { authorization: `Bearer ${secret}` }
+  await until(async () => (await stack.get('/v1/models', { headers })).status === 200)
+  return new OpenAI({ apiKey: secret, baseURL: `${stack.url}/v1`, maxRetries: 0 })
 }

@@ -178,6 +178,12 @@ export async function createJob(
   call.held.release()
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
+  if (!isReplay) {
+    await prepared.onCreated?.(job).catch((error: unknown) => {
+      cancelJob(context, call, jobs, job, true)
+      throw error
+    })
+  }
   if (!isReplay && context.limits.hasTokenLimit(call.key)) void spendTokens(context, jobs, job, call.key)
   return { job, isReplay }
 }

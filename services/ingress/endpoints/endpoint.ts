@@ -30,6 +30,8 @@ export interface PreparedCall {
   /** What encoding needs beside the call itself. */
   readonly encode?: Partial<EncodeContext>
   readonly metadata?: Record<string, string> | undefined
+  /** Hears of the durable job that was made of the call, before anybody is told of it. @throws ServiceError to have it cancelled */
+  readonly onCreated?: (job: DurableJob) => Promise<void>
 }
 
 /** How an endpoint answers calls whose jobs are durable, unless they prefer `respond-async`. */

@@ -23,6 +23,7 @@ import {
 } from '#shared/store/store.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { claimInTurn } from './claim.ts'
+import { SqlConversations } from './conversations.ts'
 import { createJob } from './create/create.ts'
 import { REDRIVE } from './create/inserts.ts'
 import { recordDelivery, takeDeliveries } from './deliveries.ts'
@@ -47,6 +48,7 @@ export class SqlStore implements Store {
   readonly usage: SqlUsage
   readonly operator: SqlOperator
   readonly files: SqlFiles
+  readonly conversations: SqlConversations
   readonly #db: SqlDatabase
   /** The purge before this one left something. */
   #isPurging = false
@@ -57,6 +59,7 @@ export class SqlStore implements Store {
     this.usage = new SqlUsage(db)
     this.operator = new SqlOperator(db)
     this.files = new SqlFiles(db)
+    this.conversations = new SqlConversations(db)
   }
 
   get name(): string {

@@ -78,6 +78,11 @@ async function childOf(
   if (prepared.stream) {
     throw new ServiceError('unsupported_value', "'stream' must be false in a batch.", { param: 'stream' })
   }
+  if (prepared.onCreated) {
+    throw new ServiceError('unsupported_value', "Requests of a batch have no 'conversation'.", {
+      param: 'conversation',
+    })
+  }
   const { name: kind, pool } = endpoint.kind
   return {
     key: String(line.number),

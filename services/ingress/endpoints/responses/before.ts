@@ -3,11 +3,14 @@ import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponseObject } from '#schemas/responses/response.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
+import { getConversation } from '#services/ingress/conversations/held.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { RESPONSE_PREFIX } from '#shared/protocols/responses/response.ts'
+import type { StoredConversation } from '#shared/store/conversations.ts'
 import type { Before } from './decode.ts'
 import { failureOf, findResponse, hasEnded, readKept, turnsOf } from './kept.ts'
+import { conversationIdOf } from './shown.ts'
 
 /** Responses whose items one request may refer to. */
 const REFERRED_MAX = 100
@@ -26,12 +29,28 @@ const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
 export async function readBefore(
   context: IngressContext,
   tenant: string,
-  { previous_response_id: id, input }: Pick<ResponsesRequest, 'previous_response_id' | 'input'>,
-): Promise<Before> {
+  asked: Pick<ResponsesRequest, 'previous_response_id' | 'conversation' | 'input'>,
+): Promise<Before & { readonly conversation?: StoredConversation }> {
+  const { previous_response_id: id, input } = asked
   const referenced = await readReferences(context, tenant, input)
-  if (id == null) return { turns: [], items: [], referenced }
+  const conversationId = conversationIdOf(asked)
+  if (conversationId !== undefined) {
+    const conversation = await readConversation(context, tenant, conversationId)
+    return { turns: [], items: conversation.items, param: 'conversation', referenced, conversation }
+  }
+  const param = 'previous_response_id'
+  if (id == null) return { turns: [], items: [], param, referenced }
   const { turns, result } = await readPrevious(context, tenant, id)
-  return { turns, items: result.output as unknown as AnyItem[], referenced }
+  return { turns, items: result.output as unknown as AnyItem[], param, referenced }
+}
+
+async function readConversation(context: IngressContext, tenant: string, id: string): Promise<StoredConversation> {
+  const param = 'conversation'
+  const conversation = await getConversation(context, tenant, id, param)
+  if (conversation.job_id === null) return conversation
+  const under = RESPONSE_PREFIX + conversation.job_id.slice('job_'.length)
+  const message = `The conversation has a response that has not ended, ${under}. Wait for its end, or cancel it.`
+  return refuse('invalid_value', param, message)
 }
 
 async function readPrevious(

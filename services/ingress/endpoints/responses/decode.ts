@@ -18,6 +18,8 @@ export interface Before {
   /** Turns of the response before, without its instructions, and what it said. */
   readonly turns: readonly Turn[]
   readonly items: readonly AnyItem[]
+  /** The field that says so. */
+  readonly param: 'previous_response_id' | 'conversation'
   /** Items that the input refers to, by their ids. */
   readonly referenced: ReadonlyMap<string, AnyItem>
 }
@@ -70,17 +72,18 @@ function tooling(body: ResponsesRequest, tools: Tool[]) {
 }
 
 function* decodeInput(
-  { input, instructions, previous_response_id }: ResponsesRequest,
+  { input, instructions, previous_response_id, conversation }: ResponsesRequest,
   before: Before,
   { remoteImages }: DecodeContext,
   model: ModelConfig,
 ): Pieces<Turn[]> {
   const items = new ItemTurns({ model, remoteImages, referenced: before.referenced })
   if (instructions) items.turns.push({ role: 'system', parts: [{ type: 'text', text: instructions }] })
-  items.addTurns(before.turns, 'previous_response_id')
-  for (const item of before.items) items.add(item, ['previous_response_id'])
+  items.addTurns(before.turns, before.param)
+  for (const item of before.items) items.add(item, [before.param])
   if (typeof input === 'string') items.add({ type: 'message', role: 'user', content: input }, ['input'])
-  else if (!input || input.length === 0) refuseEmpty(input, previous_response_id)
+  else if (!input || input.length === 0)
+    refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
   else {
     for (const [index, item] of input.entries()) {
       if (index % PIECE_ITEMS === 0) yield
@@ -90,11 +93,9 @@ function* decodeInput(
   return items.finish()
 }
 
-function refuseEmpty(input: readonly unknown[] | null | undefined, previous: string | null | undefined): void {
+function refuseEmpty(input: readonly unknown[] | null | undefined, param: string | null | undefined): void {
   if (input) return refuse('empty_array', 'input', "Invalid 'input': empty array. Expected at least one item.")
-  const message = previous
-    ? "'previous_response_id' needs new 'input' to answer."
-    : "Missing required parameter: 'input'."
+  const message = param ? `'${param}' needs new 'input' to answer.` : "Missing required parameter: 'input'."
   refuse('missing_required_parameter', 'input', message)
 }
 

@@ -1,6 +1,9 @@
+import type { DurableJob } from '#schemas/durable-job.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
+import { beginResponse, requireRoom } from '#services/ingress/conversations/held.ts'
+import { keptItem } from '#services/ingress/conversations/item-form.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
@@ -27,12 +30,14 @@ export const responses: JobEndpoint = {
   kept: keptAnswers,
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
-    const request = await decode(context, caller, asked)
+    const { request, conversation, input } = await decode(context, caller, asked)
     const form = formOf(asked, request, isKept(context, body))
     const { model, stream } = request
     const encode = { include_usage: true, responses: form }
     const metadata = asked.metadata ?? undefined
-    return { model, body: request, stream, timeoutMs: context.config.requestTimeoutMs, encode, metadata }
+    const onCreated = conversation && ((job: DurableJob) => beginResponse(context, conversation, input, job))
+    const { requestTimeoutMs: timeoutMs } = context.config
+    return { model, body: request, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
   },
 }
 
@@ -43,7 +48,7 @@ export const responsesCount: JobEndpoint = {
   kind: countTokens,
   async prepare(context, caller, body) {
     const asked = parse(InputTokensRequest, body)
-    const request = await decode(context, caller, asked)
+    const { request } = await decode(context, caller, asked)
     return { model: request.model, body: request, stream: false, timeoutMs: COUNT_TIMEOUT_MS }
   },
 }
@@ -75,12 +80,20 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     strictTurns: false,
     remoteImages: context.config.remoteImages,
   })
-  return await inTurns(decoding)
+  const request = await inTurns(decoding)
+  const { conversation } = before
+  if (!conversation) return { request, input: [] }
+  const input = inputOf(asked).map((item, index) => keptItem(item, ['input', index], before.referenced))
+  requireRoom([...conversation.items, ...input], 'conversation')
+  return { request, conversation, input }
+}
+
+function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[] {
+  return typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? [])
 }
 
 /** Fields of the API that nothing here can grant, and what to do instead. */
 const UNSUPPORTED = {
-  conversation: "Go on with 'previous_response_id' instead.",
   prompt: "Send 'instructions' and 'input' instead.",
   context_management: '',
   moderation: '',
@@ -98,6 +111,17 @@ function requireSupported(asked: ResponsesRequest): void {
   }
   if (asked.background && asked.store === false) {
     refuse('invalid_value', 'background', "A response in the background is kept: it cannot have 'store' set to false.")
+  }
+  if (asked.conversation && asked.previous_response_id) {
+    const message = "'conversation' and 'previous_response_id' exclude each other: both say what was said before."
+    refuse('invalid_value', 'conversation', message)
+  }
+  if (asked.conversation && asked.store === false) {
+    refuse(
+      'invalid_value',
+      'conversation',
+      "A response of a conversation is kept: it cannot have 'store' set to false.",
+    )
   }
   boundMetadata(asked.metadata ?? undefined)
 }

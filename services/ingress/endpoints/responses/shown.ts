@@ -14,7 +14,7 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
   return {
     shown: {
       background: body.background ?? false,
-      conversation: null,
+      conversation: conversationIdOf(body) === undefined ? null : { id: conversationIdOf(body) },
       frequency_penalty: body.frequency_penalty ?? 0,
       instructions: within(body.instructions, null),
       max_output_tokens: body.max_output_tokens ?? null,
@@ -41,6 +41,11 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
     is_kept: isKept,
     has_instructions: Boolean(body.instructions),
   }
+}
+
+/** The conversation that a request names, as a text or as an object. */
+export function conversationIdOf({ conversation }: Pick<ResponsesRequest, 'conversation'>): string | undefined {
+  return typeof conversation === 'string' ? conversation : conversation?.id
 }
 
 function summaryOf({ reasoning }: ResponsesRequest): string | null {

@@ -10,9 +10,11 @@ const LEASE_MS = 60_000
 const STEPS_MAX = 100
 /** Files of one step. */
 const FILES_MAX = 50
+/** Conversations of one step. */
+const CONVERSATIONS_MAX = 50
 
 /**
- * Deletes jobs and files that are past their retention, with their blobs, as the only scheduler that does so at the time. Blobs go after their job
+ * Deletes jobs, files and conversations that are past their retention, with their blobs, as the only scheduler that does so at the time. Blobs go after their job
  * is gone: a crash in between leaves some to the sweep, and never a job without its body.
  *
  * It works in small steps and rests as long as each took, so that an embedded store has half of its time for everything else.
@@ -33,7 +35,8 @@ export async function purge(
     await dropBlobs({ blobs, log }, requests.flatMap(blobsOf))
     const files = await store.files.purge(FILES_MAX)
     await dropBlobs({ blobs, log }, files)
-    if (!hasMore && files.length < FILES_MAX) return false
+    const conversations = await store.conversations.purge(CONVERSATIONS_MAX)
+    if (!hasMore && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
     await delay(performance.now() - startedAt)
   }
   return true

@@ -156,7 +156,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
 describe('a request that cannot be granted', () => {
   test.each([
     [{ nonsense: 1 }, 'nonsense'],
-    [{ conversation: 'conv_1' }, 'conversation'],
+    [{ conversation: {} }, 'conversation.id'],
     [{ prompt: { id: 'pmpt_1' } }, 'prompt'],
     [{ truncation: 'auto' }, 'truncation'],
     [{ background: true, store: false }, 'background'],

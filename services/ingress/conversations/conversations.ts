@@ -1,0 +1,113 @@
+import { CreateConversation, CreateItems, ListItems, UpdateConversation } from '#schemas/responses/conversation.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { ServiceError } from '#shared/error.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
+import { changeConversation, getConversation, requireConversations, requireRoom } from './held.ts'
+import { keptItem } from './item-form.ts'
+
+/** Conversations of one project. */
+const CONVERSATIONS_MAX = 10_000
+
+/** POST /v1/conversations (docs/responses.md, Conversations). */
+export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  refuseUnknown(CreateConversation, body)
+  const asked = parseBody(CreateConversation, body ?? {}, 'openai')
+  const items = (asked.items ?? []).map((item, index) => keptItem(item, ['items', index]))
+  requireRoom(items, 'items')
+  const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
+  const [id, tenant] = [newConversationId(), projectIdOf(call.key)]
+  const bounds = { keepMs: context.config.fileRetentionMs, most: CONVERSATIONS_MAX }
+  if (!(await requireConversations(context).create({ id, tenant, metadata, items }, bounds))) {
+    const message = `The project has ${CONVERSATIONS_MAX} conversations, which is the most. Delete some of them.`
+    throw new ServiceError('insufficient_quota', message)
+  }
+  await call.reply.whole(conversationObject(await find(context, call, id)))
+}
+
+/** GET /v1/conversations/{id} */
+export async function retrieveConversation(context: IngressContext, call: Call): Promise<void> {
+  await call.reply.whole(conversationObject(await find(context, call)))
+}
+
+/** POST /v1/conversations/{id}: other metadata. */
+export async function updateConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  refuseUnknown(UpdateConversation, body)
+  const { metadata } = parseBody(UpdateConversation, body, 'openai')
+  const bounded = boundMetadata(metadata ?? undefined) ?? {}
+  await call.reply.whole(conversationObject(await change(context, call, () => ({ metadata: bounded }))))
+}
+
+/** DELETE /v1/conversations/{id}: a response under way goes on, and is added to nothing. */
+export async function deleteConversation(context: IngressContext, call: Call): Promise<void> {
+  const { id, tenant } = await find(context, call)
+  await requireConversations(context).delete(tenant, id)
+  await call.reply.whole({ id, object: 'conversation.deleted', deleted: true })
+}
+
+/** POST /v1/conversations/{id}/items: adds items at its end. */
+export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  refuseUnknown(CreateItems, body)
+  const { items: asked } = parseBody(CreateItems, body, 'openai')
+  const added = asked.map((item, index) => keptItem(item, ['items', index]))
+  await change(context, call, ({ items }) => ({ items: [...items, ...added] }))
+  await call.reply.whole(pageOf(added, added.length))
+}
+
+/** GET /v1/conversations/{id}/items: newest first unless asked otherwise. */
+export async function listItems(context: IngressContext, call: Call): Promise<void> {
+  const { include: _, ...query } = call.query
+  const { limit, order, after } = parseBody(ListItems, query, 'openai')
+  const { items } = await find(context, call)
+  const ordered = order === 'desc' ? items.toReversed() : items
+  const at = after === undefined ? -1 : ordered.findIndex(({ id }) => id === after)
+  if (after !== undefined && at < 0) {
+    throw new ServiceError('invalid_value', "'after' is none of the items of this conversation.", { param: 'after' })
+  }
+  await call.reply.whole(pageOf(ordered.slice(at + 1), limit))
+}
+
+/** GET /v1/conversations/{id}/items/{item_id} */
+export async function retrieveItem(context: IngressContext, call: Call): Promise<void> {
+  const { items } = await find(context, call)
+  await call.reply.whole(requireItem(items, String(call.params.item_id)))
+}
+
+/** DELETE /v1/conversations/{id}/items/{item_id} */
+export async function deleteItem(context: IngressContext, call: Call): Promise<void> {
+  const conversation = await change(context, call, ({ items }) => {
+    const item = requireItem(items, String(call.params.item_id))
+    return { items: items.filter((other) => other !== item) }
+  })
+  await call.reply.whole(conversationObject(conversation))
+}
+
+async function find(context: IngressContext, call: Call, id = String(call.params.id)): Promise<StoredConversation> {
+  return await getConversation(context, projectIdOf(call.key), id)
+}
+
+async function change(
+  context: IngressContext,
+  call: Call,
+  changeOf: Parameters<typeof changeConversation>[3],
+): Promise<StoredConversation> {
+  return await changeConversation(context, projectIdOf(call.key), String(call.params.id), changeOf)
+}
+
+function requireItem(items: StoredConversation['items'], id: string) {
+  const item = items.find((other) => other.id === id)
+  if (item) return item
+  throw new ServiceError('not_found', `Item with id '${id.slice(0, 64)}' not found.`, { param: 'item_id' })
+}
+
+function conversationObject({ id, metadata, created_at_ms }: StoredConversation) {
+  return { id, object: 'conversation', created_at: Math.floor(created_at_ms / 1_000), metadata }
+}
+
+function pageOf(items: StoredConversation['items'], limit: number) {
+  const data = items.slice(0, limit)
+  const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  return { object: 'list', data, first_id, last_id, has_more: items.length > limit }
+}

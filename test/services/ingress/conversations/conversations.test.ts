@@ -1,0 +1,145 @@
+import OpenAI from 'openai'
+import type { ConversationItem } from 'openai/resources/conversations/items'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
+
+/** Conversations, and the responses that go on in them (docs/responses.md, Conversations). */
+
+let stack: Stack
+let client: OpenAI
+let stranger: OpenAI
+beforeAll(async () => {
+  stack = await startStack()
+  client = new OpenAI({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
+  stranger = await openStranger(stack)
+})
+afterAll(() => stack[Symbol.asyncDispose]())
+
+const ENDLESS = '!echo tokens=1000 delay_ms=1000'
+
+function say(conversation: string | { id: string }, input: string, more: object = {}) {
+  return client.responses.create({ model: 'echo-1', input, conversation, ...more })
+}
+
+async function textsOf(id: string): Promise<(string | undefined)[]> {
+  const items: ConversationItem[] = []
+  for await (const item of client.conversations.items.list(id, { order: 'asc', limit: 2 })) items.push(item)
+  return items.map((item) => (item.type === 'message' ? (item.content[0] as { text?: string }).text : item.type))
+}
+
+describe('a conversation', () => {
+  test('is made, read, changed and deleted', async () => {
+    const made = await client.conversations.create({ metadata: { topic: 'rivers' } })
+    expect(made).toMatchObject({ object: 'conversation', id: expect.stringMatching(/^conv_/) })
+    expect(await client.conversations.retrieve(made.id)).toEqual(made)
+    const changed = await client.conversations.update(made.id, { metadata: { topic: 'lakes' } })
+    expect(changed).toEqual({ ...made, metadata: { topic: 'lakes' } })
+    expect(await client.conversations.delete(made.id)).toEqual({
+      ...{ id: made.id, object: 'conversation.deleted', deleted: true },
+    })
+    expect(await failureOf(client.conversations.retrieve(made.id))).toMatchObject({ status: 404 })
+  })
+
+  test('keeps items, each of which can be read and deleted', async () => {
+    const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'one' }] })
+    const added = await client.conversations.items.create(id, {
+      items: [
+        { type: 'message', role: 'assistant', content: 'two' },
+        { type: 'function_call', call_id: 'call_1', name: 'look', arguments: '{}' },
+      ],
+    })
+    expect(added.data).toMatchObject([{ type: 'message', role: 'assistant' }, { type: 'function_call' }])
+    expect(await textsOf(id)).toEqual(['one', 'two', 'function_call'])
+    const call = added.data[1]?.id ?? ''
+    expect(await client.conversations.items.retrieve(call, { conversation_id: id })).toEqual(added.data[1])
+    expect((await client.conversations.items.delete(call, { conversation_id: id })).id).toBe(id)
+    expect(await textsOf(id)).toEqual(['one', 'two'])
+    expect(await failureOf(client.conversations.items.retrieve(call, { conversation_id: id }))).toMatchObject({
+      status: 404,
+    })
+  })
+
+  test('is gone on in by responses, whole, streamed and in the background', async () => {
+    const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'zero' }] })
+    const first = await say(id, 'one', { instructions: 'Be brief.' })
+    expect(first.conversation).toEqual({ id })
+    const stream = await client.responses.create({ model: 'echo-1', input: 'two', conversation: { id }, stream: true })
+    for await (const _ of stream);
+    const { id: third } = await say({ id }, 'three', { background: true })
+    await until(async () => (await client.responses.retrieve(third)).status === 'completed')
+    expect(await textsOf(id)).toEqual(['zero', 'one', 'one', 'two', 'two', 'three', 'three'])
+    const input = await client.responses.inputItems.list(third, { order: 'asc', limit: 100 })
+    expect(input.data).toHaveLength(6)
+  })
+
+  test('takes the call of a function and its output', async () => {
+    const { id } = await client.conversations.create()
+    const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
+    const called = await say(id, `Ask ${WEATHER.name}.`, { tools })
+    const call_id = called.output.find((item) => item.type === 'function_call')?.call_id ?? ''
+    const input = [{ type: 'function_call_output' as const, call_id, output: 'sunny' }]
+    const told = await client.responses.create({ model: 'echo-1', tools, conversation: id, input })
+    expect(told.output_text).toBe('sunny')
+    expect(await textsOf(id)).toEqual([`Ask ${WEATHER.name}.`, 'function_call', 'function_call_output', 'sunny'])
+  })
+
+  test('has one response at a time, and nothing of one that failed or was cancelled', async () => {
+    const { id } = await client.conversations.create()
+    const running = await say(id, ENDLESS, { background: true })
+    expect(await failureOf(say(id, 'me too'))).toMatchObject({
+      ...{ status: 400, param: 'conversation', message: expect.stringContaining(running.id) },
+    })
+    await client.responses.cancel(running.id)
+    expect(await failureOf(say(id, '!echo fail=context_length_exceeded'))).toMatchObject({ status: 400 })
+    await say(id, 'at last')
+    expect(await textsOf(id)).toEqual(['at last', 'at last'])
+  })
+
+  test('has one response of two that begin at once', async () => {
+    const { id } = await client.conversations.create()
+    const ends = await Promise.allSettled([say(id, 'a'), say(id, 'b'), say(id, 'c')])
+    const said = ends.flatMap((end) => (end.status === 'fulfilled' ? [end.value.output_text] : []))
+    expect(said.length).toBeGreaterThan(0)
+    expect(await textsOf(id)).toEqual(said.flatMap((text) => [text, text]))
+  })
+
+  test('is nobody else’s', async () => {
+    const { id } = await client.conversations.create({ items: [{ role: 'user', content: 'secret' }] })
+    const body = { model: 'echo-1', input: 'what was said?', conversation: id }
+    const calls = [
+      stranger.conversations.retrieve(id),
+      stranger.conversations.update(id, { metadata: {} }),
+      stranger.conversations.delete(id),
+      stranger.conversations.items.list(id),
+      stranger.conversations.items.create(id, { items: [{ role: 'user', content: 'mine' }] }),
+      stranger.responses.create(body),
+    ]
+    for (const failure of await Promise.all(calls.map(failureOf))) expect(failure).toMatchObject({ status: 404 })
+    expect(await textsOf(id)).toEqual(['secret'])
+  })
+
+  test('refuses by name what it cannot hold or go on from', async () => {
+    const { id } = await client.conversations.create()
+    const { id: response } = await client.responses.create({ model: 'echo-1', input: 'one' })
+    const post = async (path: string, body: unknown) => (await stack.post(path, body)).json()
+    const at = (param: string) => ({ error: { param } })
+    const items = `/v1/conversations/${id}/items`
+    const user = (content: string) => ({ role: 'user', content })
+    expect(await post(items, { items: [] })).toMatchObject(at('items'))
+    expect(await post(items, { items: Array(21).fill(user('a')) })).toMatchObject(at('items'))
+    expect(await post(items, { items: [user('a'), { role: 'user' }] })).toMatchObject(at('items[1].content'))
+    expect(await post(items, { items: [{ type: 'web_search_call' }] })).toMatchObject(at('items'))
+    expect(await post(items, { items: [user('a'.repeat(3_000_000))] })).toMatchObject({
+      error: { code: 'context_length_exceeded' },
+    })
+    expect(await post('/v1/conversations', { items: 1 })).toMatchObject(at('items'))
+    expect(await post('/v1/conversations', { more: 1 })).toMatchObject(at('more'))
+    const both = { conversation: id, previous_response_id: response }
+    expect(await failureOf(say(id, 'a', both))).toMatchObject({ status: 400, param: 'conversation' })
+    expect(await failureOf(say(id, 'a', { store: false }))).toMatchObject({ status: 400, param: 'conversation' })
+    expect(await failureOf(say('conv_0123456789', 'a'))).toMatchObject({ status: 404, param: 'conversation' })
+    expect(await failureOf(client.conversations.items.list(id, { after: 'msg_none' }))).toMatchObject({ status: 400 })
+    expect(await textsOf(id)).toEqual([])
+  })
+})

@@ -1,0 +1,206 @@
+/** Responses in the background on a real fleet: several ingresses, workers that die, Kafka and Postgres. */
+import OpenAI from 'openai'
+import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
+import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { openPostgresDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { type Fleet, openFleet, type RoleProcess } from '../../../support/processes/fleet.ts'
+import { TEST_KEY, until } from '../../../support/stack.ts'
+
+const kafka = inject('kafka')
+const postgres = inject('postgres')
+
+/** Each call of a function is four events that are never said as one, however busy the machine is. */
+const CALLS = 49
+/** Created, queued, in progress, the calls, completed. */
+const EVENTS = 4 + 4 * CALLS
+const SCRIPT = `!echo call=look args=1 calls=${CALLS} delay_ms=10`
+/** At which events the stream is cut: every one of them with `SLUICE_TEST_EVERY_EVENT=1`. */
+const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
+const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
+/** Responses that run at once. */
+const AT_ONCE = 10
+/** Begun one after the other, so that each is at another event when their process is killed. */
+const STAGGERED = 40
+const STAGGER_MS = 150
+const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
+/** On a busy machine each process takes ten seconds to start. */
+const TEST_MS = 300_000
+/** Longer than any stream stays quiet here. */
+const SETTLES_MS = 120_000
+
+type Event = ResponseStreamEvent
+
+describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', () => {
+  let database: TestDatabase & { url: string }
+  let fleet: Fleet
+  let settings: Record<string, string>
+  const ingresses: RoleProcess[] = []
+  beforeAll(async () => {
+    database = await openPostgresDatabase(postgres ?? '')
+    fleet = await openFleet(kafka ?? '')
+    settings = { DATABASE_URL: database.url, DATABASE_CONNECTIONS: '5', INFERENCE_SLOTS: '60' }
+    const started = await Promise.all((['ingress', 'ingress', 'scheduler'] as const).map((role) => start(role)))
+    ingresses.push(...started.slice(0, 2))
+  }, TEST_MS)
+  afterAll(async () => {
+    await fleet?.[Symbol.asyncDispose]()
+    await database?.[Symbol.asyncDispose]()
+  }, TEST_MS)
+
+  /** @param leaseMs After which the jobs of a worker that is dead, or stopped for as long on a busy machine, run again. */
+  const start = (role: 'ingress' | 'scheduler' | 'inference', leaseMs = 60_000) =>
+    fleet.start(role, { ...settings, JOB_LEASE_MS: String(leaseMs) })
+  const clientOf = (at: number) =>
+    new OpenAI({ apiKey: TEST_KEY, baseURL: `${ingresses[at]?.url}/v1`, maxRetries: 0, timeout: SETTLES_MS })
+  const begin = (at: number, input: string) =>
+    clientOf(at).responses.create({ model: 'echo-1', input, background: true, stream: true })
+  const goOn = (at: number, id: string, starting_after?: number) =>
+    clientOf(at).responses.retrieve(id, { stream: true, ...(starting_after !== undefined && { starting_after }) })
+  /** Begins responses one after the other and reads their streams, until the first has said nearly all of it. */
+  const beginMany = async (at: number) => {
+    const reads: Reading[] = []
+    for (let begun = 0; begun < STAGGERED; begun++) {
+      reads.push(readOn(await begin(at, SLOW_SCRIPT)))
+      await new Promise((resolve) => setTimeout(resolve, STAGGER_MS))
+      if ((reads[0]?.events.length ?? 0) > 30) break
+    }
+    await until(() => reads.every(({ events }) => events.length > 0), { withinMs: SETTLES_MS })
+    return reads
+  }
+  /** Ends without a word what runs jobs. */
+  const kill = async (process: RoleProcess) => {
+    process.kill('SIGKILL')
+    await process.exited
+  }
+
+  it(
+    'goes on at another ingress from every event at which its stream is cut, with each event once and in order',
+    async () => {
+      const worker = await start('inference')
+      const cutAt = async (cut: number) => {
+        const seen = await read(await begin(0, SCRIPT), cut)
+        const id = idOf(seen)
+        const both = [...seen, ...(await read(await goOn(1, id, seen.at(-1)?.sequence_number)))]
+        requireWhole(both)
+        expect([seen.length, both.length]).toEqual([cut, EVENTS])
+        expect(await read(await goOn(0, id)), `cut at ${cut}`).toEqual(both)
+        const { output } = await clientOf(1).responses.retrieve(id)
+        expect(both.at(-1)).toMatchObject({ response: { id, output } })
+      }
+      for (let at = 0; at < CUTS.length; at += AT_ONCE) await Promise.all(CUTS.slice(at, at + AT_ONCE).map(cutAt))
+      await kill(worker)
+    },
+    TEST_MS * 2,
+  )
+
+  it(
+    'goes on at another ingress when its own is killed',
+    async ({ annotate }) => {
+      const [worker, doomed] = await Promise.all([start('inference'), start('ingress')])
+      ingresses.push(doomed)
+      const reads = await beginMany(2)
+      const { id: conversation } = await clientOf(2).conversations.create()
+      const asked = { model: 'echo-1', conversation, input: '!echo first_ms=3000\nhello', background: true }
+      const { id: last } = await clientOf(2).responses.create(asked)
+      await kill(doomed)
+      const places = new Set<number>()
+      for (const { events, broken } of reads) {
+        await broken
+        places.add(events.length)
+        const id = idOf(events)
+        const both = [...events, ...(await read(await goOn(0, id, events.at(-1)?.sequence_number)))]
+        requireWhole(both)
+        expect(await read(await goOn(1, id))).toEqual(both)
+      }
+      await until(async () => (await clientOf(0).responses.retrieve(last)).status === 'completed', {
+        withinMs: SETTLES_MS,
+      })
+      // What nobody was there to add to the conversation is added by who reads it.
+      const items = await Promise.all(
+        [0, 1].map(async (at) => await clientOf(at).conversations.items.list(conversation)),
+      )
+      for (const { data } of items) expect(data).toMatchObject([{ role: 'assistant' }, { role: 'user' }])
+      await annotate(`killed at ${places.size} events`)
+      expect(places.size).toBeGreaterThan(3)
+      await kill(worker)
+    },
+    TEST_MS,
+  )
+
+  it(
+    'is told whole though its worker is killed, at whichever event',
+    async ({ annotate }) => {
+      const doomed = await start('inference', 5_000)
+      const reads = await beginMany(0)
+      await kill(doomed)
+      const places = new Map(reads.map((reading) => [reading, reading.events.length]))
+      const next = await start('inference')
+      let broke = 0
+      for (const [{ events, broken }, place] of places) {
+        const error = await broken
+        // Output that was told is not told again in the same stream: that one breaks off, and the next tells all of it.
+        if (error) expect(error.message).toContain('started over')
+        else requireWhole(events)
+        if (error) broke++
+        if (place < 3) expect(error, `killed at event ${place}`).toBeUndefined()
+        const id = idOf(events)
+        const again = await read(await goOn(1, id))
+        requireWhole(again)
+        const ended = await clientOf(0).responses.retrieve(id)
+        expect(again.at(-1)).toMatchObject({ response: { id, output: ended.output } })
+        expect(ended).toMatchObject({ status: 'completed', output: { length: 20 } })
+      }
+      const points = new Set(places.values())
+      await annotate(`killed at ${points.size} events, ${broke} of ${reads.length} streams broke off`)
+      expect(points.size).toBeGreaterThan(3)
+      expect(broke).toBeGreaterThan(0)
+      await kill(next)
+    },
+    TEST_MS,
+  )
+})
+
+async function read(stream: AsyncIterable<Event>, most = Number.POSITIVE_INFINITY): Promise<Event[]> {
+  const events: Event[] = []
+  for await (const event of stream) {
+    events.push(event)
+    if (events.length === most) break
+  }
+  return events
+}
+
+/** A stream that is read as it comes. */
+interface Reading {
+  readonly events: Event[]
+  /** Settles when it ends; why, where it broke off. */
+  readonly broken: Promise<Error | undefined>
+}
+
+function readOn(stream: AsyncIterable<Event>): Reading {
+  const events: Event[] = []
+  const reading = async () => {
+    for await (const event of stream) events.push(event)
+  }
+  const broken = reading().then(
+    () => undefined,
+    (error: Error) => error,
+  )
+  return { events, broken }
+}
+
+function idOf([created]: readonly Event[]): string {
+  return created?.type === 'response.created' ? created.response.id : ''
+}
+
+/** Each event once and in order, from the first to the last. */
+function requireWhole(events: readonly Event[]): void {
+  const numbers = events.map(({ sequence_number }) => sequence_number)
+  expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b))
+  const types = events.map(({ type }) => type)
+  expect(types.slice(0, 3)).toEqual(['response.created', 'response.queued', 'response.in_progress'])
+  expect(types.at(-1)).toBe('response.completed')
+  for (const type of ['response.output_item.added', 'response.function_call_arguments.done'] as const) {
+    const places = events.flatMap((event) => (event.type === type ? [event.output_index] : []))
+    expect(places).toEqual(places.map((_, at) => at))
+  }
+}
