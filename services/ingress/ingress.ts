@@ -19,6 +19,7 @@ import { Budgets } from './callers/limits/budgets.ts'
 import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
 import { Places } from './callers/limits/places.ts'
+import { answerPage } from './pages/pages.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -72,7 +73,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      if (!answerHealth(health, req, res)) app(req, res)
+      if (!answerHealth(health, req, res) && !answerPage(log, req, res)) app(req, res)
     },
     config.host,
     config.port,
