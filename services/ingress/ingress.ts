@@ -20,6 +20,7 @@ import { Fleet } from './callers/limits/fleet.ts'
 import { RateLimits } from './callers/limits/limits.ts'
 import { Places } from './callers/limits/places.ts'
 import { Cors } from './cors.ts'
+import { answerPage } from './pages/pages.ts'
 import { closeServer, listen, SERVER_BOUNDS } from './server.ts'
 import type { SocketBounds } from './ws/bounds.ts'
 import { Sockets } from './ws/sockets.ts'
@@ -74,7 +75,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, jobs)
   const { server, port } = await listen(
     (req, res) => {
-      if (!cors.answer(req, res) && !answerHealth(health, req, res)) app(req, res)
+      if (cors.answer(req, res) || answerHealth(health, req, res) || answerPage(log, req, res)) return
+      app(req, res)
     },
     config,
     SERVER_BOUNDS,

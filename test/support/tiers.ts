@@ -40,6 +40,7 @@ const LONG = [
   'test/services/code/**',
   'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
+  'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 
 /** Files that take a minute or so, longest first: they begin first, so that nothing waits for them alone at the end. */

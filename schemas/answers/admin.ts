@@ -1,0 +1,119 @@
+import { z } from 'zod'
+import { PoolName } from '#schemas/job.ts'
+import { listOf, Seconds } from './shapes.ts'
+
+const Count = z.int().min(0)
+const Lanes = z.object({ normal: Count, low: Count })
+const Work = z.object({ kind: z.string(), model: z.string() })
+
+/** A record that no worker could run, without what it asks for. */
+const DeadLetter = z.object({
+  id: z.string(),
+  object: z.literal('dead_letter'),
+  pool: z.string().nullable(),
+  position: z.unknown(),
+  bytes: Count,
+  reason: z.string(),
+  message: z.string(),
+  job_id: z.string().nullable(),
+  kind: z.string().nullable(),
+  model: z.string().nullable(),
+  project: z.string().nullable(),
+  redrivable: z.boolean(),
+  created_at: Seconds,
+})
+
+/** A page of dead letters. */
+export const DeadLetterListAnswer = listOf(DeadLetter)
+
+/** Which dead letters went back to their queues, or would. */
+export const DeadLettersRedrivenAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(DeadLetter),
+  dry_run: z.boolean(),
+  has_more: z.boolean(),
+})
+
+/** A message to a webhook that nobody has received. */
+export const DeliveryAnswer = z.object({
+  id: z.string(),
+  object: z.literal('webhook_delivery'),
+  project: z.string(),
+  job_id: z.string(),
+  type: z.string(),
+  host: z.string().nullable(),
+  status: z.string(),
+  attempts: Count,
+  response_status: z.int().nullable(),
+  error: z.string().nullable(),
+  next_at: Seconds.nullable(),
+  created_at: Seconds,
+})
+
+/** A page of such messages. */
+export const DeliveryListAnswer = listOf(DeliveryAnswer)
+
+/** A process that is alive, as the ingress hears it. */
+export const WorkerAnswer = z.object({
+  id: z.string(),
+  object: z.literal('worker'),
+  role: z.string(),
+  version: z.string(),
+  slots: Count,
+  running: Count,
+  draining: z.boolean(),
+  silent: z.boolean(),
+  aside: Count.nullable(),
+  host: z.string().nullable(),
+  pid: z.int().nullable(),
+  last_seen_at: Seconds,
+  models: z.array(z.string()).nullable(),
+  bounds: z.array(Work.extend({ capacity: z.int() })),
+  waiting: z.array(Work.extend({ priority: z.string() })),
+})
+
+/** Every process that is alive. */
+export const WorkerListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(WorkerAnswer),
+  has_more: z.literal(false),
+})
+
+/** Who works in each pool, what waits and for how long. */
+export const PoolListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    z.object({
+      id: PoolName,
+      object: z.literal('pool'),
+      paused: z.array(z.object({ what: z.enum(['model', 'pool']), id: z.string() })),
+      workers: Count,
+      draining: Count,
+      slots: Count,
+      free: Count,
+      running: Count,
+      attached: z.object({ queued: Count, running: Count }),
+      durable: z.object({ queued: Lanes, scheduled: Count, in_progress: Count, waiting: Count }).nullable(),
+      lag: z.object({ normal: Count.nullable(), low: Count.nullable() }),
+      oldest_queued_at: Seconds.nullable(),
+    }),
+  ),
+  has_more: z.literal(false),
+})
+
+const Paused = z.object({
+  object: z.literal('pause'),
+  what: z.enum(['model', 'pool']),
+  id: z.string(),
+  kept: z.boolean().describe('It outlives a restart'),
+})
+
+/** What is paused. */
+export const PauseListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(Paused.extend({ by_key: z.string(), since: Seconds })),
+  has_more: z.literal(false),
+})
+
+/** A pause that was begun or ended. */
+export const PauseAnswer = Paused.extend({ paused: z.boolean() })

@@ -1,0 +1,111 @@
+import { z } from 'zod'
+import { listOf, Seconds } from './shapes.ts'
+
+const Count = z.int().min(0)
+
+/** An uploaded file, or one that a batch has written. */
+export const FileAnswer = z.object({
+  id: z.string(),
+  object: z.literal('file'),
+  bytes: Count,
+  created_at: Seconds,
+  expires_at: Seconds,
+  filename: z.string(),
+  purpose: z.string(),
+  status: z.literal('processed'),
+  status_details: z.null(),
+})
+
+/** A page of files. */
+export const FileListAnswer = listOf(FileAnswer)
+
+/** What is left of a file that was deleted. */
+export const FileDeletedAnswer = z.object({ id: z.string(), object: z.literal('file'), deleted: z.literal(true) })
+
+/** A batch (docs/batches.md). */
+export const BatchAnswer = z.object({
+  id: z.string(),
+  object: z.literal('batch'),
+  endpoint: z.string(),
+  model: z.string().nullable(),
+  errors: z
+    .object({
+      object: z.literal('list'),
+      data: z.array(
+        z.object({ code: z.string(), message: z.string(), param: z.string().nullable(), line: z.int().nullable() }),
+      ),
+    })
+    .nullable(),
+  input_file_id: z.string().nullable(),
+  completion_window: z.string(),
+  status: z.enum([
+    'validating',
+    'in_progress',
+    'finalizing',
+    'cancelling',
+    'completed',
+    'failed',
+    'expired',
+    'cancelled',
+  ]),
+  output_file_id: z.string().nullable(),
+  error_file_id: z.string().nullable(),
+  created_at: Seconds,
+  in_progress_at: Seconds.nullable(),
+  expires_at: Seconds,
+  finalizing_at: Seconds.nullable(),
+  completed_at: Seconds.nullable(),
+  failed_at: Seconds.nullable(),
+  expired_at: Seconds.nullable(),
+  cancelling_at: Seconds.nullable(),
+  cancelled_at: Seconds.nullable(),
+  request_counts: z.object({ total: Count, completed: Count, failed: Count }),
+  usage: z
+    .object({
+      input_tokens: Count,
+      input_tokens_details: z.object({ cached_tokens: Count }),
+      output_tokens: Count,
+      output_tokens_details: z.object({ reasoning_tokens: Count }),
+      total_tokens: Count,
+    })
+    .nullable(),
+  metadata: z.record(z.string(), z.string()),
+})
+
+/** A page of batches. */
+export const BatchListAnswer = listOf(BatchAnswer)
+
+const Time = z.string().describe('RFC 3339')
+
+/** A batch in the words of Anthropic's API. */
+export const MessageBatchAnswer = z.object({
+  id: z.string(),
+  type: z.literal('message_batch'),
+  processing_status: z.enum(['in_progress', 'canceling', 'ended']),
+  request_counts: z.object({ processing: Count, succeeded: Count, errored: Count, canceled: Count, expired: Count }),
+  created_at: Time,
+  expires_at: Time,
+  ended_at: Time.nullable(),
+  cancel_initiated_at: Time.nullable(),
+  archived_at: z.null(),
+  results_url: z.string().nullable(),
+})
+
+/** A page of batches of messages. */
+export const MessageBatchListAnswer = z.object({
+  data: z.array(MessageBatchAnswer),
+  has_more: z.boolean(),
+  first_id: z.string().nullable(),
+  last_id: z.string().nullable(),
+})
+
+/** What is left of a batch of messages that was deleted. */
+export const MessageBatchDeletedAnswer = z.object({ id: z.string(), type: z.literal('message_batch_deleted') })
+
+/** Body of `POST /v1/messages/batches`, whose requests are read one by one. */
+export const CreateMessageBatch = z.looseObject({
+  requests: z
+    .array(z.looseObject({ custom_id: z.string().min(1).max(64), params: z.looseObject({}) }))
+    .min(1)
+    .describe('Each has the body of a POST /v1/messages in `params`'),
+})

@@ -1,0 +1,105 @@
+import { z } from 'zod'
+import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
+import { ResearchAnnotation, ResearchQuality, ResearchSource, ResearchStop } from '#schemas/research/research.ts'
+
+const Count = z.int().min(0)
+const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
+const Logprobs = z.object({ content: z.array(z.unknown()), refusal: z.null() }).nullable()
+const FilterResults = z.record(z.string(), z.unknown()).describe('By category; an upstream may add others')
+
+const Usage = z.object({
+  prompt_tokens: Count,
+  completion_tokens: Count,
+  total_tokens: Count,
+  prompt_tokens_details: z
+    .object({ cached_tokens: Count.optional(), cache_write_tokens: Count.optional() })
+    .nullable()
+    .describe('Null unless the model reports them'),
+  completion_tokens_details: z.object({ reasoning_tokens: Count.optional() }).nullable(),
+})
+
+const ToolCall = z.object({
+  id: z.string(),
+  type: z.literal('function'),
+  function: z.object({ name: z.string(), arguments: z.string().describe('A string that holds JSON') }),
+})
+
+const Choice = z.object({
+  index: Count,
+  message: z.object({
+    role: z.literal('assistant'),
+    content: z.string().nullable(),
+    refusal: z.string().nullable(),
+    annotations: z.array(z.unknown()),
+    reasoning_content: z.string().optional(),
+    tool_calls: z.array(ToolCall).optional(),
+  }),
+  logprobs: Logprobs,
+  finish_reason: FinishReason,
+  content_filter_results: FilterResults,
+})
+
+const completion = {
+  id: z.string(),
+  object: z.literal('chat.completion'),
+  created: z.int().describe('Unix seconds'),
+  model: z.string(),
+  service_tier: z.literal('default'),
+  system_fingerprint: z.string(),
+  choices: z.array(Choice),
+  usage: Usage,
+}
+
+/** The whole answer of `POST /v1/chat/completions` (docs/protocol.md, Chat answers). */
+export const ChatCompletionAnswer = z.object(completion) satisfies z.ZodType<ChatCompletion>
+
+/** One `data:` frame of its stream (docs/protocol.md, Chat streams). */
+export const ChatCompletionChunk = z.object({
+  id: z.string(),
+  object: z.literal('chat.completion.chunk'),
+  created: z.int().describe('Unix seconds'),
+  model: z.string(),
+  system_fingerprint: z.string(),
+  choices: z.array(
+    z.object({
+      index: Count,
+      delta: z.object({
+        role: z.literal('assistant').optional(),
+        content: z.string().nullable().optional(),
+        refusal: z.string().nullable().optional(),
+        reasoning_content: z.string().optional(),
+        tool_calls: z
+          .array(
+            z.object({
+              index: Count,
+              id: z.string().optional(),
+              type: z.literal('function').optional(),
+              function: z.object({ name: z.string().optional(), arguments: z.string() }),
+            }),
+          )
+          .optional(),
+      }),
+      logprobs: Logprobs,
+      finish_reason: FinishReason.nullable(),
+      content_filter_results: FilterResults.optional(),
+    }),
+  ),
+  usage: Usage.nullable().optional().describe('Where stream_options.include_usage asks for it'),
+}) satisfies z.ZodType<ChatChunk>
+
+/** The whole answer of `POST /v1/deep-research`: a chat completion whose message is the report. */
+export const ResearchAnswer = z.object({
+  ...completion,
+  choices: z.array(
+    Choice.extend({ message: Choice.shape.message.extend({ annotations: z.array(ResearchAnnotation) }) }),
+  ),
+  search_results: z.array(ResearchSource),
+  citations: z.array(z.string()).describe('Addresses of the cited sources, in the order of their numbers'),
+  research: z.object({
+    ...ResearchQuality.shape,
+    stop_reason: ResearchStop,
+    searches: Count,
+    pages: Count,
+    cost_usd: z.number().min(0),
+  }),
+})

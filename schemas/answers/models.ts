@@ -1,0 +1,61 @@
+import { z } from 'zod'
+import type { Model, ModelInfo } from '#schemas/models.ts'
+
+const Support = z.object({ supported: z.boolean() })
+
+/** A model in the OpenAI format. */
+export const ModelAnswer = z.object({
+  id: z.string(),
+  object: z.literal('model'),
+  created: z.int().describe('Unix seconds'),
+  owned_by: z.string(),
+  permission: z.tuple([]),
+  root: z.string(),
+  parent: z.string(),
+  capabilities: z.array(z.string()).describe('Such as chat, messages, tools, images'),
+  context_length: z.int().optional(),
+  max_output_tokens: z.int().optional(),
+}) satisfies z.ZodType<Model>
+
+/** A model in the messages format, which callers get who send `anthropic-version`. */
+export const ModelInfoAnswer = z.object({
+  id: z.string(),
+  type: z.literal('model'),
+  display_name: z.string(),
+  created_at: z.string().describe('RFC 3339'),
+  lifecycle: z.literal('active'),
+  line: z.null(),
+  deprecated_at: z.null(),
+  retires_at: z.null(),
+  max_input_tokens: z.int().nullable(),
+  max_tokens: z.int().nullable(),
+  capabilities: z.object({
+    batch: Support,
+    citations: Support,
+    code_execution: Support,
+    context_management: Support.extend({
+      clear_thinking_20251015: z.null(),
+      clear_tool_uses_20250919: z.null(),
+      compact_20260112: z.null(),
+    }),
+    effort: Support.extend({ low: Support, medium: Support, high: Support, xhigh: Support, max: Support }),
+    image_input: Support,
+    pdf_input: Support,
+    server_tools: Support.extend({ code_execution: Support, web_search: Support }),
+    structured_outputs: Support,
+    thinking: Support.extend({
+      types: z.object({ adaptive: Support, between_tools: Support, disabled: Support, enabled: Support }),
+    }),
+  }),
+}) satisfies z.ZodType<ModelInfo>
+
+/** All models in the OpenAI format. */
+export const ModelListAnswer = z.object({ object: z.literal('list'), data: z.array(ModelAnswer) })
+
+/** A page of models in the messages format. */
+export const ModelInfoListAnswer = z.object({
+  data: z.array(ModelInfoAnswer),
+  has_more: z.boolean(),
+  first_id: z.string().nullable(),
+  last_id: z.string().nullable(),
+})

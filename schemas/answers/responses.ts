@@ -1,0 +1,39 @@
+import { z } from 'zod'
+
+/** A response (docs/responses.md, Answers). What it repeats of its request is not listed here. */
+export const ResponseAnswer = z.looseObject({
+  id: z.string(),
+  object: z.literal('response'),
+  created_at: z.number().describe('Unix seconds'),
+  completed_at: z.number().nullable(),
+  status: z.enum(['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'incomplete']),
+  error: z.object({ code: z.string(), message: z.string(), type: z.string(), param: z.string().nullable() }).nullable(),
+  incomplete_details: z.object({ reason: z.enum(['max_output_tokens', 'content_filter']) }).nullable(),
+  model: z.string(),
+  output: z.array(z.looseObject({ id: z.string(), type: z.enum(['message', 'reasoning', 'function_call']) })),
+  usage: z
+    .looseObject({ input_tokens: z.int().min(0), output_tokens: z.int().min(0), total_tokens: z.int().min(0) })
+    .nullable(),
+})
+
+/** What is left of a response that was deleted. */
+export const ResponseDeletedAnswer = z.object({
+  id: z.string(),
+  object: z.literal('response'),
+  deleted: z.literal(true),
+})
+
+/** What the model of a response was given. */
+export const InputItemsAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(z.looseObject({ id: z.string(), type: z.string() })),
+  first_id: z.string().nullable(),
+  last_id: z.string().nullable(),
+  has_more: z.boolean(),
+})
+
+/** The answer of `POST /v1/responses/input_tokens`. */
+export const InputTokensAnswer = z.object({
+  object: z.literal('response.input_tokens'),
+  input_tokens: z.int().min(0),
+})

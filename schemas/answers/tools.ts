@@ -1,0 +1,37 @@
+import { z } from 'zod'
+import { Word } from '#schemas/transcription/transcription.ts'
+
+const Count = z.int().min(0)
+
+/** The answer of `POST /v1/embeddings` (docs/embeddings.md). */
+export const EmbeddingsAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    z.object({
+      object: z.literal('embedding'),
+      index: Count,
+      embedding: z
+        .union([z.array(z.number()), z.string()])
+        .describe('Numbers, or base64 of little-endian float32 with encoding_format'),
+    }),
+  ),
+  model: z.string(),
+  usage: z.object({
+    prompt_tokens: Count,
+    completion_tokens: z.literal(0),
+    total_tokens: Count,
+    prompt_tokens_details: z.null(),
+    completion_tokens_details: z.null(),
+  }),
+})
+
+/** The answers of `POST /v1/audio/transcriptions` that are JSON; which fields there are, response_format says (docs/transcription.md). */
+export const TranscriptAnswer = z.looseObject({
+  text: z.string(),
+  task: z.literal('transcribe').optional(),
+  language: z.string().optional(),
+  duration: z.number().optional().describe('Seconds'),
+  segments: z.array(z.looseObject({ start: z.number(), end: z.number(), text: z.string() })).optional(),
+  words: z.array(Word).optional(),
+  usage: z.looseObject({ type: z.string() }).optional(),
+})

@@ -1,0 +1,88 @@
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import { newId } from '#shared/id.ts'
+
+const compress = promisify(gzip)
+
+/** Nothing comes from elsewhere, goes elsewhere, or is framed by others (Content Security Policy, level 3). */
+const POLICY = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "img-src 'self' data:",
+  "font-src 'self'",
+  "connect-src 'self'",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+const TYPES: Readonly<Record<string, string>> = {
+  html: 'text/html; charset=utf-8',
+  js: 'text/javascript; charset=utf-8',
+  css: 'text/css; charset=utf-8',
+  svg: 'image/svg+xml',
+  json: 'application/json',
+}
+
+/** How long a browser may keep a file: that of a name with a hash for ever, others as long as they are the same. */
+export type Caching = 'immutable' | 'checked'
+
+/** A file that browsers get: read and compressed once, when it is first asked for. */
+export class PageFile {
+  readonly #read: () => Promise<Buffer>
+  readonly #type: string
+  readonly #caching: Caching
+  #content: Promise<{ plain: Buffer; gzipped: Buffer; etag: string }> | undefined
+
+  /** @param extension Tells its type. */
+  constructor(extension: string, read: () => Promise<Buffer>, caching: Caching = 'checked') {
+    this.#type = TYPES[extension] ?? 'application/octet-stream'
+    this.#read = read
+    this.#caching = caching
+  }
+
+  /** A file of this directory tree, or of a package. */
+  static at(url: URL, caching?: Caching): PageFile {
+    const { pathname } = url
+    return new PageFile(pathname.slice(pathname.lastIndexOf('.') + 1), () => readFile(url), caching)
+  }
+
+  /** Answers GET and HEAD with it. */
+  async send(req: IncomingMessage, res: ServerResponse): Promise<void> {
+    this.#content ??= this.#load()
+    const { plain, gzipped, etag } = await this.#content.catch((error: unknown) => {
+      this.#content = undefined
+      throw error
+    })
+    const isGzipped = /\bgzip\b/.test(String(req.headers['accept-encoding'] ?? ''))
+    const body = isGzipped ? gzipped : plain
+    pageHeaders(res)
+    res.setHeader('etag', etag)
+    res.setHeader('vary', 'accept-encoding')
+    res.setHeader('cache-control', this.#caching === 'immutable' ? 'public, max-age=31536000, immutable' : 'no-cache')
+    if (req.headers['if-none-match'] === etag) return void res.writeHead(304).end()
+    if (isGzipped) res.setHeader('content-encoding', 'gzip')
+    res.writeHead(200, { 'content-type': this.#type, 'content-length': body.length })
+    res.end(req.method === 'HEAD' ? undefined : body)
+  }
+
+  async #load() {
+    const plain = await this.#read()
+    const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22)
+    return { plain, gzipped: await compress(plain), etag: `"${hash}"` }
+  }
+}
+
+/** What every page says to the browser, beside what it is. */
+export function pageHeaders(res: ServerResponse): void {
+  const requestId = newId('req_')
+  res.setHeader('x-request-id', requestId)
+  res.setHeader('request-id', requestId)
+  res.setHeader('content-security-policy', POLICY)
+  res.setHeader('x-content-type-options', 'nosniff')
+  res.setHeader('referrer-policy', 'no-referrer')
+}

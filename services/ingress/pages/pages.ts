@@ -1,0 +1,55 @@
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { createRequire } from 'node:module'
+import { pathToFileURL } from 'node:url'
+import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { Log } from '#shared/log/log.ts'
+import { PageFile, pageHeaders } from './files.ts'
+
+const require = createRequire(import.meta.url)
+
+/** What browsers and generators of clients get, by path. None of it needs a key: it tells nothing about callers. */
+const FILES: ReadonlyMap<string, PageFile> = new Map([
+  ['/openapi.json', new PageFile('json', async () => Buffer.from(JSON.stringify(await inTurns(openApiDocument()))))],
+  ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
+  ['/docs/reference.js', PageFile.at(new URL('reference/reference.js', import.meta.url))],
+  ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
+  ['/docs/swagger-ui.js', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')))],
+  ['/docs/swagger-ui.css', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui.css')))],
+])
+
+/** Where a browser is sent that asks for the root. */
+const HOME = '/docs'
+
+/**
+ * Answers what is read in a browser: the description of the API and its reference. A browser that asks for `/` is sent to the
+ * first page; programs get the 404 of the API there.
+ *
+ * @returns False when the request is for none of these.
+ */
+export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse): boolean {
+  if (req.method !== 'GET' && req.method !== 'HEAD') return false
+  const path = req.url?.split('?')[0] ?? ''
+  if (path === '/' && wantsPage(req)) return sendTo(HOME, res)
+  if (path === '/docs/') return sendTo('/docs', res)
+  const file = FILES.get(path)
+  if (!file) return false
+  file.send(req, res).catch((error: unknown) => {
+    log.error({ err: error, path }, 'page not sent')
+    if (res.headersSent) res.destroy()
+    else res.writeHead(500, { 'content-type': 'text/plain; charset=utf-8' }).end('This page could not be read.')
+  })
+  return true
+}
+
+/** Browsers name HTML; SDKs and curl do not. */
+function wantsPage({ headers }: IncomingMessage): boolean {
+  return String(headers.accept ?? '').includes('text/html')
+}
+
+function sendTo(location: string, res: ServerResponse): true {
+  pageHeaders(res)
+  res.setHeader('vary', 'accept')
+  res.writeHead(302, { location, 'cache-control': 'no-store' }).end()
+  return true
+}
