@@ -7,7 +7,8 @@ const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
 const Logprobs = z.object({ content: z.array(z.unknown()), refusal: z.null() }).nullable()
 const FilterResults = z.record(z.string(), z.unknown()).describe('By category; an upstream may add others')
 
-const Usage = z.object({
+/** Tokens of a call, in the words of chat completions. */
+export const Usage = z.object({
   prompt_tokens: Count,
   completion_tokens: Count,
   total_tokens: Count,

@@ -12,7 +12,7 @@ const DISTANCE_MAX = 3
 const DISTANCE_SHARE_MAX = 1 / 3
 
 const CHAT =
-  "Send the whole conversation to POST /v1/chat/completions, or go on with 'previous_response_id' of POST /v1/responses."
+  "Send the whole conversation to POST /v1/chat/completions, or go on with 'conversation' of POST /v1/responses."
 
 /** What there is, for who is far from all of it. */
 const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
@@ -21,7 +21,7 @@ const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
 const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
-  [/^\/v1\/(assistants|threads|conversations)\b/, `Conversations are not kept here. ${CHAT}`],
+  [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not served. ${CHAT}`],
   [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
   [

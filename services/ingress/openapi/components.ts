@@ -3,6 +3,8 @@ import { ManyJobs, RedriveDeadLetters } from '#schemas/admin.ts'
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
 import * as chat from '#schemas/answers/chat.ts'
+import { CompletionAnswer } from '#schemas/answers/completions.ts'
+import * as conversations from '#schemas/answers/conversations.ts'
 import { ErrorAnswer, MessagesErrorAnswer } from '#schemas/answers/errors.ts'
 import { HealthAnswer, ReadyAnswer } from '#schemas/answers/health.ts'
 import * as jobs from '#schemas/answers/jobs.ts'
@@ -13,11 +15,13 @@ import { EmbeddingsAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/body.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
+import { CompletionsRequest } from '#schemas/completions.ts'
 import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
+import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
 import { TranscriptionBody } from '#schemas/transcription/body.ts'
 import { UsageReport } from '#schemas/usage.ts'
@@ -25,10 +29,14 @@ import { UsageReport } from '#schemas/usage.ts'
 /** Bodies of requests by their names in the document. Forms have their file as well. */
 export const REQUESTS = {
   ChatCompletionRequest: ChatRequest,
+  CompletionRequest: CompletionsRequest,
   MessageRequest: MessagesRequest,
   CountTokensRequest,
   ResponseRequest: ResponsesRequest,
   InputTokensRequest,
+  CreateConversationRequest: CreateConversation,
+  UpdateConversationRequest: UpdateConversation,
+  CreateConversationItemsRequest: CreateItems,
   EmbeddingsRequest: EmbeddingsBody.extend({ input: z.union([EmbedInput, z.array(EmbedInput)]) }),
   TranscriptionForm: TranscriptionBody,
   CodeRequest: CodeBody,
@@ -48,6 +56,7 @@ export const ANSWERS = {
   MessagesError: MessagesErrorAnswer,
   ChatCompletion: chat.ChatCompletionAnswer,
   ChatCompletionChunk: chat.ChatCompletionChunk,
+  Completion: CompletionAnswer,
   ResearchCompletion: chat.ResearchAnswer,
   Message: MessageAnswer,
   TokenCount: TokenCountAnswer,
@@ -55,6 +64,10 @@ export const ANSWERS = {
   ResponseDeleted: responses.ResponseDeletedAnswer,
   InputItems: responses.InputItemsAnswer,
   InputTokens: responses.InputTokensAnswer,
+  Conversation: conversations.ConversationAnswer,
+  ConversationDeleted: conversations.ConversationDeletedAnswer,
+  ConversationItem: conversations.ConversationItemAnswer,
+  ConversationItemList: conversations.ConversationItemListAnswer,
   Embeddings: EmbeddingsAnswer,
   Transcript: TranscriptAnswer,
   CodeResult,

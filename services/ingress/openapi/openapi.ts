@@ -7,13 +7,22 @@ import { type Operation, type Operations, TAGS } from './operation.ts'
 import { ACCOUNT } from './operations/account.ts'
 import { BATCHES } from './operations/batches.ts'
 import { CALLS } from './operations/calls.ts'
+import { CONVERSATIONS } from './operations/conversations.ts'
 import { JOBS } from './operations/jobs.ts'
 import { OPERATORS } from './operations/operators.ts'
 import { RESPONSES } from './operations/responses.ts'
 import { SERVICE } from './operations/service.ts'
 
 /** Operations by the rows of the table of routes. */
-const OPERATIONS: Operations = { ...CALLS, ...RESPONSES, ...JOBS, ...BATCHES, ...ACCOUNT, ...OPERATORS }
+const OPERATIONS: Operations = {
+  ...CALLS,
+  ...RESPONSES,
+  ...CONVERSATIONS,
+  ...JOBS,
+  ...BATCHES,
+  ...ACCOUNT,
+  ...OPERATORS,
+}
 
 const DESCRIPTION = `Text, embeddings, speech to text, Python in a sandbox and researched reports, behind a durable queue.
 

@@ -29,6 +29,20 @@ export const CALLS: Operations = {
       events: 'ChatCompletionChunk',
     },
   ),
+  'POST /v1/completions': call(
+    {
+      id: 'createCompletion',
+      tag: 'Chat',
+      summary: 'Raw prompts gone on with, whole or streamed',
+      description: 'A text or a list of texts or of tokens. Guide: docs/protocol.md, Completions.',
+      body: 'CompletionRequest',
+    },
+    {
+      description: 'The completion; with `stream` its frames, and `[DONE]` after the last.',
+      json: ['Completion'],
+      events: 'Completion',
+    },
+  ),
   'POST /v1/messages': call(
     {
       id: 'createMessage',

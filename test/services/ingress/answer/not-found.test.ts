@@ -51,7 +51,6 @@ describe('a path that is no endpoint', () => {
   )
 
   test.each([
-    ['/v1/conversations', 'previous_response_id'],
     ['/v1/complete', '/v1/completions'],
     ['/v1/uploads', '/v1/files'],
     ['/v1/assistants', '/v1/chat/completions'],
