@@ -11,6 +11,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/messages/count_tokens',
   '/v1/responses',
   '/v1/embeddings',
+  '/v1/rerank',
   '/v1/audio/transcriptions',
   '/v1/tools/code',
   '/v1/deep-research',
