@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { EncodingFormat } from './embeddings.ts'
+import { RerankForm } from './rerank.ts'
 import { ResponsesForm } from './responses/response.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
@@ -36,6 +37,7 @@ export const EncodeContext = z.strictObject({
   include_usage: z.boolean().describe('Chat: the caller set stream_options.include_usage'),
   version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
   encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
+  rerank: RerankForm.optional().describe('Reranking: which documents are told, and how'),
   transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
   responses: ResponsesForm.optional().describe('Responses: what the answer repeats of its request'),
 })

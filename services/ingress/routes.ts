@@ -31,6 +31,13 @@ import {
   retrieveItem,
   updateConversation,
 } from './conversations/conversations.ts'
+import {
+  deleteCompletion,
+  getCompletion,
+  listCompletionMessages,
+  listCompletions,
+  updateCompletion,
+} from './endpoints/chat/stored.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
@@ -129,6 +136,11 @@ export const ROUTES: readonly Route[] = [
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
     return { method: 'POST', path, format, isCall: true, hasBody: true, ...(readBody && { readBody }), handle }
   }),
+  { method: 'GET', path: '/v1/chat/completions', format: 'openai', handle: listCompletions },
+  { method: 'GET', path: '/v1/chat/completions/:id', format: 'openai', handle: getCompletion },
+  { method: 'POST', path: '/v1/chat/completions/:id', format: 'openai', hasBody: true, handle: updateCompletion },
+  { method: 'DELETE', path: '/v1/chat/completions/:id', format: 'openai', handle: deleteCompletion },
+  { method: 'GET', path: '/v1/chat/completions/:id/messages', format: 'openai', handle: listCompletionMessages },
   { method: 'GET', path: '/v1/responses/:id', format: 'openai', handle: getResponse },
   { method: 'DELETE', path: '/v1/responses/:id', format: 'openai', handle: deleteResponse },
   { method: 'GET', path: '/v1/responses/:id/input_items', format: 'openai', handle: listInputItems },

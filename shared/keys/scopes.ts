@@ -12,6 +12,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/responses',
   '/v1/conversations',
   '/v1/embeddings',
+  '/v1/rerank',
   '/v1/audio/transcriptions',
   '/v1/tools/code',
   '/v1/deep-research',

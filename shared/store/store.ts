@@ -6,6 +6,7 @@ import type { CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { HasFiles } from './files.ts'
 import type { Leases } from './leases.ts'
+import type { HasMetadata } from './metadata.ts'
 import type { OperatorStore } from './operator.ts'
 import type { TenantReads } from './tenants.ts'
 import type { HasUsage } from './usage.ts'
@@ -36,7 +37,7 @@ export interface Store extends StoreView, JobMoves, FamilyMoves, Sweeps, Leases 
 }
 
 /** The store as those hold it who move no job. */
-export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles, HasConversations {
+export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles, HasConversations, HasMetadata {
   /** For logs and `/readyz`, such as `postgres` or `sqlite`. */
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */

@@ -166,6 +166,10 @@ const RESPONSES_INPUTS: readonly HostileInput[] = [
 const OTHER_INPUTS: readonly HostileInput[] = [
   post('2,048 inputs', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(2_048).fill(words(12 * 1024)) })),
   post('an input of 28 MB', EMBEDDINGS, () => ({ model: 'embed-1', input: words(LARGE) })),
+  post('2,047 documents', '/v1/rerank', () => ({
+    ...{ model: 'embed-1', query: 'q' },
+    documents: Array(2_047).fill(words(12 * 1024)),
+  })),
   post('300,000 tokens', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(300_000).fill(1) })),
   post('code of 28 MB', CODE, () => ({ lang: 'python', code: 'x = 1;'.repeat(LARGE / 6) })),
   post('100,000 libraries', CODE, () => ({ lang: 'python', code: '1', libraries: Array(100_000).fill('numpy') })),

@@ -20,12 +20,13 @@ const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
 /** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
 const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
+  [/^\/v1\/v2\/rerank\b/, 'Use POST /v1/rerank.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not served. ${CHAT}`],
   [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
   [
-    /^\/v1\/(audio\/speech|audio\/voices|images|videos|moderations|fine_tuning|vector_stores|evals|containers|rerank|score)\b/,
+    /^\/v1\/(audio\/speech|audio\/voices|images|videos|moderations|fine_tuning|vector_stores|evals|containers|score)\b/,
     `This API is not served here. ${SERVED}`,
   ],
 ]

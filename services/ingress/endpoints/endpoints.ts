@@ -3,6 +3,7 @@ import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
 import type { JobEndpoint } from './endpoint.ts'
 import { chatCompletions, completions, messages, messagesCount } from './generate.ts'
+import { rerank } from './rerank/rerank.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
 import { transcriptions } from './transcription/transcription.ts'
@@ -16,6 +17,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   responses,
   responsesCount,
   embeddings,
+  rerank,
   transcriptions,
   code,
   research,

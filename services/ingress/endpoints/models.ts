@@ -79,7 +79,7 @@ const CAPABILITIES: Readonly<Record<ModelPool, (model: ModelConfig) => string[]>
     'messages',
     ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
   ],
-  embeddings: () => ['embeddings'],
+  embeddings: () => ['embeddings', 'rerank'],
   research: () => ['deep_research'],
   transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
 }

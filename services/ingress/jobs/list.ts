@@ -84,7 +84,8 @@ interface Page {
   readonly hasMore: boolean
 }
 
-async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
+/** A page of those of a project's jobs that match, after a bounded look at them. */
+export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
   const { matches, group, needsLook } = look
   const found: DurableJob[] = []
   let lastId: string | null = null
@@ -126,7 +127,7 @@ function withoutResult({ result: _, ...job }: Record<string, unknown>): Record<s
 }
 
 /** `metadata[name]=value`, any number of them, and what else is asked. */
-function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
+export function readPairs(query: Call['query']): { pairs: [string, string][]; rest: Record<string, unknown> } {
   const pairs: [string, string][] = []
   const others: [string, unknown][] = []
   for (const [key, value] of Object.entries(query)) {

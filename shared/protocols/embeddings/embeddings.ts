@@ -47,8 +47,8 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
   return new JsonText(`{"object":"list","data":[${data.join(',')}],${rest}}`)
 }
 
-/** @throws ServiceError `upstream_error` when vectors or usage are missing */
-function gather(events: readonly EmbedEvent[]): { vectors: string[]; usage: object } {
+/** The vectors of all events, in base64, and what they took. @throws ServiceError `upstream_error` when some are missing */
+export function gather(events: readonly EmbedEvent[]): { vectors: string[]; usage: object } {
   const vectors: string[] = []
   let tokens: number | undefined
   for (const event of events) {
@@ -75,6 +75,7 @@ function numbersOf(text: string): number[] {
   return shortNumbers(vector)
 }
 
-function incomplete(): ServiceError {
+/** The failure of an answer without all of its vectors. */
+export function incomplete(): ServiceError {
   return new ServiceError('upstream_error', 'The model stopped before all embeddings were made.')
 }

@@ -133,6 +133,10 @@ export class SqlStore implements Store {
     while ((await forgetSome(this.#db, id)) > 0);
   }
 
+  async setMetadata(tenant: string, id: string, metadata: Readonly<Record<string, string>>): Promise<boolean> {
+    return (await this.#db.run(statements.SET_METADATA, { tenant, id, metadata: JSON.stringify(metadata) })).length > 0
+  }
+
   async redrive(scope: Scope, id: string, newId: string): Promise<Dispatch | undefined> {
     const [row] = await this.#db.insert(REDRIVE, { id, tenant: tenantOf(scope), new_id: newId }, false)
     return row && dispatchOf(row)

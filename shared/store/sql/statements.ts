@@ -135,6 +135,13 @@ export const QUEUED_MODELS: Statement = {
 /** Written so that no index of jobs in a state fits: see `STATE` in moves.ts. */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
+/** Puts other metadata in place of a job's own. */
+export const SET_METADATA: Statement = {
+  name: 'set_metadata',
+  sql: `UPDATE jobs SET metadata = :metadata WHERE id = :id AND tenant = :tenant AND coalesce(erased_at_ms, 0) = 0 AND ${KEPT}
+        RETURNING id`,
+}
+
 /** Leaves the skeleton of an erased job: ids, states, times and counts. */
 export const ERASE_JOB = `
   UPDATE jobs SET erased_at_ms = now_ms(), request = NULL, result = NULL, progress = NULL, error = NULL, metadata = '{}',

@@ -371,12 +371,13 @@ describe('routes and methods', () => {
   })
 
   test.each([
-    ['GET', CHAT, 'POST'],
+    ['PUT', CHAT, 'POST, GET, HEAD'],
+    ['GET', '/v1/completions', 'POST'],
     ['DELETE', MESSAGES, 'POST'],
     ['PUT', '/v1/messages/count_tokens', 'POST'],
-    ['OPTIONS', CHAT, 'POST'],
-    ['TRACE', CHAT, 'POST'],
-    ['PROPFIND', CHAT, 'POST'],
+    ['OPTIONS', '/v1/embeddings', 'POST'],
+    ['TRACE', '/v1/embeddings', 'POST'],
+    ['PROPFIND', '/v1/embeddings', 'POST'],
     ['POST', '/v1/models', 'GET, HEAD'],
     ['PATCH', '/v1/models/echo-1', 'GET, HEAD'],
   ])('%s %s is 405 and says what is allowed', async (method, path, allow) => {

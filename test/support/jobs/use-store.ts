@@ -38,6 +38,7 @@ async function moveJobs(store: Store): Promise<void> {
   await store.append(done, OUTPUT)
   await store.append({ ...done, chunk: 1 }, Array.from({ length: MANY_EVENTS }, () => OUTPUT).flat())
   await store.complete({ ...done, chunk: 2 }, { result: 1, output: OUTPUT })
+  await store.setMetadata(MANY_TENANT, done.id, { a: 'b' })
   await store.erase(MANY_TENANT, done.id)
   const failed = await run()
   await store.fail(failed, { error: { code: 'upstream_error', message: '', param: null } })

@@ -30,8 +30,8 @@ export const embeddings: JobEndpoint = {
   },
 }
 
-/** Refuses what is too long at a glance; the rest takes a tokenizer, which a worker has. */
-function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
+/** Refuses what is too long at a glance; the rest takes a tokenizer, which a worker has. @throws ServiceError */
+export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
   // The local model server counts by its own tokenizer, in which an endless word is one token.
   const most = engine.type === 'local' ? undefined : limits.context_tokens
   let sum = 0

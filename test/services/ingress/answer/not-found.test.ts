@@ -52,6 +52,7 @@ describe('a path that is no endpoint', () => {
 
   test.each([
     ['/v1/complete', '/v1/completions'],
+    ['/v2/rerank', '/v1/rerank'],
     ['/v1/uploads', '/v1/files'],
     ['/v1/assistants', '/v1/chat/completions'],
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],

@@ -1,0 +1,149 @@
+import { z } from 'zod'
+import type { ChatCompletion } from '#schemas/chat.ts'
+import { ChatRequest } from '#schemas/chat.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { pageOf, readPairs } from '#services/ingress/jobs/list.ts'
+import { isJobId, requireJobs } from '#services/ingress/jobs/paths.ts'
+import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { fetchBody } from '#shared/jobs/body.ts'
+import { readStored } from '#shared/jobs/records.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { messagesOfTurns } from './stored-messages.ts'
+
+/*
+ * Stored chat completions (docs/protocol.md): each is a durable job of this path that has completed and belongs to no other job,
+ * whose id names it. It is kept for as long as such a job is.
+ */
+
+/** The path whose jobs are chat completions. */
+const CHAT_PATH = '/v1/chat/completions'
+const PREFIX = 'chatcmpl-'
+/** Completions and characters of one page; the first always fits. */
+const LIMIT = { usual: 20, max: 100 }
+const PAGE_CHARS_MAX = 8 * 1024 * 1024
+
+const ListParams = z.object({
+  limit: z.coerce.number().int().min(1).max(LIMIT.max).default(LIMIT.usual),
+  after: z.string().max(200).optional(),
+  order: z.enum(['asc', 'desc']).default('asc'),
+})
+const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
+const Update = z.object({ metadata: ChatRequest.shape.metadata })
+
+/** GET /v1/chat/completions: those of the caller's project, oldest first unless asked otherwise. */
+export async function listCompletions(context: IngressContext, call: Call): Promise<void> {
+  const { pairs, rest } = readPairs(call.query)
+  refuseUnknown(ListCompletions, rest)
+  const { limit, order, after, model: name } = parseBody(ListCompletions, rest, 'openai')
+  const model = name === undefined ? undefined : (context.models.find(name)?.id ?? name)
+  const matches = (job: DurableJob) =>
+    job.depth === 0 &&
+    (model === undefined || job.model === model) &&
+    pairs.every(([key, value]) => job.metadata[key] === value)
+  const from = after === undefined ? {} : { after: jobIdOf(after) ?? throwNotFound(after, 'after') }
+  const query = { limit, order, endpoint: CHAT_PATH, states: ['completed' as const], ...from }
+  const look = { matches, group: undefined, needsLook: true }
+  const page = await pageOf(requireJobs(context), projectIdOf(call.key), query, look)
+  const data: StoredCompletion[] = []
+  let chars = 0
+  for (const job of page.jobs) {
+    // One that is deleted meanwhile is left out.
+    const completion = await completionOf(context, job)
+    chars += completion ? JSON.stringify(completion).length : 0
+    if (chars > PAGE_CHARS_MAX && data.length > 0) return await sendPage(call, data, true)
+    if (completion) data.push(completion)
+  }
+  await sendPage(call, data, page.hasMore)
+}
+
+/** GET /v1/chat/completions/{id} */
+export async function getCompletion(context: IngressContext, call: Call): Promise<void> {
+  await call.reply.whole((await findCompletion(context, call)).completion)
+}
+
+/** POST /v1/chat/completions/{id}: other metadata, in place of all there was; null: none. */
+export async function updateCompletion(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  refuseUnknown(Update, body)
+  const metadata = boundMetadata(parseBody(Update, body, 'openai').metadata ?? {}) ?? {}
+  const { job, completion } = await findCompletion(context, call)
+  const isSet = await context.store?.setMetadata(job.tenant, job.id, metadata)
+  if (!isSet) throwNotFound(completion.id)
+  await call.reply.whole({ ...completion, metadata })
+}
+
+/** DELETE /v1/chat/completions/{id} */
+export async function deleteCompletion(context: IngressContext, call: Call): Promise<void> {
+  const { job, completion } = await findCompletion(context, call)
+  await requireJobs(context).erase(job.tenant, job.id)
+  await call.reply.whole({ id: completion.id, object: 'chat.completion.deleted', deleted: true })
+}
+
+/** GET /v1/chat/completions/{id}/messages: what the model was given, in its order unless asked otherwise. */
+export async function listCompletionMessages(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListParams, call.query)
+  const { limit, order, after } = parseBody(ListParams, call.query, 'openai')
+  const { job, completion } = await findCompletion(context, call)
+  const content = await context.store?.findContent(job.tenant, job.id)
+  if (!content?.request) return throwNotFound(completion.id)
+  const request = (await fetchBody(readStored(content.request), context.blobs)) as GenerateRequest
+  const messages = await inTurns(messagesOfTurns(request.turns, completion.id))
+  if (order === 'desc') messages.reverse()
+  const at = after === undefined ? -1 : messages.findIndex(({ id }) => id === after)
+  if (after !== undefined && at < 0) {
+    throw new ServiceError('invalid_value', "'after' is none of the messages of this completion.", { param: 'after' })
+  }
+  const data: { id: string }[] = []
+  let chars = 0
+  for (const message of messages.slice(at + 1, at + 1 + limit)) {
+    chars += JSON.stringify(message).length
+    if (chars > PAGE_CHARS_MAX && data.length > 0) break
+    data.push(message)
+  }
+  await sendPage(call, data, at + 1 + data.length < messages.length)
+}
+
+type StoredCompletion = ChatCompletion & { readonly metadata: Readonly<Record<string, string>> }
+
+async function findCompletion(context: IngressContext, call: Call) {
+  const jobs = requireJobs(context)
+  const id = String(call.params.id)
+  const job = await jobs.get(projectIdOf(call.key), jobIdOf(id) ?? throwNotFound(id)).catch((error: unknown) => {
+    throw ServiceError.from(error).code === 'job_not_found' ? notFound(id) : error
+  })
+  if (job.endpoint !== CHAT_PATH) throwNotFound(id)
+  if (job.state !== 'completed')
+    throw notFound(id, ` It is not stored before it has completed: job ${job.id} is ${job.state}.`)
+  return { job, completion: (await completionOf(context, job)) ?? throwNotFound(id) }
+}
+
+/** A completed job as what its caller got, with its metadata as it is now. Undefined: it is gone. */
+async function completionOf(context: IngressContext, job: DurableJob): Promise<StoredCompletion | undefined> {
+  const result = (await requireJobs(context).result(job.tenant, job.id)) as ChatCompletion | null
+  return result === null ? undefined : { ...result, metadata: job.metadata }
+}
+
+async function sendPage({ reply }: Call, data: readonly { readonly id: string }[], has_more: boolean): Promise<void> {
+  const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
+  await reply.whole({ object: 'list', data, first_id, last_id, has_more })
+}
+
+function jobIdOf(id: string): string | undefined {
+  const jobId = id.startsWith(PREFIX) ? `job_${id.slice(PREFIX.length)}` : ''
+  return isJobId(jobId) ? jobId : undefined
+}
+
+function notFound(id: string, more = ''): ServiceError {
+  return new ServiceError('not_found', `Chat completion with id '${id.slice(0, 64)}' not found.${more}`, {
+    param: 'id',
+  })
+}
+
+function throwNotFound(id: string, param = 'id'): never {
+  const { code, message } = notFound(id)
+  throw new ServiceError(code, message, { param })
+}

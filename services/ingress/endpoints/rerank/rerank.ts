@@ -1,0 +1,65 @@
+import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import { refuse } from '#services/ingress/endpoints/decode.ts'
+import { requireShort } from '#services/ingress/endpoints/embeddings/embeddings.ts'
+import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { readInputs } from '#services/ingress/endpoints/inputs.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { answerBytesMax } from '#shared/engines/batching/limits.ts'
+import { embed } from '#shared/kinds/embed.ts'
+
+/** Bytes of JSON of documents that are repeated: they travel in the record of the job, beside the inputs. */
+const REPEATED_BYTES_MAX = 48 * 1024
+
+/** POST /v1/rerank (docs/embeddings.md, Reranking): documents and, behind them, the query as inputs of an embeddings model. */
+export const rerank: JobEndpoint = {
+  path: '/v1/rerank',
+  format: 'openai',
+  kind: embed,
+  prepare(context, caller, body) {
+    const asked = parseBody(RerankBody, body, 'openai')
+    const model = getModel(context, caller, asked.model, 'embeddings')
+    const documents = readDocuments(asked.documents)
+    // So that an error about input 3 is one about document 3.
+    const inputs = [...documents, asked.query]
+    requireShort(inputs, model)
+    const top_n = asked.top_n ?? documents.length
+    return {
+      model: model.id,
+      body: { model: model.id, inputs },
+      stream: false,
+      timeoutMs: context.config.requestTimeoutMs,
+      answerBytesMax: answerBytesMax(inputs.length),
+      encode: { rerank: { top_n, ...(asked.return_documents && { documents: repeatable(documents) }) } },
+    }
+  },
+}
+
+/** The texts of documents, each a text or an object that has one. @throws ServiceError with the path of the first problem */
+function readDocuments(given: unknown): string[] {
+  const texts = Array.isArray(given) ? given.map(textOf) : given
+  if (texts !== undefined && texts !== null && !Array.isArray(texts)) {
+    refuse('invalid_type', 'documents', "Invalid type for 'documents': expected an array of texts.")
+  }
+  const documents = readInputs(texts, 'documents').map((text, index) => {
+    if (typeof text === 'string') return text
+    return refuse('invalid_type', `documents[${index}]`, 'Documents are texts: tokens are not reranked.')
+  })
+  if (documents.length <= DOCUMENTS_MAX) return documents
+  const message = `Invalid 'documents': array too long. Expected an array with maximum length ${DOCUMENTS_MAX}, but got an array with length ${documents.length} instead.`
+  return refuse('array_above_max_length', 'documents', message)
+}
+
+function textOf(document: unknown): unknown {
+  const isObject = typeof document === 'object' && document !== null && 'text' in document
+  const text = isObject ? document.text : document
+  return typeof text === 'string' ? text.toWellFormed() : text
+}
+
+function repeatable(documents: string[]): string[] {
+  if (documents.reduce((sum, { length }) => sum + length, 0) <= REPEATED_BYTES_MAX) {
+    if (Buffer.byteLength(JSON.stringify(documents)) <= REPEATED_BYTES_MAX) return documents
+  }
+  const message = `Documents of more than ${REPEATED_BYTES_MAX} bytes of JSON are not repeated: results name each by its index.`
+  return refuse('invalid_value', 'return_documents', message)
+}
