@@ -88,6 +88,7 @@ export const GenerateRequest = z.strictObject({
   model: z.string(),
   turns: z.array(Turn).describe('System turns included. A last assistant turn is a prefill, to be continued'),
   stream: z.boolean().describe('The caller reads deltas as they come'),
+  truncates: z.boolean().optional().describe('Leave out the oldest turns of a prompt that is too long'),
   max_tokens: z.int().min(0).optional().describe('0: of a completion that only repeats its prompt'),
   temperature: z.number().optional(),
   top_p: z.number().optional(),

@@ -4,10 +4,12 @@ import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { complete, requireCompletable } from '#shared/engines/completions.ts'
 import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
+import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { isTooLarge, splitLogprobs } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { requirePublicUrls } from './remote-urls.ts'
+import { fitPrompt } from './truncate.ts'
 
 /** Generates with the model that was asked for, and, when that fails before any output, with its fallbacks in their order. */
 export function generateWithFallback(
@@ -19,12 +21,23 @@ export function generateWithFallback(
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
     // The model that was asked for keeps the name it was asked for by.
-    const asked = model === chain[0] ? request : { ...request, model: model.id }
-    requireCompletable(model, asked)
-    return { events: complete(engines.of(model), asked, context), give: givenBy(ports) }
+    const named = model === chain[0] ? request : { ...request, model: model.id }
+    requireCompletable(model, named)
+    const engine = engines.of(model)
+    const asked = named.truncates ? await fitPrompt(named, model, (each) => countPrompt(engine, each, context)) : named
+    return { events: complete(engine, asked, context), give: givenBy(ports) }
   }
   const chain = chainOf(ports.models.served, request.model)
   return withFallbacks(chain, ask, context, ports.log)
+}
+
+/** Tokens of a prompt, estimated where neither the engine nor its server counts. */
+export async function countPrompt(
+  engine: ChatEngine,
+  request: GenerateRequest,
+  context: Pick<AttemptContext, 'signal' | 'idempotencyKey' | 'tenant' | 'traceparent'>,
+): Promise<number> {
+  return (await engine.countTokens?.(request, context)) ?? (await estimateUsage(request, '')).input_tokens
 }
 
 /**

@@ -1,6 +1,5 @@
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { Served } from '#shared/engines/served.ts'
-import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
@@ -10,7 +9,7 @@ import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
-import { generateWithFallback, isUpstream } from './fallback.ts'
+import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 /** Progress is told at most twice a second (docs/protocol.md, Job events). */
@@ -41,8 +40,7 @@ export async function startInference(ports: Ports): Promise<Service> {
       countTokens,
       async function* (request, context) {
         if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
-        const counted = await engines.get(request.model).countTokens?.(request, context)
-        yield { input_tokens: counted ?? (await estimateUsage(request, '')).input_tokens }
+        yield { input_tokens: await countPrompt(engines.get(request.model), request, context) }
       },
       parse,
     ),

@@ -25,13 +25,14 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Deletes most events of a job that is about to be erased, so that no statement has to delete all those of a long run.
+ * Erases a job, most of its events first, so that no statement has to delete all those of a long run.
  *
  * The erasing itself is what counts: cut short before it, all of this is done again.
  */
-export async function eraseEvents(db: SqlDatabase, params: Params, lastSeq: number): Promise<void> {
+export async function eraseJob(db: SqlDatabase, params: Params, lastSeq: number): Promise<boolean> {
   for (let upTo = EVENTS_MAX; upTo < lastSeq; upTo += EVENTS_MAX)
     await db.run(ERASE_FIRST_EVENTS, { ...params, up_to: upTo })
+  return await db.erase(params)
 }
 
 /** Makes some children of a job past, who have ended. Gives how many. */

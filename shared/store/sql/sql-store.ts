@@ -30,11 +30,12 @@ import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import * as family from './family/family.ts'
 import * as familyMoves from './family/moves.ts'
 import { SqlFiles } from './files.ts'
+import { renew } from './lease.ts'
 import { listJobs } from './list-jobs.ts'
 import * as moves from './moves.ts'
 import { SqlOperator } from './operator/operator.ts'
-import { eraseEvents, forgetSome, purgeSome } from './purge.ts'
-import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, ownedOf, queuedModelOf } from './rows.ts'
+import { eraseJob, forgetSome, purgeSome } from './purge.ts'
+import { deliveryOf, depthOf, eventOf, jobOf, jsonOf, jsonText, queuedModelOf } from './rows.ts'
 import type { SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 import { LOST, TIMED_OUT } from './sweep-errors.ts'
@@ -123,10 +124,7 @@ export class SqlStore implements Store {
   }
 
   async erase(scope: Scope, id: string): Promise<boolean> {
-    const params = { id, tenant: tenantOf(scope) }
-    const job = await this.find(scope, id)
-    await eraseEvents(this.#db, params, job?.last_seq ?? 0)
-    return await this.#db.erase(params)
+    return await eraseJob(this.#db, { id, tenant: tenantOf(scope) }, (await this.find(scope, id))?.last_seq ?? 0)
   }
 
   async forgetChildren(id: string): Promise<void> {
@@ -260,10 +258,7 @@ export class SqlStore implements Store {
   }
 
   async renew(process: ProcessLease): Promise<OwnedJob[]> {
-    const { boot, role, slots, version, draining, leaseMs } = process
-    await this.#db.run(statements.RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })
-    await this.#db.run(statements.SPARE, { boot })
-    return (await this.#db.run(statements.OWNED, { boot })).map(ownedOf)
+    return await renew(this.#db, process)
   }
 
   async goodbye(boot: string): Promise<void> {

@@ -50,6 +50,7 @@ export function* decodeResponses(
     model: model.id,
     turns,
     stream: body.stream ?? false,
+    truncates: body.truncation === 'auto' ? true : undefined,
     max_tokens: outputTokens(model, body.max_output_tokens ?? undefined),
     temperature: body.temperature ?? undefined,
     top_p: body.top_p ?? undefined,

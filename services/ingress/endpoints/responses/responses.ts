@@ -105,10 +105,6 @@ function requireSupported(asked: ResponsesRequest): void {
     const message = `Unsupported parameter: '${field}' is not supported by this service. ${instead}`.trim()
     refuse('unsupported_parameter', field, message)
   }
-  if (asked.truncation === 'auto') {
-    const message = "Unsupported value: 'truncation' supports only 'disabled': nothing is left out of a prompt here."
-    refuse('unsupported_value', 'truncation', message)
-  }
   if (asked.background && asked.store === false) {
     refuse('invalid_value', 'background', "A response in the background is kept: it cannot have 'store' set to false.")
   }

@@ -34,7 +34,7 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
       tools: within(request.tools.map(shownTool), []),
       top_logprobs: body.top_logprobs ?? 0,
       top_p: body.top_p ?? 1,
-      truncation: 'disabled',
+      truncation: body.truncation ?? 'disabled',
       user: within(body.user, null),
     },
     summarizes: summaryOf(body) !== null,

@@ -158,7 +158,7 @@ describe('a request that cannot be granted', () => {
     [{ nonsense: 1 }, 'nonsense'],
     [{ conversation: {} }, 'conversation.id'],
     [{ prompt: { id: 'pmpt_1' } }, 'prompt'],
-    [{ truncation: 'auto' }, 'truncation'],
+    [{ truncation: 'sometimes' }, 'truncation'],
     [{ background: true, store: false }, 'background'],
     [{ tools: [{ type: 'web_search' }] }, 'tools[0].type'],
     [{ tools: [{ type: 'mcp', server_label: 'x' }] }, 'tools[0].type'],

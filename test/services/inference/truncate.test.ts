@@ -1,0 +1,77 @@
+import { expect, test } from 'vitest'
+import { GenerateRequest, type Turn } from '#schemas/generate.ts'
+import { fitPrompt } from '#services/inference/truncate.ts'
+import { ECHO_MODEL, startStack } from '../../support/stack.ts'
+
+/** What is left of prompts that are too long (docs/responses.md, Truncation). */
+
+type Role = 'system' | 'user' | 'assistant'
+
+const turn = (role: Role, text: string): Turn => ({ role, parts: [{ type: 'text', text }] })
+const called: Turn = { role: 'assistant', parts: [{ type: 'tool_call', id: 'a', name: 'look', arguments: '{}' }] }
+const output: Turn = { role: 'tool', call_id: 'a', parts: [{ type: 'text', text: 'seen' }] }
+
+/** Each turn is a token. */
+async function leftOf(turns: Turn[], context_tokens: number | undefined, more: object = {}): Promise<Turn[]> {
+  const request = GenerateRequest.parse({
+    ...{ dialect: 'openai', model: 'm', turns, stream: false, truncates: true, ...more },
+  })
+  const limits = { choices: 1, ...(context_tokens !== undefined && { context_tokens }) }
+  return (await fitPrompt(request, { limits }, async (each) => each.turns.length)).turns
+}
+
+const long = [
+  turn('system', 'Be brief.'),
+  ...['1', '2', '3', '4'].flatMap((said) => [turn('user', said), turn('assistant', said)]),
+  turn('user', 'last'),
+]
+
+test('a prompt that fits, is not to be cut, or whose model has no limit stays as it is', async () => {
+  expect(await leftOf(long, 20)).toEqual(long)
+  expect(await leftOf(long, undefined)).toEqual(long)
+  expect(await leftOf(long, 4, { truncates: undefined })).toEqual(long)
+})
+
+test('the oldest turns are left out, as few as will do, and never the instructions', async () => {
+  expect(await leftOf(long, 8)).toEqual([long[0], ...long.slice(5)])
+  expect(await leftOf(long, 4)).toEqual([long[0], ...long.slice(7 + 2)])
+  expect(await leftOf(long, 8, { max_tokens: 1 })).toEqual([long[0], ...long.slice(5)])
+  expect(await leftOf(long.slice(1), 9, { max_tokens: 1 })).toEqual(long.slice(3))
+})
+
+test('no output of a tool is left without its call', async () => {
+  const turns = [turn('user', 'a'), called, output, turn('assistant', 'b'), turn('user', 'c'), called, output]
+  expect(await leftOf(turns, 6)).toEqual(turns.slice(4))
+})
+
+test('the last words of the user stay, though they are too long', async () => {
+  expect(await leftOf(long, 1)).toEqual([long[0], long.at(-1)])
+  expect(await leftOf([turn('user', 'a'), called, output], 2)).toHaveLength(3)
+})
+
+test('a conversation that outgrows its model goes on where its caller wants that, and is refused otherwise', async () => {
+  const limits = { context_tokens: 40, default_output_tokens: 10 }
+  await using stack = await startStack({ models: [{ ...ECHO_MODEL, limits }] })
+  const say = async (body: object) => {
+    const answer = await stack.post('/v1/responses', { model: 'echo-1', input: 'one two three four', ...body })
+    return { status: answer.status, ...((await answer.json()) as Said) }
+  }
+  let last = await say({})
+  for (let turns = 0; turns < 10; turns++) {
+    last = await say({ previous_response_id: last.id, truncation: 'auto' })
+    expect(last).toMatchObject({
+      status: 'completed',
+      truncation: 'auto',
+      output: [{ content: [{ text: 'one two three four' }] }],
+    })
+  }
+  expect(last.usage.input_tokens).toBeLessThanOrEqual(30)
+  expect(await say({ previous_response_id: last.id })).toMatchObject({
+    ...{ status: 400, error: { code: 'context_length_exceeded' } },
+  })
+})
+
+interface Said {
+  readonly id: string
+  readonly usage: { readonly input_tokens: number }
+}
