@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import type { ChatChunk, ChatCompletion } from '#schemas/chat.ts'
 import { ResearchAnnotation, ResearchQuality, ResearchSource, ResearchStop } from '#schemas/research/research.ts'
+import { listOf } from './shapes.ts'
 
 const Count = z.int().min(0)
 const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
@@ -104,3 +105,19 @@ export const ResearchAnswer = z.object({
     cost_usd: z.number().min(0),
   }),
 })
+
+/** A chat completion that is stored: what its caller got, and its metadata as it is now. */
+export const StoredCompletionAnswer = ChatCompletionAnswer.extend({ metadata: z.record(z.string(), z.string()) })
+
+/** Stored chat completions. */
+export const StoredCompletionListAnswer = listOf(StoredCompletionAnswer)
+
+/** What is left of one that was deleted. */
+export const CompletionDeletedAnswer = z.object({
+  id: z.string(),
+  object: z.literal('chat.completion.deleted'),
+  deleted: z.literal(true),
+})
+
+/** What the model of a stored chat completion was given. */
+export const CompletionMessageListAnswer = listOf(z.looseObject({ id: z.string(), role: z.string() }))

@@ -35,3 +35,15 @@ export const TranscriptAnswer = z.looseObject({
   words: z.array(Word).optional(),
   usage: z.looseObject({ type: z.string() }).optional(),
 })
+
+/** The answer of `POST /v1/rerank`, nearest first. */
+export const RerankAnswer = z.looseObject({
+  model: z.string(),
+  results: z.array(
+    z.object({
+      index: z.int().min(0).describe('Place among the documents of the call'),
+      document: z.object({ text: z.string() }).optional().describe('Where return_documents asks for it'),
+      relevance_score: z.number().describe('Cosine to the query'),
+    }),
+  ),
+})

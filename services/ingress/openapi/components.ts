@@ -11,7 +11,7 @@ import * as jobs from '#schemas/answers/jobs.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import * as responses from '#schemas/answers/responses.ts'
-import { EmbeddingsAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
+import { EmbeddingsAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/body.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
@@ -20,15 +20,18 @@ import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
+import { RerankBody } from '#schemas/rerank.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
 import { TranscriptionBody } from '#schemas/transcription/body.ts'
 import { UsageReport } from '#schemas/usage.ts'
+import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
 /** Bodies of requests by their names in the document. Forms have their file as well. */
 export const REQUESTS = {
   ChatCompletionRequest: ChatRequest,
+  UpdateChatCompletionRequest: UpdateCompletion,
   CompletionRequest: CompletionsRequest,
   MessageRequest: MessagesRequest,
   CountTokensRequest,
@@ -38,6 +41,9 @@ export const REQUESTS = {
   UpdateConversationRequest: UpdateConversation,
   CreateConversationItemsRequest: CreateItems,
   EmbeddingsRequest: EmbeddingsBody.extend({ input: z.union([EmbedInput, z.array(EmbedInput)]) }),
+  RerankRequest: RerankBody.extend({
+    documents: z.array(z.union([z.string(), z.looseObject({ text: z.string() })])).min(1),
+  }),
   TranscriptionForm: TranscriptionBody,
   CodeRequest: CodeBody,
   ResearchRequest: ResearchBody,
@@ -56,6 +62,10 @@ export const ANSWERS = {
   MessagesError: MessagesErrorAnswer,
   ChatCompletion: chat.ChatCompletionAnswer,
   ChatCompletionChunk: chat.ChatCompletionChunk,
+  StoredChatCompletion: chat.StoredCompletionAnswer,
+  StoredChatCompletionList: chat.StoredCompletionListAnswer,
+  ChatCompletionDeleted: chat.CompletionDeletedAnswer,
+  ChatCompletionMessageList: chat.CompletionMessageListAnswer,
   Completion: CompletionAnswer,
   ResearchCompletion: chat.ResearchAnswer,
   Message: MessageAnswer,
@@ -69,6 +79,7 @@ export const ANSWERS = {
   ConversationItem: conversations.ConversationItemAnswer,
   ConversationItemList: conversations.ConversationItemListAnswer,
   Embeddings: EmbeddingsAnswer,
+  Reranked: RerankAnswer,
   Transcript: TranscriptAnswer,
   CodeResult,
   Model: models.ModelAnswer,

@@ -12,10 +12,12 @@ import { JOBS } from './operations/jobs.ts'
 import { OPERATORS } from './operations/operators.ts'
 import { RESPONSES } from './operations/responses.ts'
 import { SERVICE } from './operations/service.ts'
+import { STORED } from './operations/stored.ts'
 
 /** Operations by the rows of the table of routes. */
 const OPERATIONS: Operations = {
   ...CALLS,
+  ...STORED,
   ...RESPONSES,
   ...CONVERSATIONS,
   ...JOBS,

@@ -27,13 +27,16 @@ const PREFIX = 'chatcmpl-'
 const LIMIT = { usual: 20, max: 100 }
 const PAGE_CHARS_MAX = 8 * 1024 * 1024
 
-const ListParams = z.object({
+/** Query of the messages of one. */
+export const ListParams = z.object({
   limit: z.coerce.number().int().min(1).max(LIMIT.max).default(LIMIT.usual),
   after: z.string().max(200).optional(),
   order: z.enum(['asc', 'desc']).default('asc'),
 })
-const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
-const Update = z.object({ metadata: ChatRequest.shape.metadata })
+/** Query of the list, beside `metadata[name]`. */
+export const ListCompletions = ListParams.extend({ model: z.string().max(1_000).optional() })
+/** Body of `POST /v1/chat/completions/{id}`. */
+export const UpdateCompletion = z.object({ metadata: ChatRequest.shape.metadata })
 
 /** GET /v1/chat/completions: those of the caller's project, oldest first unless asked otherwise. */
 export async function listCompletions(context: IngressContext, call: Call): Promise<void> {
@@ -68,8 +71,8 @@ export async function getCompletion(context: IngressContext, call: Call): Promis
 
 /** POST /v1/chat/completions/{id}: other metadata, in place of all there was; null: none. */
 export async function updateCompletion(context: IngressContext, call: Call, body: unknown): Promise<void> {
-  refuseUnknown(Update, body)
-  const metadata = boundMetadata(parseBody(Update, body, 'openai').metadata ?? {}) ?? {}
+  refuseUnknown(UpdateCompletion, body)
+  const metadata = boundMetadata(parseBody(UpdateCompletion, body, 'openai').metadata ?? {}) ?? {}
   const { job, completion } = await findCompletion(context, call)
   const isSet = await context.store?.setMetadata(job.tenant, job.id, metadata)
   if (!isSet) throwNotFound(completion.id)

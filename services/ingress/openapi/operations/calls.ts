@@ -85,6 +85,10 @@ export const CALLS: Operations = {
     { id: 'createEmbeddings', tag: 'Tools', summary: 'Texts to vectors', body: 'EmbeddingsRequest' },
     { description: 'A vector for each input, in their order.', json: ['Embeddings'] },
   ),
+  'POST /v1/rerank': call(
+    { id: 'rerank', tag: 'Tools', summary: 'Documents by how near they are to a query', body: 'RerankRequest' },
+    { description: 'The documents, nearest first.', json: ['Reranked'] },
+  ),
   'POST /v1/audio/transcriptions': call(
     {
       id: 'createTranscription',

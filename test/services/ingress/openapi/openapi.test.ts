@@ -134,6 +134,34 @@ describe('what is answered is what the description says', () => {
     expect(response.status).toBe(400)
   })
 
+  it('for completions of raw prompts, and for stored chat completions', async () => {
+    await ask('POST', '/v1/completions', '/v1/completions', { body: { model: 'echo-1', prompt: 'One two.' } })
+    const stored = { ...CHAT, store: true, metadata: { of: 'test' } }
+    const { json } = await ask('POST', '/v1/chat/completions', '/v1/chat/completions', { body: stored })
+    const one = `/v1/chat/completions/${json.id}`
+    const list = await ask('GET', '/v1/chat/completions', '/v1/chat/completions?limit=5&metadata[of]=test')
+    expect(list.json.data).toHaveLength(1)
+    await ask('GET', '/v1/chat/completions/{id}', one)
+    await ask('GET', '/v1/chat/completions/{id}/messages', `${one}/messages`)
+    await ask('POST', '/v1/chat/completions/{id}', one, { body: { metadata: { a: 'b' } } })
+    await ask('DELETE', '/v1/chat/completions/{id}', one)
+    await ask('GET', '/v1/chat/completions/{id}', one)
+  })
+
+  it('for conversations', async () => {
+    const message = { role: 'user', content: 'Hi.' }
+    const { json } = await ask('POST', '/v1/conversations', '/v1/conversations', { body: { items: [message] } })
+    const one = `/v1/conversations/${json.id}`
+    await ask('GET', '/v1/conversations/{id}', one)
+    await ask('POST', '/v1/conversations/{id}', one, { body: { metadata: { a: 'b' } } })
+    await ask('POST', '/v1/conversations/{id}/items', `${one}/items`, { body: { items: [message] } })
+    const { json: items } = await ask('GET', '/v1/conversations/{id}/items', `${one}/items`)
+    const item = `${one}/items/${(items.data as { id: string }[])[0]?.id}`
+    await ask('GET', '/v1/conversations/{id}/items/{item_id}', item)
+    await ask('DELETE', '/v1/conversations/{id}/items/{item_id}', item)
+    await ask('DELETE', '/v1/conversations/{id}', one)
+  })
+
   it('for kept responses', async () => {
     const { json } = await ask('POST', '/v1/responses', '/v1/responses', {
       body: { model: 'echo-1', input: 'One two.' },
