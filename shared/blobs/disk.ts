@@ -6,6 +6,8 @@ import { newId } from '#shared/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
+/** After which it is worth to ask for room on a full disk again: a purge comes every minute. */
+const FULL_RETRY_MS = 60_000
 /** Blobs of one choice of a sweep at most. */
 const SWEEP_MAX = 256
 
@@ -29,7 +31,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     } catch (error) {
       // A full disk must not be kept full by halves of what did not fit.
       await rm(partial, { force: true }).catch(() => {})
-      throw error
+      throw withoutRoom(error)
     }
   }
   return {
@@ -67,6 +69,14 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return count
     },
   }
+}
+
+/** A full disk, or a used up quota, is the world's fault: whoever comes later may find room. */
+function withoutRoom(error: unknown): unknown {
+  const { code } = error as NodeJS.ErrnoException
+  if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
+  const message = 'The service has no room left on its disk.'
+  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 
 /** Files of a directory, some at a time: there may be very many. */

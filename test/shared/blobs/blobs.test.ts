@@ -1,6 +1,7 @@
+import { spawnSync } from 'node:child_process'
 import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -156,4 +157,23 @@ describe('blobs on disk', () => {
     expect(await blobs.sweep(3_600_000)).toBe(1)
     expect(await readdir(directory)).toEqual(['new'])
   })
+})
+
+const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
+
+it.skipIf(!canMount)('a full disk is no fault of whoever uploads, and is not kept full by halves', () => {
+  const script = `
+    const { openDiskBlobs } = await import(process.argv[1])
+    const { readdirSync } = await import('node:fs')
+    const blobs = await openDiskBlobs(process.argv[2])
+    async function* large() { for (let i = 0; i < 64; i++) yield Buffer.alloc(64 * 1024) }
+    await blobs.put('small', Buffer.from('x'))
+    const says = async (work) => await work.catch(({ code, isUndone, retryAfterMs }) => [code, isUndone, retryAfterMs > 0])
+    const said = [await says(blobs.put('large', large())), await says(blobs.put('large', Buffer.alloc(4 << 20)))]
+    console.log(JSON.stringify([...said, readdirSync(process.argv[2])]))`
+  const mount = `mount -t tmpfs -o size=1m none '${directory}' && exec "$@"`
+  const run = ['sh', '-c', mount, 'sh', process.execPath, '--input-type=module', '-e', script]
+  const { stdout } = spawnSync('unshare', ['-rm', ...run, resolve('shared/blobs/disk.ts'), directory])
+  const full = ['overloaded', true, true]
+  expect(JSON.parse(String(stdout))).toEqual([full, full, ['small']])
 })
