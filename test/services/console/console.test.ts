@@ -1,6 +1,6 @@
-import { existsSync, mkdirSync, readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
+import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
+import axe from 'axe-core'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
@@ -15,7 +15,6 @@ const browserPath = process.env.CHROMIUM ?? BROWSERS.find(existsSync)
 if (!browserPath && process.env.CI === 'true') throw new Error('No Chromium is installed: apt-get install chromium')
 if (!browserPath) process.stderr.write('skipped, the console needs a Chromium: apt-get install chromium\n')
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 /** A directory for pictures of the screens, for people who look at them. */
 const PICTURES = process.env.CONSOLE_PICTURES
 const WAIT_MS = 30_000
@@ -60,7 +59,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
 
   /** No serious fault, nothing beyond the edge of a narrow screen; with a picture where they are wanted. */
   async function look(page: Page, name: string): Promise<void> {
-    await page.evaluate(AXE)
+    await page.evaluate(axe.source)
     const found = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as Finding[]
     const serious = found.filter(({ impact }) => impact === 'serious' || impact === 'critical')
     expect(serious.map(({ id, nodes }) => [name, id, nodes.map(({ html }) => html.slice(0, 200))])).toEqual([])
@@ -83,7 +82,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
   it('streams an answer, stops one, and shows the code of it', async () => {
     const page = await openTab('alice')
     await page.getByRole('link', { name: 'Playground', exact: true }).click()
-    await page.getByLabel('Message').fill('!echo text="\\"Hello there.\\""')
+    await page.getByLabel('Message').fill('!echo text="Hello there."')
     await page.getByRole('button', { name: 'Send' }).click()
     await page.getByText('Hello there.', { exact: true }).waitFor()
     await page.getByText(/tokens in/).waitFor()
