@@ -21,6 +21,8 @@ interface Together {
   hasFailed: boolean
   /** Parts that were told to be ready: pools may share one. */
   readonly ready: Set<string>
+  /** How far each part is that was not there yet, 0 to 1. */
+  readonly shares: Map<string, number>
   readonly startedMs: number
 }
 
@@ -51,6 +53,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Prom
     isTold: false,
     hasFailed: false,
     ready: new Set<string>(),
+    shares: new Map<string, number>(),
     startedMs: performance.now(),
   }
   together.set(ports, all)
@@ -58,6 +61,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Prom
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
   const show = unlessThere((what, fraction, message) => {
     all.isTold = true
+    showShare(ports, all, what, fraction)
     if (fraction >= 1 && all.ready.has(what)) return
     if (fraction >= 1) all.ready.add(what)
     draw(what, fraction, message)
@@ -72,6 +76,14 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Prom
       all.underWay -= 1
       if (all.underWay === 0) tellEnd(all, ports.log)
     })
+}
+
+/** A gauge for each part that was not there yet: the console draws a bar of it. */
+function showShare({ metrics }: Ports, { shares }: Together, what: string, fraction: number): void {
+  const isNew = !shares.has(what)
+  shares.set(what, fraction)
+  if (isNew)
+    metrics.gauge('sluice_prepared_ratio', 'How far a part is prepared, 0 to 1', { what }, () => shares.get(what))
 }
 
 function tellEnd({ isTold, hasFailed, startedMs }: Together, log: Log): void {

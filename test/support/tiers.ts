@@ -21,6 +21,8 @@ const LONG = [
   'test/services/scheduler/dead-letter.test.ts',
   // The command line, each call a process.
   'test/services/cli/**',
+  // A browser.
+  'test/services/console/**',
   'test/data-dir.test.ts',
   // Postgres.
   'test/shared/{store/{store,family,operator,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',

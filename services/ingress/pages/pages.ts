@@ -4,6 +4,7 @@ import { pathToFileURL } from 'node:url'
 import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
+import { CONSOLE, consoleFiles, findScreen } from './console.ts'
 import { PageFile, pageHeaders } from './files.ts'
 
 const require = createRequire(import.meta.url)
@@ -16,13 +17,14 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
   ['/docs/swagger-ui.js', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')))],
   ['/docs/swagger-ui.css', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui.css')))],
+  ...consoleFiles(),
 ])
 
 /** Where a browser is sent that asks for the root. */
-const HOME = '/docs'
+const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
 /**
- * Answers what is read in a browser: the description of the API and its reference. A browser that asks for `/` is sent to the
+ * Answers what is read in a browser: the console, the description of the API and its reference. A browser that asks for `/` is sent to the
  * first page; programs get the 404 of the API there.
  *
  * @returns False when the request is for none of these.
@@ -32,7 +34,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   const path = req.url?.split('?')[0] ?? ''
   if (path === '/' && wantsPage(req)) return sendTo(HOME, res)
   if (path === '/docs/') return sendTo('/docs', res)
-  const file = FILES.get(path)
+  const file = findScreen(FILES, path)
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {
     log.error({ err: error, path }, 'page not sent')

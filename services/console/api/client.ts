@@ -1,0 +1,84 @@
+import { apiKey, isOperator, signIn, signOut } from './session.ts'
+
+/** An answer that is a failure, in the words of the service. */
+export class ApiFailure extends Error {
+  readonly status: number
+
+  constructor(status: number, message: string) {
+    super(message)
+    this.status = status
+  }
+}
+
+/** What a request may say beside its path. */
+export interface Asking {
+  readonly method?: 'GET' | 'POST' | 'DELETE'
+  readonly body?: unknown
+  readonly signal?: AbortSignal
+  readonly headers?: Readonly<Record<string, string>>
+  /** Default: that of the session. */
+  readonly key?: string
+}
+
+/** Asks the service, as the key of this tab. @throws ApiFailure for everything that is no success; TypeError without a connection */
+export async function ask(
+  path: string,
+  { method = 'GET', body, signal, headers, key }: Asking = {},
+): Promise<Response> {
+  const response = await fetch(path, {
+    method,
+    headers: {
+      authorization: `Bearer ${key ?? apiKey.value}`,
+      ...(body !== undefined && { 'content-type': 'application/json' }),
+      ...headers,
+    },
+    ...(body !== undefined && { body: JSON.stringify(body) }),
+    ...(signal && { signal }),
+  })
+  if (response.ok) return response
+  const failure = await failureOf(response)
+  if (failure.status === 401 && key === undefined) signOut(failure.message)
+  throw failure
+}
+
+/** The same, for an answer in JSON. */
+export async function askJson<T>(path: string, asking: Asking = {}): Promise<T> {
+  return (await (await ask(path, asking)).json()) as T
+}
+
+/** Tries a key: the operator's door, and a call. @throws ApiFailure where it is not valid */
+export async function trySignIn(key: string): Promise<void> {
+  const isOperators = await operates(key)
+  // A key may be for the operator's door alone.
+  if (!isOperators) await ask('/v1/models', { key })
+  signIn(key, isOperators)
+}
+
+/** Finds out what a key that was kept may see. */
+export async function learnRights(): Promise<void> {
+  if (isOperator.value === undefined && apiKey.value) isOperator.value = await operates(apiKey.value)
+}
+
+async function operates(key: string): Promise<boolean> {
+  return await ask('/v1/admin/pauses', { key }).then(
+    () => true,
+    () => false,
+  )
+}
+
+/** What went wrong, as a sentence. */
+export function wordsOf(error: unknown): string {
+  if (error instanceof ApiFailure) return error.message
+  if (error instanceof TypeError) return 'The service does not answer. It may be restarting.'
+  return String(error)
+}
+
+async function failureOf(response: Response): Promise<ApiFailure> {
+  const text = await response.text()
+  try {
+    const { error } = JSON.parse(text) as { error: { message: string } }
+    return new ApiFailure(response.status, error.message)
+  } catch {
+    return new ApiFailure(response.status, `The service answered ${response.status}.`)
+  }
+}

@@ -1,0 +1,30 @@
+import { computed, signal } from '@preact/signals'
+
+/** Where the key lies: in this tab, until it is closed. */
+const KEY = 'sluice-key'
+
+/** The key that this tab uses; empty: nobody has signed in. */
+export const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
+/** Whether the key opens the operator's door; undefined while that is not known. */
+export const isOperator = signal<boolean | undefined>(undefined)
+/** Why the console asks for a key again. */
+export const refusal = signal('')
+
+/** Whether there is a key. */
+export const isSignedIn = computed(() => apiKey.value !== '')
+
+/** Uses a key that was found to be valid. */
+export function signIn(key: string, operates: boolean): void {
+  sessionStorage.setItem(KEY, key)
+  isOperator.value = operates
+  refusal.value = ''
+  apiKey.value = key
+}
+
+/** Forgets the key. @param why What the sign-in page says */
+export function signOut(why = ''): void {
+  sessionStorage.removeItem(KEY)
+  refusal.value = why
+  isOperator.value = undefined
+  apiKey.value = ''
+}

@@ -1,0 +1,22 @@
+import type { z } from 'zod'
+import type { PoolListAnswer } from '#schemas/answers/admin.ts'
+import type { JobAnswer, OperatorJobAnswer } from '#schemas/answers/jobs.ts'
+import type { ModelListAnswer } from '#schemas/answers/models.ts'
+
+/** A durable job, as its project sees it. */
+export type Job = z.infer<typeof JobAnswer>
+/** The same, as operators see it. */
+export type OperatorJob = z.infer<typeof OperatorJobAnswer>
+/** What both of them have. */
+export type AnyJob = Job | OperatorJob
+/** A pool of workers. */
+export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
+/** A model of the catalogue. */
+export type Model = z.infer<typeof ModelListAnswer>['data'][number]
+
+/** A page of a list. */
+export interface Page<Item> {
+  readonly data: readonly Item[]
+  readonly last_id: string | null
+  readonly has_more: boolean
+}

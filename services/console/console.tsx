@@ -1,0 +1,91 @@
+import { useEffect } from 'preact/hooks'
+import { learnRights } from './api/client.ts'
+import { isSignedIn, signOut } from './api/session.ts'
+import { Icon, type IconName } from './parts/icon.tsx'
+import { BASE, place } from './place.ts'
+import { Home } from './screens/home/home.tsx'
+import { JobScreen } from './screens/job/job.tsx'
+import { Jobs } from './screens/jobs/jobs.tsx'
+import { Playground } from './screens/playground/playground.tsx'
+import { SignIn } from './screens/sign-in.tsx'
+import { nextTheme, theme } from './theme.ts'
+
+/** The screens, in the order of the menu. */
+const SCREENS: readonly { readonly path: string; readonly name: string; readonly icon: IconName }[] = [
+  { path: BASE, name: 'Home', icon: 'home' },
+  { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
+  { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
+]
+
+/** The console: a menu, and the screen of the address. */
+export function Console() {
+  if (!isSignedIn.value) return <SignIn />
+  return <SignedIn />
+}
+
+function SignedIn() {
+  useEffect(() => void learnRights(), [])
+  return (
+    <div class="console">
+      <a class="skip" href="#main">
+        Skip to the content
+      </a>
+      <Menu />
+      <main id="main" tabIndex={-1}>
+        <Screen />
+      </main>
+    </div>
+  )
+}
+
+function Menu() {
+  const path = place.value.pathname.replace(/\/$/, '')
+  const isHere = (one: string) => (one === BASE ? path === BASE : path === one || path.startsWith(`${one}/`))
+  return (
+    <header class="menu">
+      <a class="brand" href={BASE} aria-label="Sluice">
+        <Icon name="brand" />
+        <span class="label">Sluice</span>
+      </a>
+      <nav aria-label="Screens">
+        {SCREENS.map(({ path: to, name, icon }) => (
+          <a key={to} href={to} aria-current={isHere(to) ? 'page' : undefined}>
+            <Icon name={icon} />
+            <span class="label">{name}</span>
+          </a>
+        ))}
+        <a href="/docs" target="_blank" rel="noopener">
+          <Icon name="book" />
+          <span class="label">API reference</span>
+        </a>
+      </nav>
+      <div class="menu-end">
+        <button type="button" class="quiet" onClick={nextTheme}>
+          <Icon name={theme.value === 'dark' ? 'moon' : theme.value === 'light' ? 'sun' : 'half'} />
+          <span class="label">Theme: {theme.value}</span>
+        </button>
+        <button type="button" class="quiet" onClick={() => signOut()}>
+          <Icon name="leave" />
+          <span class="label">Sign out</span>
+        </button>
+      </div>
+    </header>
+  )
+}
+
+function Screen() {
+  const path = place.value.pathname.replace(/\/$/, '')
+  const [, id] = /^\/console\/jobs\/([\w-]+)$/.exec(path) ?? []
+  if (id) return <JobScreen key={id} id={id} />
+  if (path === `${BASE}/jobs`) return <Jobs />
+  if (path === `${BASE}/playground`) return <Playground />
+  if (path === BASE) return <Home />
+  return (
+    <section class="empty">
+      <h1>There is no such page</h1>
+      <p>
+        <a href={BASE}>Go home</a>
+      </p>
+    </section>
+  )
+}

@@ -1,0 +1,9 @@
+import { render } from 'preact'
+import { Console } from './console.tsx'
+import './styles/base.css'
+import './styles/layout.css'
+import './styles/parts.css'
+import './styles/screens.css'
+
+const place = document.getElementById('console')
+if (place) render(<Console />, place)

@@ -1,0 +1,30 @@
+/** Icons as paths in a square of 24, drawn with lines. */
+const PATHS = {
+  brand: 'M4 7h16M4 12h11M4 17h6',
+  home: 'M4 11l8-7 8 7v9h-5v-6H9v6H4z',
+  jobs: 'M4 6h16M4 12h16M4 18h10',
+  play: 'M4 5h16v11H9l-5 4z',
+  book: 'M5 4h11a3 3 0 0 1 3 3v13H8a3 3 0 0 1-3-3zM5 17a3 3 0 0 1 3-3h11',
+  sun: 'M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v3M12 19v3M2 12h3M19 12h3M5 5l2 2M17 17l2 2M5 19l2-2M17 7l2-2',
+  moon: 'M20 14a8 8 0 1 1-9-11 7 7 0 0 0 9 11z',
+  half: 'M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18',
+  leave: 'M14 4h6v16h-6M4 12h11M11 8l4 4-4 4',
+  stop: 'M7 7h10v10H7z',
+  send: 'M4 12h15M13 6l6 6-6 6',
+  copy: 'M9 9h11v11H9zM5 15H4V4h11v1',
+  back: 'M19 12H5M11 6l-6 6 6 6',
+  again: 'M4 12a8 8 0 1 1 3 6M4 20v-5h5',
+  warn: 'M12 3l10 18H2zM12 10v5M12 18v.5',
+  check: 'M4 12l6 6L20 6',
+} as const
+
+export type IconName = keyof typeof PATHS
+
+/** One icon, which says nothing that stands beside it in words. */
+export function Icon({ name }: { readonly name: IconName }) {
+  return (
+    <svg class="icon" viewBox="0 0 24 24" aria-hidden="true">
+      <path d={PATHS[name]} />
+    </svg>
+  )
+}

@@ -1,0 +1,135 @@
+import { signal } from '@preact/signals'
+import { ApiFailure, askJson } from '#services/console/api/client.ts'
+import { Figures, quantile } from '#services/console/api/metrics.ts'
+import { apiKey, isOperator } from '#services/console/api/session.ts'
+import type { Model, Page, Pool } from '#services/console/api/types.ts'
+
+/** Moments that are kept: five minutes. */
+const MOMENTS_MAX = 150
+
+/** A pool at one moment. */
+interface Moment {
+  readonly waiting: number
+  readonly running: number
+}
+
+/** A pool as the page shows it. */
+export interface PoolState {
+  readonly id: string
+  readonly slots: number
+  readonly workers: number | undefined
+  readonly running: number
+  readonly waiting: number
+  readonly oldestSeconds: number | undefined
+  readonly p50: number | undefined
+  readonly p95: number | undefined
+  readonly ended: number
+  readonly failed: number
+  readonly isPaused: boolean
+  readonly moments: readonly Moment[]
+}
+
+/** What is prepared for the first time. */
+export interface Preparation {
+  readonly what: string
+  /** 0 to 1. */
+  readonly share: number
+}
+
+/** What the service says of itself now. */
+export const pools = signal<readonly PoolState[]>([])
+export const models = signal<readonly Model[]>([])
+export const preparations = signal<readonly Preparation[]>([])
+/** Sentences of `/readyz`. */
+export const problems = signal<readonly string[]>([])
+export const isAway = signal(false)
+/** The figures are on a port of their own, where this page cannot ask for them. */
+export const hasFigures = signal(true)
+
+/** A key that may not call: it is not tried again. */
+let operatorsKey = ''
+const moments = new Map<string, Moment[]>()
+const history: Figures[] = []
+
+/** Takes all of it once more. */
+export async function look(abort: AbortSignal): Promise<void> {
+  try {
+    const [figures, ready, list, operated] = await Promise.all([
+      figuresNow(abort),
+      fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<{ problems?: string[] }>),
+      callable(abort),
+      isOperator.value ? askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }) : undefined,
+    ])
+    problems.value = ready.problems ?? []
+    models.value = list
+    hasFigures.value = figures !== undefined
+    isAway.value = false
+    show(figures ?? new Figures(''), operated?.data)
+  } catch (error) {
+    if (!abort.aborted) isAway.value = error instanceof TypeError
+  }
+}
+
+/** The models that the key may call: none where it is for the operator's door alone. */
+async function callable(abort: AbortSignal): Promise<readonly Model[]> {
+  if (apiKey.value === operatorsKey) return []
+  return await askJson<Page<Model>>('/v1/models', { signal: abort }).then(
+    ({ data }) => data,
+    (error: unknown) => {
+      if (!(error instanceof ApiFailure) || error.status !== 403) throw error
+      operatorsKey = apiKey.value
+      return []
+    },
+  )
+}
+
+async function figuresNow(abort: AbortSignal): Promise<Figures | undefined> {
+  const response = await fetch('/metrics', { signal: abort })
+  return response.ok ? new Figures(await response.text()) : undefined
+}
+
+function show(figures: Figures, operated: readonly Pool[] | undefined): void {
+  history.push(figures)
+  if (history.length > MOMENTS_MAX) history.shift()
+  preparations.value = figures
+    .all('sluice_prepared_ratio')
+    .map(({ labels, value }) => ({ what: labels.what ?? '', share: value }))
+  const ids = operated?.map(({ id }) => id) ?? figures.all('sluice_pool_slots').map(({ labels }) => labels.pool ?? '')
+  pools.value = ids.map((id) =>
+    stateOf(
+      id,
+      figures,
+      operated?.find((pool) => pool.id === id),
+    ),
+  )
+}
+
+function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
+  const before = history[0] === now ? undefined : history[0]
+  const since = (name: string, labels: Record<string, string>) =>
+    now.sum(name, labels) - (before?.sum(name, labels) ?? 0)
+  const durable = pool?.durable?.queued
+  const waiting = pool
+    ? pool.attached.queued + (durable ? durable.normal + durable.low : 0)
+    : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
+  const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
+  const kept = [...(moments.get(id) ?? []), { waiting, running }].slice(-MOMENTS_MAX)
+  moments.set(id, kept)
+  const labels = { pool: id }
+  const seconds = 'sluice_attempt_duration_seconds'
+  const ended = since('sluice_attempts_total', labels)
+  return {
+    id,
+    slots: pool?.slots ?? now.sum('sluice_pool_slots', labels),
+    workers: pool?.workers,
+    running,
+    waiting,
+    oldestSeconds: pool?.oldest_queued_at ? Date.now() / 1_000 - pool.oldest_queued_at : undefined,
+    p50: quantile(seconds, labels, 0.5, now, before),
+    p95: quantile(seconds, labels, 0.95, now, before),
+    ended,
+    failed: since('sluice_attempts_total', { ...labels, end: 'failed' }),
+    isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
+    moments: kept,
+  }
+}

@@ -1,0 +1,67 @@
+import { useSignal } from '@preact/signals'
+import { askJson, wordsOf } from '#services/console/api/client.ts'
+import type { AnyJob } from '#services/console/api/types.ts'
+import { Copy } from '#services/console/parts/copy.tsx'
+import { Icon } from '#services/console/parts/icon.tsx'
+import { BASE, go } from '#services/console/place.ts'
+import { isEnded } from '#services/console/screens/jobs/list.ts'
+
+interface ActionsProps {
+  readonly job: AnyJob
+  /** It belongs to the project of the key; else it is moved through the operator's door. */
+  readonly isOwn: boolean
+  readonly onDone: () => Promise<void>
+}
+
+/** What can be done with a job: cancel it, run it again, ask for it elsewhere. */
+export function Actions({ job, isOwn, onDone }: ActionsProps) {
+  const problem = useSignal('')
+  const isBusy = useSignal(false)
+  const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
+  const act = async (deed: () => Promise<void>) => {
+    isBusy.value = true
+    problem.value = ''
+    await deed().catch((error: unknown) => {
+      problem.value = wordsOf(error)
+    })
+    isBusy.value = false
+  }
+  const cancel = () =>
+    act(async () => {
+      await askJson(`${url}/cancel`, { method: 'POST' })
+      await onDone()
+    })
+  const redrive = () =>
+    act(async () => {
+      const { id } = await askJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
+      go(`${BASE}/jobs/${id}`)
+    })
+  const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
+  return (
+    <div class="actions">
+      {!isEnded(job.status) && (
+        <button type="button" onClick={() => void cancel()} disabled={isBusy.value || job.status === 'cancelling'}>
+          <Icon name="stop" /> {job.status === 'cancelling' ? 'Cancelling…' : 'Cancel'}
+        </button>
+      )}
+      {canRedrive && (
+        <button type="button" class="primary" onClick={() => void redrive()} disabled={isBusy.value}>
+          <Icon name="again" /> Run again
+        </button>
+      )}
+      <Copy text={curlOf(url, job)} label="Copy as curl" />
+      <Copy text={job.id} label="Copy id" />
+      {problem.value && (
+        <p class="refusal" role="alert">
+          {problem.value}
+        </p>
+      )}
+    </div>
+  )
+}
+
+/** The call that shows the same: its events while it runs, itself once it has ended. */
+function curlOf(url: string, { status }: AnyJob): string {
+  const what = isEnded(status) || url.startsWith('/v1/admin') ? '' : '/events'
+  return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`
+}

@@ -1,0 +1,77 @@
+import type { AnyJob, OperatorJob } from '#services/console/api/types.ts'
+import { clock, lasted } from '#services/console/parts/time.ts'
+import { BASE } from '#services/console/place.ts'
+
+/** What is known of a job, in two columns. */
+export function Facts({ job, operated }: { readonly job: AnyJob; readonly operated: OperatorJob | undefined }) {
+  const facts = [...factsOf(job), ...(operated ? operatorFactsOf(operated) : []), ...usageOf(job.usage)]
+  return (
+    <aside class="card facts" aria-label="Facts">
+      <h2>Facts</h2>
+      <dl>
+        {facts.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+        {job.parent_id && (
+          <div>
+            <dt>Parent</dt>
+            <dd>
+              <a href={`${BASE}/jobs/${job.parent_id}`}>{job.parent_id}</a>
+            </dd>
+          </div>
+        )}
+        {'children' in job && (job.children?.length ?? 0) > 0 && (
+          <div>
+            <dt>Children</dt>
+            <dd>
+              {job.children?.map(({ id, status }) => (
+                <a key={id} href={`${BASE}/jobs/${id}`}>
+                  {id} ({status}){' '}
+                </a>
+              ))}
+            </dd>
+          </div>
+        )}
+      </dl>
+    </aside>
+  )
+}
+
+function factsOf(job: AnyJob): [string, string][] {
+  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
+  const started = job.started_at
+  const facts: [string, string][] = [
+    ['Model', job.model],
+    ['Endpoint', job.endpoint],
+    ['Pool', job.queue.pool],
+    ['Priority', job.priority],
+    ['Attempt', `${job.attempt} of ${job.max_attempts}`],
+    ['Made', clock(job.created_at)],
+  ]
+  if (started !== null) facts.push(['Waited', lasted(started - job.created_at)])
+  if (started !== null && ended !== null) facts.push(['Ran', lasted(ended - started)])
+  if (ended === null) facts.push(['Ends by', clock(job.expires_at)])
+  else facts.push(['Kept until', clock(job.result_expires_at)])
+  for (const [name, value] of Object.entries(job.metadata)) facts.push([`metadata.${name}`, value])
+  if (job.request_id) facts.push(['Request', job.request_id])
+  return facts
+}
+
+function operatorFactsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
+  return [
+    ['Project', project],
+    ['Worker', worker ?? '–'],
+    ['Failures', `${tries} tries, ${crashes} crashes`],
+  ]
+}
+
+/** Counts of tokens, whichever format they are in. */
+function usageOf(usage: unknown): [string, string][] {
+  if (typeof usage !== 'object' || usage === null) return []
+  return Object.entries(usage).flatMap(([name, value]): [string, string][] => {
+    return typeof value === 'number' ? [[name.replaceAll('_', ' '), value.toLocaleString()]] : []
+  })
+}

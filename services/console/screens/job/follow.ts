@@ -1,0 +1,113 @@
+import { signal } from '@preact/signals'
+import { ApiFailure, ask, askJson, wordsOf } from '#services/console/api/client.ts'
+import { eventsOf } from '#services/console/api/events.ts'
+import { isOperator } from '#services/console/api/session.ts'
+import type { Job, OperatorJob } from '#services/console/api/types.ts'
+import { isEnded } from '#services/console/screens/jobs/list.ts'
+import { textOfChunk } from './output.ts'
+
+const AGAIN_MS = 1_500
+
+/** One line of the history of a job. */
+export interface Line {
+  readonly type: string
+  readonly at: number
+  readonly note: string
+  /** How many events it stands for. */
+  readonly times: number
+}
+
+/** A job, its history and its output, as they become known. A job of another project is shown as operators see it: without its words. */
+export class FollowedJob {
+  readonly job = signal<Job | undefined>(undefined)
+  readonly operated = signal<OperatorJob | undefined>(undefined)
+  readonly lines = signal<readonly Line[]>([])
+  readonly output = signal('')
+  readonly problem = signal('')
+  readonly #id: string
+  #last = 0
+
+  constructor(id: string) {
+    this.#id = id
+  }
+
+  /** Follows it until it has ended. */
+  async follow(signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        await this.look(signal)
+        if (this.job.value) await this.#read(signal)
+        this.problem.value = ''
+        const status = (this.job.value ?? this.operated.value)?.status ?? ''
+        if (isEnded(status)) return
+      } catch (error) {
+        if (signal.aborted) return
+        this.problem.value = wordsOf(error)
+        if (error instanceof ApiFailure && error.status === 404) return
+      }
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+    }
+  }
+
+  /** Takes the job as it is now. */
+  async look(signal?: AbortSignal): Promise<void> {
+    const asking = signal ? { signal } : {}
+    const own = await askJson<Job>(`/v1/jobs/${this.#id}`, asking).catch((error: unknown) => {
+      const isAnothers = error instanceof ApiFailure && [403, 404].includes(error.status)
+      if (isAnothers && isOperator.value !== false) return undefined
+      throw error
+    })
+    this.job.value = own
+    if (isOperator.value || !own) {
+      this.operated.value = await askJson<OperatorJob>(`/v1/admin/jobs/${this.#id}`, asking).catch((error: unknown) => {
+        if (own) return undefined
+        throw error
+      })
+    }
+  }
+
+  async #read(signal: AbortSignal): Promise<void> {
+    const headers = { 'last-event-id': String(this.#last) }
+    const response = await ask(`/v1/jobs/${this.#id}/events`, { signal, headers })
+    if (response.status === 204) return
+    for await (const event of eventsOf(response)) this.#take(event)
+  }
+
+  #take(event: Record<string, unknown>): void {
+    const { type, sequence_number: seq, job, created_at: at } = event as Record<string, never> & { job?: Job }
+    if (typeof seq === 'number') this.#last = seq
+    if (job) this.job.value = job
+    if ((event as { output_reset?: boolean }).output_reset) this.output.value = ''
+    if (type === 'job.output.delta') this.output.value += textOfChunk((event as { chunk?: unknown }).chunk)
+    this.#add(String(type), Number(at), noteOf(event))
+    if (type === 'job.started' || type === 'job.retrying') void this.look().catch(() => {})
+  }
+
+  /** Pieces of output are one line, and steps of progress another, until something else happens. */
+  #add(type: string, at: number, note: string): void {
+    const lines = this.lines.value
+    const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1
+    const same = REPEATED.has(type) ? lines.findIndex((line, nth) => nth >= first && line.type === type) : -1
+    if (same < 0) this.lines.value = [...lines, { type, at, note, times: 1 }]
+    else this.lines.value = lines.map((line, nth) => (nth === same ? { ...line, note, times: line.times + 1 } : line))
+  }
+}
+
+/** Events that come many times, and are one line. */
+const REPEATED: ReadonlySet<string> = new Set(['job.output.delta', 'job.progress'])
+
+function noteOf(event: Record<string, unknown>): string {
+  const { attempt, reason, delay_ms, progress, job, partial } = event as {
+    attempt?: number
+    reason?: string
+    delay_ms?: number
+    progress?: { message?: string }
+    job?: Job
+    partial?: boolean
+  }
+  if (job?.error) return job.error.message
+  if (reason !== undefined) return `${reason}; again in ${Math.round((delay_ms ?? 0) / 1_000)} s`
+  if (attempt !== undefined) return `attempt ${attempt}`
+  if (partial) return 'it writes what there is first'
+  return progress?.message ?? ''
+}

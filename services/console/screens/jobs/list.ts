@@ -1,0 +1,127 @@
+import { signal } from '@preact/signals'
+import { askJson, wordsOf } from '#services/console/api/client.ts'
+import type { AnyJob, Page } from '#services/console/api/types.ts'
+
+const PAGE = 100
+/** Jobs that a tab keeps: beyond them one filters. */
+export const JOBS_MAX = 20_000
+
+/** Which jobs are shown. */
+export interface Filter {
+  readonly status: string
+  readonly model: string
+  readonly endpoint: string
+  readonly group: string
+  /** Those of all projects, for operators. */
+  readonly isAll: boolean
+}
+
+/** The jobs of one filter, newest first: as many pages as were scrolled to, kept up to date. */
+export class JobList {
+  readonly jobs = signal<readonly AnyJob[]>([])
+  readonly problem = signal('')
+  readonly isLoaded = signal(false)
+  readonly hasMore = signal(false)
+  readonly #filter: Filter
+  readonly #known = new Map<string, AnyJob>()
+  #last: string | null = null
+  #isLoading = false
+
+  constructor(filter: Filter) {
+    this.#filter = filter
+  }
+
+  /** Takes the newest page, and what the jobs that had not ended have become. */
+  async refresh(signal: AbortSignal): Promise<void> {
+    await this.#telling(async () => {
+      const page = await this.#page({}, signal)
+      const isFirst = !this.isLoaded.value
+      if (isFirst) this.#goOn(page)
+      const isGap = !isFirst && page.has_more && !page.data.some(({ id }) => this.#known.has(id))
+      if (isGap) this.#reset(page)
+      this.#take(page.data)
+      const open = [...this.#known.values()].filter(({ status }) => !isEnded(status))
+      const seen = new Set(page.data.map(({ id }) => id))
+      if (open.some(({ id }) => !seen.has(id))) await this.#refreshOpen(open, seen, signal)
+      this.#show()
+    })
+  }
+
+  /** Takes the next page. */
+  async more(): Promise<void> {
+    if (this.#isLoading || !this.hasMore.value || this.#known.size >= JOBS_MAX) return
+    this.#isLoading = true
+    await this.#telling(async () => {
+      const page = await this.#page({ after: this.#last ?? '' })
+      this.#goOn(page)
+      this.#take(page.data)
+      this.#show()
+    })
+    this.#isLoading = false
+  }
+
+  /** Those that wait or run are read again in pages; one that is in none of them has ended. */
+  async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
+    const asked = open.filter(({ id }) => !seen.has(id)).slice(0, OPEN_MAX)
+    const url = this.#filter.isAll ? '/v1/admin/jobs' : '/v1/jobs'
+    const now = await Promise.all(
+      asked.map(({ id }) => askJson<AnyJob>(`${url}/${id}`, { signal }).catch(() => undefined)),
+    )
+    this.#take(now.filter((job) => job !== undefined))
+  }
+
+  #goOn({ last_id, has_more }: Page<AnyJob>): void {
+    this.#last = last_id
+    this.hasMore.value = has_more && last_id !== null
+    this.isLoaded.value = true
+  }
+
+  /** More jobs came than a page has: what is between is not known, so the list begins anew. */
+  #reset(page: Page<AnyJob>): void {
+    this.#known.clear()
+    this.#goOn(page)
+  }
+
+  #take(jobs: readonly AnyJob[]): void {
+    for (const job of jobs) {
+      if (this.#isWanted(job)) this.#known.set(job.id, job)
+      else this.#known.delete(job.id)
+    }
+  }
+
+  #isWanted({ status }: AnyJob): boolean {
+    return this.#filter.status === '' || this.#filter.status.split(',').includes(status)
+  }
+
+  /** Ids begin with the time they were made at, so they sort by it. */
+  #show(): void {
+    this.jobs.value = [...this.#known.values()].toSorted((a, b) => (a.id < b.id ? 1 : -1))
+  }
+
+  async #telling(work: () => Promise<void>): Promise<void> {
+    try {
+      await work()
+      this.problem.value = ''
+    } catch (error) {
+      if ((error as Error).name !== 'AbortError') this.problem.value = wordsOf(error)
+    }
+  }
+
+  async #page(more: Readonly<Record<string, string>>, signal?: AbortSignal): Promise<Page<AnyJob>> {
+    const { status, model, endpoint, group, isAll } = this.#filter
+    const query = new URLSearchParams({ limit: String(PAGE), ...more })
+    if (status) query.set('status', status)
+    if (isAll && model) query.set('model', model)
+    if (!isAll && endpoint) query.set('endpoint', endpoint)
+    if (!isAll && group) query.set('group', group)
+    return await askJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
+  }
+}
+
+/** Jobs further down that are looked at in one round. */
+const OPEN_MAX = 20
+
+/** Whether a job never moves again. */
+export function isEnded(status: string): boolean {
+  return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
+}

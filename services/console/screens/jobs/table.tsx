@@ -1,0 +1,91 @@
+import { useSignal } from '@preact/signals'
+import { useEffect, useRef } from 'preact/hooks'
+import type { AnyJob } from '#services/console/api/types.ts'
+import { Status } from '#services/console/parts/status.tsx'
+import { ago, clock, lasted } from '#services/console/parts/time.ts'
+import { BASE } from '#services/console/place.ts'
+import type { JobList } from './list.ts'
+
+/** Height of a row in pixels, as styles/screens.css has it: wide, and where its parts stand below each other. */
+const ROW = { wide: 44, narrow: 68 }
+const NARROW = '(max-width: 760px)'
+/** Rows that are there beyond those that are seen. */
+const BEYOND = 12
+
+/** A table of which only the rows that are seen are there. The page scrolls, and more jobs come before its end. */
+export function JobTable({ list }: { readonly list: JobList }) {
+  const body = useRef<HTMLDivElement>(null)
+  const seen = useSignal({ first: 0, count: 40, height: ROW.wide })
+  const jobs = list.jobs.value
+  useEffect(() => {
+    const look = () => {
+      const height = matchMedia(NARROW).matches ? ROW.narrow : ROW.wide
+      const above = Math.max(0, -(body.current?.getBoundingClientRect().top ?? 0))
+      const first = Math.max(0, Math.floor(above / height) - BEYOND)
+      const count = Math.ceil(innerHeight / height) + 2 * BEYOND
+      const now = seen.peek()
+      if (now.first !== first || now.count !== count || now.height !== height) seen.value = { first, count, height }
+      if (first + count >= list.jobs.peek().length) void list.more()
+    }
+    look()
+    addEventListener('scroll', look, { passive: true })
+    addEventListener('resize', look)
+    return () => {
+      removeEventListener('scroll', look)
+      removeEventListener('resize', look)
+    }
+  }, [list, seen, jobs.length])
+  const { first, count, height } = seen.value
+  return (
+    <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
+      <div class="row head" role="row" aria-rowindex={1}>
+        {['Status', 'Job', 'Model', 'Endpoint', 'Made', 'Took'].map((name) => (
+          <span key={name} role="columnheader">
+            {name}
+          </span>
+        ))}
+      </div>
+      <div ref={body} class="rows" role="rowgroup" style={{ height: `${jobs.length * height}px` }}>
+        {jobs.slice(first, first + count).map((job, nth) => (
+          <Row key={job.id} job={job} index={first + nth} top={(first + nth) * height} />
+        ))}
+      </div>
+    </div>
+  )
+}
+
+function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
+  const { id, status, model, endpoint, created_at } = job
+  return (
+    <div class="row" role="row" aria-rowindex={index + 2} style={{ transform: `translateY(${top}px)` }}>
+      <span role="cell">
+        <Status of={status} />
+      </span>
+      <span role="cell" class="id">
+        <a href={`${BASE}/jobs/${id}`}>
+          <code>{id}</code>
+        </a>
+      </span>
+      <span role="cell" class="model">
+        {model}
+      </span>
+      <span role="cell" class="endpoint dim">
+        {[endpoint.replace('/v1/', ''), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
+      </span>
+      <span role="cell" class="made dim" title={clock(created_at)}>
+        {ago(created_at)}
+      </span>
+      <span role="cell" class="took dim">
+        {tookOf(job)}
+      </span>
+    </div>
+  )
+}
+
+/** How long it took, or what it is at. */
+function tookOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
+  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
+  if (ended !== null) return lasted(ended - (started_at ?? created_at))
+  if (status === 'queued') return queue.position === null ? 'waits' : `${queue.position} before it`
+  return attempt > 1 ? `attempt ${attempt}` : 'runs'
+}

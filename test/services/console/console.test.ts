@@ -1,0 +1,155 @@
+import { existsSync, mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import axe from 'axe-core'
+import { type Browser, chromium, type Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+
+/*
+ * The console in a real browser: Chromium walks its screens, as a caller and as an operator. Nothing is asked of other hosts, nothing is
+ * logged as an error, and axe finds no serious fault.
+ */
+
+const BROWSERS = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+const browserPath = process.env.CHROMIUM ?? BROWSERS.find(existsSync)
+if (!browserPath && process.env.CI === 'true') throw new Error('No Chromium is installed: apt-get install chromium')
+if (!browserPath) process.stderr.write('skipped, the console needs a Chromium: apt-get install chromium\n')
+
+/** A directory for pictures of the screens, for people who look at them. */
+const PICTURES = process.env.CONSOLE_PICTURES
+const WAIT_MS = 30_000
+/** More than a page of the list has. */
+const MANY = 130
+
+interface Finding {
+  readonly id: string
+  readonly impact: string
+  readonly nodes: readonly { readonly html: string }[]
+}
+
+describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
+  let admin: Admin
+  let browser: Browser
+  const faults: string[] = []
+
+  beforeAll(async () => {
+    admin = await openAdmin()
+    browser = await chromium.launch({ ...(browserPath && { executablePath: browserPath }), args: ['--no-sandbox'] })
+  }, WAIT_MS)
+  afterAll(async () => {
+    await browser.close()
+    await admin[Symbol.asyncDispose]()
+  })
+
+  /** A tab in which somebody has signed in. */
+  async function openTab(who: string, options: object = {}): Promise<Page> {
+    const page = await (await browser.newContext({ viewport: { width: 1280, height: 860 }, ...options })).newPage()
+    page.setDefaultTimeout(WAIT_MS)
+    page.on('console', (message) => message.type() === 'error' && faults.push(`console: ${message.text()}`))
+    page.on('pageerror', (error) => faults.push(`thrown: ${error.message}`))
+    page.on('request', (request) => {
+      if (!request.url().startsWith(admin.stack.url)) faults.push(`asked elsewhere: ${request.url()}`)
+    })
+    await page.goto(admin.stack.url)
+    await page.getByLabel('API key').fill(secretOf(who))
+    await page.getByRole('button', { name: 'Sign in' }).click()
+    await page.getByRole('heading', { name: 'Home' }).waitFor()
+    return page
+  }
+
+  /** No serious fault, nothing beyond the edge of a narrow screen; with a picture where they are wanted. */
+  async function look(page: Page, name: string): Promise<void> {
+    await page.evaluate(axe.source)
+    const found = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as Finding[]
+    const serious = found.filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    expect(serious.map(({ id, nodes }) => [name, id, nodes.map(({ html }) => html.slice(0, 200))])).toEqual([])
+    expect([name, await page.evaluate('document.documentElement.scrollWidth <= innerWidth')]).toEqual([name, true])
+    if (!PICTURES) return
+    mkdirSync(PICTURES, { recursive: true })
+    await page.screenshot({ path: join(PICTURES, `${name}.png`) })
+  }
+
+  it('refuses a key that is not valid, in the words of the service', async () => {
+    const page = await browser.newPage()
+    await page.goto(`${admin.stack.url}/console`)
+    await page.getByLabel('API key').fill('sk-nobody-0123456789')
+    await page.getByRole('button', { name: 'Sign in' }).click()
+    await page.getByText('Incorrect API key').waitFor()
+    await look(page, 'sign-in')
+    await page.close()
+  })
+
+  it('streams an answer, stops one, and shows the code of it', async () => {
+    const page = await openTab('alice')
+    await page.getByRole('link', { name: 'Playground', exact: true }).click()
+    await page.getByLabel('Message').fill('!echo text="Hello there."')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.getByText('Hello there.', { exact: true }).waitFor()
+    await page.getByText(/tokens in/).waitFor()
+    await page.getByLabel('Message').fill('!echo tokens=5000 delay_ms=50')
+    await page.keyboard.press('Enter')
+    await page.getByRole('button', { name: 'Stop' }).click()
+    await page.getByText('stopped', { exact: true }).waitFor()
+    await page.getByRole('button', { name: 'Python' }).click()
+    await page.getByText('from openai import OpenAI').waitFor()
+    await look(page, 'playground')
+    await page.context().close()
+  })
+
+  it('follows a job, cancels it, and runs it again', async () => {
+    const id = await admin.submit('alice', '!echo tokens=5000 delay_ms=100')
+    const page = await openTab('alice')
+    await page.getByRole('link', { name: 'Jobs', exact: true }).click()
+    await page.getByRole('link', { name: id }).click()
+    await page.getByText('Started').waitFor()
+    await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.locator('.title .status.cancelled').waitFor()
+    await look(page, 'job')
+    await page.getByRole('button', { name: 'Run again' }).click()
+    await page.getByRole('button', { name: 'Cancel' }).waitFor()
+    expect(page.url()).not.toContain(id)
+    await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.locator('.title .status.cancelled').waitFor()
+    await page.getByRole('link', { name: 'Jobs', exact: true }).first().click()
+    await page.getByRole('button', { name: 'cancelled' }).click()
+    expect(new URL(page.url()).searchParams.get('status')).toBe('cancelled')
+    await page.reload()
+    await page.getByRole('link', { name: id }).waitFor()
+    await page.context().close()
+  })
+
+  it('shows many jobs as rows that are seen, and loads more of them', async () => {
+    for (let nth = 0; nth < MANY; nth++) await admin.submit('bob', `Number ${nth}.`)
+    const page = await openTab('bob')
+    await page.getByRole('link', { name: 'Jobs', exact: true }).click()
+    await page.getByText('100 and more').waitFor()
+    await look(page, 'jobs')
+    await page.evaluate('scrollTo(0, document.body.scrollHeight)')
+    await page.getByText(String(MANY), { exact: true }).waitFor()
+    expect(await page.locator('.rows .row').count()).toBeLessThan(100)
+    await page.context().close()
+  })
+
+  it('shows an operator the pools and the jobs of every project, dark and narrow', async () => {
+    const id = await admin.submit('alice', 'One.')
+    const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })
+    await page.getByRole('heading', { name: 'inference' }).waitFor()
+    await page.getByText('1 worker').first().waitFor()
+    await look(page, 'home-narrow')
+    await page.getByRole('link', { name: 'Jobs', exact: true }).click()
+    await page.getByRole('link', { name: id }).waitFor()
+    await look(page, 'jobs-narrow')
+    await page.getByRole('link', { name: id }).click()
+    await page.getByText('It belongs to another project').waitFor()
+    await look(page, 'job-narrow')
+    await page.goto(`${admin.stack.url}/console/playground`)
+    await look(page, 'playground-narrow')
+    await page.context().close()
+  })
+
+  it('was never in want of anything from elsewhere, and never wrong', () => {
+    // A refused key, the operator's door that is closed to callers, and models that are for callers alone.
+    const expected = /status of 40[134]/
+    expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
+  })
+})
