@@ -84,8 +84,10 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', () => {
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
     const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
     await untilRunning(ingress, 5)
-    await fleet.start('inference')
+    // Who takes over starts when they are handed back: however long that takes, they run where they are until then.
     leaving.kill('SIGTERM')
+    await leaving.exited
+    await fleet.start('inference')
     for (const ending of await Promise.all(calls)) expect(ending).toMatchObject({ status: 200, isWhole: true })
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
   })
