@@ -96,3 +96,6 @@ class Pipe implements Dispatcher.DispatchHandler {
     if (!this.#res.destroyed) refuse(this.#res, 502, error.message)
   }
 }
+
+// A profile is written at a process's own end (`--cpu-prof`).
+process.once('SIGTERM', () => process.exit())

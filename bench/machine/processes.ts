@@ -39,7 +39,7 @@ export class Processes implements AsyncDisposable {
   readonly #profileDir: string | undefined
   readonly #children = new Set<ChildProcess>()
 
-  /** @param profileDir Where Sluice's processes write a CPU profile when they end; undefined: none is made. */
+  /** @param profileDir Where Sluice's processes and the bare proxy write a CPU profile when they end; undefined: none is made. */
   constructor(dir: string, profileDir: string | undefined) {
     this.dir = dir
     this.#profileDir = profileDir
@@ -79,7 +79,7 @@ export class Processes implements AsyncDisposable {
   }
 
   #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {
-    if (!this.#profileDir || !/(main|durable-driver)\.ts$/.test(script)) return [...nodeFlags]
+    if (!this.#profileDir || !/(main|durable-driver|proxy)\.ts$/.test(script)) return [...nodeFlags]
     return [...nodeFlags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }

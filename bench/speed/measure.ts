@@ -9,6 +9,7 @@ import type { Kafka } from '../machine/kafka.ts'
 import { OneCore } from '../machine/one-core.ts'
 import { Processes } from '../machine/processes.ts'
 import { cpuMs, residentMib } from '../machine/usage.ts'
+import { sharesIn, type Where } from './where.ts'
 
 export const WHOLE: Cell = { shape: 'whole', callers: 64 }
 export const SPARSE: Cell = { shape: 'sparse', callers: 1 }
@@ -60,7 +61,15 @@ export interface StartSample {
 export interface SpeedResults {
   readonly samples: readonly Sample[]
   readonly starts: readonly StartSample[]
+  readonly wheres: readonly { readonly cell: Cell; readonly columns: readonly Where[] }[]
 }
+
+/** What is profiled, each in a process of its own: a profile costs some of what it shows. */
+const PROFILED: readonly (readonly [TargetName, string])[] = [
+  ['proxy', 'bare proxy'],
+  ['embedded', 'Sluice, one process'],
+  ['kafka', 'Sluice, Kafka'],
+]
 
 /** Measures each target on a core of its own. @throws Error when a call failed */
 export async function measureSpeed(options: SpeedOptions, kafka: Kafka, dir: string): Promise<SpeedResults> {
@@ -70,7 +79,45 @@ export async function measureSpeed(options: SpeedOptions, kafka: Kafka, dir: str
   for (let round = 1; options.idleSeconds > 0 && round <= options.rounds; round++) {
     starts.push(...(await measureStarts(options, kafka, `${dir}/starts-${round}`, core, round)))
   }
-  return { samples: await measureLoads(options, kafka, `${dir}/speed`, core), starts }
+  const samples = await measureLoads(options, kafka, `${dir}/speed`, core)
+  return { samples, starts, wheres: await measureWheres(options, kafka, `${dir}/where`, core) }
+}
+
+/** Where the CPU of a whole answer and of a token goes. */
+async function measureWheres(options: SpeedOptions, kafka: Kafka, dir: string, core: OneCore) {
+  mkdirSync(dir)
+  const wheres: SpeedResults['wheres'][number][] = []
+  for (const cell of [WHOLE, STREAMS]) {
+    const columns: Where[] = []
+    for (const [name, title] of PROFILED.filter(([name]) => options.targets.includes(name))) {
+      const place = `${dir}/${nameOf(cell)}-${name}`
+      const profileDir = `${place}-profiles`
+      const own = { ...options, targets: [name], profileDir }
+      const cpu = await measureProfiled(own, cell, kafka, place, core)
+      columns.push({ title, cpu, shares: sharesIn(profileDir, PROFILED_SHARE) })
+    }
+    wheres.push({ cell, columns })
+  }
+  return wheres
+}
+
+/** Part of a profile that counts, from its end on: before that code was not warm. */
+const PROFILED_SHARE = 0.4
+
+async function measureProfiled(
+  options: SpeedOptions,
+  cell: Cell,
+  kafka: Kafka,
+  dir: string,
+  core: OneCore,
+): Promise<number> {
+  await using started = await startAll(startTarget, options, kafka, dir, core)
+  const [target] = started.targets
+  if (!target) throw new Error('no target was started')
+  await measure(target, cell, 0, options.warmUpSeconds + options.seconds)
+  const { cpu } = await measure(target, cell, 1, options.seconds)
+  options.print(`profiled ${nameOf(cell)} ${target.name}: CPU ${cpu.toFixed(3)}`)
+  return cpu
 }
 
 /** All are idle together, then each is called. */

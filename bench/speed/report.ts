@@ -13,6 +13,7 @@ import {
   type StartSample,
   WHOLE,
 } from './measure.ts'
+import { renderWhere, type Where } from './where.ts'
 
 /** What a row is, for a target beside the proxy. */
 interface Row {
@@ -36,7 +37,14 @@ export function renderSpeed(results: SpeedResults): string[] {
     head,
     rows.map((row) => [row.what, row.unit, ...targets.flatMap((target) => cellsOf(row, target))]),
   )
-  return [table]
+  return [table, ...results.wheres.flatMap(({ cell, columns }) => whereOf(cell, columns))]
+}
+
+/** Where the time goes: what a target that is missed is missed by. */
+function whereOf(cell: Cell, columns: readonly Where[]): string[] {
+  const isWhole = cell === WHOLE
+  const what = isWhole ? 'a whole answer goes, 64 callers' : 'a token goes, 256 streams'
+  return [`### Where the CPU of ${what}`, renderWhere(isWhole ? 'ms' : 'µs', isWhole ? 3 : 1, columns)]
 }
 
 const TITLES: Record<TargetName, string> = {

@@ -15,7 +15,8 @@ export const SPEED: Section = {
 ingress and its worker together; callers, upstream and broker have the others. *In step* means that so many streams begin at once and
 all their tokens come in the same moment, as from one model server, 50 times a second. *Sparse* is one caller who waits 20 ms
 after each answer. *First calls* are the first ${FIRST_CALLS} of one caller after a start, *idle* is the process before them. *Added* is
-what a figure is above that of calling the upstream directly.`,
+what a figure is above that of calling the upstream directly. *Where the CPU goes* is V8's sampling profile of the second half of such a
+load, of a process of its own, by the file whose code ran.`,
   async measure({ kafka, dir, isQuick, rounds, seconds, beside, profileDir, print, signal }) {
     const { problem } = OneCore
     if (problem !== undefined) return [`Not measured: ${problem}.`]
