@@ -2,6 +2,7 @@
  * Mistakes that the simulation must find. Each is made by a decorator around the right code: as if this guard, this order
  * or this loop were missing.
  */
+import { setTimeout } from 'node:timers/promises'
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import { EventsRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -25,6 +26,9 @@ const COMPLETED: Said = { type: 'job.completed', data: null }
 
 /** How long a careless follower listens before it looks into the store. */
 const LISTEN_MS = 3_000
+
+/** How long an end is known that is not committed. */
+const UNCOMMITTED_MS = 500
 
 /** By what is wrong. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
@@ -53,6 +57,8 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
           const { job, events } = await pretended(store, run, [...(end.output ?? []), COMPLETED])
           const record: EventsRecord = { last_seq: job.last_seq + events.length, events: events.slice(-1) }
           void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
+          // Long enough that now and then a process or the store is lost in between.
+          await setTimeout(UNCOMMITTED_MS)
           return await store.complete(run, end)
         },
       }),
