@@ -459,7 +459,7 @@ describe.each([
 
 describe('keys from the command line', () => {
   it.each([
-    { args: ['--endpoints', '/v1/chat'], says: 'There are: /v1/chat/completions, /v1/messages,' },
+    { args: ['--endpoints', '/v1/chat'], says: 'There are: /v1/chat/completions, /v1/completions,' },
     { args: ['--endpoints', '/v1/jobs,/v1/chats'], says: '--endpoints /v1/chats: there is no such endpoint.' },
     { args: ['--models', 'echo-1,gpt-9'], says: 'There are: echo-1' },
   ])('are refused with what there is: $args', async ({ args, says }) => {
