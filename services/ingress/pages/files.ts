@@ -62,7 +62,7 @@ export class PageFile {
     const body = isGzipped ? gzipped : plain
     pageHeaders(res)
     res.setHeader('etag', etag)
-    res.setHeader('vary', 'accept-encoding')
+    res.appendHeader('vary', 'accept-encoding')
     res.setHeader('cache-control', this.#caching === 'immutable' ? 'public, max-age=31536000, immutable' : 'no-cache')
     if (req.headers['if-none-match'] === etag) return void res.writeHead(304).end()
     if (isGzipped) res.setHeader('content-encoding', 'gzip')

@@ -51,7 +51,7 @@ function wantsPage({ headers }: IncomingMessage): boolean {
 
 function sendTo(location: string, res: ServerResponse): true {
   pageHeaders(res)
-  res.setHeader('vary', 'accept')
+  res.appendHeader('vary', 'accept')
   res.writeHead(302, { location, 'cache-control': 'no-store' }).end()
   return true
 }
