@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto'
+import { hash, randomBytes } from 'node:crypto'
 import { z } from 'zod'
 import { newId } from '#shared/id.ts'
 import type { AuditEntry } from './audit.ts'
@@ -144,5 +144,5 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
 
 /** What is kept of a secret. It has enough entropy that a plain SHA-256 of it cannot be searched. */
 export function hashOf(secret: string): string {
-  return createHash('sha256').update(secret).digest('hex')
+  return hash('sha256', secret)
 }

@@ -2,7 +2,7 @@
  * Mistakes that the simulation must find. Each is made by a decorator around the right code: as if this guard, this order
  * or this loop were missing.
  */
-import { setTimeout } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import { EventsRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -58,7 +58,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
           const record: EventsRecord = { last_seq: job.last_seq + events.length, events: events.slice(-1) }
           void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
           // Long enough that now and then a process or the store is lost in between.
-          await setTimeout(UNCOMMITTED_MS)
+          await delay(UNCOMMITTED_MS)
           return await store.complete(run, end)
         },
       }),

@@ -113,5 +113,13 @@ function loadOf({ limit, weight }: Server): number {
 
 /** Whether servers are OpenAI's own. */
 export function isOpenAiServer(config: UpstreamConfig): boolean {
-  return addressesOf(config).some(({ url }) => OPENAI.test(new URL(url).hostname))
+  let isOwn = ownServers.get(config)
+  if (isOwn === undefined) {
+    isOwn = addressesOf(config).some(({ url }) => OPENAI.test(new URL(url).hostname))
+    ownServers.set(config, isOwn)
+  }
+  return isOwn
 }
+
+/** Each call asks, and parsing an address costs one hundredth of a call. */
+const ownServers = new WeakMap<UpstreamConfig, boolean>()
