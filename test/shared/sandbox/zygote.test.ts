@@ -249,9 +249,10 @@ function isAlive(pid: number): boolean {
 /** What is prepared, where every user can read it; by links, where the file system can. */
 async function copyForOthers(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-sandbox-'))
-  await chmod(directory, 0o755)
   await execute('cp', ['-a', '--link', `${SANDBOX_DIR}/.`, directory]).catch(() =>
     execute('cp', ['-a', `${SANDBOX_DIR}/.`, directory]),
   )
+  // Afterwards: the copy has the rights of the directory itself, which is its owner's alone where this service made it.
+  await chmod(directory, 0o755)
   return directory
 }
