@@ -15,3 +15,9 @@ export interface FailedEnd {
   readonly error: ErrorBody
   readonly metered?: Metered
 }
+
+/**
+ * How a cancel treats a job that may write what there is. `again`: the first lets it, the next ends that; `once`: the next does
+ * nothing; `final`: it may not.
+ */
+export type CancelHow = 'again' | 'once' | 'final'

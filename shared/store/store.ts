@@ -2,7 +2,7 @@ import type { DurableEvent, DurableJob, DurableState, Priority } from '#schemas/
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { HasConversations } from './conversations.ts'
-import type { CompletedEnd, FailedEnd } from './ends.ts'
+import type { CancelHow, CompletedEnd, FailedEnd } from './ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepOutput } from './family.ts'
 import type { HasFiles } from './files.ts'
 import type { Leases } from './leases.ts'
@@ -86,9 +86,9 @@ export interface JobMoves {
    * queued, scheduled, waiting → cancelled; in_progress: asks for it, once. `undefined`: finished, asked for before, or unknown.
    *
    * The first cancel of a job with {@link NewJob.partialMs} gives it that time instead: where it waits and has done a step it is
-   * queued, to be published. The next one is as above, and so is the first with `isFinal`.
+   * queued, to be published. The next one is as above, and so is the first that is `final`; one that is asked `once` is never the next.
    */
-  cancel(scope: Scope, id: string, isFinal?: boolean): Promise<Dispatch | undefined>
+  cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
   /** Forgets request, result and events of a finished job; its skeleton stays until the purge. False: not finished. */
   erase(scope: Scope, id: string): Promise<boolean>
   /** Nobody sees the ended children of a job any more, and the next purges delete them with theirs, as if their time were over. */

@@ -86,7 +86,7 @@ function cancelJob(
   { tenant, id }: DurableJob,
   isFinal: boolean,
 ): void {
-  jobs.cancel(tenant, id, isFinal).catch((error: unknown) => {
+  jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
     // It may have ended in the meantime, which its events tell.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job not cancelled')

@@ -6,7 +6,6 @@ import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { getFile, requireFiles } from '#services/ingress/files/read.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
-import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 import { submitBatch } from './create.ts'
@@ -67,11 +66,9 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
 
 /** POST /v1/batches/{id}/cancel: what has ended by then is written. @throws ServiceError `job_already_finished` */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
-  const { id, tenant, state, cancel_requested_at_ms } = await findBatch(context, call, BATCHES, 'batch_')
-  const jobs = requireJobs(context)
+  const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
   // A second cancel would end the writing of what there is.
-  const isAsked = cancel_requested_at_ms !== null && !TERMINAL.has(state)
-  const job = isAsked ? await jobs.get(tenant, id) : await jobs.cancel(tenant, id)
+  const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
 }
 

@@ -57,10 +57,13 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
     },
   }
   let file: Upload['file'] | undefined
+  let isTaken = false
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      if (part.name !== 'file' || file) throw unexpected(part.name)
+      // The first may be on its way to its blob still.
+      if (part.name !== 'file' || isTaken) throw unexpected(part.name)
+      isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
     },
   })

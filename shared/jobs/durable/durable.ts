@@ -8,6 +8,7 @@ import { copyBody, storeRequest } from '#shared/jobs/body.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { readStored } from '#shared/jobs/records.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { CancelHow } from '#shared/store/ends.ts'
 import type { DoneStep } from '#shared/store/family.ts'
 import { newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
@@ -140,11 +141,11 @@ export class DurableJobs {
    * Asks that a job stops: at once when it waits, else as soon as its worker has heard. One that may write what there is does
    * so first (docs/design.md, Families).
    *
-   * @param isFinal It writes nothing any more.
+   * @param how `final`: it writes nothing any more; `once`: no end to its writing if somebody has asked before.
    * @throws ServiceError `job_not_found`, `job_already_finished`
    */
-  async cancel(scope: Scope, id: string, isFinal = false): Promise<DurableJob> {
-    const moved = await this.#store.cancel(scope, id, isFinal)
+  async cancel(scope: Scope, id: string, how?: CancelHow): Promise<DurableJob> {
+    const moved = await this.#store.cancel(scope, id, how)
     if (!moved) {
       const job = await this.get(scope, id)
       if (job.state === 'cancelled' || !TERMINAL.has(job.state)) return job

@@ -60,7 +60,6 @@ const TYPES: Record<string, string> = {
   wrap_up_ms: 'bigint',
   child_deadline_in_ms: 'bigint',
   partial_ms: 'bigint',
-  is_final: 'boolean',
 }
 
 /** The statement of a sweep, with its parameters. */

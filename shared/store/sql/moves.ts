@@ -148,7 +148,7 @@ export const HONOUR_CANCEL: Move = {
 }
 
 /** The first cancel of a job that may write what there is. */
-const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND NOT CAST(:is_final AS boolean)`
+const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
 /** The same of one that no worker has, and that has done something. */
 const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
 const ENDS = `${IDLE} AND NOT (${GOES_ON})`
@@ -167,6 +167,7 @@ export const CANCEL: Move = {
         published_at_ms = CASE WHEN ${GOES_ON} THEN now_ms() ELSE published_at_ms END,
         state = CASE WHEN ${GOES_ON} THEN 'queued' WHEN ${IDLE} THEN 'cancelled' ELSE state END, ${endWhen(ENDS)}`,
   where: `id = :id AND tenant = coalesce(:tenant, tenant)
+          AND (CAST(:how AS text) <> 'once' OR cancel_requested_at_ms IS NULL)
           AND (${STATE} IN ('queued', 'scheduled', 'waiting') OR (${STATE} = 'in_progress' AND NOT (${CANCEL_DUE})))`,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.cancelling' END`,
   data: `CASE WHEN state <> 'cancelled' AND expires_at_ms > cancel_requested_at_ms AND partial_ms IS NOT NULL

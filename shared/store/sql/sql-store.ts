@@ -1,7 +1,7 @@
 import type { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
-import type { CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
+import type { CancelHow, CompletedEnd, FailedEnd } from '#shared/store/ends.ts'
 import type { DoneStep, NewChild, NewStep, RecordedStep } from '#shared/store/family.ts'
 import type { OwnedJob, ProcessLease } from '#shared/store/leases.ts'
 import {
@@ -118,8 +118,8 @@ export class SqlStore implements Store {
     return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, { metered: jsonText(metered) }, output)
   }
 
-  async cancel(scope: Scope, id: string, isFinal = false): Promise<Dispatch | undefined> {
-    const [row] = await this.#db.move(moves.CANCEL, { id, tenant: tenantOf(scope), is_final: isFinal }, [])
+  async cancel(scope: Scope, id: string, how: CancelHow = 'again'): Promise<Dispatch | undefined> {
+    const [row] = await this.#db.move(moves.CANCEL, { id, tenant: tenantOf(scope), how }, [])
     return row && dispatchOf(row)
   }
 
@@ -183,7 +183,7 @@ export class SqlStore implements Store {
   }
 
   async cancelChildren(id: string, limit: number): Promise<Moved[]> {
-    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id, is_final: true }, limit)).map(dispatchOf)
+    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id, how: 'final' }, limit)).map(dispatchOf)
   }
 
   async settle(id: string): Promise<void> {

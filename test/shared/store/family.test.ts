@@ -304,7 +304,7 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
 
     it('ends at once where nothing was done, at the second cancel, and where its caller has left', async () => {
       const { id, child } = await waiting()
-      expect((await store.cancel(TENANT, id, true))?.job.state).toBe('cancelled')
+      expect((await store.cancel(TENANT, id, 'final'))?.job.state).toBe('cancelled')
       expect((await job(child)).state).toBe('queued')
       const { id: twice } = await waiting()
       await store.cancel(TENANT, twice)
@@ -313,8 +313,15 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
       await store.handBack(run)
       expect((await store.cancel(TENANT, run.id))?.job.state).toBe('cancelled')
       const left = await running(store, partial)
-      await store.cancel(TENANT, left.id, true)
+      await store.cancel(TENANT, left.id, 'final')
       expect(await owned(left)).toMatchObject({ isCancelRequested: true, isToWrapUp: false })
+    })
+
+    it('goes on writing when it is cancelled once by several at a time', async () => {
+      const run = await running(store, partial)
+      const moved = await Promise.all([1, 2, 3].map(() => store.cancel(TENANT, run.id, 'once')))
+      expect(moved.filter(Boolean)).toMatchObject([{ events: [{ type: 'job.cancelling', data: { partial: true } }] }])
+      expect(await owned(run)).toMatchObject({ isCancelRequested: false, isToWrapUp: true })
     })
 
     it('is queued where it waits, and outlives its worker, until its time to write is over', async () => {

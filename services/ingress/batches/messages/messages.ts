@@ -66,11 +66,9 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
 
 /** POST /v1/messages/batches/{id}/cancel: what has ended by then is among the results. */
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
-  const { id, tenant, cancel_requested_at_ms, state } = await find(context, call)
-  const jobs = requireJobs(context)
+  const { id, tenant } = await find(context, call)
   // A second cancel would end the writing of what there is.
-  const isAsked = cancel_requested_at_ms !== null && !TERMINAL.has(state)
-  await say(context, call, isAsked ? await jobs.get(tenant, id) : await jobs.cancel(tenant, id))
+  await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
 
 /** GET /v1/messages/batches/{id}/results: a line for each request, in their order. @throws ServiceError `job_not_finished` */

@@ -32,16 +32,19 @@ export async function readBefore(
   asked: Pick<ResponsesRequest, 'previous_response_id' | 'conversation' | 'input'>,
 ): Promise<Before & { readonly conversation?: StoredConversation }> {
   const { previous_response_id: id, input } = asked
-  const referenced = await readReferences(context, tenant, input)
+  const shared = {
+    referenced: await readReferences(context, tenant, input),
+    referencedCharsMax: context.config.bodyBytesMax,
+  }
   const conversationId = conversationIdOf(asked)
   if (conversationId !== undefined) {
     const conversation = await readConversation(context, tenant, conversationId)
-    return { turns: [], items: conversation.items, param: 'conversation', referenced, conversation }
+    return { turns: [], items: conversation.items, param: 'conversation', ...shared, conversation }
   }
   const param = 'previous_response_id'
-  if (id == null) return { turns: [], items: [], param, referenced }
+  if (id == null) return { turns: [], items: [], param, ...shared }
   const { turns, result } = await readPrevious(context, tenant, id)
-  return { turns, items: result.output as unknown as AnyItem[], param, referenced }
+  return { turns, items: result.output as unknown as AnyItem[], param, ...shared }
 }
 
 async function readConversation(context: IngressContext, tenant: string, id: string): Promise<StoredConversation> {

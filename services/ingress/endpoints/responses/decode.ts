@@ -22,6 +22,8 @@ export interface Before {
   readonly param: 'previous_response_id' | 'conversation'
   /** Items that the input refers to, by their ids. */
   readonly referenced: ReadonlyMap<string, AnyItem>
+  /** Characters that these may have together: a reference is short, and what it means may be megabytes. */
+  readonly referencedCharsMax: number
 }
 
 /** Items decoded in one piece. */
@@ -78,7 +80,7 @@ function* decodeInput(
   { remoteImages }: DecodeContext,
   model: ModelConfig,
 ): Pieces<Turn[]> {
-  const items = new ItemTurns({ model, remoteImages, referenced: before.referenced })
+  const items = new ItemTurns({ model, remoteImages, ...before })
   if (instructions) items.turns.push({ role: 'system', parts: [{ type: 'text', text: instructions }] })
   items.addTurns(before.turns, before.param)
   for (const item of before.items) items.add(item, [before.param])

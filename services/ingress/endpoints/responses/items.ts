@@ -4,6 +4,7 @@ import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType } from '#sch
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { ServiceError } from '#shared/error.ts'
 import { unsealReasoning } from '#shared/protocols/responses/sealed.ts'
 import { decodePart } from './parts.ts'
 
@@ -13,6 +14,8 @@ export interface ItemContext {
   readonly remoteImages: boolean
   /** What references mean, by their ids. */
   readonly referenced: ReadonlyMap<string, AnyItem>
+  /** Characters that these may have together, each counted as often as it is referred to. */
+  readonly referencedCharsMax: number
 }
 
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
@@ -27,6 +30,9 @@ export class ItemTurns {
   readonly #context: ItemContext
   /** Calls without an output, each with the turn that it belongs to. */
   readonly #unanswered = new Map<string, AssistantTurn>()
+  /** Characters of items that were referred to, by their ids. */
+  readonly #referred = new Map<string, number>()
+  #referredChars = 0
 
   constructor(context: ItemContext) {
     this.#context = context
@@ -99,9 +105,22 @@ export class ItemTurns {
 
   #reference({ id }: ItemOf<'item_reference'>, path: readonly PropertyKey[]): void {
     const item = this.#context.referenced.get(id)
-    if (item && item.type !== 'item_reference') return this.add(item, path)
+    if (item && item.type !== 'item_reference') {
+      this.#requireRoom(id, item)
+      return this.add(item, path)
+    }
     const message = `Item with id '${excerpt(id)}' not found. Items are not kept of responses with store set to false.`
     refuse('invalid_value', paramOf([...path, 'id']), message)
+  }
+
+  #requireRoom(id: string, item: AnyItem): void {
+    const chars = this.#referred.get(id) ?? charsIn(item)
+    this.#referred.set(id, chars)
+    this.#referredChars += chars
+    const most = this.#context.referencedCharsMax
+    if (this.#referredChars <= most) return
+    const message = `The input refers to items of more than ${most} characters together. Refer to fewer of them.`
+    throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 
   /** The turn that the assistant speaks in. While calls wait for their outputs it is that of the calls. */
@@ -139,6 +158,13 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
   file: 'files',
 }
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
+
+/** Characters of all texts in a value. */
+function charsIn(value: unknown): number {
+  if (typeof value === 'string') return value.length
+  if (typeof value !== 'object' || value === null) return 0
+  return Object.values(value).reduce((sum: number, part) => sum + charsIn(part), 0)
+}
 
 function isItemType(type: string): type is ItemType {
   return Object.hasOwn(ITEMS, type)

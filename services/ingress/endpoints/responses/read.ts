@@ -45,7 +45,7 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
     const message = 'Only responses that run in the background can be cancelled. Close the connection of any other.'
     throw new ServiceError('invalid_request', message, { param: 'id' })
   }
-  await jobs.cancel(job.tenant, job.id, true).catch((error: unknown) => {
+  await jobs.cancel(job.tenant, job.id, 'final').catch((error: unknown) => {
     if (ServiceError.from(error).code !== 'job_already_finished') throw error
   })
   const { job: ended } = await waitFor(call, jobs, job, CANCEL_WAIT_MS)

@@ -24,6 +24,7 @@ describe('files', () => {
   })
   afterAll(() => stack[Symbol.asyncDispose]())
 
+  const headers = { authorization: `Bearer ${TEST_KEY}` }
   const upload = async (text: string, purpose: OpenAI.FilePurpose = 'batch') =>
     await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose })
   const blobs = async () => (await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.startsWith('file-'))
@@ -72,6 +73,16 @@ describe('files', () => {
     const refused = client.files.create({ file, purpose: 'vision', expires_after: short })
     await expect(refused).rejects.toMatchObject({ status: 400, param: 'expires_after.seconds' })
     await client.files.delete(kept.id)
+  })
+
+  it('come one in a form', async () => {
+    const form = new FormData()
+    form.set('purpose', 'evals')
+    for (const name of ['1', '2']) form.append('file', new Blob(['x'.repeat(1_000)]), name)
+    const answer = await fetch(`${stack.url}/v1/files`, { method: 'POST', body: form, headers })
+    expect(answer.status).toBe(400)
+    expect(await answer.json()).toMatchObject({ error: { param: 'file', code: 'invalid_value' } })
+    expect(await blobs()).toEqual([])
   })
 
   test.each([

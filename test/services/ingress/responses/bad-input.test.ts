@@ -37,6 +37,16 @@ describe('a response', () => {
     expect((await client.responses.retrieve(id)).output_text).toBe('secret')
   })
 
+  test('is referred to as often as a body has room for what it says', async () => {
+    const { output } = await client.responses.create({ model: 'echo-1', input: 'x'.repeat(6_000) })
+    const reference = { type: 'item_reference' as const, id: output[0]?.id ?? '' }
+    const input = (times: number) => [...Array(times).fill(reference), { role: 'user' as const, content: 'go on' }]
+    const { output_text } = await client.responses.create({ model: 'echo-1', store: false, input: input(3) })
+    expect(output_text).toBe('go on')
+    const often = client.responses.create({ model: 'echo-1', store: false, input: input(4) })
+    expect(await failureOf(often)).toMatchObject({ status: 400, code: 'context_length_exceeded', param: 'input' })
+  })
+
   test('cannot come before itself', async () => {
     const idempotent = { headers: { 'idempotency-key': 'loop' } }
     const body = { model: 'echo-1', input: 'round' }
