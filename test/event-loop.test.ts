@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { HOSTILE_INPUTS, type HostileInput, modelInputs, send } from './support/hostile-inputs.ts'
+import { HOSTILE_KEPT } from './support/hostile-kept.ts'
 import { cpuMs } from './support/loop-hold.ts'
 import { startWhole, type WholeProcess } from './support/processes/whole.ts'
 import { ECHO_MODEL } from './support/stack.ts'
@@ -118,7 +119,7 @@ async function checkRow({ name, make, send, holds }: HostileInput): Promise<void
 }
 
 describe('no input holds the event loop', () => {
-  it.each(HOSTILE_INPUTS)('$name', checkRow)
+  it.each([...HOSTILE_INPUTS, ...HOSTILE_KEPT])('$name', checkRow)
 })
 
 describe.skipIf(!hasWeights)('no input for a model in the process holds the event loop', () => {

@@ -54,7 +54,8 @@ export function send(
   })
 }
 
-function post(name: string, path: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
+/** A row: a JSON body for a path. */
+export function post(name: string, path: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
   return {
     name: `POST ${path} with ${name}`,
     make: () => bytesOf(make()),

@@ -1,4 +1,5 @@
 import type { BatchPartRange } from '#schemas/batches/batch.ts'
+import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 
 const NEWLINE = 0x0a
@@ -21,8 +22,10 @@ export class LineSplitter {
   #number: number
   #start: number
   #at: number
-  #pieces: Buffer[] = []
+  #blocks = new ByteBlocks()
   #held = 0
+  /** What there is of the line is blank: known as it comes, since a line may be as long as a body. */
+  #isBlank = true
 
   /** @param bytesMax Of one line. @param from Where in the file the reading begins, and with which line. */
   constructor(bytesMax: number, from: { readonly start: number; readonly line: number } = { start: 0, line: 1 }) {
@@ -41,33 +44,41 @@ export class LineSplitter {
   *push(piece: Buffer): Generator<Line, void> {
     let from = 0
     for (let at = piece.indexOf(NEWLINE); at >= 0; at = piece.indexOf(NEWLINE, from)) {
-      this.#keep(piece.subarray(from, at))
+      if (at > from) this.#keep(piece.subarray(from, at))
       this.#at++
-      yield* this.#line()
       from = at + 1
+      const line = this.#line()
+      if (line) yield line
     }
-    this.#keep(piece.subarray(from))
+    if (from < piece.length) this.#keep(piece.subarray(from))
   }
 
   /** The last line, where no line feed ends it. */
   *end(): Generator<Line, void> {
-    if (this.#at > this.#start) yield* this.#line()
+    const line = this.#line()
+    if (line) yield line
   }
 
   #keep(piece: Buffer): void {
     this.#at += piece.length
     this.#held += piece.length
-    if (this.#held <= this.#bytesMax) this.#pieces.push(piece)
-    else this.#pieces = []
+    this.#isBlank &&= piece.every((byte) => BLANK.has(byte))
+    if (this.#held <= this.#bytesMax) this.#blocks.push(piece)
+    else this.#blocks = new ByteBlocks()
   }
 
-  *#line(): Generator<Line, void> {
-    const bytes = this.#held > this.#bytesMax ? undefined : Buffer.concat(this.#pieces)
-    const line = { number: this.#number++, start: this.#start, end: this.#at, bytes }
-    this.#pieces = []
-    this.#held = 0
+  /** The line that ends here; undefined: it is blank. */
+  #line(): Line | undefined {
+    const [start, number] = [this.#start, this.#number++]
     this.#start = this.#at
-    if (!bytes?.every((byte) => BLANK.has(byte))) yield line
+    if (this.#held === 0) return undefined
+    const isTooLong = this.#held > this.#bytesMax
+    const isBlank = this.#isBlank && !isTooLong
+    const bytes = isTooLong || isBlank ? undefined : this.#blocks.take()
+    this.#blocks = new ByteBlocks()
+    this.#held = 0
+    this.#isBlank = true
+    return isBlank ? undefined : { number, start, end: this.#at, bytes }
   }
 }
 

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
-import { inTurns } from '#shared/in-turns.ts'
+import { atOnce, inTurns } from '#shared/in-turns.ts'
 
 /** Smallest and largest block that is filled with what comes in small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
@@ -146,11 +146,22 @@ export class ByteBlocks {
 
   /** All of them as one. What was pushed is forgotten. */
   async join(): Promise<Buffer> {
+    return this.#only() ?? (await inTurns(joined(this.#taken(), this.bytes)))
+  }
+
+  /** The same at once: some milliseconds for the largest body. */
+  take(): Buffer {
+    return this.#only() ?? atOnce(joined(this.#taken(), this.bytes))
+  }
+
+  #only(): Buffer | undefined {
+    return this.#blocks.length === 1 ? this.#taken()[0]?.subarray(0, this.bytes) : undefined
+  }
+
+  #taken(): Buffer[] {
     const blocks = this.#blocks
     this.#blocks = []
-    const [only] = blocks
-    if (blocks.length === 1 && only) return only.subarray(0, this.bytes)
-    return await inTurns(joined(blocks, this.bytes))
+    return blocks
   }
 
   #copy(piece: Buffer): void {

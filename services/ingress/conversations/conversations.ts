@@ -3,10 +3,11 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newConversationId, type StoredConversation } from '#shared/store/conversations.ts'
 import { changeConversation, getConversation, requireConversations, requireRoom } from './held.ts'
-import { keptItem } from './item-form.ts'
+import { keptItems } from './item-form.ts'
 
 /** Conversations of one project. */
 const CONVERSATIONS_MAX = 10_000
@@ -15,7 +16,7 @@ const CONVERSATIONS_MAX = 10_000
 export async function createConversation(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateConversation, body)
   const asked = parseBody(CreateConversation, body ?? {}, 'openai')
-  const items = (asked.items ?? []).map((item, index) => keptItem(item, ['items', index]))
+  const items = await inTurns(keptItems(asked.items ?? [], 'items'))
   requireRoom(items, 'items')
   const metadata = boundMetadata(asked.metadata ?? undefined) ?? {}
   const [id, tenant] = [newConversationId(), projectIdOf(call.key)]
@@ -51,7 +52,7 @@ export async function deleteConversation(context: IngressContext, call: Call): P
 export async function createItems(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(CreateItems, body)
   const { items: asked } = parseBody(CreateItems, body, 'openai')
-  const added = asked.map((item, index) => keptItem(item, ['items', index]))
+  const added = await inTurns(keptItems(asked, 'items'))
   await change(context, call, ({ items }) => ({ items: [...items, ...added] }))
   await call.reply.whole(pageOf(added, added.length))
 }

@@ -10,9 +10,8 @@ import {
   isConversationId,
   type StoredConversation,
 } from '#shared/store/conversations.ts'
+import { CONVERSATION_CHARS_MAX, conversationFull } from './item-form.ts'
 
-/** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
-const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 /** How often a change is tried again because somebody else made one meanwhile. */
 const TRIES_MAX = 5
 /** A response under way is nearly always heard to end, not asked for. */
@@ -89,8 +88,7 @@ export async function beginResponse(
 /** @throws ServiceError `context_length_exceeded` for a conversation that can hold no more */
 export function requireRoom(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
-  const message = `A conversation holds ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items of it, or begin a new one.`
-  throw new ServiceError('context_length_exceeded', message, { param })
+  throw conversationFull(param)
 }
 
 /** The failure for an id that is no conversation of the caller's. */

@@ -1,9 +1,11 @@
 import type { ConversationItem } from '#schemas/responses/conversation.ts'
 import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { parseAt } from '#services/ingress/body/validate.ts'
+import { type Pieces, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
+import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
+import { writeJson } from '#shared/json/write.ts'
 
 /** Beginnings of the ids of items, by their types. */
 const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = {
@@ -13,6 +15,48 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
   function_call_output: 'fco_',
 }
 
+/** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
+export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
+
+/**
+ * Items as a conversation keeps them, to be run by `inTurns`: how large they are is known before anything else is looked at.
+ *
+ * @param field What holds them, such as `items`.
+ * @param referenced What references mean, by their ids.
+ * @param param What is too long then; default: the field.
+ * @throws ServiceError with the path of the first problem; `context_length_exceeded`
+ */
+export function* keptItems(
+  items: readonly unknown[],
+  field: string,
+  referenced: ReadonlyMap<string, AnyItem> = new Map(),
+  param = field,
+): Pieces<ConversationItem[]> {
+  const kept: ConversationItem[] = []
+  let chars = 0
+  for (const [index, item] of items.entries()) {
+    for (const piece of writeJson(meantBy(item, referenced))) {
+      chars += piece.length
+      if (chars > CONVERSATION_CHARS_MAX) throw conversationFull(param)
+      yield
+    }
+    kept.push(keptItem(item, [field, index], referenced))
+    yield
+  }
+  return kept
+}
+
+/** The failure of a conversation that can hold no more. */
+export function conversationFull(param: string): ServiceError {
+  const message = `A conversation holds ${CONVERSATION_CHARS_MAX} characters of JSON. Delete items of it, or begin a new one.`
+  return new ServiceError('context_length_exceeded', message, { param })
+}
+
+function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unknown {
+  const { type, id } = (item ?? {}) as { type?: unknown; id?: unknown }
+  return (type === 'item_reference' && typeof id === 'string' && referenced.get(id)) || item
+}
+
 /**
  * An item as a conversation keeps it: with an id of its own, and a message with its content in parts. What it means to a model
  * is checked by the response that goes on from it.
@@ -20,10 +64,10 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
  * @param referenced What references mean, by their ids.
  * @throws ServiceError with the path of the first problem
  */
-export function keptItem(
+function keptItem(
   item: unknown,
   path: readonly PropertyKey[],
-  referenced: ReadonlyMap<string, AnyItem> = new Map(),
+  referenced: ReadonlyMap<string, AnyItem>,
 ): ConversationItem {
   const type = parseAt(AnyItem, item, path).type ?? 'message'
   switch (type) {
@@ -49,7 +93,7 @@ export function keptItem(
     case 'item_reference': {
       const { id } = parseAt(ITEMS.item_reference, item, path)
       const found = referenced.get(id)
-      if (found && found.type !== 'item_reference') return keptItem(found, path)
+      if (found && found.type !== 'item_reference') return keptItem(found, path, referenced)
       return refuse('invalid_value', 'items', `Item with id '${excerpt(id)}' not found. Send the item itself.`)
     }
     default: {

@@ -1,3 +1,4 @@
+import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import { ServiceError } from '#shared/error.ts'
 
 /** Bytes around the list: the name of its field, and blanks. */
@@ -29,7 +30,7 @@ export class RequestsReader {
   #depth = 0
   #isInText = false
   #isEscaped = false
-  #pieces: Buffer[] = []
+  #blocks = new ByteBlocks()
   #held = 0
   #count = 0
 
@@ -43,7 +44,7 @@ export class RequestsReader {
     return this.#held
   }
 
-  /** The objects that end in the next piece, each without line feeds; `undefined` where others may have their turn. @throws ServiceError */
+  /** The objects that end in the next piece, each without line feeds, which become blanks in the piece as well; `undefined` where others may have their turn. @throws ServiceError */
   *push(piece: Buffer): Generator<Buffer | undefined, void> {
     let from = 0
     let turn = TURN_BYTES
@@ -55,7 +56,10 @@ export class RequestsReader {
       const byte = piece[at] as number
       if (this.#place !== 'object') {
         if (this.#outside(byte) === 'object') from = at
-      } else if (this.#endsObject(byte)) {
+        continue
+      }
+      if (BREAKS.has(byte)) piece[at] = SPACE
+      if (this.#endsObject(byte)) {
         this.#keep(piece.subarray(from, at + 1))
         yield this.#taken()
       }
@@ -115,13 +119,12 @@ export class RequestsReader {
       const message = `requests.${this.#count}: longer than the ${this.#bytesMax} bytes that a request may have.`
       throw new ServiceError('request_too_large', message, { param: `requests.${this.#count}` })
     }
-    this.#pieces.push(piece)
+    this.#blocks.push(piece)
   }
 
   #taken(): Buffer {
-    const object = Buffer.concat(this.#pieces)
-    for (let at = 0; at < object.length; at++) if (BREAKS.has(object[at] as number)) object[at] = SPACE
-    this.#pieces = []
+    const object = this.#blocks.take()
+    this.#blocks = new ByteBlocks()
     this.#held = 0
     this.#count++
     this.#place = 'list'

@@ -3,7 +3,7 @@ import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/respon
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { beginResponse, requireRoom } from '#services/ingress/conversations/held.ts'
-import { keptItem } from '#services/ingress/conversations/item-form.ts'
+import { keptItems } from '#services/ingress/conversations/item-form.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
@@ -83,7 +83,7 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   const request = await inTurns(decoding)
   const { conversation } = before
   if (!conversation) return { request, input: [] }
-  const input = inputOf(asked).map((item, index) => keptItem(item, ['input', index], before.referenced))
+  const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
   return { request, conversation, input }
 }
