@@ -6,6 +6,7 @@ import { BASE, place } from './place.ts'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
 import { Jobs } from './screens/jobs/jobs.tsx'
+import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
 import { SignIn } from './screens/sign-in.tsx'
 import { Workers } from './screens/workers/workers.tsx'
@@ -16,6 +17,7 @@ const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
+  { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
 ]
 
@@ -89,6 +91,7 @@ function Screen() {
   if (id) return <JobScreen key={id} id={id} />
   if (path === `${BASE}/jobs`) return <Jobs />
   if (path === `${BASE}/playground`) return <Playground />
+  if (path === `${BASE}/models`) return <Models />
   if (path === `${BASE}/workers`) return <Workers />
   if (path === BASE) return <Home />
   return (

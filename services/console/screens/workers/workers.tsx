@@ -51,7 +51,7 @@ function Row({ worker }: { readonly worker: Worker }) {
     <tr>
       <Cell of="Worker">
         <code>{id}</code>
-        {host && <span class="dim below">{pid === null ? host : `${host}, process ${pid}`}</span>}
+        {host && <span class="dim below">{pid === null ? host : `${host}, pid ${pid}`}</span>}
       </Cell>
       <Cell of="Pool">{role}</Cell>
       <Cell of="Running">{slots > 0 ? <Load running={running} slots={slots} aside={aside ?? 0} /> : <None />}</Cell>
