@@ -70,6 +70,19 @@ export const WorkerAnswer = z.object({
   models: z.array(z.string()).nullable(),
   bounds: z.array(Work.extend({ capacity: z.int() })),
   waiting: z.array(Work.extend({ priority: z.string() })),
+  found: z
+    .array(
+      z.object({
+        model: z.string(),
+        server: Count.describe('Its place among the servers of the model'),
+        generation: z
+          .int()
+          .min(1)
+          .describe('How often the limit was lowered: of what workers say the highest is newest'),
+        limit: z.int().min(1),
+      }),
+    )
+    .describe('Calls at once that servers were found to bear, from all workers together'),
 })
 
 /** Every process that is alive. */

@@ -1,21 +1,33 @@
 import { useEffect } from 'preact/hooks'
 import { learnRights } from './api/client.ts'
-import { isSignedIn, signOut } from './api/session.ts'
+import { isOperator, isSignedIn, signOut } from './api/session.ts'
 import { Icon, type IconName } from './parts/icon.tsx'
 import { BASE, place } from './place.ts'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
 import { Jobs } from './screens/jobs/jobs.tsx'
+import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
 import { SignIn } from './screens/sign-in.tsx'
+import { Workers } from './screens/workers/workers.tsx'
 import { nextTheme, theme } from './theme.ts'
 
 /** The screens, in the order of the menu. */
-const SCREENS: readonly { readonly path: string; readonly name: string; readonly icon: IconName }[] = [
+const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
+  { path: `${BASE}/models`, name: 'Models', icon: 'models' },
+  { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
 ]
+
+interface MenuEntry {
+  readonly path: string
+  readonly name: string
+  readonly icon: IconName
+  /** Others do not see it. */
+  readonly isForOperators?: boolean
+}
 
 /** The console: a menu, and the screen of the address. */
 export function Console() {
@@ -48,7 +60,7 @@ function Menu() {
         <span class="label">Sluice</span>
       </a>
       <nav aria-label="Screens">
-        {SCREENS.map(({ path: to, name, icon }) => (
+        {SCREENS.filter(({ isForOperators }) => !isForOperators || isOperator.value).map(({ path: to, name, icon }) => (
           <a key={to} href={to} aria-current={isHere(to) ? 'page' : undefined}>
             <Icon name={icon} />
             <span class="label">{name}</span>
@@ -79,6 +91,8 @@ function Screen() {
   if (id) return <JobScreen key={id} id={id} />
   if (path === `${BASE}/jobs`) return <Jobs />
   if (path === `${BASE}/playground`) return <Playground />
+  if (path === `${BASE}/models`) return <Models />
+  if (path === `${BASE}/workers`) return <Workers />
   if (path === BASE) return <Home />
   return (
     <section class="empty">

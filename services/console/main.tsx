@@ -4,6 +4,7 @@ import './styles/base.css'
 import './styles/layout.css'
 import './styles/parts.css'
 import './styles/screens.css'
+import './styles/fleet.css'
 
 const place = document.getElementById('console')
 if (place) render(<Console />, place)

@@ -37,6 +37,12 @@ function labelsOf(text: string): Record<string, string> {
   )
 }
 
+/** The figures of the process that answers; undefined where they are at METRICS_PORT. */
+export async function askFigures(abort: AbortSignal): Promise<Figures | undefined> {
+  const response = await fetch('/metrics', { signal: abort })
+  return response.ok ? new Figures(await response.text()) : undefined
+}
+
 /**
  * A quantile of a histogram, of what came between two moments; of all of it where nothing did.
  *

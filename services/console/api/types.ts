@@ -1,5 +1,5 @@
 import type { z } from 'zod'
-import type { PoolListAnswer } from '#schemas/answers/admin.ts'
+import type { PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
 import type { JobAnswer, OperatorJobAnswer } from '#schemas/answers/jobs.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
@@ -11,6 +11,10 @@ export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
 /** A pool of workers. */
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
+/** A process that is alive. */
+export type Worker = z.infer<typeof WorkerAnswer>
+/** A model or a pool of which nothing is started. */
+export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 

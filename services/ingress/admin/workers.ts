@@ -76,6 +76,7 @@ function workerObject({ boot, role, version, slots, running, draining, lastSeenM
     models: capacity?.models ? [...capacity.models] : null,
     bounds,
     waiting: capacity?.waiting ?? [],
+    found: capacity?.found ?? [],
   }
 }
 

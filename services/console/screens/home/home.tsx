@@ -151,7 +151,10 @@ function Models() {
               ))}
             </p>
             {capabilities.includes('chat') && (
-              <a href={`${BASE}/playground?model=${encodeURIComponent(id)}`} aria-label={`Try ${id} in the playground`}>
+              <a
+                href={`${BASE}/playground?model=${encodeURIComponent(id)}`}
+                aria-label={`Try it: ${id} in the playground`}
+              >
                 Try it
               </a>
             )}

@@ -1,7 +1,8 @@
 import { signal } from '@preact/signals'
-import { ApiFailure, askJson } from '#services/console/api/client.ts'
-import { Figures, quantile } from '#services/console/api/metrics.ts'
-import { apiKey, isOperator } from '#services/console/api/session.ts'
+import { askJson } from '#services/console/api/client.ts'
+import { askFigures, Figures, quantile } from '#services/console/api/metrics.ts'
+import { askModels } from '#services/console/api/models.ts'
+import { isOperator } from '#services/console/api/session.ts'
 import type { Model, Page, Pool } from '#services/console/api/types.ts'
 
 /** Moments that are kept: five minutes. */
@@ -46,8 +47,6 @@ export const isAway = signal(false)
 /** The figures are on a port of their own, where this page cannot ask for them. */
 export const hasFigures = signal(true)
 
-/** A key that may not call: it is not tried again. */
-let operatorsKey = ''
 const moments = new Map<string, Moment[]>()
 const history: Figures[] = []
 
@@ -55,9 +54,9 @@ const history: Figures[] = []
 export async function look(abort: AbortSignal): Promise<void> {
   try {
     const [figures, ready, list, operated] = await Promise.all([
-      figuresNow(abort),
+      askFigures(abort),
       fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<{ problems?: string[] }>),
-      callable(abort),
+      askModels(abort),
       isOperator.value ? askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }) : undefined,
     ])
     problems.value = ready.problems ?? []
@@ -68,24 +67,6 @@ export async function look(abort: AbortSignal): Promise<void> {
   } catch (error) {
     if (!abort.aborted) isAway.value = error instanceof TypeError
   }
-}
-
-/** The models that the key may call: none where it is for the operator's door alone. */
-async function callable(abort: AbortSignal): Promise<readonly Model[]> {
-  if (apiKey.value === operatorsKey) return []
-  return await askJson<Page<Model>>('/v1/models', { signal: abort }).then(
-    ({ data }) => data,
-    (error: unknown) => {
-      if (!(error instanceof ApiFailure) || error.status !== 403) throw error
-      operatorsKey = apiKey.value
-      return []
-    },
-  )
-}
-
-async function figuresNow(abort: AbortSignal): Promise<Figures | undefined> {
-  const response = await fetch('/metrics', { signal: abort })
-  return response.ok ? new Figures(await response.text()) : undefined
 }
 
 function show(figures: Figures, operated: readonly Pool[] | undefined): void {

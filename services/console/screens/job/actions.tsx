@@ -1,8 +1,9 @@
-import { useSignal } from '@preact/signals'
-import { askJson, wordsOf } from '#services/console/api/client.ts'
+import { askJson } from '#services/console/api/client.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
 import { Copy } from '#services/console/parts/copy.tsx'
+import { useDeed } from '#services/console/parts/deed.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
 import { BASE, go } from '#services/console/place.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 
@@ -15,17 +16,8 @@ interface ActionsProps {
 
 /** What can be done with a job: cancel it, run it again, ask for it elsewhere. */
 export function Actions({ job, isOwn, onDone }: ActionsProps) {
-  const problem = useSignal('')
-  const isBusy = useSignal(false)
+  const { isBusy, problem, act } = useDeed()
   const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
-  const act = async (deed: () => Promise<void>) => {
-    isBusy.value = true
-    problem.value = ''
-    await deed().catch((error: unknown) => {
-      problem.value = wordsOf(error)
-    })
-    isBusy.value = false
-  }
   const cancel = () =>
     act(async () => {
       await askJson(`${url}/cancel`, { method: 'POST' })
@@ -51,11 +43,7 @@ export function Actions({ job, isOwn, onDone }: ActionsProps) {
       )}
       <Copy text={curlOf(url, job)} label="Copy as curl" />
       <Copy text={job.id} label="Copy id" />
-      {problem.value && (
-        <p class="refusal" role="alert">
-          {problem.value}
-        </p>
-      )}
+      <Refusal of={problem.value} />
     </div>
   )
 }

@@ -1,0 +1,60 @@
+import { useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
+import { useDeed } from './deed.ts'
+import { Dialog } from './dialog.tsx'
+import { Refusal } from './refusal.tsx'
+
+interface ConfirmProps {
+  /** A verb, on both buttons. */
+  readonly verb: string
+  /** What it is done to. */
+  readonly what: string
+  readonly deed: () => Promise<void>
+  /** What then happens. */
+  readonly children: ComponentChildren
+}
+
+/** A button that does something once it was confirmed. */
+export function Confirm({ verb, what, deed, children }: ConfirmProps) {
+  const isOpen = useSignal(false)
+  const { isBusy, problem, act } = useDeed()
+  const open = () => {
+    problem.value = ''
+    isOpen.value = true
+  }
+  return (
+    <>
+      <button type="button" class="small" aria-label={`${verb} ${what}`} onClick={open}>
+        {verb}
+      </button>
+      {isOpen.value && (
+        <Dialog
+          title={`${verb} ${what}?`}
+          onClose={() => {
+            isOpen.value = false
+          }}
+        >
+          {(close) => (
+            <>
+              {children}
+              <Refusal of={problem.value} />
+              <div class="actions end">
+                <button type="button" onClick={close}>
+                  Leave it
+                </button>
+                <button
+                  type="button"
+                  class="primary"
+                  disabled={isBusy.value}
+                  onClick={() => void act(deed).then((isDone) => isDone && close())}
+                >
+                  {isBusy.value ? 'Doing it…' : verb}
+                </button>
+              </div>
+            </>
+          )}
+        </Dialog>
+      )}
+    </>
+  )
+}

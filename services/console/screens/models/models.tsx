@@ -1,0 +1,69 @@
+import { usePoll } from '#services/console/api/poll.ts'
+import { isOperator } from '#services/console/api/session.ts'
+import { Confirm } from '#services/console/parts/confirm.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { ago } from '#services/console/parts/time.ts'
+import { ModelCard } from './card.tsx'
+import { isLoaded, look, type PoolModels, pools, problem, setPaused } from './state.ts'
+
+const LOOK_MS = 2_000
+
+/** What can be called: by pool, how each model is, and for operators who runs it and whether it is paused. */
+export function Models() {
+  usePoll(LOOK_MS, look, [isOperator.value])
+  const count = pools.value.reduce((total, { models }) => total + models.length, 0)
+  return (
+    <section>
+      <div class="title">
+        <h1>Models</h1>
+        <p class="dim">{isLoaded.value ? (count === 1 ? '1 model' : `${count} models`) : 'Loading…'}</p>
+      </div>
+      <Refusal of={problem.value} />
+      {pools.value.map((one) => (
+        <Pool key={one.pool} of={one} />
+      ))}
+      {isLoaded.value && pools.value.length === 0 && <p class="card">This key may call no model.</p>}
+    </section>
+  )
+}
+
+function Pool({ of: { pool, pause, models } }: { readonly of: PoolModels }) {
+  return (
+    <>
+      <div class="title pool-title">
+        <h2>
+          {pool}
+          {models.length === 0 && <span class="dim none">no models</span>}
+        </h2>
+        {pause && <span class="status paused">paused {ago(pause.since)}</span>}
+        {isOperator.value && <PausePool pool={pool} isPaused={pause !== undefined} />}
+      </div>
+      {models.length > 0 && (
+        <ul class="models">
+          {models.map((model) => (
+            <ModelCard key={model.id} model={model} isPoolPaused={pause !== undefined} />
+          ))}
+        </ul>
+      )}
+    </>
+  )
+}
+
+function PausePool({ pool, isPaused }: { readonly pool: string; readonly isPaused: boolean }) {
+  return (
+    <Confirm
+      verb={isPaused ? 'Resume' : 'Pause'}
+      what={`the pool ${pool}`}
+      deed={() => setPaused('pool', pool, !isPaused)}
+    >
+      {isPaused ? (
+        <p>Its jobs are started again, those that wait first.</p>
+      ) : (
+        <p>
+          Nothing more of it is started in the whole fleet: jobs stay queued, and new calls get 503. What runs ends
+          normally.
+        </p>
+      )}
+    </Confirm>
+  )
+}

@@ -1,0 +1,124 @@
+import { usePoll } from '#services/console/api/poll.ts'
+import { isOperator } from '#services/console/api/session.ts'
+import type { Worker } from '#services/console/api/types.ts'
+import { Confirm } from '#services/console/parts/confirm.tsx'
+import { ForOperators } from '#services/console/parts/operators.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { Status } from '#services/console/parts/status.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
+import { ago } from '#services/console/parts/time.ts'
+import { isLast, isLoaded, look, problem, setDrained, stateOf, workers } from './state.ts'
+
+const LOOK_MS = 2_000
+const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
+
+/** Who is alive, what each of them has, and how to empty one. */
+export function Workers() {
+  return (
+    <section>
+      <div class="title">
+        <h1>Workers</h1>
+        {isLoaded.value && <p class="dim">{countOf(workers.value)}</p>}
+      </div>
+      <ForOperators>
+        <Fleet />
+      </ForOperators>
+    </section>
+  )
+}
+
+function Fleet() {
+  usePoll(LOOK_MS, look, [isOperator.value])
+  return (
+    <>
+      <Refusal of={problem.value} />
+      {isLoaded.value ? (
+        <Table label="Workers" columns={COLUMNS}>
+          {workers.value.map((worker) => (
+            <Row key={worker.id} worker={worker} />
+          ))}
+        </Table>
+      ) : (
+        <p class="dim">Loading…</p>
+      )}
+    </>
+  )
+}
+
+function Row({ worker }: { readonly worker: Worker }) {
+  const { id, role, host, pid, version, slots, running, aside, models, silent, last_seen_at } = worker
+  return (
+    <tr>
+      <Cell of="Worker">
+        <code>{id}</code>
+        {host && <span class="dim below">{pid === null ? host : `${host}, pid ${pid}`}</span>}
+      </Cell>
+      <Cell of="Pool">{role}</Cell>
+      <Cell of="Running">{slots > 0 ? <Load running={running} slots={slots} aside={aside ?? 0} /> : <None />}</Cell>
+      <Cell of="Models">{models?.length ? models.join(', ') : <None />}</Cell>
+      <Cell of="Version">{version ? <code>{version}</code> : <None />}</Cell>
+      <Cell of="State">
+        <Status of={stateOf(worker)} />
+        {silent && <span class="dim below">heard {ago(last_seen_at)}</span>}
+      </Cell>
+      <Cell>{slots > 0 && <Drain worker={worker} />}</Cell>
+    </tr>
+  )
+}
+
+function None() {
+  return <span class="dim">–</span>
+}
+
+function Load({ running, slots, aside }: { readonly running: number; readonly slots: number; readonly aside: number }) {
+  return (
+    <>
+      <span>
+        {running} / {slots}
+      </span>
+      {aside > 0 && <span class="dim"> + {aside} aside</span>}
+      <progress value={running} max={slots} aria-label={`${running} of ${slots} slots are taken`} />
+    </>
+  )
+}
+
+function Drain({ worker }: { readonly worker: Worker }) {
+  const { role, running, draining } = worker
+  const what = `the worker of ${role}`
+  if (draining) {
+    return (
+      <Confirm verb="Undrain" what={what} deed={() => setDrained(worker, false)}>
+        <Whose worker={worker} />
+        <p>It takes jobs again.</p>
+      </Confirm>
+    )
+  }
+  return (
+    <Confirm verb="Drain" what={what} deed={() => setDrained(worker, true)}>
+      <Whose worker={worker} />
+      <p>
+        It takes nothing more, {running > 0 ? `finishes the ${running} that it has,` : 'has nothing to finish,'} and
+        stays until it is undrained or stopped.
+      </p>
+      {isLast(worker) && (
+        <p class="note warn">It is the only one that takes jobs of {role}: those wait until there is another.</p>
+      )}
+    </Confirm>
+  )
+}
+
+function Whose({ worker: { id, host } }: { readonly worker: Worker }) {
+  return (
+    <p class="dim">
+      <code>{id}</code>
+      {host && ` on ${host}`}
+    </p>
+  )
+}
+
+function countOf(all: readonly Worker[]): string {
+  const taking = all.filter(({ slots }) => slots > 0)
+  const slots = taking.reduce((total, worker) => total + worker.slots, 0)
+  const running = taking.reduce((total, worker) => total + worker.running, 0)
+  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of ${slots} slots taken`
+}

@@ -1,0 +1,40 @@
+import { expect, it } from 'vitest'
+import { servedOf } from '#services/console/screens/models/served.ts'
+
+type Worker = Parameters<typeof servedOf>[2][number]
+
+const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
+  ...{ id, object: 'worker', role: 'inference', version: '1', slots: 8, running: 0, draining: false, silent: false },
+  ...{ aside: 0, host: 'a', pid: 1, last_seen_at: 1, models: ['m', 'other'], bounds: [], waiting: [], found: [] },
+  ...more,
+})
+
+it('adds up what each worker has for a model: its widest bound, or every slot', () => {
+  const bounds = [
+    { kind: 'generate', model: 'm', capacity: 3 },
+    { kind: 'count_tokens', model: 'm', capacity: 2 },
+    { kind: 'generate', model: 'other', capacity: 1 },
+  ]
+  const served = servedOf('m', 'inference', [worker('wrk_1', { bounds }), worker('wrk_2', { models: null })])
+  expect(served).toMatchObject({ workers: 2, share: 3 + 8, slots: 16 })
+})
+
+it('leaves out workers that are silent, drained, of another pool, or without the model', () => {
+  const others = [{ silent: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
+  const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
+  expect(servedOf('m', 'inference', all)).toEqual({ workers: 0, share: 0, slots: 0, limits: [] })
+})
+
+it('takes the newest of the limits that workers found of a server, and those of its model alone', () => {
+  const old = { model: 'm', server: 0, generation: 2, limit: 40 }
+  const found = [
+    { ...old, server: 1, limit: 9 },
+    { ...old, generation: 3, limit: 20 },
+    { ...old, model: 'other' },
+  ]
+  const { limits } = servedOf('m', 'inference', [worker('wrk_1', { found: [old] }), worker('wrk_2', { found })])
+  expect(limits.map(({ server, limit }) => [server, limit])).toEqual([
+    [0, 20],
+    [1, 9],
+  ])
+})
