@@ -157,6 +157,7 @@ function after(now: Ran, frame: Frame): Ran {
   if (frame.type === 'code.plot') return { ...now, plots: [...now.plots, frame.plot] }
   if (frame.type !== 'code.completed') return now
   const { stdout, stderr, plots, violations, exit_code, execution_time } = frame.result
+  if (violations.length > 0) return { ...now, stderr, violations, note: '' }
   const ended = exit_code === -1 ? 'It did not end by itself' : `It ended with ${exit_code}`
   return { stdout, stderr, plots, violations, note: `${ended}, after ${execution_time.toFixed(2)} s.` }
 }

@@ -40,7 +40,7 @@ function marked(report: string, citations: readonly Citation[]): string {
 function lineOf(line: string): Line {
   const [, heading] = /^#{1,6} (.*)$/.exec(line) ?? []
   if (heading !== undefined) return { type: 'heading', pieces: piecesOf(heading) }
-  const [, item] = /^(?:[-*]|\d+\.) (.*)$/.exec(line) ?? []
+  const [, item] = /^[-*] (.*)$/.exec(line) ?? []
   if (item !== undefined) return { type: 'item', pieces: piecesOf(item) }
   return { type: 'paragraph', pieces: piecesOf(line) }
 }
