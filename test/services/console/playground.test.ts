@@ -178,6 +178,21 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, 'playground-research')
   })
 
+  it('judges texts, where the service does', async () => {
+    const reference = (await (await stack.get('/openapi.json')).json()) as { paths: Record<string, unknown> }
+    if (!reference.paths['/v1/moderations']) {
+      const page = await openForm('Chat')
+      expect(await page.getByRole('link', { name: 'Moderations' }).count()).toBe(0)
+      return await page.context().close()
+    }
+    const page = await openForm('Moderations')
+    await page.getByRole('button', { name: 'Judge' }).click()
+    const judgements = page.getByRole('list', { name: 'Judgements' }).getByRole('listitem')
+    await judgements.nth(1).getByText('flagged', { exact: true }).waitFor()
+    await judgements.nth(0).getByText('not flagged').waitFor()
+    await look(page, 'playground-moderations')
+  })
+
   it.skipIf(!environment)('draws how near texts are to each other', async () => {
     const page = await openForm('Embeddings')
     await page.getByRole('button', { name: 'Compare' }).click()

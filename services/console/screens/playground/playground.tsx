@@ -7,6 +7,7 @@ import { AudioForm } from './audio/audio.tsx'
 import { ChatForm } from './chat/chat.tsx'
 import { CompletionsForm } from './completions/completions.tsx'
 import { EmbeddingsForm } from './embeddings/embeddings.tsx'
+import { ModerationsForm } from './moderations/moderations.tsx'
 import { PythonForm } from './python/python.tsx'
 import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
@@ -49,6 +50,7 @@ const FORMS: readonly Form[] = [
     ...{ id: 'rerank', name: 'Rerank', path: '/v1/rerank', capability: 'rerank', Content: RerankForm },
     missing: 'An entry of models.yaml with pool: embeddings makes one (docs/embeddings.md).',
   },
+  { id: 'moderations', name: 'Moderations', path: '/v1/moderations', Content: ModerationsForm },
   { id: 'python', name: 'Python', path: '/v1/tools/code', Content: PythonForm },
   {
     ...{ id: 'research', name: 'Research', path: '/v1/deep-research', Content: ResearchForm },
