@@ -105,7 +105,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     for (const model of ['echo-1', 'echo-2']) {
       const side = page.getByRole('log', { name: `Conversation with ${model}` })
       await side.getByText("It's both.", { exact: true }).waitFor()
-      await side.getByText(/^\d+ tokens in .* first after \d+ ms/).waitFor()
+      await side.getByText(/^\d+ tokens in .* first after [\d.]+ m?s/).waitFor()
     }
     await page.getByRole('group', { name: 'Call' }).getByRole('button', { name: 'echo-2' }).click()
     const curl = await codeIn(page, 'curl')
@@ -145,7 +145,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
 
   it('goes on from a prompt', async () => {
     const page = await openForm('Completions')
-    await page.getByLabel('Prompt').fill('!echo text=" there was a heron."')
+    await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
     await page.getByRole('button', { name: 'Complete' }).click()
     await page.getByText('there was a heron.', { exact: false }).last().waitFor()
     await page.getByText(/tokens in/).waitFor()

@@ -1,5 +1,6 @@
 import type { Signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
+import { useId } from 'preact/hooks'
 import type { Field } from './schema.ts'
 
 interface OptionsProps {
@@ -35,44 +36,48 @@ export function Options({ fields, values, shown = 4, children }: OptionsProps) {
 }
 
 function Option({ field, values }: { readonly field: Field; readonly values: OptionsProps['values'] }) {
-  const { name, label, kind, min, max, step, choices, hint } = field
-  const value = values.value[name] ?? ''
+  const { name, label, hint } = field
+  const id = useId()
   const change = ({ currentTarget }: { currentTarget: { value: string } }) => {
     values.value = { ...values.value, [name]: currentTarget.value }
   }
-  if (kind === 'number') {
-    const range = min !== undefined && max !== undefined ? `${min} to ${max}` : 'default'
-    return (
-      <label>
-        <span>{label}</span>
-        <input type="number" {...{ min, max, step, value }} placeholder={range} onInput={change} />
-        <Hint of={hint} />
-      </label>
-    )
-  }
-  if (kind === 'text') {
-    return (
-      <label>
-        <span>{label}</span>
-        <input value={value} placeholder="default" onInput={change} />
-        <Hint of={hint} />
-      </label>
-    )
-  }
   return (
-    <label>
-      <span>{label}</span>
-      <select value={value} onChange={change}>
-        <option value="">default</option>
-        {(kind === 'switch' ? ['true', 'false'] : choices).map((choice) => (
-          <option key={choice}>{choice}</option>
-        ))}
-      </select>
-      <Hint of={hint} />
-    </label>
+    <div>
+      <label>
+        <span>{label}</span>
+        <Control field={field} value={values.value[name] ?? ''} hintId={hint ? id : undefined} onChange={change} />
+      </label>
+      {hint && (
+        <small id={id} class="dim">
+          {hint}
+        </small>
+      )}
+    </div>
   )
 }
 
-function Hint({ of }: { readonly of: string }) {
-  return of ? <small class="dim">{of}</small> : null
+interface ControlProps {
+  readonly field: Field
+  readonly value: string
+  readonly hintId: string | undefined
+  readonly onChange: (event: { currentTarget: { value: string } }) => void
+}
+
+function Control({ field: { kind, min, max, step, choices }, value, hintId, onChange }: ControlProps) {
+  const range = min !== undefined && max !== undefined ? `${min} to ${max}` : 'default'
+  if (kind === 'number') {
+    const bounds = { min, max, step }
+    return (
+      <input type="number" {...bounds} value={value} placeholder={range} aria-describedby={hintId} onInput={onChange} />
+    )
+  }
+  if (kind === 'text') return <input value={value} placeholder="default" aria-describedby={hintId} onInput={onChange} />
+  return (
+    <select value={value} aria-describedby={hintId} onChange={onChange}>
+      <option value="">default</option>
+      {(kind === 'switch' ? ['true', 'false'] : choices).map((choice) => (
+        <option key={choice}>{choice}</option>
+      ))}
+    </select>
+  )
 }

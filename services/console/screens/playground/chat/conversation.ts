@@ -1,4 +1,5 @@
 import { signal } from '@preact/signals'
+import { brief } from '#services/console/parts/time.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 
@@ -92,7 +93,7 @@ export class Pace {
     const seconds = ((now - this.#startedAt) / 1_000).toFixed(1)
     const first = this.#firstAt ?? now
     const rate = now > first && this.#tokens > 1 ? ((this.#tokens - 1) * 1_000) / (now - first) : undefined
-    const parts = [`${this.#tokens} tokens in ${seconds} s`, `first after ${Math.round(first - this.#startedAt)} ms`]
+    const parts = [`${this.#tokens} tokens in ${seconds} s`, `first after ${brief((first - this.#startedAt) / 1_000)}`]
     return [...parts, ...(rate === undefined ? [] : [`${Math.round(rate)} tokens/s`])].join(' · ')
   }
 }
