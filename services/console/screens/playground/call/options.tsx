@@ -43,6 +43,7 @@ function Option({ field, values }: { readonly field: Field; readonly values: Opt
   }
   return (
     <div>
+      {/* biome-ignore lint/a11y/noLabelWithoutControl: the control is within, one component down. */}
       <label>
         <span>{label}</span>
         <Control field={field} value={values.value[name] ?? ''} hintId={hint ? id : undefined} onChange={change} />
