@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { ModerationResult } from '#schemas/moderations.ts'
 import { Word } from '#schemas/transcription/transcription.ts'
 
 const Count = z.int().min(0)
@@ -46,4 +47,11 @@ export const RerankAnswer = z.looseObject({
       relevance_score: z.number().describe('Cosine to the query'),
     }),
   ),
+})
+
+/** The answer of `POST /v1/moderations` (docs/moderations.md). */
+export const ModerationAnswer = z.object({
+  id: z.string().startsWith('modr-'),
+  model: z.string(),
+  results: z.array(ModerationResult),
 })

@@ -13,6 +13,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/conversations',
   '/v1/embeddings',
   '/v1/rerank',
+  '/v1/moderations',
   '/v1/audio/transcriptions',
   '/v1/tools/code',
   '/v1/deep-research',

@@ -1,8 +1,12 @@
+import { hasModels } from '#schemas/job.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
-import type { JobEndpoint } from './endpoint.ts'
+import type { Caller, JobEndpoint } from './endpoint.ts'
 import { chatCompletions, completions, messages, messagesCount } from './generate.ts'
+import { getModel } from './model.ts'
+import { moderations } from './moderations/moderations.ts'
 import { rerank } from './rerank/rerank.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
@@ -18,6 +22,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   responsesCount,
   embeddings,
   rerank,
+  moderations,
   transcriptions,
   code,
   research,
@@ -29,4 +34,11 @@ export function findEndpoint(path: string): JobEndpoint {
   if (endpoint) return endpoint
   const known = JOB_ENDPOINTS.map((row) => row.path).join(', ')
   throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
+}
+
+/** Looks whether a caller may have a model do the work of an endpoint, where that takes a model. @throws ServiceError as `getModel` does */
+export function requireModelOf(endpoint: JobEndpoint, context: IngressContext, caller: Caller, model: string): void {
+  const { pool } = endpoint.kind
+  if (endpoint.requireModel) endpoint.requireModel(context, caller, model)
+  else if (hasModels(pool)) getModel(context, caller, model, pool)
 }

@@ -11,7 +11,7 @@ import * as jobs from '#schemas/answers/jobs.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import * as responses from '#schemas/answers/responses.ts'
-import { EmbeddingsAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
+import { EmbeddingsAnswer, ModerationAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/body.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
@@ -20,6 +20,7 @@ import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
+import { ModerationPart, ModerationsBody } from '#schemas/moderations.ts'
 import { RerankBody } from '#schemas/rerank.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
@@ -43,6 +44,9 @@ export const REQUESTS = {
   EmbeddingsRequest: EmbeddingsBody.extend({ input: z.union([EmbedInput, z.array(EmbedInput)]) }),
   RerankRequest: RerankBody.extend({
     documents: z.array(z.union([z.string(), z.looseObject({ text: z.string() })])).min(1),
+  }),
+  ModerationRequest: ModerationsBody.extend({
+    input: z.union([z.string(), z.array(z.string()).min(1), z.array(ModerationPart).min(1)]),
   }),
   TranscriptionForm: TranscriptionBody,
   CodeRequest: CodeBody,
@@ -80,6 +84,7 @@ export const ANSWERS = {
   ConversationItemList: conversations.ConversationItemListAnswer,
   Embeddings: EmbeddingsAnswer,
   Reranked: RerankAnswer,
+  Moderation: ModerationAnswer,
   Transcript: TranscriptAnswer,
   CodeResult,
   Model: models.ModelAnswer,

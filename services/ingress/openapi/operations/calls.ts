@@ -89,6 +89,10 @@ export const CALLS: Operations = {
     { id: 'rerank', tag: 'Tools', summary: 'Documents by how near they are to a query', body: 'RerankRequest' },
     { description: 'The documents, nearest first.', json: ['Reranked'] },
   ),
+  'POST /v1/moderations': call(
+    { id: 'createModeration', tag: 'Tools', summary: 'What texts and images hold', body: 'ModerationRequest' },
+    { description: 'A result for each input, in their order.', json: ['Moderation'] },
+  ),
   'POST /v1/audio/transcriptions': call(
     {
       id: 'createTranscription',
