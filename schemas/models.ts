@@ -95,7 +95,7 @@ const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
 }
 
 /** What models do in the place of what their pool does, and which pool that is. */
-const TASKS = { moderation: 'inference' } as const satisfies Record<string, ModelPool>
+const TASKS = { moderation: 'inference', rerank: 'embeddings' } as const satisfies Record<string, ModelPool>
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
@@ -175,7 +175,9 @@ export const ModelConfig = z
     },
   )
   .refine(({ pool, task }) => task === undefined || TASKS[task] === pool, {
-    error: `This task is done in another pool: ${Object.entries(TASKS).map(([task, pool]) => `${task} in ${pool}`)}`,
+    error: `This task is done in another pool: ${Object.entries(TASKS)
+      .map(([task, pool]) => `${task} in ${pool}`)
+      .join(', ')}`,
     path: ['task'],
   })
   .refine(({ task, engine, fallbacks }) => !task || (engine.type === 'openai' && fallbacks.length === 0), {

@@ -44,7 +44,7 @@ export const RerankAnswer = z.looseObject({
     z.object({
       index: z.int().min(0).describe('Place among the documents of the call'),
       document: z.object({ text: z.string() }).optional().describe('Where return_documents asks for it'),
-      relevance_score: z.number().describe('Cosine to the query'),
+      relevance_score: z.number().describe('Higher is nearer: the cosine to the query, or what the model says'),
     }),
   ),
 })

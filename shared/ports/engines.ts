@@ -11,7 +11,9 @@ import type { ModerationEngine } from '#shared/engines/moderation.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
 import { openOpenAiModeration } from '#shared/engines/openai/moderations.ts'
+import { openUpstreamRerank } from '#shared/engines/openai/rerank.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
+import type { RerankEngine } from '#shared/engines/rerank.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -31,6 +33,8 @@ export interface EngineOpeners {
   openChatEngine(model: ModelConfig): ChatEngine
   /** Of one that embeds texts. */
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
+  /** Of one that reranks. */
+  openRerankEngine(model: ModelConfig): RerankEngine
   /** Of one that moderates. */
   openModerationEngine(model: ModelConfig): ModerationEngine
   /** The moderation engine that needs no model. */
@@ -47,6 +51,7 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
       model.engine.type === 'local'
         ? openLocalEmbeddings(model, connect)
         : openOpenAiEmbeddings(model, config.env, upstreams.open(model)),
+    openRerankEngine: (model) => openUpstreamRerank(model, config.env, upstreams.open(model)),
     openModerationEngine: (model) => openOpenAiModeration(model, config.env, upstreams.open(model)),
     openWordList,
     openTranscriptionEngine: (model) =>

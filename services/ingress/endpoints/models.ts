@@ -89,6 +89,7 @@ const CAPABILITIES: Readonly<Record<ModelWork, (model: ModelConfig) => string[]>
   ],
   moderation: ({ capabilities }) => ['moderation', ...(capabilities.images ? ['images'] : [])],
   embeddings: () => ['embeddings', 'rerank'],
+  rerank: () => ['rerank'],
   research: () => ['deep_research'],
   transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
 }
