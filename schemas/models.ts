@@ -157,6 +157,10 @@ export const ModelConfig = z
         segments: z.boolean().default(true).describe('It answers in verbose_json; false for servers that refuse it'),
         words: z.boolean().default(true).describe('It tells when each word was said'),
         stream: z.boolean().default(false).describe('Its server can stream text as it becomes known'),
+        translates: z
+          .boolean()
+          .default(false)
+          .describe('It writes what is said in English too: its server has POST /audio/translations'),
         diarize: z.boolean().default(true).describe('Speakers are told apart, by the local model server'),
       })
       .prefault({})
@@ -174,6 +178,10 @@ export const ModelConfig = z
       path: ['engine', 'type'],
     },
   )
+  .refine(({ transcription, engine }) => !transcription.translates || engine.type === 'openai', {
+    error: 'A model that translates is on an engine of type openai',
+    path: ['transcription', 'translates'],
+  })
   .refine(({ pool, task }) => task === undefined || TASKS[task] === pool, {
     error: `This task is done in another pool: ${Object.entries(TASKS)
       .map(([task, pool]) => `${task} in ${pool}`)

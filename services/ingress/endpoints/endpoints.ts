@@ -11,6 +11,7 @@ import { rerank } from './rerank/rerank.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
 import { transcriptions } from './transcription/transcription.ts'
+import { translations } from './transcription/translation.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
@@ -24,6 +25,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   rerank,
   moderations,
   transcriptions,
+  translations,
   code,
   research,
 ]

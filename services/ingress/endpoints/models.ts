@@ -91,7 +91,11 @@ const CAPABILITIES: Readonly<Record<ModelWork, (model: ModelConfig) => string[]>
   embeddings: () => ['embeddings', 'rerank'],
   rerank: () => ['rerank'],
   research: () => ['deep_research'],
-  transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
+  transcription: ({ transcription: { diarize, translates } }) => [
+    'transcription',
+    ...(diarize ? ['diarization'] : []),
+    ...(translates ? ['translation'] : []),
+  ],
 }
 
 function decode(escaped: string): string | undefined {

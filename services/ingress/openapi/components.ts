@@ -25,7 +25,7 @@ import { RerankBody } from '#schemas/rerank.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
-import { TranscriptionBody } from '#schemas/transcription/body.ts'
+import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.ts'
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
@@ -49,6 +49,7 @@ export const REQUESTS = {
     input: z.union([z.string(), z.array(z.string()).min(1), z.array(ModerationPart).min(1)]),
   }),
   TranscriptionForm: TranscriptionBody,
+  TranslationForm: TranslationBody,
   CodeRequest: CodeBody,
   ResearchRequest: ResearchBody,
   SubmitJobRequest: SubmitJob,
@@ -137,7 +138,7 @@ export function* componentSchemas(): Generator<undefined, Record<string, JsonSch
     Object.assign(schemas, schemasOf(named.slice(first, first + TURN_SCHEMAS)))
     yield
   }
-  for (const name of ['TranscriptionForm', 'FileForm']) addFile(schemas[name] ?? {})
+  for (const name of ['TranscriptionForm', 'TranslationForm', 'FileForm']) addFile(schemas[name] ?? {})
   return schemas
 }
 

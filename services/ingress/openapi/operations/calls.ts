@@ -108,6 +108,16 @@ export const CALLS: Operations = {
       events: null,
     },
   ),
+  'POST /v1/audio/translations': call(
+    {
+      id: 'createTranslation',
+      tag: 'Tools',
+      summary: 'Speech to English text',
+      form: 'multipart/form-data',
+      body: 'TranslationForm',
+    },
+    { description: 'The text in its `response_format`.', json: ['Transcript'], media: ['text/plain'] },
+  ),
   'POST /v1/tools/code': call(
     { id: 'runCode', tag: 'Tools', summary: 'Runs Python in a sandbox', body: 'CodeRequest' },
     { description: 'What it printed and drew; with `stream` as it comes.', json: ['CodeResult'], events: null },
