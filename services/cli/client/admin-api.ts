@@ -41,6 +41,7 @@ export const WorkerView = z.looseObject({
   pid: z.number().nullish(),
   last_seen_at: z.number().nullish(),
   models: z.array(z.string()).nullish(),
+  bounds: z.array(z.looseObject({ model: z.string(), capacity: z.number() })).nullish(),
 })
 export type WorkerView = z.infer<typeof WorkerView>
 

@@ -30,11 +30,14 @@ const MEND = 'Mend the request and submit it again.'
 export class Refusal extends CommandError {
   /** HTTP status. */
   readonly status: number
+  /** The code of the service, such as `jobs_unavailable`; empty where it said none. */
+  readonly code: string
 
-  constructor(status: number, message: string, next: string | undefined) {
+  constructor(status: number, code: string, message: string, next: string | undefined) {
     // Nobody can work with a service that fails itself: the same as none.
     super(status >= 500 ? EXIT.unreachable : EXIT.refused, message, next)
     this.status = status
+    this.code = code
   }
 }
 
@@ -48,7 +51,12 @@ export function refusal(status: number, body: unknown, retryAfter: string | unde
     : `The service answered ${status}.`
   // What is not there is something that was named, such as a worker, and not the service: the message says how to find it.
   const isNamed = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
-  return new Refusal(status, message, isNamed ? undefined : nextFor(status, error?.code ?? '', retryAfter))
+  return new Refusal(
+    status,
+    error?.code ?? '',
+    message,
+    isNamed ? undefined : nextFor(status, error?.code ?? '', retryAfter),
+  )
 }
 
 function nextFor(status: number, code: string, retryAfter: string | undefined): string | undefined {

@@ -5,6 +5,7 @@ import { deliveries } from '#services/cli/operator/deliveries.ts'
 import { drain } from '#services/cli/operator/drain.ts'
 import { pools, workers } from '#services/cli/operator/fleet.ts'
 import { pause, resume } from '#services/cli/operator/pause.ts'
+import { top } from '#services/cli/top/top.ts'
 import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
 import { followCommand } from './follow.ts'
@@ -36,6 +37,7 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   replay,
   workers,
   pools,
+  top,
   drain,
   pause,
   resume,

@@ -46,7 +46,8 @@ Examples:
   },
 }
 
-function workerTable(found: readonly WorkerView[], columnsMax: number): string {
+/** Processes under each other, in at most `columnsMax` columns. */
+export function workerTable(found: readonly WorkerView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((worker) => {
     const { id, role, version, slots, running, aside, draining, silent, models, last_seen_at: seen } = worker

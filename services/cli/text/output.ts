@@ -3,12 +3,13 @@ import { stripVTControlCharacters, styleText } from 'node:util'
 
 /** Where a command writes: results to `out`, everything about them to `err`. */
 export interface Streams {
-  readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
+  readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }
 
-/** Columns of a terminal that does not know how many it has; some say 0. */
+/** Columns and rows of a terminal that does not know how many it has; some say 0. */
 const COLUMNS_DEFAULT = 80
+const ROWS_DEFAULT = 24
 
 /** Results for a person at a terminal, or one line of JSON each for a program. */
 export class Output {
@@ -28,6 +29,17 @@ export class Output {
   /** How wide the terminal is. */
   get columns(): number {
     return this.#streams.out.columns || COLUMNS_DEFAULT
+  }
+
+  /** How high the terminal is. */
+  get rows(): number {
+    return this.#streams.out.rows || ROWS_DEFAULT
+  }
+
+  /** Calls `listener` when the terminal has another size. @returns Ends it. */
+  onResize(listener: () => void): () => void {
+    this.#streams.out.on('resize', listener)
+    return () => void this.#streams.out.off('resize', listener)
   }
 
   /** One result as a line of JSON. Resolves when the reader has room for more. */

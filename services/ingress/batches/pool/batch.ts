@@ -60,7 +60,7 @@ class BatchRun {
 
   async result(): Promise<BatchResult> {
     const plan = await this.#composition.step<Plan>('validate', {}, async (signal) => {
-      const value = await planBatch(this.#tools, this.#request, signal)
+      const value = await planBatch(this.#tools, this.#request, this.#options.tenant, signal)
       return { value, cost: { requests: value.requests } }
     })
     if (plan.problems.length > 0) return failed(plan)

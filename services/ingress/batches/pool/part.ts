@@ -23,13 +23,13 @@ interface Submitted {
 export async function* runPart(
   tools: BatchTools,
   request: BatchPartRequest,
-  { composition, idempotencyKey, signal }: AttemptContext,
+  { composition, idempotencyKey, signal, tenant }: AttemptContext,
 ): AsyncGenerator<BatchPartEvent> {
   if (!composition) throw new ServiceError('internal_error', 'A batch needs a durable job.')
   const [id = ''] = idempotencyKey.split(':')
   // One step, so that an attempt which only waited does not read the lines again.
   const { lines, refused } = await composition.step('submit', {}, async () => {
-    return { value: await submitLines(tools, request, composition, signal) }
+    return { value: await submitLines(tools, { request, tenant }, composition, signal) }
   })
   await composition.wait(lines.map((line) => childJobId(id, String(line))))
   const undone = { type: 'expired' } as const
@@ -37,18 +37,25 @@ export async function* runPart(
   yield { type: 'part', result }
 }
 
+/** A part, and whose it is. */
+interface OwnPart {
+  readonly request: BatchPartRequest
+  readonly tenant: string
+}
+
 async function submitLines(
   tools: BatchTools,
-  request: BatchPartRequest,
+  part: OwnPart,
   composition: Composition,
   signal: AbortSignal,
 ): Promise<Submitted> {
   const { lineBytesMax, context } = tools
+  const { request } = part
   const lines: number[] = []
   const refused: Refusals = {}
   for await (const line of linesOf(context.blobs, request.input, lineBytesMax, request.range)) {
     signal.throwIfAborted()
-    const child = await childOf(tools, request, line).catch((error: unknown) => refusalOf(error))
+    const child = await childOf(tools, part, line).catch((error: unknown) => refusalOf(error))
     if (child instanceof ServiceError) refused[line.number] = child.toBody()
     else {
       await composition.submit(child)
@@ -68,13 +75,13 @@ function refusalOf(thrown: unknown): ServiceError {
 /** The job of a line, checked as if it had come as a call. */
 async function childOf(
   { context, lineBytesMax }: BatchTools,
-  request: BatchPartRequest,
+  { request, tenant }: OwnPart,
   line: Line,
 ): Promise<ChildJob> {
   const { dialect, endpoint: path } = request
   const { customId, body } = await inTurns(readLine(line, { dialect, lineBytesMax }))
   const endpoint: JobEndpoint = findEndpoint(path)
-  const prepared = await endpoint.prepare(context, callerOf(request), body)
+  const prepared = await endpoint.prepare(context, callerOf(request, tenant), body)
   if (prepared.stream) {
     throw new ServiceError('unsupported_value', "'stream' must be false in a batch.", { param: 'stream' })
   }

@@ -3,6 +3,7 @@ import { hasModels } from '#schemas/job.ts'
 import { LineChecker } from '#services/ingress/batches/check.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
 import { PART_REQUESTS } from '#services/ingress/batches/parts.ts'
+import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -24,7 +25,12 @@ export interface Plan {
 }
 
 /** Looks at every line of a batch, and divides them into parts. Holds none of them. */
-export async function planBatch(tools: BatchTools, request: BatchRequest, signal: AbortSignal): Promise<Plan> {
+export async function planBatch(
+  tools: BatchTools,
+  request: BatchRequest,
+  tenant: string,
+  signal: AbortSignal,
+): Promise<Plan> {
   const { dialect, endpoint, input } = request
   const { lineBytesMax, context } = tools
   const checker = new LineChecker({ dialect, endpoint, lineBytesMax })
@@ -33,7 +39,8 @@ export async function planBatch(tools: BatchTools, request: BatchRequest, signal
   for await (const line of linesOf(context.blobs, input, lineBytesMax)) {
     const isFirst = checker.count === 0
     const found = await inTurns(checker.check(line), signal)
-    const problem = found ?? (isFirst ? modelProblem(tools, request, checker, line) : undefined)
+    const problem =
+      found ?? (isFirst ? modelProblem(tools, callerOf(request, tenant), request, checker, line) : undefined)
     if (problem) problems.push(problem)
     if (problems.length >= PROBLEMS_MAX || problem?.code === 'too_many_requests') break
     addTo(parts, line)
@@ -52,6 +59,7 @@ function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): voi
 /** All requests name one model: it is looked for once. */
 function modelProblem(
   { context }: BatchTools,
+  caller: Caller,
   request: BatchRequest,
   { model }: LineChecker,
   { number: line }: Line,
@@ -59,7 +67,7 @@ function modelProblem(
   const { pool } = findEndpoint(request.endpoint).kind
   if (model === undefined || !hasModels(pool)) return undefined
   try {
-    getModel(context, callerOf(request), model, pool)
+    getModel(context, caller, model, pool)
     return undefined
   } catch (error) {
     if (!(error instanceof ServiceError)) throw error

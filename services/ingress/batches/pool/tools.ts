@@ -11,11 +11,15 @@ export interface BatchTools {
   readonly lineBytesMax: number
 }
 
-/** Whoever made a batch, as calls are checked for them: with the rights that their key had then. */
-export function callerOf({ rights, headers }: Pick<BatchRequest | BatchPartRequest, 'rights' | 'headers'>): Caller {
+/** Whoever made a batch, as calls are checked for them: with the rights that their key had then, in their project. */
+export function callerOf(
+  { rights, headers }: Pick<BatchRequest | BatchPartRequest, 'rights' | 'headers'>,
+  project: string,
+): Caller {
   const { key_id: id, endpoints, models } = rights
   const key = {
     id,
+    project,
     hash: '',
     hint: '',
     created_at: 0,

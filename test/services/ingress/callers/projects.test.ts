@@ -74,6 +74,30 @@ describe('the keys of one project', () => {
     expect((await fetch(`${stack.url}/v1/jobs/${id}`, forget)).status).toBe(200)
   })
 
+  it('go on from its responses in batches as well; those of another project do not', async () => {
+    await using stack = await startWith(keyOf('one', { project: 'proj_1' }), keyOf('alien', { project: 'proj_2' }))
+    const said = await stack.post('/v1/responses', { model: 'echo-1', input: 'first' }, as('sk-one'))
+    const { id: previous_response_id } = (await said.json()) as { id: string }
+    const counts = async (secret: string) => {
+      const body = { model: 'echo-1', input: 'second', previous_response_id }
+      const line = { custom_id: 'a', method: 'POST', url: '/v1/responses', body }
+      const form = new FormData()
+      form.set('purpose', 'batch')
+      form.set('file', new Blob([JSON.stringify(line)]), 'in.jsonl')
+      const uploaded = await fetch(`${stack.url}/v1/files`, { method: 'POST', body: form, ...as(secret) })
+      const { id: input_file_id } = (await uploaded.json()) as { id: string }
+      const batch = { input_file_id, endpoint: '/v1/responses', completion_window: '1h' }
+      const { id } = (await (await stack.post('/v1/batches', batch, as(secret))).json()) as { id: string }
+      return await until(async () => {
+        const shown = await (await stack.get(`/v1/batches/${id}`, as(secret))).json()
+        const { status, request_counts } = shown as { status: string; request_counts: object }
+        return status === 'completed' ? request_counts : undefined
+      })
+    }
+    expect(await counts('sk-one')).toEqual({ total: 1, completed: 1, failed: 0 })
+    expect(await counts('sk-alien')).toEqual({ total: 1, completed: 0, failed: 1 })
+  })
+
   it('are those of a key that named none, where they name that key', async () => {
     await using stack = await startWith(keyOf('key_old'), keyOf('heir', { project: 'key_old' }))
     const id = await submit(stack, 'sk-key_old')

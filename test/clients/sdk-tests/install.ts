@@ -1,0 +1,69 @@
+/** Fetches an SDK and its tests, once, below the cache directory. */
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { cp, mkdir, readdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { openEnvironment } from '../environments.ts'
+import type { Suite } from './suites.ts'
+
+const run = promisify(execFile)
+const FETCH_MS = 300_000
+
+/** Where the tests of a suite are, ready to run. */
+export interface Installed {
+  /** Holds `tests`. */
+  readonly directory: string
+  /** Holds `python`; undefined for npm. */
+  readonly bin: string | undefined
+}
+
+/**
+ * Installs a suite, or finds it.
+ *
+ * @param source A checkout of its repository; undefined: it is fetched.
+ * @throws Error with the words of git, pip or npm when it cannot be had
+ */
+export async function install(suite: Suite, cache: string, source: string | undefined): Promise<Installed> {
+  const { name, language, needs } = suite
+  const environment = await openEnvironment(
+    { name: `sdk-${name}`, language, packages: [suite.package, ...needs] },
+    cache,
+  )
+  const directory = join(environment.directory, 'sdk-tests')
+  if (!existsSync(join(directory, 'complete'))) {
+    await rm(directory, { recursive: true, force: true })
+    await mkdir(directory, { recursive: true })
+    const from = source ?? (await fetchTests(suite, cache, directory))
+    await cp(join(from, 'tests'), join(directory, 'tests'), { recursive: true })
+    if (language === 'js') await writeVitestConfig(directory)
+    await writeFile(join(directory, 'complete'), '')
+  }
+  return { directory, bin: environment.bin }
+}
+
+/** The tests are written for jest, whose words vitest has as well. */
+async function writeVitestConfig(directory: string): Promise<void> {
+  await writeFile(join(directory, 'setup.mjs'), "import { vi } from 'vitest'\nglobalThis.jest = vi\n")
+  const config = { test: { globals: true, setupFiles: ['./setup.mjs'] } }
+  await writeFile(join(directory, 'vitest.config.mjs'), `export default ${JSON.stringify(config)}\n`)
+}
+
+/** A directory that holds the tests: of the source package where those are in it, else of the repository. */
+async function fetchTests(suite: Suite, cache: string, directory: string): Promise<string> {
+  const to = join(directory, 'source')
+  await mkdir(to)
+  if (suite.repository !== undefined) {
+    const args = ['clone', '--quiet', '--depth=1', '--branch', suite.tag ?? '', suite.repository, to]
+    await run('git', args, { timeout: FETCH_MS })
+    return to
+  }
+  const wanted = suite.package.replace(/\[.*\]/, '')
+  const [name = ''] = wanted.split('==')
+  const download = ['-m', 'pip', 'download', '--quiet', '--no-deps', `--no-binary=${name}`, '--dest', to, wanted]
+  await run(join(cache, 'uv', 'bin', 'python'), download, { timeout: FETCH_MS })
+  const archive = (await readdir(to)).find((file) => file.endsWith('.tar.gz'))
+  if (!archive) throw new Error(`There is no source package of ${wanted}.`)
+  await run('tar', ['xzf', archive], { cwd: to, timeout: FETCH_MS })
+  return join(to, archive.slice(0, -'.tar.gz'.length))
+}

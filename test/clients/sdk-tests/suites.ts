@@ -1,0 +1,96 @@
+/** The official SDKs whose own tests run here, and which of them speak of what is served. */
+
+export interface Suite {
+  readonly name: string
+  readonly language: 'python' | 'js'
+  /** The package with its version, as the installer takes it. */
+  readonly package: string
+  /** What its tests import besides. */
+  readonly needs: readonly string[]
+  /** Where its tests are kept, for those that are not in the package; the tag is that of the version. */
+  readonly repository?: string
+  readonly tag?: string
+  /** What is put behind the address of the service. */
+  readonly path: '/v1' | ''
+  /** Files and folders below its tests. */
+  readonly tests: readonly string[]
+  /** Plugins of pytest that its own configuration loads. */
+  readonly plugins?: readonly string[]
+}
+
+const PYTEST = ['pytest==9.0.3', 'pytest-asyncio==1.4.0', 'pytest-xdist==3.8.0', 'rich==14.3.3']
+
+export const SUITES: readonly Suite[] = [
+  {
+    name: 'openai-python',
+    language: 'python',
+    package: 'openai[aiohttp]==3.52.0',
+    needs: PYTEST,
+    path: '/v1',
+    tests: [
+      ...['completions', 'embeddings', 'models', 'responses', 'batches', 'files', 'conversations'].map(
+        (name) => `api_resources/test_${name}.py`,
+      ),
+      ...['chat', 'responses', 'conversations', 'audio/test_transcriptions.py'].map((path) => `api_resources/${path}`),
+    ],
+  },
+  {
+    name: 'anthropic-python',
+    language: 'python',
+    package: 'anthropic[aiohttp]==2.11.0',
+    plugins: ['tests._alias_httpx'],
+    needs: [...PYTEST, 'http-snapshot[httpx]==0.1.9', 'inline-snapshot', 'dirty-equals', 'respx', 'time-machine'],
+    path: '',
+    tests: ['', 'beta/'].flatMap((at) =>
+      ['test_messages.py', 'test_models.py', 'messages'].map((path) => `api_resources/${at}${path}`),
+    ),
+  },
+  {
+    name: 'openai-node',
+    language: 'js',
+    package: 'openai@7.5.0',
+    needs: ['vitest@4.1.10'],
+    repository: 'https://github.com/openai/openai-node',
+    tag: 'v7.5.0',
+    path: '/v1',
+    tests: [
+      ...['completions', 'embeddings', 'models', 'batches', 'files', 'audio/transcriptions'].map(
+        (name) => `api-resources/${name}.test.ts`,
+      ),
+      ...['chat/', 'responses/', 'conversations/'].map((path) => `api-resources/${path}`),
+    ],
+  },
+  {
+    name: 'anthropic-typescript',
+    language: 'js',
+    package: '@anthropic-ai/sdk@0.120.0',
+    needs: ['vitest@4.1.10'],
+    repository: 'https://github.com/anthropics/anthropic-sdk-typescript',
+    tag: 'sdk-v0.120.0',
+    path: '',
+    tests: ['', 'beta/'].flatMap((at) =>
+      [`${at}models.test.ts`, `${at}messages/`].map((path) => `api-resources/${path}`),
+    ),
+  },
+]
+
+/** Models that the tests name. What they say is not looked at, so an engine that repeats it will do. */
+export const TEST_MODELS = [
+  ...['auto', 'model', 'model_id', 'string', 'gpt-3.5-turbo-instruct', 'gpt-4o-mini', 'gpt-5.4', 'gpt-6-astra'],
+  ...['claude-opus-4-6', 'claude-opus-5', 'claude-opus-5-5'],
+  // Those that the SDKs warn of as deprecated.
+  ...['1.3', '1.3-100k', 'instant-1.1', 'instant-1.1-100k', 'instant-1.2', '2.0', '2.1', '3-sonnet-20240229'].map(
+    claude,
+  ),
+  ...['3-opus-20240229', '3-5-haiku-20241022', '3-5-haiku-latest', '3-7-sonnet-20250219', '3-7-sonnet-latest'].map(
+    claude,
+  ),
+  ...['opus-4-0', 'opus-4-20250514', 'sonnet-4-0', 'sonnet-4-20250514', 'sonnet-4-5', 'sonnet-4-5-20250929'].map(
+    claude,
+  ),
+  'claude-mythos-preview',
+]
+
+function claude(version: string): string {
+  return `claude-${version}`
+}

@@ -1,0 +1,159 @@
+/** What `sluice top` draws, of snapshots that say everything. */
+import { describe, expect, it } from 'vitest'
+import { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
+import { JobView } from '#services/cli/client/job.ts'
+import { frameOf, shared } from '#services/cli/top/frame.ts'
+import type { Snapshot } from '#services/cli/top/snapshot.ts'
+import { afterKey, FIRST_VIEW, sorted, type View } from '#services/cli/top/view.ts'
+
+const NOW = 2_000_000_000
+const POOLS = ['inference', 'embeddings', 'transcription', 'code', 'research', 'batches']
+
+const job = (nth: number, more: object = {}) =>
+  JobView.parse({ id: `job_${String(nth).padStart(32, '0')}`, status: 'queued', created_at: NOW - 100 + nth, ...more })
+
+const pool = (id: string, more: object = {}) =>
+  PoolView.parse({
+    ...{ id, workers: 1, draining: 0, slots: 4, free: 4, running: 0, paused: [], oldest_queued_at: null },
+    attached: { queued: 0, running: 0 },
+    durable: { queued: { normal: 0, low: 0 }, scheduled: 0 },
+    ...more,
+  })
+
+const worker = (id: string, more: object = {}) =>
+  WorkerView.parse({ id, role: 'inference', version: '1', slots: 4, running: 0, draining: false, ...more })
+
+const snapshot = (more: Partial<Snapshot> = {}): Snapshot => ({
+  object: 'top',
+  created_at: NOW,
+  sees: 'all',
+  pools: POOLS.map((id) => pool(id)),
+  workers: Array.from({ length: 30 }, (_, nth) => worker(`wrk_${nth}`)),
+  models: [{ id: 'echo-1', workers: 1, capacity: 4, running: 0, waiting: 200, paused: false }],
+  jobs: Array.from({ length: 150 }, (_, nth) => job(nth, { project: 'alice', model: 'echo-1' })),
+  has_more_jobs: true,
+  ...more,
+})
+
+function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, trouble = '' } = {}): string[] {
+  return frameOf(shown, { columns, rows, view, url: 'http://127.0.0.1:8080', trouble: trouble || undefined })
+}
+
+describe('a frame', () => {
+  it.each([
+    [80, 24],
+    [79, 23],
+    [200, 60],
+    [40, 10],
+    [12, 5],
+    [1, 1],
+    [300, 300],
+  ])('fills %s columns and %s rows, and never more', (columns, rows) => {
+    const lines = draw(snapshot(), { columns, rows })
+    expect(lines).toHaveLength(rows)
+    for (const line of lines) expect(line.length).toBeLessThanOrEqual(columns)
+  })
+
+  it('shows something of every section on 80 columns and 24 rows, and counts what is below', () => {
+    const text = draw(snapshot()).join('\n')
+    expect(text).toMatch(/^sluice top \d\d:\d\d:\d\d · 0 jobs run, 150 wait or more · all projects/)
+    expect(text).toMatch(/\npool +workers +running +calls +jobs .*oldest/)
+    expect(text).toMatch(/\nmodel +workers +at once .*\necho-1 +1 +4 +0 +200/)
+    expect(text).toMatch(/\nworker +role +state/)
+    expect(text).toMatch(/\njob +project +age +.*model +status\njob_0{32} /)
+    const below = [...text.matchAll(/… (\d+)( or more)? below/g)].map(([, count, more]) => `${count}${more ?? ''}`)
+    const rows = (pattern: RegExp) => [...text.matchAll(pattern)].length
+    expect(below).toEqual([
+      String(6 - rows(/^(inference|embeddings|transcription|code|research|batches) /gm)),
+      String(30 - rows(/^wrk_/gm)),
+      `${150 - rows(/^job_/gm)} or more`,
+    ])
+    expect(text).toMatch(/q quit · sort: s status↓ a age m model p project e endpoint · r reverse · ↑↓$/)
+  })
+
+  it('goes without workers, models and pools, in this order, where there is little room, and keeps the jobs', () => {
+    const sections = (rows: number) =>
+      draw(snapshot(), { rows }).flatMap((line) => /^(pool|model|worker|job) /.exec(line)?.[1] ?? [])
+    expect(sections(24)).toEqual(['pool', 'model', 'worker', 'job'])
+    expect(sections(14)).toEqual(['pool', 'model', 'job'])
+    expect(sections(10)).toEqual(['pool', 'job'])
+    expect(sections(7)).toEqual(['job'])
+  })
+
+  it('shows busy pools and workers first, and what is wrong with them', () => {
+    const text = draw(
+      snapshot({
+        pools: [
+          ...POOLS.map((id) => pool(id)),
+          pool('idle', { workers: 0, slots: 0, attached: { queued: 3, running: 0 }, oldest_queued_at: NOW - 120 }),
+          pool('held', { paused: [{ what: 'pool', id: 'held' }] }),
+        ],
+        workers: [...Array.from({ length: 30 }, (_, nth) => worker(`wrk_${nth}`)), worker('wrk_busy', { running: 3 })],
+      }),
+    ).join('\n')
+    expect(text).toMatch(/oldest\nidle +0 +0\/0 +3 .* 2 min +no worker\nheld +.* paused\n/)
+    expect(text).toMatch(/models\nwrk_busy +inference +up +3\/4/)
+  })
+
+  it('says nothing of workers and pools to a key that may not see them', () => {
+    const models = [{ id: 'echo-1', workers: null, capacity: null, running: 0, waiting: 1, paused: false }]
+    const text = draw(
+      snapshot({ sees: 'own', pools: null, workers: null, models, jobs: [job(1)], has_more_jobs: false }),
+    )
+    expect(text.join('\n')).toMatch(/own project.*\n\nmodel +jobs run +jobs wait\necho-1 +0 +1\n\njob +age/)
+    expect(text.join('\n')).not.toMatch(/pool|worker/)
+  })
+
+  it('says that there are no jobs, or none ever', () => {
+    expect(draw(snapshot({ jobs: [] }))).toContain('No durable job runs or waits.')
+    expect(draw(snapshot({ jobs: null }))).toContain('This service keeps no durable jobs.')
+  })
+
+  it('shows why it is old, and lets no text from elsewhere command the terminal', () => {
+    const lines = draw(snapshot({ jobs: [job(1, { model: 'a\x1b[2Jb\nc' })] }), {
+      trouble: 'Tries again:\n\x1b[2Jgone',
+    })
+    expect(lines.at(-1)).toBe('Tries again: gone')
+    expect(lines.join('\n')).toMatch(/ ab c +queued/)
+  })
+})
+
+describe('the keys', () => {
+  const jobs = [
+    job(3, { model: 'a', project: 'y', endpoint: '/v1/messages' }),
+    job(1, { model: 'b', project: 'x', endpoint: '/v1/messages' }),
+    job(2, { model: 'c', project: 'y', endpoint: '/v1/embeddings', status: 'in_progress' }),
+  ]
+  const order = (...keys: string[]) => {
+    const view = keys.reduce<View>((at, key) => afterKey(at, key, jobs.length), FIRST_VIEW)
+    return sorted(jobs, view).map(({ id }) => Number(id.slice(4)))
+  }
+
+  it.each([
+    { keys: [], ids: [2, 1, 3] },
+    { keys: ['a'], ids: [1, 2, 3] },
+    { keys: ['m'], ids: [3, 1, 2] },
+    { keys: ['p'], ids: [1, 2, 3] },
+    { keys: ['e'], ids: [2, 1, 3] },
+    { keys: ['a', 'r'], ids: [3, 2, 1] },
+    { keys: ['a', 'r', 's'], ids: [2, 1, 3] },
+    { keys: ['a', 'down'], ids: [2, 3] },
+    { keys: ['a', 'j', 'j', 'j', 'pagedown'], ids: [3] },
+    { keys: ['a', 'pagedown', 'home'], ids: [1, 2, 3] },
+    { keys: ['a', 'up', 'x', 'constructor'], ids: [1, 2, 3] },
+  ])('$keys give the jobs $ids', ({ keys, ids }) => {
+    expect(order(...keys)).toEqual(ids)
+  })
+
+  it('keep the last job in sight when there are fewer than before', () => {
+    expect(sorted(jobs.slice(0, 1), { ...FIRST_VIEW, offset: 2 })).toHaveLength(1)
+    expect(sorted([], { ...FIRST_VIEW, offset: 2 })).toEqual([])
+  })
+})
+
+it('rows are shared evenly among those that want more than there is, and nothing is given away', () => {
+  expect(shared([2, 50, 50], 22)).toEqual([2, 10, 10])
+  expect(shared([50, 3], 100)).toEqual([50, 3])
+  expect(shared([5, 5], 0)).toEqual([0, 0])
+  expect(shared([], 5)).toEqual([])
+})
