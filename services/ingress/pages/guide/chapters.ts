@@ -30,8 +30,10 @@ export const PARTS: readonly Part[] = [
   part('Pools', {
     embeddings: 'Embeddings',
     transcription: 'Transcription',
+    speech: 'Speech',
     code: 'Python in a sandbox',
     'deep-research': 'Deep research',
+    moderations: 'Moderations',
     echo: 'Echo, the model for tests',
   }),
   part('Operate it', {
