@@ -61,6 +61,11 @@ export const ITEMS = {
     content: z.array(Text).nullish(),
     encrypted_content: z.string().nullish(),
   }),
+  code_interpreter_call: z.looseObject({
+    id: z.string().min(1),
+    code: z.string().nullish(),
+    outputs: z.array(z.looseObject({ type: z.string(), logs: z.string().nullish() })).nullish(),
+  }),
   item_reference: z.looseObject({ id: z.string().min(1) }),
 } as const
 
@@ -84,6 +89,14 @@ export const FunctionTool = z.looseObject({
   description: z.string().nullish(),
   parameters: JsonObject.nullish(),
   strict: z.boolean().nullish(),
+})
+
+/** Code that the model may have the service run. */
+export const CodeInterpreterTool = z.looseObject({
+  type: z.literal('code_interpreter'),
+  container: z
+    .union([z.string(), z.looseObject({ type: z.literal('auto'), file_ids: z.array(z.string()).nullish() })])
+    .nullish(),
 })
 
 /** How the model must choose among the tools. */

@@ -7,6 +7,11 @@ export const ResponsesForm = z.strictObject({
   summarizes: z
     .boolean()
     .describe('The caller asked for a summary of the reasoning: it stands where one is looked for'),
+  is_hosting: z
+    .boolean()
+    .optional()
+    .describe('The service runs tools for it: its stream goes on from attempt to attempt'),
+  shows_outputs: z.boolean().optional().describe('The caller asked for what its code printed and drew'),
   is_kept: z.boolean().describe('Who reads the record of its stream says the beginning and the end of it'),
   has_instructions: z
     .boolean()
@@ -54,8 +59,19 @@ export interface FunctionCallItem {
   arguments: string
 }
 
+/** Code that the service ran (docs/responses.md, Hosted tools). */
+export interface CodeInterpreterItem {
+  id: string
+  type: 'code_interpreter_call'
+  status: ItemStatus | 'interpreting' | 'failed'
+  code: string
+  container_id: string
+  /** What it printed and drew. */
+  outputs: Record<string, unknown>[] | null
+}
+
 /** One item of an answer. */
-export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CodeInterpreterItem
 
 /** Usage of a response. */
 export interface ResponsesUsage {
@@ -82,7 +98,7 @@ export interface ResponseObject {
   completed_at: number | null
   status: ResponseStatus
   error: ResponsesError | null
-  incomplete_details: { reason: 'max_output_tokens' | 'content_filter' } | null
+  incomplete_details: { reason: 'max_output_tokens' | 'content_filter' | 'max_tool_calls' } | null
   model: string
   output: OutputItem[]
   usage: ResponsesUsage | null

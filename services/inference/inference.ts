@@ -10,6 +10,7 @@ import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
+import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 /** Progress is told at most twice a second (docs/protocol.md, Job events). */
@@ -30,7 +31,8 @@ export async function startInference(ports: Ports): Promise<Service> {
     generate: handle(
       generate,
       (request, context) => {
-        const events = generateWithFallback(engines, ports, request, context)
+        const ask: Generate = (asked, within) => generateWithFallback(engines, ports, asked, within)
+        const events = request.hosted ? generateHosted(ask, request, context, ports.config) : ask(request, context)
         return context.onProgress ? withProgress(events, request, context.onProgress) : events
       },
       parse,

@@ -13,6 +13,7 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
   reasoning: 'rs_',
   function_call: 'fc_',
   function_call_output: 'fco_',
+  code_interpreter_call: 'ci_',
 }
 
 /** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
@@ -80,6 +81,10 @@ function keptItem(
     case 'function_call_output': {
       const { call_id, output } = parseAt(ITEMS.function_call_output, item, path)
       return { ...startOf(type), call_id, output }
+    }
+    case 'code_interpreter_call': {
+      const { code, outputs, container_id } = parseAt(ITEMS.code_interpreter_call, item, path)
+      return { ...startOf(type), code: code ?? '', container_id, outputs: outputs ?? null }
     }
     case 'reasoning': {
       const { summary, content, encrypted_content } = parseAt(ITEMS.reasoning, item, path)

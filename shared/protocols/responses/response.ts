@@ -26,6 +26,18 @@ export function responseObject(
   }
 }
 
+/** A response as its caller asked to see it: what is kept of it may hold more, for those that go on from it. */
+export function shownResponse(
+  response: ResponseObject,
+  { responses }: Pick<EncodeContext, 'responses'>,
+): ResponseObject {
+  if (!responses?.is_hosting || responses.shows_outputs) return response
+  const output = response.output.map((item) =>
+    item.type === 'code_interpreter_call' ? { ...item, outputs: null } : item,
+  )
+  return { ...response, output }
+}
+
 /** Usage in the words of this API. */
 export function responsesUsage(usage: Usage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage

@@ -1,4 +1,4 @@
-import type { Part, Turn } from '#schemas/generate.ts'
+import type { HostedTool, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
@@ -60,6 +60,8 @@ export class ItemTurns {
         return this.#call(parseAt(ITEMS.function_call, item, path))
       case 'function_call_output':
         return this.#output(parseAt(ITEMS.function_call_output, item, path), path)
+      case 'code_interpreter_call':
+        return this.#run(parseAt(ITEMS.code_interpreter_call, item, path))
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
@@ -92,6 +94,15 @@ export class ItemTurns {
       refuse('invalid_value', paramOf([...path, 'call_id']), message)
     }
     this.turns.push({ role: 'tool', parts: this.#parts(output, [...path, 'output'], 'user'), call_id })
+  }
+
+  /** What the service ran is a call with its output. A model that is not told what came of it knows the code at least. */
+  #run({ id, code, outputs }: ItemOf<'code_interpreter_call'>): void {
+    const name: HostedTool = 'code_interpreter'
+    const text = JSON.stringify({ code: code ?? '' })
+    this.#assistant(false).parts.push({ type: 'tool_call', id, name, arguments: text })
+    const logs = outputs?.map((output) => output.logs ?? `[${output.type}]`).join('\n') || '[no output]'
+    this.turns.push({ role: 'tool', call_id: id, parts: [{ type: 'text', text: logs }] })
   }
 
   #reasoning({ summary, content, encrypted_content }: ItemOf<'reasoning'>): void {

@@ -31,6 +31,7 @@ export const responses: JobEndpoint = {
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
     const { request, conversation, input } = await decode(context, caller, asked)
+    if (request.hosted) requireKept(context, body)
     const form = formOf(asked, request, isKept(context, body))
     const { model, stream } = request
     const encode = { include_usage: true, responses: form }
@@ -71,6 +72,14 @@ function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body
 /** A deployment without a store keeps nothing, and says so in its answers. */
 function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
+}
+
+/** What runs tools outlives the worker that began it: only what is kept does. */
+function requireKept(context: IngressContext, body: unknown): void {
+  if (isKept(context, body)) return
+  const why = 'The service runs tools for responses that are kept only'
+  if (context.durable) refuse('invalid_value', 'store', `${why}: leave out 'store', or set it to true.`)
+  refuse('unsupported_value', 'tools', `${why}, and this deployment has no store.`)
 }
 
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest) {
