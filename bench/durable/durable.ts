@@ -2,6 +2,7 @@ import packageJson from '../../package.json' with { type: 'json' }
 import type { Kafka } from '../machine/kafka.ts'
 import { Processes } from '../machine/processes.ts'
 import type { DurableCell, DurableFigures } from './load.ts'
+import type { DurablePart } from './parts.ts'
 import { openPostgres, openRedis } from './servers.ts'
 import { DURABLE_NAMES, type DurableName, type DurableTarget, type Servers, startDurableTarget } from './targets.ts'
 
@@ -11,6 +12,14 @@ export interface DurableSample {
   readonly cell: DurableCell
   readonly round: number
   readonly figures: DurableFigures
+  /** CPU of one job in milliseconds, from its submit until it was completed, by what works for the system. */
+  readonly cpu: readonly DurableCpu[]
+}
+
+/** What one part of a system used for one job. */
+export interface DurableCpu {
+  readonly part: string
+  readonly ms: number
 }
 
 /** What a run found out about durable jobs. */
@@ -92,8 +101,11 @@ async function measureAll(options: DurableOptions, targets: readonly DurableTarg
     for (const cell of DURABLE_CELLS) {
       for (const target of targets) {
         options.signal.throwIfAborted()
+        const before = target.parts.map((part) => part.cpuMs())
         const figures = await put(target, cell, options.seconds)
-        samples.push({ target: target.name, cell, round, figures })
+        const used = (part: DurablePart, i: number) => (part.cpuMs() - (before[i] ?? 0)) / figures.jobs
+        const cpu = target.parts.map((part, i) => ({ part: part.name, ms: used(part, i) }))
+        samples.push({ target: target.name, cell, round, figures, cpu })
         options.print(progressOf(target, cell, `${round}/${options.rounds}`, figures))
       }
     }

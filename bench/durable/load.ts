@@ -21,6 +21,8 @@ export interface DurableFigures {
   readonly p99: number
   /** Jobs a second that the workers completed; from the first submit on where they run meanwhile. */
   readonly completedPerSecond: number
+  /** Jobs that were submitted and completed. */
+  readonly jobs: number
 }
 
 /** Puts a load on a system for so long, and leaves it without jobs. @throws Error when a job fails */
@@ -50,5 +52,6 @@ export async function measureCell(system: JobSystem, cell: DurableCell, seconds:
     p50: percentile(times, 0.5),
     p99: percentile(times, 0.99),
     completedPerSecond: (times.length / workedMs) * 1_000,
+    jobs: times.length,
   }
 }

@@ -44,8 +44,38 @@ export function renderDurable({ samples, skipped }: DurableResults): string[] {
     renderTable([...HEAD, 'completed/s', '× BullMQ'], figures.rows('busy', true)),
     '### Submit until completed',
     renderTable(HEAD, figures.rows('whole', false)),
+    '### What uses the CPU, 32 callers',
+    CPU_INTRODUCTION,
+    renderCpu(samples),
     ...skipped.map((reason) => `Not measured, ${reason}.`),
   ]
+}
+
+const CPU_INTRODUCTION = `CPU of one job, in milliseconds, from its submit until it is completed and whatever that takes before the next load: a system
+gives at most as many jobs a second as its parts together leave room for on the cores. A library has neither HTTP nor the processes between;
+its callers are its workers too.`
+
+/** Medians over the rounds. */
+function renderCpu(samples: readonly DurableSample[]): string {
+  const names = [...new Set(samples.map(({ target }) => target))]
+  const rows = names.flatMap((name) => {
+    const cells = CPU_SHAPES.map((shape) =>
+      samples.filter(({ target, cell }) => target === name && cell.shape === shape && cell.callers === 32),
+    )
+    const parts = cells[0]?.[0]?.cpu.map(({ part }) => part) ?? []
+    const usedIn = (part: string) => cells.map((of) => median(of.map(({ cpu }) => cpuOf(cpu, part))))
+    const used = parts.map((part) => [part, ...usedIn(part)] as const)
+    const all = CPU_SHAPES.map((_, i) => used.reduce((sum, row) => sum + Number(row[i + 1]), 0))
+    const shown = [...used, ['**all**', ...all] as const]
+    return shown.map(([part, ...ms]) => [TITLES[name], part, ...ms.map((value) => show(Number(value), 3))])
+  })
+  return renderTable(['through', 'part', 'submit, then work', 'submit until completed'], rows)
+}
+
+const CPU_SHAPES = ['submit', 'whole'] as const
+
+function cpuOf(cpu: DurableSample['cpu'], part: string): number {
+  return cpu.find((used) => used.part === part)?.ms ?? Number.NaN
 }
 
 const HEAD = ['callers', 'through', 'jobs/s', '× BullMQ', 'p50 ms', 'p99 ms']

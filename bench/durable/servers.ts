@@ -14,6 +14,7 @@ const STOP_MS = 10_000
 
 /** A Redis of our own that syncs each write before it answers. */
 export interface Redis extends AsyncDisposable {
+  readonly pid: number | undefined
   readonly port: number
   readonly version: string
 }
@@ -42,6 +43,7 @@ export async function openRedis(dir: string): Promise<Redis | string> {
   await untilListening(server, port)
   const version = /v=(\S+)/.exec(stdout)?.[1] ?? 'unknown'
   return {
+    pid: server.pid,
     port,
     version,
     async [Symbol.asyncDispose]() {

@@ -3,6 +3,7 @@ import { join, resolve } from 'node:path'
 import { sluice, urlOf } from '../calls/targets.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import { type Processes, run } from '../machine/processes.ts'
+import { type DurablePart, processPart, programPart } from './parts.ts'
 import type { Postgres, Redis } from './servers.ts'
 
 /** What is measured, in the order of each round. BullMQ is what the others are compared with. */
@@ -13,6 +14,8 @@ export type DurableName = (typeof DURABLE_NAMES)[number]
 export interface DurableTarget {
   readonly name: DurableName
   readonly url: URL
+  /** All that works for it, the driver with its callers first. */
+  readonly parts: readonly DurablePart[]
 }
 
 /** What the systems stand on; undefined where it is not to be had here. */
@@ -30,22 +33,27 @@ export async function startDurableTarget(
   servers: Servers,
   processes: Processes,
 ): Promise<DurableTarget | undefined> {
-  const settings = await settingsOf(name, servers, processes)
+  const parts: DurablePart[] = []
+  const settings = await settingsOf(name, servers, processes, parts)
   if (!settings) return undefined
   const system = name.replace('library', 'sluice').replace(/-sqlite$/, '')
   const args = [system, JSON.stringify(settings)]
   const driver = await processes.node({ name, script: './durable/driver.ts', args, addressOn: 'stdout' })
-  return { name, url: urlOf(driver) }
+  const callers = name.startsWith('http') ? 'callers' : 'callers, library and workers'
+  return { name, url: urlOf(driver), parts: [...processPart(callers, driver.pid), ...parts] }
 }
 
-/** What the driver of a system is told. */
+/** What the driver of a system is told. @param parts Gets what works for it beside the driver */
 async function settingsOf(
   name: DurableName,
   { kafka, postgres, redis }: Servers,
   processes: Processes,
+  parts: DurablePart[],
 ): Promise<Record<string, string> | undefined> {
   const dir = join(processes.dir, name)
   mkdirSync(dir)
+  if (name === 'bullmq') parts.push(...processPart('Redis', redis?.pid))
+  else if (!name.endsWith('sqlite')) parts.push(programPart('Postgres', 'postgres'))
   switch (name) {
     case 'bullmq':
       return redis && { redisPort: String(redis.port) }
@@ -56,14 +64,14 @@ async function settingsOf(
     case 'library-sqlite':
       return { dir }
     case 'http':
-      return postgres && (await startFleet(processes, dir, kafka, await postgres.createDatabase('http')))
+      return postgres && (await startFleet(processes, dir, kafka, await postgres.createDatabase('http'), parts))
     case 'http-sqlite':
-      return await startOne(processes, dir)
+      return await startOne(processes, dir, parts)
   }
 }
 
 /** An ingress, a worker and a scheduler around Kafka and Postgres. */
-async function startFleet(processes: Processes, dir: string, kafka: Kafka, databaseUrl: string) {
+async function startFleet(processes: Processes, dir: string, kafka: Kafka, databaseUrl: string, parts: DurablePart[]) {
   const fleet = {
     KAFKA_BROKERS: kafka.brokers,
     KAFKA_PREFIX: `bench-durable-${process.pid}.`,
@@ -71,15 +79,18 @@ async function startFleet(processes: Processes, dir: string, kafka: Kafka, datab
   }
   const env = { ...environmentOf(dir), ...fleet }
   const ingress = await processes.node(sluice('http-ingress', ['ingress'], env))
-  await processes.node({ ...sluice('http-inference', ['inference'], env), addressOn: 'none' })
-  await processes.node({ ...sluice('http-scheduler', ['scheduler'], env), addressOn: 'none' })
+  const worker = await processes.node({ ...sluice('http-inference', ['inference'], env), addressOn: 'none' })
+  const scheduler = await processes.node({ ...sluice('http-scheduler', ['scheduler'], env), addressOn: 'none' })
+  const roles = [...processPart('ingress', ingress.pid), ...processPart('worker', worker.pid)]
+  parts.push(...roles, ...processPart('scheduler', scheduler.pid), ...processPart('Kafka', kafka.pid))
   return { url: urlOf(ingress).href, key: KEY, operatorKey: await createOperator(env) }
 }
 
 /** `npm start`. */
-async function startOne(processes: Processes, dir: string) {
+async function startOne(processes: Processes, dir: string, parts: DurablePart[]) {
   const env = environmentOf(dir)
   const whole = await processes.node(sluice('http-sqlite-sluice', [], env))
+  parts.push(...processPart('the one process', whole.pid))
   return { url: urlOf(whole).href, key: KEY, operatorKey: await createOperator(env) }
 }
 

@@ -79,8 +79,10 @@ export class Processes implements AsyncDisposable {
   }
 
   #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {
-    if (!this.#profileDir || !/(main|durable-driver|proxy)\.ts$/.test(script)) return [...nodeFlags]
-    return [...nodeFlags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
+    // As `npm start` runs it.
+    const flags = script.endsWith('services/main.ts') ? ['--expose-gc', ...nodeFlags] : [...nodeFlags]
+    if (!this.#profileDir || !/(main|durable-driver|proxy)\.ts$/.test(script)) return flags
+    return [...flags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }
 

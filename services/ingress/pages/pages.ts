@@ -6,6 +6,7 @@ import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
 import { CONSOLE, consoleFiles, findScreen } from './console.ts'
 import { PageFile, pageHeaders } from './files.ts'
+import { GUIDE, guideFiles } from './guide/guide.ts'
 
 const require = createRequire(import.meta.url)
 
@@ -17,6 +18,7 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
   ['/docs/swagger-ui.js', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')))],
   ['/docs/swagger-ui.css', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui.css')))],
+  ...guideFiles(),
   ...consoleFiles(),
 ])
 
@@ -24,8 +26,8 @@ const FILES: ReadonlyMap<string, PageFile> = new Map([
 const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 
 /**
- * Answers what is read in a browser: the console, the description of the API and its reference. A browser that asks for `/` is sent to the
- * first page; programs get the 404 of the API there.
+ * Answers what is read in a browser: the console, the guide, the description of the API and its reference. A browser that asks for `/` is
+ * sent to the first page; programs get the 404 of the API there.
  *
  * @returns False when the request is for none of these.
  */
@@ -34,6 +36,7 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
   const path = req.url?.split('?')[0] ?? ''
   if (path === '/' && wantsPage(req)) return sendTo(HOME, res)
   if (path === '/docs/') return sendTo('/docs', res)
+  if (path === `${GUIDE}/`) return sendTo(GUIDE, res)
   const file = findScreen(FILES, path)
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {

@@ -3,8 +3,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
-import type { RetryBudget } from '#shared/jobs/decide.ts'
-import { decide, isTry, type RetryPolicy } from '#shared/jobs/decide.ts'
+import { decide, isTry, type RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { Family } from '#shared/jobs/durable/family.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
@@ -238,7 +237,8 @@ export class DurableRun implements AttemptSink {
   }
 
   async #stopFlushing(): Promise<void> {
-    this.#ending.abort()
+    // With a reason, since making an AbortError takes a stack.
+    this.#ending.abort('ended')
     await this.#flush
   }
 

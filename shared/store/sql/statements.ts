@@ -10,6 +10,8 @@ import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './moves.ts'
 export interface Statement {
   readonly name: string
   readonly sql: string
+  /** What it writes means nothing after the next start of an embedded store, which need not wait until it is on disk. */
+  readonly isTransient?: boolean
 }
 
 /** Columns of `DurableJob`, in its order. */
@@ -165,6 +167,7 @@ export const ERASE_FIRST_EVENTS: Statement = {
 /** Makes or renews the lease of a process. */
 export const RENEW: Statement = {
   name: 'renew',
+  isTransient: true,
   sql: `INSERT INTO processes (boot, role, slots, version, draining, lease_ms, lease_until_ms)
         VALUES (:boot, :role, :slots, :version, :draining, CAST(:lease_ms AS bigint),
           now_ms() + CAST(:lease_ms AS bigint))
@@ -207,6 +210,7 @@ const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
  */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
+  isTransient: true,
   sql: `INSERT INTO leases AS held (name, holder, since_ms, until_ms)
         VALUES (:name, :holder, now_ms(), now_ms() + CAST(:lease_ms AS bigint))
         ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until_ms = excluded.until_ms,

@@ -14,6 +14,7 @@ const IOERR = 10
 /** A write, and how its caller hears of it once it is on disk. */
 interface Write {
   readonly work: () => unknown
+  readonly isTransient: boolean
   readonly resolve: (result: unknown) => void
   readonly reject: (error: unknown) => void
 }
@@ -23,6 +24,9 @@ interface Write {
  *
  * Each keeps what it was alone: it runs in the order of the calls and sees those before it, one that fails undoes nothing
  * but itself, and none resolves before the commit. The commit is over before the turn is, so no reader sees half of it.
+ *
+ * A group of transient writes alone is committed without an fsync: an idle process would else hold its event loop once a second
+ * for as long as the disk takes, only to renew leases that its next start deletes. The next other commit brings them to the disk.
  */
 export class GroupCommit {
   readonly #db: DatabaseSync
@@ -38,15 +42,20 @@ export class GroupCommit {
     }
   }
 
-  /** Does one write atomically. Resolves once it is on disk. @throws ServiceError `overloaded` when the disk is full */
-  run<T>(work: () => T): Promise<T> {
+  /**
+   * Does one write atomically. Resolves once it is on disk.
+   *
+   * @param isTransient It may be lost in a crash of the machine, and resolves once it is committed.
+   * @throws ServiceError `overloaded` when the disk is full
+   */
+  run<T>(work: () => T, isTransient = false): Promise<T> {
     if (this.#waiting.length >= WAITING_MAX) {
       return Promise.reject(
         new ServiceError('overloaded', 'The job store has too much to do.', { retryAfterMs: 1_000, isUndone: true }),
       )
     }
     return new Promise<T>((resolve, reject) => {
-      this.#waiting.push({ work, resolve: resolve as Write['resolve'], reject })
+      this.#waiting.push({ work, isTransient, resolve: resolve as Write['resolve'], reject })
       if (this.#waiting.length === 1) setImmediate(() => this.#next())
     })
   }
@@ -63,7 +72,9 @@ export class GroupCommit {
 
   #commit(group: readonly Write[]): void {
     if (group.length === 0) return
+    const isTransient = group.every((write) => write.isTransient)
     try {
+      if (isTransient) this.#db.exec('PRAGMA synchronous = NORMAL')
       this.#db.exec('BEGIN IMMEDIATE')
       const answers = group.map((write) => this.#write(write, group.length > 1))
       this.#db.exec('COMMIT')
@@ -71,6 +82,8 @@ export class GroupCommit {
     } catch (error) {
       if (this.#db.isTransaction) this.#db.exec('ROLLBACK')
       for (const { reject } of group) reject(translated(error))
+    } finally {
+      if (isTransient) this.#db.exec('PRAGMA synchronous = FULL')
     }
   }
 

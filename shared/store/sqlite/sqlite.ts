@@ -48,7 +48,8 @@ export interface SqliteOptions {
 
 /**
  * The store in one SQLite file, for one process. What is resolved survives a crash of the process and of the machine
- * (WAL, `synchronous=FULL`: an fsync for each commit). Writes that come at once share a commit (`commit.ts`).
+ * (WAL, `synchronous=FULL`: an fsync for each commit), but for leases, which none of them survives. Writes that come at once share a
+ * commit (`commit.ts`).
  *
  * @throws Error that names the process which has the directory open
  */
@@ -147,9 +148,9 @@ class SqliteDatabase implements SqlDatabase {
     while (!signal.aborted && this.isIdle) await this.#untilWritten(signal)
   }
 
-  async run({ sql }: Statement, params: Params): Promise<Row[]> {
+  async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
-    if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params))
+    if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
     // A read has nothing to commit.
     try {
       return this.#all(sql, params)
@@ -233,10 +234,10 @@ class SqliteDatabase implements SqlDatabase {
     return prepared.statement.all(...values.map((value) => (typeof value === 'boolean' ? Number(value) : value)))
   }
 
-  #write<T>(work: () => T): Promise<T> {
+  #write<T>(work: () => T, isTransient?: boolean): Promise<T> {
     this.#refuseWhenClosed()
-    if (this.#written === undefined) return this.#writes.run(work)
-    return this.#writes.run(work).finally(() => this.#tellWritten())
+    if (this.#written === undefined) return this.#writes.run(work, isTransient)
+    return this.#writes.run(work, isTransient).finally(() => this.#tellWritten())
   }
 
   async #untilWritten(signal: AbortSignal): Promise<void> {

@@ -82,6 +82,24 @@ it('answers no write that is not there when the disk is full in the middle of ma
   db.close()
 })
 
+it('waits for the disk in every group that holds a write which must survive, and in no other', async () => {
+  const db = new DatabaseSync(join(directory, 'transient.db'))
+  db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE texts (text text) STRICT')
+  const group = new GroupCommit(db)
+  const insert = () => {
+    db.exec(`INSERT INTO texts VALUES ('x')`)
+    return db.prepare('PRAGMA synchronous').get()?.synchronous
+  }
+  const [normal, full] = [1, 2]
+  expect(await Promise.all([group.run(insert, true), group.run(insert, true)])).toEqual([normal, normal])
+  expect(await Promise.all([group.run(insert, true), group.run(insert)])).toEqual([full, full])
+  expect(await Promise.all([group.run(insert)])).toEqual([full])
+  const failing = group.run(() => db.exec('no SQL'), true)
+  await expect(failing).rejects.toThrow('syntax error')
+  expect(await group.run(insert)).toBe(full)
+  db.close()
+})
+
 it('lets the jobs of a killed process be reaped as soon as the next one starts', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 3, { withinMs: 20_000 })
