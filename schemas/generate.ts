@@ -1,4 +1,6 @@
 import { z } from 'zod'
+import { ResearchDomains } from './research/research.ts'
+import { RESULTS_MAX } from './search.ts'
 
 /**
  * The internal form of text generation: one request and one event stream in which chat completions and messages meet.
@@ -83,7 +85,7 @@ export const Tool = z.strictObject({
 export type Tool = z.infer<typeof Tool>
 
 /** A tool that the service runs itself (docs/responses.md, Hosted tools). The model is offered it as a function of this name. */
-export const HostedTool = z.enum(['code_interpreter'])
+export const HostedTool = z.enum(['code_interpreter', 'web_search', 'file_search'])
 export type HostedTool = z.infer<typeof HostedTool>
 
 /** A whole request to generate, whichever protocol it came in by. Absent means: the engine's default. */
@@ -120,6 +122,14 @@ export const GenerateRequest = z.strictObject({
     .strictObject({
       tools: z.array(HostedTool).min(1).describe('Among the tools, by their names'),
       calls_max: z.int().min(1).optional().describe('Calls of them that are run at most'),
+      search: z
+        .strictObject({
+          model: z.string().describe('A model of the pool that researches, whose workers search'),
+          results_max: z.int().min(1).max(RESULTS_MAX).optional(),
+          domains: ResearchDomains.optional(),
+        })
+        .optional()
+        .describe('Absent: none of the tools searches'),
     })
     .optional()
     .describe('Tools that the service runs, of a durable job'),
@@ -234,7 +244,7 @@ export const GenerateEvent = z.discriminatedUnion('type', [
       run: z.int().min(0).describe('Ordinal of the call in the answer'),
       tool: HostedTool,
       id: z.string().describe('As in tool_call'),
-      input: z.string().describe('The code'),
+      input: z.string().describe('The code, or the query'),
     })
     .describe('The service runs a tool. Only jobs that compose say so'),
   z.strictObject({

@@ -15,7 +15,14 @@ export const ResponseAnswer = z.looseObject({
   output: z.array(
     z.looseObject({
       id: z.string(),
-      type: z.enum(['message', 'reasoning', 'function_call', 'code_interpreter_call']),
+      type: z.enum([
+        'message',
+        'reasoning',
+        'function_call',
+        'code_interpreter_call',
+        'web_search_call',
+        'file_search_call',
+      ]),
     }),
   ),
   usage: z

@@ -11,7 +11,7 @@ export const ResponsesForm = z.strictObject({
     .boolean()
     .optional()
     .describe('The service runs tools for it: its stream goes on from attempt to attempt'),
-  shows_outputs: z.boolean().optional().describe('The caller asked for what its code printed and drew'),
+  includes: z.array(z.string()).optional().describe('What of these tools the caller asked to see'),
   is_kept: z.boolean().describe('Who reads the record of its stream says the beginning and the end of it'),
   has_instructions: z
     .boolean()
@@ -70,8 +70,36 @@ export interface CodeInterpreterItem {
   outputs: Record<string, unknown>[] | null
 }
 
+/** Something that a search found. */
+export interface FoundItem {
+  url: string
+  title: string
+  excerpt: string
+}
+
+/** A search of the web. */
+export interface WebSearchItem {
+  id: string
+  type: 'web_search_call'
+  status: ItemStatus | 'searching' | 'failed'
+  action: { type: 'search'; query: string; queries: string[]; sources?: { type: 'url'; url: string }[] }
+  results?: FoundItem[]
+}
+
+/** A search of the documents. */
+export interface FileSearchItem {
+  id: string
+  type: 'file_search_call'
+  status: ItemStatus | 'searching' | 'failed'
+  queries: string[]
+  results: { file_id: string; filename: string; score: number; text: string; attributes: object }[] | null
+}
+
+/** What the service ran. */
+export type HostedItem = CodeInterpreterItem | WebSearchItem | FileSearchItem
+
 /** One item of an answer. */
-export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CodeInterpreterItem
+export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | HostedItem
 
 /** Usage of a response. */
 export interface ResponsesUsage {

@@ -4,8 +4,10 @@ import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
-import { codeChild, codeOf, codeResult, type HostedResult, notRun } from './code-interpreter.ts'
+import { codeInterpreter } from './code-interpreter.ts'
 import { type HostedCall, type Round, readRound, sumOf, withoutHosted } from './round.ts'
+import { searching } from './search.ts'
+import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
 
 /**
  * Answers in which the service runs tools itself (docs/design.md, Hosted tools): what the model says in one round is a step, each
@@ -20,10 +22,10 @@ const CALLS_AT_ONCE = 16
 /** How a model is asked. */
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
 
-/** What is set for all answers. */
-export interface HostedSettings {
-  /** Longest run of code, in seconds. */
-  readonly codeSecondsMax: number
+const RUNNERS: Readonly<Record<HostedTool, HostedRunner>> = {
+  code_interpreter: codeInterpreter,
+  web_search: searching,
+  file_search: searching,
 }
 
 /**
@@ -43,13 +45,10 @@ export async function* generateHosted(
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 
-/** A call that is to be run, with the child that runs it. */
-interface Run {
+/** A call that has an item, and is run unless there is a problem with it. */
+interface Run extends HostedInput {
   readonly call: HostedCall
   readonly run: number
-  readonly code: string
-  /** Why it is not run. */
-  readonly problem?: string | undefined
 }
 
 class HostedAnswer {
@@ -121,23 +120,26 @@ class HostedAnswer {
   #take(calls: readonly HostedCall[]): Run[] {
     const room = Math.min(this.#callsMax - this.#runs, CALLS_AT_ONCE)
     return calls.slice(0, room).map((call) => {
-      const { code, problem } = codeOf(call.arguments)
-      return { call, run: this.#runs++, code, problem }
+      return { call, run: this.#runs++, ...RUNNERS[call.tool].read(call.arguments) }
     })
   }
 
   async #results(runs: readonly Run[]): Promise<HostedResult[]> {
     const children = runs.filter(({ problem }) => problem === undefined)
-    const ids = await Promise.all(
-      children.map(({ run, code }) => this.#composition.submit(codeChild(run, code, this.#settings.codeSecondsMax))),
-    )
+    const ids = await Promise.all(children.map((each) => this.#submit(each)))
     const ends = ids.length === 0 ? [] : await this.#composition.waitFor(ids)
     return runs.map((each) => {
       if (each.problem !== undefined) return notRun(each.problem)
       const end = ends[children.indexOf(each)]
       if (!end) throw new ServiceError('timeout', 'The time of the response was over while a tool ran.')
-      return codeResult(end)
+      if (end.state !== 'completed') return notRun(end.error.message)
+      return RUNNERS[each.call.tool].result(end)
     })
+  }
+
+  #submit({ call: { tool }, run, input }: Run): Promise<string> {
+    const child = RUNNERS[tool].child(input, tool, this.#request, this.#settings)
+    return this.#composition.submit({ key: `hosted.${run}`, ...child })
   }
 
   /** The next round reads what was called, and what came of it. */
@@ -171,8 +173,8 @@ function finishOf({ finish }: Round, isAnswer: boolean): GenerateEvent {
   return isAnswer ? finish : { ...finish, reason: 'length', calls_full: true }
 }
 
-function toldCall({ call: { tool, id }, run, code }: Run): GenerateEvent {
-  return { type: 'hosted_call', choice: 0, run, tool, id, input: code }
+function toldCall({ call: { tool, id }, run, input }: Run): GenerateEvent {
+  return { type: 'hosted_call', choice: 0, run, tool, id, input }
 }
 
 function toldResult(run: number, { status, output }: HostedResult): GenerateEvent {

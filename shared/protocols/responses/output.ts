@@ -3,7 +3,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
 import { ServiceError } from '#shared/error.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { OpenCode } from './hosted.ts'
+import { OpenHosted } from './hosted.ts'
 import { type ItemEvent, OpenCall, type OpenItem, OpenMessage, OpenReasoning } from './items.ts'
 import { responseObject, responsesUsage } from './response.ts'
 
@@ -22,7 +22,7 @@ export class ResponseOutput {
   readonly #context: EncodeContext
   readonly #open: OpenItem[] = []
   readonly #calls = new Map<number, OpenCall>()
-  readonly #runs = new Map<number, OpenCode>()
+  readonly #runs = new Map<number, OpenHosted>()
   #text: OpenMessage | OpenReasoning | undefined
   #model: string
   #inputTokens = 0
@@ -133,11 +133,12 @@ export class ResponseOutput {
     this.#open.push(opened)
   }
 
-  #run(out: ItemEvent[], { run, input }: Extract<GenerateEvent, { type: 'hosted_call' }>): void {
+  #run(out: ItemEvent[], { run, tool, input }: Extract<GenerateEvent, { type: 'hosted_call' }>): void {
     this.#closeText(out)
     const { call_id, responses } = this.#context
-    const code = { id: this.#id('ci'), container_id: `cntr_${call_id}`, code: input }
-    const opened = new OpenCode(out, code, this.#open.length, responses?.shows_outputs ?? false)
+    const id = `${call_id}_${this.#open.length}`
+    const start = { tool, id, container: `cntr_${call_id}`, input, includes: responses?.includes ?? [] }
+    const opened = new OpenHosted(out, start, this.#open.length)
     this.#runs.set(run, opened)
     this.#open.push(opened)
   }

@@ -2,6 +2,7 @@ import type { Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
 import type { ServiceError } from '#shared/error.ts'
+import { shownItem } from './hosted.ts'
 
 /** Beginning of the id of a response; what follows is that of its job. */
 export const RESPONSE_PREFIX = 'resp_'
@@ -31,11 +32,8 @@ export function shownResponse(
   response: ResponseObject,
   { responses }: Pick<EncodeContext, 'responses'>,
 ): ResponseObject {
-  if (!responses?.is_hosting || responses.shows_outputs) return response
-  const output = response.output.map((item) =>
-    item.type === 'code_interpreter_call' ? { ...item, outputs: null } : item,
-  )
-  return { ...response, output }
+  if (!responses?.is_hosting) return response
+  return { ...response, output: response.output.map((item) => shownItem(item, responses.includes ?? [])) }
 }
 
 /** Usage in the words of this API. */

@@ -11,7 +11,7 @@ import {
   requireTools,
 } from '#services/ingress/endpoints/decode.ts'
 import { ItemTurns } from './items.ts'
-import { decodeTool, hostedTools, toolUse } from './tools.ts'
+import { decodeTool, toolUse } from './tools.ts'
 
 /** What a request builds on, as the store keeps it. */
 export interface Before {
@@ -71,7 +71,7 @@ export function* decodeResponses(
 }
 
 function tooling(body: ResponsesRequest, tools: Tool[]) {
-  return { tools, ...toolUse(body, tools), hosted: hostedTools(body) }
+  return { tools, ...toolUse(body, tools) }
 }
 
 function* decodeInput(

@@ -1,4 +1,4 @@
-import type { HostedTool, Part, Turn } from '#schemas/generate.ts'
+import type { Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
@@ -6,6 +6,7 @@ import { parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { unsealReasoning } from '#shared/protocols/responses/sealed.ts'
+import { type HostedItemIn, type HostedTurns, hostedTurns } from './hosted-items.ts'
 import { decodePart } from './parts.ts'
 
 /** What items are checked against. */
@@ -61,7 +62,11 @@ export class ItemTurns {
       case 'function_call_output':
         return this.#output(parseAt(ITEMS.function_call_output, item, path), path)
       case 'code_interpreter_call':
-        return this.#run(parseAt(ITEMS.code_interpreter_call, item, path))
+      case 'web_search_call':
+      case 'file_search_call': {
+        const ran = parseAt(ITEMS[type], item, path)
+        return this.#run(ran.id, hostedTurns({ ...ran, type } as HostedItemIn))
+      }
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
@@ -96,13 +101,10 @@ export class ItemTurns {
     this.turns.push({ role: 'tool', parts: this.#parts(output, [...path, 'output'], 'user'), call_id })
   }
 
-  /** What the service ran is a call with its output. A model that is not told what came of it knows the code at least. */
-  #run({ id, code, outputs }: ItemOf<'code_interpreter_call'>): void {
-    const name: HostedTool = 'code_interpreter'
-    const text = JSON.stringify({ code: code ?? '' })
-    this.#assistant(false).parts.push({ type: 'tool_call', id, name, arguments: text })
-    const logs = outputs?.map((output) => output.logs ?? `[${output.type}]`).join('\n') || '[no output]'
-    this.turns.push({ role: 'tool', call_id: id, parts: [{ type: 'text', text: logs }] })
+  /** What the service ran is a call with its output. */
+  #run(id: string, { name, input, output }: HostedTurns): void {
+    this.#assistant(false).parts.push({ type: 'tool_call', id, name, arguments: JSON.stringify(input) })
+    this.turns.push({ role: 'tool', call_id: id, parts: [{ type: 'text', text: output }] })
   }
 
   #reasoning({ summary, content, encrypted_content }: ItemOf<'reasoning'>): void {

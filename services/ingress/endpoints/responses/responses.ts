@@ -13,6 +13,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { readBefore } from './before.ts'
 import { decodeResponses } from './decode.ts'
+import { hostedTools } from './hosted-tools.ts'
 import { RESPONSES_PATH } from './kept.ts'
 import { keptAnswers } from './recorded.ts'
 import { formOf } from './shown.ts'
@@ -89,7 +90,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     strictTurns: false,
     remoteImages: context.config.remoteImages,
   })
-  const request = await inTurns(decoding)
+  const decoded = await inTurns(decoding)
+  const request = { ...decoded, hosted: hostedTools(context, caller, asked) }
   const { conversation } = before
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))

@@ -38,10 +38,7 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
       user: within(body.user, null),
     },
     summarizes: summaryOf(body) !== null,
-    ...(request.hosted && {
-      is_hosting: true,
-      shows_outputs: body.include?.includes('code_interpreter_call.outputs') ?? false,
-    }),
+    ...(request.hosted && { is_hosting: true, includes: body.include ?? [] }),
     is_kept: isKept,
     has_instructions: Boolean(body.instructions),
   }
