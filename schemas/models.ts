@@ -94,11 +94,20 @@ const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
   research: ['research'],
 }
 
+/** What models do in the place of what their pool does, and which pool that is. */
+const TASKS = { moderation: 'inference', rerank: 'embeddings' } as const satisfies Record<string, ModelPool>
+export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
+export type ModelTask = z.infer<typeof ModelTask>
+
+/** What a model may be asked for: the work of its pool, or a task in the place of it. */
+export type ModelWork = ModelPool | ModelTask
+
 /** One model of the catalogue. */
 export const ModelConfig = z
   .strictObject({
     id: z.string().min(1),
     pool: PoolName.default('inference').describe('What it does: generate text, embed, transcribe, or research'),
+    task: ModelTask.optional().describe('What its server does in the place of what its pool does, by that endpoint'),
     engine: EngineConfig,
     owned_by: z.string().default('sluice'),
     created: z
@@ -148,6 +157,10 @@ export const ModelConfig = z
         segments: z.boolean().default(true).describe('It answers in verbose_json; false for servers that refuse it'),
         words: z.boolean().default(true).describe('It tells when each word was said'),
         stream: z.boolean().default(false).describe('Its server can stream text as it becomes known'),
+        translates: z
+          .boolean()
+          .default(false)
+          .describe('It writes what is said in English too: its server has POST /audio/translations'),
         diarize: z.boolean().default(true).describe('Speakers are told apart, by the local model server'),
       })
       .prefault({})
@@ -165,11 +178,30 @@ export const ModelConfig = z
       path: ['engine', 'type'],
     },
   )
+  .refine(({ transcription, engine }) => !transcription.translates || engine.type === 'openai', {
+    error: 'A model that translates is on an engine of type openai',
+    path: ['transcription', 'translates'],
+  })
+  .refine(({ pool, task }) => task === undefined || TASKS[task] === pool, {
+    error: `This task is done in another pool: ${Object.entries(TASKS)
+      .map(([task, pool]) => `${task} in ${pool}`)
+      .join(', ')}`,
+    path: ['task'],
+  })
+  .refine(({ task, engine, fallbacks }) => !task || (engine.type === 'openai' && fallbacks.length === 0), {
+    error: 'A model with a task of its own is on an engine of type openai, without fallbacks',
+    path: ['task'],
+  })
   .refine(({ engine }) => !isUpstream(engine) || (engine.base_url === undefined) !== (engine.base_urls === undefined), {
     error: 'Expected base_url, or base_urls in its place',
     path: ['engine', 'base_url'],
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
+
+/** What a model does; undefined for none. */
+export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): ModelWork | undefined {
+  return task ?? (hasModels(pool) ? pool : undefined)
+}
 
 /** Models of one file: as many as are compared in some milliseconds when it is read again. */
 const MODELS_MAX = 2_000

@@ -1,5 +1,6 @@
 import { existsSync } from 'node:fs'
 import { parseArgs } from 'node:util'
+import { workOf } from '#schemas/models.ts'
 import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/config.ts'
 import { openLog } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
@@ -124,7 +125,7 @@ function exitWith(text: string): never {
 function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue, isFirst: boolean): void {
   const url = urlOf(config.host, ingress.port)
   const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
-  const model = models.find(({ pool }) => pool === 'inference')?.id ?? 'MODEL'
+  const model = models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
   lines.push(
     `  curl ${url}/v1/chat/completions \\`,
     `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,

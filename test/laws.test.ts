@@ -49,6 +49,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     'keys/file.ts',
     'keys/postgres.ts',
     'content-filter/profanity.ts',
+    'content-filter/word-list.ts',
     'local-server/local-server.ts',
     'search/local/local.ts',
     'search/web/web.ts',

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { ModerationResult } from '#schemas/moderations.ts'
 import { Word } from '#schemas/transcription/transcription.ts'
 
 const Count = z.int().min(0)
@@ -43,7 +44,14 @@ export const RerankAnswer = z.looseObject({
     z.object({
       index: z.int().min(0).describe('Place among the documents of the call'),
       document: z.object({ text: z.string() }).optional().describe('Where return_documents asks for it'),
-      relevance_score: z.number().describe('Cosine to the query'),
+      relevance_score: z.number().describe('Higher is nearer: the cosine to the query, or what the model says'),
     }),
   ),
+})
+
+/** The answer of `POST /v1/moderations` (docs/moderations.md). */
+export const ModerationAnswer = z.object({
+  id: z.string().startsWith('modr-'),
+  model: z.string(),
+  results: z.array(ModerationResult),
 })

@@ -52,6 +52,13 @@ export const TranscriptionBody = z.object({
 })
 export type TranscriptionBody = z.infer<typeof TranscriptionBody>
 
+/** The fields of `POST /v1/audio/translations` but for the file (docs/transcription.md, Translations). Unknown fields are ignored. */
+export const TranslationBody = TranscriptionBody.pick({ model: true, prompt: true, temperature: true }).extend({
+  response_format: TranscriptFormat.exclude(['diarized_json']).nullish(),
+  stream: z.literal(false).nullish().describe('Translations are whole'),
+})
+export type TranslationBody = z.infer<typeof TranslationBody>
+
 /** The audio of a call whose body is JSON: a data URL, or base64 with the name of the file (docs/websocket.md). */
 export const JsonAudioBody = z.object({
   file: z.union([

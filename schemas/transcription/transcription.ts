@@ -109,5 +109,6 @@ export const TranscriptForm = z.strictObject({
   words: z.boolean().describe('verbose_json brings words'),
   segments: z.boolean().describe('verbose_json brings segments'),
   logprobs: z.boolean().describe('json brings log probabilities'),
+  translated: z.boolean().optional().describe('It was said in other words: verbose_json names the task'),
 })
 export type TranscriptForm = z.infer<typeof TranscriptForm>

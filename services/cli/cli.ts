@@ -6,6 +6,7 @@ import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './command.ts'
 import { COMMANDS } from './commands/commands.ts'
 import { CommandError, EXIT, type ExitCode, usageError } from './failure.ts'
+import { layOut } from './text/help.ts'
 import { nearNames } from './text/near.ts'
 import { Output } from './text/output.ts'
 
@@ -45,7 +46,7 @@ async function dispatch(argv: readonly string[]): Promise<ExitCode> {
   if (name === undefined || name === 'help') return help(rest, name)
   const command = commandOf(name)
   const { values, positionals } = parse(command, rest)
-  if (values.help === true) return print(`${command.help}\n\n${GLOBAL_HELP}`)
+  if (values.help === true) return print(layOut(`${command.help}\n\n${GLOBAL_HELP}`))
   return await run(command, new Values(values), positionals)
 }
 
@@ -104,12 +105,12 @@ function commandOf(name: string): Command {
 /** @param word `help`, where that was the command. */
 function help(rest: readonly string[], word: string | undefined): ExitCode {
   const [topic] = rest
-  if (word !== undefined && topic !== undefined) return print(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`)
-  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(15)} ${summary}\n`)
+  if (word !== undefined && topic !== undefined) return print(layOut(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`))
+  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(15)}  ${summary}\n`)
   const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\n\`sluice COMMAND --help\` says more, with examples.\n`
   const isAskedFor = word !== undefined || rest.some((option) => option === '--help' || option === '-h')
-  if (isAskedFor) return print(`${text}\n${GLOBAL_HELP}`)
-  process.stderr.write(text)
+  if (isAskedFor) return print(layOut(`${text}\n${GLOBAL_HELP}`))
+  process.stderr.write(layOut(text))
   return EXIT.usage
 }
 

@@ -5,6 +5,7 @@ import './styles/layout.css'
 import './styles/parts.css'
 import './styles/screens.css'
 import './styles/fleet.css'
+import './styles/playground.css'
 
 const place = document.getElementById('console')
 if (place) render(<Console />, place)

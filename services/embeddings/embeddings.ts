@@ -8,9 +8,11 @@ import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
+import { rerank } from '#shared/kinds/rerank.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { Rerankers } from './rerank.ts'
 import { Room } from './room.ts'
 import { textsOf } from './texts.ts'
 import { Vectors } from './vectors.ts'
@@ -22,15 +24,24 @@ type Batchers = Served<ReturnType<typeof openBatched>>
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const batchers = new Served(ports.models.served, (model) => openBatched(ports, model))
   const room = new Room()
-  const kinds = { embed: handle(embed, (request, context) => embedInRoom(room, batchers, request, context)) }
+  const embedOne = (request: EmbedRequest, context: AttemptContext) => embedInRoom(room, batchers, request, context)
+  const rerankers = new Rerankers(ports, embedOne)
+  const kinds = {
+    embed: handle(embed, embedOne),
+    rerank: handle(rerank, (request, context) => rerankers.run(request, context)),
+  }
   const slots = ports.config.embeddingsSlots
-  const own = () => modelsOf(ports.models.served, { pool: 'embeddings', kinds: ['embed'], slots, isBatched: true })
-  const retire = (untilOver: Promise<void>) => batchers.retire(untilOver)
+  const asked = { pool: 'embeddings', kinds: Object.keys(kinds), slots, isBatched: true } as const
+  const own = () => modelsOf(ports.models.served, asked)
+  const retire = async (untilOver: Promise<void>) => {
+    await Promise.all([batchers.retire(untilOver), rerankers.retire(untilOver)])
+  }
   const definition = { name: 'embeddings', slots, kinds, own, retire } as const
   const preparing = prepareInBackground(ports, 'embeddings')
   return await startWorker(ports, definition, async () => {
     await preparing.stop()
     await batchers.close()
+    await rerankers.close()
   })
 }
 

@@ -1,16 +1,19 @@
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import { WORD_LIST } from '#schemas/moderations.ts'
 import { Served } from '#shared/engines/served.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { handle, type Progress } from '#shared/kinds/kind.ts'
+import { moderate } from '#shared/kinds/moderate.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
+import { Moderators } from './moderate.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 /** Progress is told at most twice a second (docs/protocol.md, Job events). */
@@ -26,6 +29,7 @@ const Request = tolerant(GenerateRequest)
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Served(ports.models.served, (model) => ports.openChatEngine(model))
+  const moderators = new Moderators(ports)
   const parse = (body: unknown) => inTurns(readRequest(body))
   const kinds = {
     generate: handle(
@@ -46,17 +50,25 @@ export async function startInference(ports: Ports): Promise<Service> {
       },
       parse,
     ),
+    moderate: handle(moderate, (request, context) => moderators.run(request, context)),
   }
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
   const placesOf = (model: string) => engines.find(model)?.places
-  const own = () =>
-    modelsOf(ports.models.served, { pool: 'inference', kinds: ['generate', 'count_tokens'], slots, placesOf })
-  const retire = (untilOver: Promise<void>) => engines.retire(untilOver)
+  const own = () => {
+    const kindNames = ['generate', 'count_tokens', 'moderate']
+    const own = modelsOf(ports.models.served, { pool: 'inference', kinds: kindNames, slots, placesOf })
+    // The word list needs no model, so every worker of the pool has it, whatever MODELS says.
+    return { ...own, models: new Set([...own.models, WORD_LIST]) }
+  }
+  const retire = async (untilOver: Promise<void>) => {
+    await Promise.all([engines.retire(untilOver), moderators.retire(untilOver)])
+  }
   const pool = { name: 'inference', slots, kinds, own, retire } as const
   return await startWorker(ports, pool, async () => {
     await preparing.stop()
     await engines.close()
+    await moderators.close()
   })
 }
 

@@ -20,35 +20,51 @@ export async function requirePublicUrls(
   signal: AbortSignal,
   resolve?: Resolve,
 ): Promise<void> {
-  const hosts = hostsOf(request)
+  await requirePublic(urlsOf(request), 'messages', signal, resolve)
+}
+
+/** The same for any URLs. @param param Names in a refusal where they stood */
+export async function requirePublic(
+  urls: Iterable<string>,
+  param: string,
+  signal: AbortSignal,
+  resolve?: Resolve,
+): Promise<void> {
+  const hosts = hostsOf(urls, param)
   if (hosts.size === 0) return
-  if (hosts.size > HOSTS_MAX) throw refuse(`Expected URLs of at most ${HOSTS_MAX} different hosts.`)
+  if (hosts.size > HOSTS_MAX) throw refuse(param, `Expected URLs of at most ${HOSTS_MAX} different hosts.`)
   const check = async () => {
     // One after the other: names that do not resolve would take all of the process's threads for it.
     for (const host of hosts) await requirePublicHost(host, resolve)
   }
   const tooLong = new AbortController()
-  const late = refuse('The hosts of the URLs could not be found in time.')
+  const late = refuse(param, 'The hosts of the URLs could not be found in time.')
   const timer = setTimeout(() => tooLong.abort(late), RESOLVE_MS_MAX)
   await abortable(check(), AbortSignal.any([signal, tooLong.signal])).finally(() => clearTimeout(timer))
 }
 
-function hostsOf({ turns }: GenerateRequest): ReadonlySet<string> {
-  const hosts = new Set<string>()
+function* urlsOf({ turns }: GenerateRequest): Generator<string> {
   for (const { parts } of turns) {
     for (const part of parts) {
-      const text = part.type === 'image' ? part.url : part.type === 'file' ? part.data : 'data:'
-      if (/^data:/i.test(text)) continue
-      const url = URL.parse(text)
-      if (url?.protocol !== 'https:' || !mayBePublic(url)) {
-        throw refuse('Only https URLs whose host is on the public internet are fetched.')
-      }
-      hosts.add(hostOf(url))
+      if (part.type === 'image') yield part.url
+      if (part.type === 'file') yield part.data
     }
+  }
+}
+
+function hostsOf(urls: Iterable<string>, param: string): ReadonlySet<string> {
+  const hosts = new Set<string>()
+  for (const text of urls) {
+    if (/^data:/i.test(text)) continue
+    const url = URL.parse(text)
+    if (url?.protocol !== 'https:' || !mayBePublic(url)) {
+      throw refuse(param, 'Only https URLs whose host is on the public internet are fetched.')
+    }
+    hosts.add(hostOf(url))
   }
   return hosts
 }
 
-function refuse(message: string): ServiceError {
-  return new ServiceError('invalid_value', message, { param: 'messages' })
+function refuse(param: string, message: string): ServiceError {
+  return new ServiceError('invalid_value', message, { param })
 }

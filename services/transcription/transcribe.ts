@@ -29,7 +29,7 @@ export interface Workbench {
 }
 
 /**
- * Transcribes one request: looks at its audio, then asks the model, and, when that fails before any output, its fallbacks in
+ * Transcribes, or translates, one request: looks at its audio, then asks the model, and, when that fails before any output, its fallbacks in
  * their order; tells speakers apart meanwhile.
  *
  * @throws ServiceError
@@ -38,16 +38,18 @@ export async function* runTranscription(
   bench: Workbench,
   request: TranscribeRequest,
   context: AttemptContext,
+  translates = false,
 ): AsyncGenerator<TranscribeEvent> {
   const audio = audioOf(request, bench.ports.blobs)
-  const chain = chainOf(bench.ports.models.served, request.model)
+  const all = chainOf(bench.ports.models.served, request.model)
+  const chain = translates ? all.filter((model) => model.transcription.translates) : all
   const place = bench.share.enter(context.tenant)
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
     if (duration !== undefined) place.take(duration)
     // What only upstreams work on takes no more time here.
     if (!chain.some((model) => model.engine.type === 'local')) place.leave()
-    yield* transcribeInspected(bench, request, audio, duration, chain, context)
+    yield* transcribeInspected(bench, request, audio, { duration, translates }, chain, context)
   } finally {
     place.leave()
   }
@@ -57,13 +59,13 @@ function transcribeInspected(
   bench: Workbench,
   request: TranscribeRequest,
   audio: AudioFile,
-  duration: number | undefined,
+  { duration, translates }: Pick<TranscribeOptions, 'duration' | 'translates'>,
   chain: readonly ModelConfig[],
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
   const onSeconds = context.onProgress && tellProgress(context.onProgress, duration)
   const { idempotencyKey, traceparent, signal } = context
-  const options = { signal, idempotencyKey, traceparent, duration, onSeconds }
+  const options = { signal, idempotencyKey, traceparent, duration, onSeconds, translates: translates ?? false }
   const ask = (model: ModelConfig) => ({
     events: eventsOf(bench, model, request, audio, options, context),
     give: (event: TranscribeEvent) => [event],

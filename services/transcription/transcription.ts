@@ -2,7 +2,7 @@ import { Served } from '#shared/engines/served.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { handle } from '#shared/kinds/kind.ts'
-import { transcribe } from '#shared/kinds/transcribe.ts'
+import { transcribe, translate } from '#shared/kinds/transcribe.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
@@ -12,11 +12,15 @@ import { runTranscription, type Workbench } from './transcribe.ts'
 /** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
 export async function startTranscription(ports: Ports): Promise<Service> {
   const bench = openWorkbench(ports)
-  const kinds = { transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)) }
+  const kinds = {
+    transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)),
+    translate: handle(translate, (request, context) => runTranscription(bench, request, context, true)),
+  }
   const { transcriptionSlots: slots } = ports.config
   const preparing = prepareInBackground(ports, 'transcription')
   const placesOf = (model: string) => bench.engines.find(model)?.places
-  const own = () => modelsOf(ports.models.served, { pool: 'transcription', kinds: ['transcribe'], slots, placesOf })
+  const asked = { pool: 'transcription', kinds: Object.keys(kinds), slots, placesOf } as const
+  const own = () => modelsOf(ports.models.served, asked)
   const retire = (untilOver: Promise<void>) => bench.engines.retire(untilOver)
   return await startWorker(ports, { name: 'transcription', slots, kinds, own, retire }, async () => {
     await preparing.stop()

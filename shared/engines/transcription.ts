@@ -36,6 +36,8 @@ export interface TranscribeOptions {
   readonly idempotencyKey: string
   /** W3C Trace Context, passed on. */
   readonly traceparent?: string | undefined
+  /** What is said is written in English. Only of models that translate; default: as it is said. */
+  readonly translates?: boolean
   /** Seconds of the decoded audio; undefined where nobody has decoded it. */
   readonly duration?: number | undefined
   /** Hears how many seconds of the audio are done, where the engine tells. */

@@ -1,7 +1,6 @@
 import { type EmbedEvent, EmbedRequest, INPUTS_MAX } from '#schemas/embeddings.ts'
 import { answerBytesMax } from '#shared/engines/batching/limits.ts'
 import { embeddingsAnswer } from '#shared/protocols/embeddings/embeddings.ts'
-import { rerankAnswer } from '#shared/protocols/rerank/rerank.ts'
 import type { Kind } from './kind.ts'
 
 /** Characters of base64 at which two pieces stay apart: a piece of output may have 512 KiB of JSON. */
@@ -15,7 +14,7 @@ export const embed: Kind<EmbedRequest, EmbedEvent> = {
   answerBytesMax: answerBytesMax(INPUTS_MAX),
   merge: mergeEmbedEvents,
   isOutput: () => true,
-  answer: (endpoint) => (endpoint === '/v1/rerank' ? rerankAnswer : embeddingsAnswer),
+  answer: () => embeddingsAnswer,
 }
 
 /** Joins vectors that follow each other while they are few; undefined when the two stay apart. */

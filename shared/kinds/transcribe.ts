@@ -22,6 +22,9 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   answer: () => transcriptAnswer,
 }
 
+/** Speech to English text. A kind of its own: workers that do not know it leave its jobs to others. */
+export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
+
 /**
  * Joins an event to the one before it when both are text of the same segment; undefined otherwise. Joining changes
  * nothing a client can tell but the number of frames.

@@ -2,7 +2,7 @@ import { readFileSync, statSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { parse } from 'yaml'
 import type { PoolName } from '#schemas/job.ts'
-import { type ModelConfig, ModelsFile } from '#schemas/models.ts'
+import { type ModelConfig, ModelsFile, workOf } from '#schemas/models.ts'
 import type { Price } from '#schemas/price.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
@@ -45,19 +45,7 @@ export class ModelCatalogue implements Models {
         this.#byName.set(name, model)
       }
     }
-    for (const model of models) {
-      for (const id of model.fallbacks) {
-        if (!this.#byName.has(id)) problems.push(`models: ${model.id} falls back to ${id}, which does not exist`)
-      }
-      if (model.engine.type !== 'research') continue
-      const { writer, embeddings } = model.engine
-      if (writer !== undefined && this.#byName.get(writer)?.pool !== 'inference') {
-        problems.push(`models: ${model.id} lets ${writer} write, which is no model that generates text`)
-      }
-      if (embeddings !== undefined && this.#byName.get(embeddings)?.pool !== 'embeddings') {
-        problems.push(`models: ${model.id} ranks by ${embeddings}, which is no model that embeds texts`)
-      }
-    }
+    for (const model of models) problems.push(...this.#danglingOf(model))
     if (problems.length > 0) throw new ConfigError(problems)
   }
 
@@ -67,6 +55,27 @@ export class ModelCatalogue implements Models {
 
   find(name: string): ModelConfig | undefined {
     return this.#byName.get(name)
+  }
+
+  /** What is wrong with the models that a model names. */
+  *#danglingOf({ id, engine, fallbacks }: ModelConfig): Generator<string> {
+    const does = (name: string) => {
+      const named = this.#byName.get(name)
+      return named && workOf(named)
+    }
+    for (const name of fallbacks) {
+      const next = this.#byName.get(name)
+      if (!next) yield `models: ${id} falls back to ${name}, which does not exist`
+      if (next?.task) yield `models: ${id} falls back to ${name}, which does nothing but ${next.task}`
+    }
+    if (engine.type !== 'research') return
+    const { writer, embeddings } = engine
+    if (writer !== undefined && does(writer) !== 'inference') {
+      yield `models: ${id} lets ${writer} write, which is no model that generates text`
+    }
+    if (embeddings !== undefined && does(embeddings) !== 'embeddings') {
+      yield `models: ${id} ranks by ${embeddings}, which is no model that embeds texts`
+    }
   }
 
   /** Takes the models of another catalogue for its own, and tells whoever listens. Models that are the same stay the same. */

@@ -1,14 +1,19 @@
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Config } from '#shared/config/config.ts'
+import { openWordList } from '#shared/content-filter/word-list.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { openEchoEngine } from '#shared/engines/echo/echo.ts'
 import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { openLocalEmbeddings, openLocalTranscription } from '#shared/engines/local/local.ts'
+import type { ModerationEngine } from '#shared/engines/moderation.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
+import { openOpenAiModeration } from '#shared/engines/openai/moderations.ts'
+import { openUpstreamRerank } from '#shared/engines/openai/rerank.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
+import type { RerankEngine } from '#shared/engines/rerank.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -28,6 +33,12 @@ export interface EngineOpeners {
   openChatEngine(model: ModelConfig): ChatEngine
   /** Of one that embeds texts. */
   openEmbeddingEngine(model: ModelConfig): EmbeddingEngine
+  /** Of one that reranks. */
+  openRerankEngine(model: ModelConfig): RerankEngine
+  /** Of one that moderates. */
+  openModerationEngine(model: ModelConfig): ModerationEngine
+  /** The moderation engine that needs no model. */
+  openWordList(): ModerationEngine
   /** Of one that transcribes. */
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
 }
@@ -40,6 +51,9 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
       model.engine.type === 'local'
         ? openLocalEmbeddings(model, connect)
         : openOpenAiEmbeddings(model, config.env, upstreams.open(model)),
+    openRerankEngine: (model) => openUpstreamRerank(model, config.env, upstreams.open(model)),
+    openModerationEngine: (model) => openOpenAiModeration(model, config.env, upstreams.open(model)),
+    openWordList,
     openTranscriptionEngine: (model) =>
       model.engine.type === 'local'
         ? openLocalTranscription(model, connect)

@@ -1,4 +1,5 @@
 import type { Command } from '#services/cli/command.ts'
+import { completionOf } from '#services/cli/completion/completion.ts'
 import { doctor } from '#services/cli/doctor/doctor.ts'
 import { deadLetters } from '#services/cli/operator/dead-letters.ts'
 import { deliveries } from '#services/cli/operator/deliveries.ts'
@@ -22,8 +23,7 @@ import { submit } from './submit.ts'
 import { usage } from './usage.ts'
 import { webhookSecrets } from './webhook-secrets.ts'
 
-/** Every command by its word, in the order of the help. */
-export const COMMANDS: Readonly<Record<string, Command>> = {
+const WORKING: Readonly<Record<string, Command>> = {
   submit,
   research,
   batch,
@@ -49,3 +49,6 @@ export const COMMANDS: Readonly<Record<string, Command>> = {
   'webhook-secrets': webhookSecrets,
   doctor,
 }
+
+/** Every command by its word, in the order of the help. */
+export const COMMANDS: Readonly<Record<string, Command>> = { ...WORKING, completion: completionOf(WORKING) }

@@ -1,3 +1,4 @@
+import { z } from 'zod'
 import { beforeIt, exitOf, isLast, type JobEventView, type JobView, type Progress } from '#services/cli/client/job.ts'
 import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
@@ -156,8 +157,27 @@ function cutLine(why: string, delayMs: number): string {
 
 /** How a job ended, and what to do next. */
 function endLines(job: JobView): string[] {
-  if (job.status === 'completed') return [coloured('green', `${job.id} completed`)]
+  if (job.status === 'completed') return [coloured('green', `${job.id} completed${costOf(job)}`)]
   const why = job.error ? `: ${plain(job.error.message)}${job.error.code ? ` (${plain(job.error.code)})` : ''}` : ''
   const line = coloured(exitOf(job) === EXIT.cancelled ? 'yellow' : 'red', `${job.id} ${plain(job.status)}${why}`)
   return [line, `Run it again: sluice redrive ${job.id}`]
 }
+
+/** What a completed job took: `, 12 tokens in, 40 out, ran 3 s after a wait of 1 s`. */
+function costOf({ usage, created_at, started_at, completed_at }: JobView): string {
+  const counted = Tokens.safeParse(usage).data
+  const tokens = counted ? `, ${counted.in} tokens in, ${counted.out} out` : ''
+  if (started_at == null || completed_at == null) return tokens
+  const waited = started_at - created_at
+  return `${tokens}, ran ${completed_at - started_at || '< 1'} s${waited > 0 ? ` after a wait of ${waited} s` : ''}`
+}
+
+/** The names of both dialects. */
+const Tokens = z.union([
+  z
+    .object({ input_tokens: z.number(), output_tokens: z.number() })
+    .transform((is) => ({ in: is.input_tokens, out: is.output_tokens })),
+  z
+    .object({ prompt_tokens: z.number(), completion_tokens: z.number() })
+    .transform((is) => ({ in: is.prompt_tokens, out: is.completion_tokens })),
+])

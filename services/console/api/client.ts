@@ -13,6 +13,7 @@ export class ApiFailure extends Error {
 /** What a request may say beside its path. */
 export interface Asking {
   readonly method?: 'GET' | 'POST' | 'DELETE'
+  /** JSON, or a form. */
   readonly body?: unknown
   readonly signal?: AbortSignal
   readonly headers?: Readonly<Record<string, string>>
@@ -25,14 +26,15 @@ export async function ask(
   path: string,
   { method = 'GET', body, signal, headers, key }: Asking = {},
 ): Promise<Response> {
+  const isForm = body instanceof FormData
   const response = await fetch(path, {
     method,
     headers: {
       authorization: `Bearer ${key ?? apiKey.value}`,
-      ...(body !== undefined && { 'content-type': 'application/json' }),
+      ...(body !== undefined && !isForm && { 'content-type': 'application/json' }),
       ...headers,
     },
-    ...(body !== undefined && { body: JSON.stringify(body) }),
+    ...(body !== undefined && { body: isForm ? body : JSON.stringify(body) }),
     ...(signal && { signal }),
   })
   if (response.ok) return response

@@ -1,5 +1,6 @@
 import { ListAdminJobs } from '#schemas/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { WORD_LIST } from '#schemas/moderations.ts'
 import { acceptedOf } from '#services/ingress/answer/durable.ts'
 import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
@@ -85,7 +86,7 @@ export async function cancelOne(context: IngressContext, call: Call, { tenant, i
 /** Runs a job again for an operator. @throws ServiceError `model_not_found`, `job_not_finished`, `job_already_finished` */
 export async function redriveOne(context: IngressContext, call: Call, old: DurableJob): Promise<DurableJob> {
   const { tenant, id, model, pool } = old
-  if (pool !== 'code' && !context.models.find(model)) {
+  if (pool !== 'code' && model !== WORD_LIST && !context.models.find(model)) {
     throw new ServiceError('model_not_found', `The model '${model}' of this job is not served any more.`)
   }
   const key = readIdempotencyKey(call.headers['idempotency-key'])

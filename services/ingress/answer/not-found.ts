@@ -23,10 +23,9 @@ const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/v2\/rerank\b/, 'Use POST /v1/rerank.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not served; send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not served. ${CHAT}`],
-  [/^\/v1\/audio\/translations\b/, 'Translations are not served; POST /v1/audio/transcriptions writes what was said.'],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
   [
-    /^\/v1\/(audio\/speech|audio\/voices|images|videos|moderations|fine_tuning|vector_stores|evals|containers|score)\b/,
+    /^\/v1\/(audio\/speech|audio\/voices|images|videos|fine_tuning|vector_stores|evals|containers|score)\b/,
     `This API is not served here. ${SERVED}`,
   ],
 ]

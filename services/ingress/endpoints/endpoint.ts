@@ -55,6 +55,8 @@ export interface JobEndpoint {
   isKept?(context: IngressContext, body: unknown): boolean
   /** Its durable jobs are answered in words of its own; default: with the job, and the stream as it was recorded. */
   readonly kept?: KeptAnswers
+  /** Looks whether a caller may have a model do its work; default: that of its kind's pool. @throws ServiceError as `getModel` does */
+  requireModel?(context: IngressContext, caller: Caller, model: string): void
   /** Its calls may stream: over a WebSocket they do unless their body says otherwise. */
   canStream?(body: Record<string, unknown>): boolean
   /** Reads a body that is not JSON. @throws ServiceError */

@@ -1,12 +1,17 @@
+import { hasModels } from '#schemas/job.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { code } from './code/code.ts'
 import { embeddings } from './embeddings/embeddings.ts'
-import type { JobEndpoint } from './endpoint.ts'
+import type { Caller, JobEndpoint } from './endpoint.ts'
 import { chatCompletions, completions, messages, messagesCount } from './generate.ts'
+import { getModel } from './model.ts'
+import { moderations } from './moderations/moderations.ts'
 import { rerank } from './rerank/rerank.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
 import { transcriptions } from './transcription/transcription.ts'
+import { translations } from './transcription/translation.ts'
 
 /** Every endpoint whose calls become jobs: attached, durable by header or by `POST /v1/jobs`, or over a WebSocket. */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
@@ -18,7 +23,9 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   responsesCount,
   embeddings,
   rerank,
+  moderations,
   transcriptions,
+  translations,
   code,
   research,
 ]
@@ -29,4 +36,11 @@ export function findEndpoint(path: string): JobEndpoint {
   if (endpoint) return endpoint
   const known = JOB_ENDPOINTS.map((row) => row.path).join(', ')
   throw new ServiceError('invalid_value', `Unknown endpoint. Expected one of ${known}.`, { param: 'endpoint' })
+}
+
+/** Looks whether a caller may have a model do the work of an endpoint, where that takes a model. @throws ServiceError as `getModel` does */
+export function requireModelOf(endpoint: JobEndpoint, context: IngressContext, caller: Caller, model: string): void {
+  const { pool } = endpoint.kind
+  if (endpoint.requireModel) endpoint.requireModel(context, caller, model)
+  else if (hasModels(pool)) getModel(context, caller, model, pool)
 }

@@ -1,12 +1,12 @@
-import { type ModelPool, POOLS } from '#schemas/job.ts'
-import type { ModelConfig } from '#schemas/models.ts'
+import { POOLS } from '#schemas/job.ts'
+import { type ModelConfig, type ModelTask, type ModelWork, workOf } from '#schemas/models.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nearestOf } from '#shared/nearest.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
- * Finds a model for a caller, for the work of one pool.
+ * Finds a model for a caller, for some work.
  *
  * @throws ServiceError `model_not_found`, `model_not_allowed`, `model_not_supported`
  */
@@ -14,20 +14,29 @@ export function getModel(
   context: IngressContext,
   { key }: Pick<Caller, 'key'>,
   id: string,
-  pool: ModelPool,
+  ...works: readonly [ModelWork, ...ModelWork[]]
 ): ModelConfig {
   const model = context.models.find(id)
   if (!model) {
-    throw modelNotFound(context, key, id, pool)
+    throw modelNotFound(context, key, id, works)
   }
   if (!isUsable(model, key)) {
     throw new ServiceError('model_not_allowed', `This API key may not use the model '${model.id}'.`, { param: 'model' })
   }
-  if (model.pool !== pool) {
-    const message = `The model '${model.id}' does not ${POOLS[pool]}. GET /v1/models lists what each can do.`
+  if (!isDoing(model, works)) {
+    const wanted = { ...POOLS, ...TASKS }[works[0]]
+    const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists what each can do.`
     throw new ServiceError('model_not_supported', message, { param: 'model' })
   }
   return model
+}
+
+/** What models with a task of their own do, for people. */
+const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', rerank: 'rerank' }
+
+function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
+  const own = workOf(model)
+  return own !== undefined && works.includes(own)
 }
 
 /** Models that are named to whoever asked for one that is not there. */
@@ -36,15 +45,15 @@ const NAMED_MAX = 10
 /**
  * The failure for an id that is no model: it names those that the key may use, the nearest first.
  *
- * @param pool Only its models are named; undefined: all.
+ * @param works Only models that do one of them are named; undefined: all.
  */
 export function modelNotFound(
   { models }: Pick<IngressContext, 'models'>,
   key: Caller['key'],
   id: string,
-  pool?: ModelPool,
+  works?: readonly ModelWork[],
 ): ServiceError {
-  const usable = models.models.filter((model) => isUsable(model, key) && (pool ?? model.pool) === model.pool)
+  const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
   const names = nearestOf(
     id,
     usable.flatMap((model) => [model.id, ...model.aliases]),

@@ -1,5 +1,12 @@
-import { hasModels, type ModelPool } from '#schemas/job.ts'
-import { ListModels, type Model, type ModelConfig, type ModelInfo, type Support } from '#schemas/models.ts'
+import {
+  ListModels,
+  type Model,
+  type ModelConfig,
+  type ModelInfo,
+  type ModelWork,
+  type Support,
+  workOf,
+} from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
@@ -58,6 +65,7 @@ function placeOf(all: readonly Named[], id: string, param: string): number {
 
 function modelOf(model: ModelConfig, id: string): Model {
   const { created, owned_by, limits } = model
+  const work = workOf(model)
   return {
     id,
     object: 'model',
@@ -66,22 +74,28 @@ function modelOf(model: ModelConfig, id: string): Model {
     permission: [],
     root: '',
     parent: '',
-    capabilities: hasModels(model.pool) ? CAPABILITIES[model.pool](model) : [],
+    capabilities: work ? CAPABILITIES[work](model) : [],
     ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
     ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
   }
 }
 
-const CAPABILITIES: Readonly<Record<ModelPool, (model: ModelConfig) => string[]>> = {
+const CAPABILITIES: Readonly<Record<ModelWork, (model: ModelConfig) => string[]>> = {
   inference: ({ capabilities }) => [
     'chat',
     'completions',
     'messages',
     ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
   ],
+  moderation: ({ capabilities }) => ['moderation', ...(capabilities.images ? ['images'] : [])],
   embeddings: () => ['embeddings', 'rerank'],
+  rerank: () => ['rerank'],
   research: () => ['deep_research'],
-  transcription: ({ transcription }) => ['transcription', ...(transcription.diarize ? ['diarization'] : [])],
+  transcription: ({ transcription: { diarize, translates } }) => [
+    'transcription',
+    ...(diarize ? ['diarization'] : []),
+    ...(translates ? ['translation'] : []),
+  ],
 }
 
 function decode(escaped: string): string | undefined {
@@ -111,9 +125,9 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
 }
 
 /** What this service does not do for any model is not supported, whatever the model could. */
-function capabilitiesOf({ pool, capabilities }: ModelConfig): ModelInfo['capabilities'] {
-  const { images, files, json, reasoning } = capabilities
-  const isText = pool === 'inference'
+function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
+  const { images, files, json, reasoning } = model.capabilities
+  const isText = workOf(model) === 'inference'
   const no = { supported: false }
   const when = (isAble: boolean): Support => ({ supported: isText && isAble })
   const thinks = when(reasoning)

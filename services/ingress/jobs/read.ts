@@ -5,7 +5,7 @@ import { resultOf } from '#services/ingress/answer/recorded.ts'
 import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/ingress/answer/wishes.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
-import { getModel } from '#services/ingress/endpoints/model.ts'
+import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { formatOf } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -84,7 +84,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   const { id, tenant, endpoint, model, pool } = await findJob(jobs, call)
   // The key may have lost a right since, and the catalogue a model.
   requireEndpoint(call.key, endpoint)
-  if (hasModels(pool)) getModel(context, call, model, pool)
+  if (hasModels(pool)) requireModelOf(findEndpoint(endpoint), context, call, model)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
   const { job, isReplay } = acceptedOf(await jobs[how](tenant, id, asked))

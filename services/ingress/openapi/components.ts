@@ -11,7 +11,7 @@ import * as jobs from '#schemas/answers/jobs.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import * as responses from '#schemas/answers/responses.ts'
-import { EmbeddingsAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
+import { EmbeddingsAnswer, ModerationAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/body.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
@@ -20,11 +20,12 @@ import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
+import { ModerationPart, ModerationsBody } from '#schemas/moderations.ts'
 import { RerankBody } from '#schemas/rerank.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
-import { TranscriptionBody } from '#schemas/transcription/body.ts'
+import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.ts'
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
@@ -44,7 +45,11 @@ export const REQUESTS = {
   RerankRequest: RerankBody.extend({
     documents: z.array(z.union([z.string(), z.looseObject({ text: z.string() })])).min(1),
   }),
+  ModerationRequest: ModerationsBody.extend({
+    input: z.union([z.string(), z.array(z.string()).min(1), z.array(ModerationPart).min(1)]),
+  }),
   TranscriptionForm: TranscriptionBody,
+  TranslationForm: TranslationBody,
   CodeRequest: CodeBody,
   ResearchRequest: ResearchBody,
   SubmitJobRequest: SubmitJob,
@@ -80,6 +85,7 @@ export const ANSWERS = {
   ConversationItemList: conversations.ConversationItemListAnswer,
   Embeddings: EmbeddingsAnswer,
   Reranked: RerankAnswer,
+  Moderation: ModerationAnswer,
   Transcript: TranscriptAnswer,
   CodeResult,
   Model: models.ModelAnswer,
@@ -132,7 +138,7 @@ export function* componentSchemas(): Generator<undefined, Record<string, JsonSch
     Object.assign(schemas, schemasOf(named.slice(first, first + TURN_SCHEMAS)))
     yield
   }
-  for (const name of ['TranscriptionForm', 'FileForm']) addFile(schemas[name] ?? {})
+  for (const name of ['TranscriptionForm', 'TranslationForm', 'FileForm']) addFile(schemas[name] ?? {})
   return schemas
 }
 

@@ -48,7 +48,10 @@ export async function writeEmbeddings(events: readonly EmbedEvent[], context: En
 }
 
 /** The vectors of all events, in base64, and what they took. @throws ServiceError `upstream_error` when some are missing */
-export function gather(events: readonly EmbedEvent[]): { vectors: string[]; usage: object } {
+export function gather(events: readonly EmbedEvent[]): {
+  vectors: string[]
+  usage: { readonly total_tokens: number }
+} {
   const vectors: string[] = []
   let tokens: number | undefined
   for (const event of events) {

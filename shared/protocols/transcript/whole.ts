@@ -1,5 +1,5 @@
 import type { EncodeContext } from '#schemas/job.ts'
-import type { TranscribeEvent, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
+import type { TranscribeEvent, TranscriptForm, TranscriptSegment, Word } from '#schemas/transcription/transcription.ts'
 import { ServiceError } from '#shared/error.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 import { gatherTranscript, type Transcript, toMilliseconds } from './gather.ts'
@@ -49,10 +49,10 @@ function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs
   }
 }
 
-function encodeVerbose(transcript: Transcript, form: { words: boolean; segments: boolean }): object {
+function encodeVerbose(transcript: Transcript, form: TranscriptForm): object {
   const { language, duration, text, segments } = transcript
   return {
-    task: 'transcribe',
+    task: form.translated ? 'translate' : 'transcribe',
     language: languageName(language),
     duration,
     text,

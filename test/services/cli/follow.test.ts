@@ -261,6 +261,20 @@ describe('a followed job on a terminal', () => {
     expect(written).toContain('out: An answer.')
   })
 
+  it.each([
+    { more: { usage: { input_tokens: 12, output_tokens: 40 } }, said: `${ID} completed, 12 tokens in, 40 out` },
+    { more: { usage: { prompt_tokens: 1, completion_tokens: 2 } }, said: `${ID} completed, 1 tokens in, 2 out` },
+    {
+      more: { started_at: 1_790_000_002, completed_at: 1_790_000_005 },
+      said: 'completed, ran 3 s after a wait of 2 s',
+    },
+    { more: { started_at: 1_790_000_000, completed_at: 1_790_000_000 }, said: 'completed, ran < 1 s' },
+  ])('ends with what the job took: $said', async ({ more, said }) => {
+    const { written, view } = terminal()
+    await view.end(job('completed', { result: {}, ...more }))
+    expect(written.at(-1)).toContain(said)
+  })
+
   it('prints a result without text as it is', async () => {
     const { written, view } = terminal()
     await view.end(job('completed', { result: { data: [1] } }))

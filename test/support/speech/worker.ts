@@ -35,6 +35,8 @@ export type Fields = Readonly<Record<string, string | readonly string[]>>
 
 /** A running service with a transcription worker. Dispose it. */
 export interface TranscriptionWorker extends AsyncDisposable {
+  /** `http://127.0.0.1:PORT` */
+  readonly url: string
   /** Uploads a file with the test key. */
   upload(fields: Fields, file?: Buffer, init?: RequestInit): Promise<Response>
   get(path: string): Promise<Response>
@@ -81,6 +83,7 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
       headers: { authorization: `Bearer ${TEST_KEY}`, ...init.headers },
     })
   return {
+    url: `http://127.0.0.1:${ingress.port}`,
     upload: (fields, file = WAVE, init) => call('POST', PATH, { ...init, body: formOf(fields, file) }),
     get: (path) => call('GET', path),
     cancel: (id) => call('POST', `/v1/jobs/${id}/cancel`),

@@ -1,155 +1,101 @@
-import { useSignal } from '@preact/signals'
-import { useEffect, useRef } from 'preact/hooks'
-import { wordsOf } from '#services/console/api/client.ts'
-import { Copy } from '#services/console/parts/copy.tsx'
-import { Icon } from '#services/console/parts/icon.tsx'
-import { asked } from '#services/console/place.ts'
-import { chat, type Turn } from './chat.ts'
-import { codeOf, LANGUAGES, type Language } from './code.ts'
-import { Options } from './options.tsx'
+import type { FunctionComponent } from 'preact'
+import { useEffect } from 'preact/hooks'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { asked, BASE } from '#services/console/place.ts'
+import { AudioForm } from './audio/audio.tsx'
+import { ChatForm } from './chat/chat.tsx'
+import { CompletionsForm } from './completions/completions.tsx'
+import { EmbeddingsForm } from './embeddings/embeddings.tsx'
+import { ModerationsForm } from './moderations/moderations.tsx'
+import { PythonForm } from './python/python.tsx'
+import { RerankForm } from './rerank/rerank.tsx'
+import { ResearchForm } from './research/research.tsx'
+import { loadServed, modelsFor, served } from './served.ts'
 
-/** A conversation with a model, and the code of what was just done. */
+interface Form {
+  /** In the address. */
+  readonly id: string
+  readonly name: string
+  readonly path: string
+  /** What a model must be able to do; absent: it needs none. */
+  readonly capability?: string
+  /** What to configure where no model can. */
+  readonly missing?: string
+  readonly Content: FunctionComponent
+}
+
+/** A form for each endpoint that people try by hand. */
+const FORMS: readonly Form[] = [
+  {
+    ...{ id: 'chat', name: 'Chat', path: '/v1/chat/completions', capability: 'chat', Content: ChatForm },
+    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+  },
+  {
+    ...{ id: 'completions', name: 'Completions', path: '/v1/completions', Content: CompletionsForm },
+    capability: 'completions',
+    missing: 'An entry of models.yaml whose engine is llama or openai makes one.',
+  },
+  {
+    ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
+    capability: 'transcription',
+    missing: 'An entry of models.yaml with pool: transcription makes one (docs/transcription.md).',
+  },
+  {
+    ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },
+    capability: 'embeddings',
+    missing: 'An entry of models.yaml with pool: embeddings makes one (docs/embeddings.md).',
+  },
+  {
+    ...{ id: 'rerank', name: 'Rerank', path: '/v1/rerank', capability: 'rerank', Content: RerankForm },
+    missing: 'An entry of models.yaml with pool: embeddings makes one (docs/embeddings.md).',
+  },
+  { id: 'moderations', name: 'Moderations', path: '/v1/moderations', Content: ModerationsForm },
+  { id: 'python', name: 'Python', path: '/v1/tools/code', Content: PythonForm },
+  {
+    ...{ id: 'research', name: 'Research', path: '/v1/deep-research', Content: ResearchForm },
+    capability: 'deep_research',
+    missing: 'An entry of models.yaml with pool: research makes one (docs/deep-research.md).',
+  },
+]
+
+/** A form for each endpoint that is served, and the code of what was just done. */
 export function Playground() {
-  useEffect(() => {
-    chat.loadModels(asked('model')).catch((error: unknown) => {
-      chat.problem.value = wordsOf(error)
-    })
-  }, [])
+  const { problem, act } = useDeed()
+  useEffect(() => void act(loadServed), [])
+  const forms = FORMS.filter(({ path }) => served.value?.reference.paths[path])
+  const form = forms.find(({ id }) => id === asked('form')) ?? forms[0]
   return (
     <section class="playground">
-      <div class="title">
-        <h1>Playground</h1>
-        <button type="button" onClick={() => chat.clear()} disabled={chat.turns.value.length === 0}>
-          New conversation
-        </button>
-      </div>
-      <div class="columns">
-        <div class="card talk">
-          <Conversation />
-          <Say />
-        </div>
-        <Options />
-      </div>
-      <Code />
+      <h1>Playground</h1>
+      <Refusal of={problem.value} />
+      <nav class="tabs" aria-label="Endpoints">
+        {forms.map(({ id, name, path }) => (
+          <a
+            key={id}
+            href={`${BASE}/playground?form=${id}`}
+            title={path}
+            aria-current={id === form?.id ? 'page' : undefined}
+          >
+            {name}
+          </a>
+        ))}
+      </nav>
+      {!form && !problem.value && <p class="dim">Loading…</p>}
+      {form && <Chosen key={form.id} form={form} />}
     </section>
   )
 }
 
-function Conversation() {
-  const turns = chat.turns.value
-  const end = useRef<HTMLDivElement>(null)
-  const length = turns.at(-1)?.content.length ?? 0
-  useEffect(() => {
-    const place = end.current?.parentElement
-    if (place) place.scrollTop = place.scrollHeight
-  }, [length, turns.length])
+function Chosen({ form: { name, path, capability, missing, Content } }: { readonly form: Form }) {
+  if (capability === undefined || modelsFor(capability).length > 0) return <Content />
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys.
-    <div class="turns" role="log" aria-label="Conversation" tabIndex={0}>
-      {turns.length === 0 && (
-        <p class="dim hint">Ask something. The answer appears word by word; Stop ends the work where it runs.</p>
-      )}
-      {turns.map((turn, nth) => (
-        <Said key={`${turn.role}-${nth}`} turn={turn} isLast={nth === turns.length - 1} />
-      ))}
-      {chat.problem.value && (
-        <p class="refusal" role="alert">
-          {chat.problem.value}
-        </p>
-      )}
-      <div ref={end} />
-    </div>
-  )
-}
-
-function Said({ turn, isLast }: { readonly turn: Turn; readonly isLast: boolean }) {
-  const isWriting = isLast && turn.role === 'assistant' && chat.isBusy.value
-  return (
-    <div class={`turn ${turn.role}`}>
-      <p class="who dim">{turn.role === 'user' ? 'You' : chat.model.value}</p>
-      <p class="words">
-        {turn.content}
-        {isWriting && <span class="caret" />}
+    <div class="card empty">
+      <h2>{name}: no model</h2>
+      <p>
+        No model that this key may use answers <code>{path}</code>. {missing} Where one is there, a key that may use it
+        is made with <code>npx sluice keys create</code>.
       </p>
-      {turn.note && <p class="dim took">{turn.note}</p>}
-    </div>
-  )
-}
-
-function Say() {
-  const text = useSignal('')
-  const send = () => {
-    const said = text.value.trim()
-    if (!said || chat.isBusy.value || !chat.model.value) return
-    text.value = ''
-    void chat.say(said)
-  }
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
-    event.preventDefault()
-    send()
-  }
-  return (
-    <form
-      class="say"
-      onSubmit={(event) => {
-        event.preventDefault()
-        send()
-      }}
-    >
-      <textarea
-        aria-label="Message"
-        placeholder="Write a message. Enter sends it, Shift+Enter begins a line."
-        rows={3}
-        value={text.value}
-        onInput={({ currentTarget }) => {
-          text.value = currentTarget.value
-        }}
-        onKeyDown={onKeyDown}
-      />
-      {chat.isBusy.value ? (
-        <button type="button" class="primary" onClick={() => chat.stop()}>
-          <Icon name="stop" /> Stop
-        </button>
-      ) : (
-        <button type="submit" class="primary" disabled={!text.value.trim() || !chat.model.value}>
-          <Icon name="send" /> Send
-        </button>
-      )}
-    </form>
-  )
-}
-
-function Code() {
-  const language = useSignal<Language>('curl')
-  const body = chat.last.value
-  if (!body) return null
-  const code = codeOf(language.value, body, location.origin)
-  return (
-    <div class="card code">
-      <div class="title">
-        <h2>The same from your program</h2>
-        <fieldset class="chips" aria-label="Language">
-          {LANGUAGES.map((one) => (
-            <button
-              type="button"
-              key={one}
-              class="chip"
-              aria-pressed={language.value === one}
-              onClick={() => {
-                language.value = one
-              }}
-            >
-              {one}
-            </button>
-          ))}
-        </fieldset>
-        <Copy text={code} label="Copy" />
-      </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
-      <pre class="output" tabIndex={0}>
-        {code}
-      </pre>
     </div>
   )
 }

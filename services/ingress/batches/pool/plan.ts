@@ -1,11 +1,9 @@
 import type { BatchPartRange, BatchProblem, BatchRequest } from '#schemas/batches/batch.ts'
-import { hasModels } from '#schemas/job.ts'
 import { LineChecker } from '#services/ingress/batches/check.ts'
 import { type Line, linesOf } from '#services/ingress/batches/lines.ts'
 import { PART_REQUESTS } from '#services/ingress/batches/parts.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
-import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
-import { getModel } from '#services/ingress/endpoints/model.ts'
+import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { BatchTools } from './tools.ts'
@@ -64,10 +62,9 @@ function modelProblem(
   { model }: LineChecker,
   { number: line }: Line,
 ): BatchProblem | undefined {
-  const { pool } = findEndpoint(request.endpoint).kind
-  if (model === undefined || !hasModels(pool)) return undefined
+  if (model === undefined) return undefined
   try {
-    getModel(context, caller, model, pool)
+    requireModelOf(findEndpoint(request.endpoint), context, caller, model)
     return undefined
   } catch (error) {
     if (!(error instanceof ServiceError)) throw error

@@ -1,3 +1,4 @@
+import type { ModelConfig } from '#schemas/models.ts'
 import { DOCUMENTS_MAX, RerankBody } from '#schemas/rerank.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
@@ -5,34 +6,40 @@ import { requireShort } from '#services/ingress/endpoints/embeddings/embeddings.
 import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { readInputs } from '#services/ingress/endpoints/inputs.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
-import { answerBytesMax } from '#shared/engines/batching/limits.ts'
-import { embed } from '#shared/kinds/embed.ts'
+import { rerank as kind } from '#shared/kinds/rerank.ts'
+import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
 
 /** Bytes of JSON of documents that are repeated: they travel in the record of the job, beside the inputs. */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** POST /v1/rerank (docs/embeddings.md, Reranking): documents and, behind them, the query as inputs of an embeddings model. */
+/** POST /v1/rerank (docs/embeddings.md, Reranking): by a model that reranks, or by the vectors of one that embeds. */
 export const rerank: JobEndpoint = {
   path: '/v1/rerank',
   format: 'openai',
-  kind: embed,
+  kind,
+  requireModel: (context, caller, model) => void getModel(context, caller, model, 'rerank', 'embeddings'),
   prepare(context, caller, body) {
     const asked = parseBody(RerankBody, body, 'openai')
-    const model = getModel(context, caller, asked.model, 'embeddings')
+    const model = getModel(context, caller, asked.model, 'rerank', 'embeddings')
     const documents = readDocuments(asked.documents)
-    // So that an error about input 3 is one about document 3.
-    const inputs = [...documents, asked.query]
-    requireShort(inputs, model)
-    const top_n = asked.top_n ?? documents.length
+    const query = asked.query.toWellFormed()
+    if (model.task !== 'rerank') requireShortTexts(documents, query, model)
     return {
       model: model.id,
-      body: { model: model.id, inputs },
+      body: { model: model.id, query, documents, top_n: asked.top_n ?? documents.length },
       stream: false,
       timeoutMs: context.config.requestTimeoutMs,
-      answerBytesMax: answerBytesMax(inputs.length),
-      encode: { rerank: { top_n, ...(asked.return_documents && { documents: repeatable(documents) }) } },
+      encode: { rerank: asked.return_documents ? { documents: repeatable(documents) } : {} },
     }
   },
+}
+
+function requireShortTexts(documents: readonly string[], query: string, model: ModelConfig): void {
+  try {
+    requireShort([...documents, query], model)
+  } catch (error) {
+    throw aboutDocuments(error, documents.length)
+  }
 }
 
 /** The texts of documents, each a text or an object that has one. @throws ServiceError with the path of the first problem */

@@ -1,4 +1,6 @@
-import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import type { TranscribeRequest, TranscriptForm } from '#schemas/transcription/transcription.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import type { JobEndpoint, PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
 import { transcribe } from '#shared/kinds/transcribe.ts'
 import { decodeTranscription } from './decode.ts'
@@ -22,15 +24,24 @@ export const transcriptions: JobEndpoint = {
       getModel: (id) => getModel(context, caller, id, 'transcription'),
       audioBytesMax: context.config.audioBytesMax,
     })
-    const { model, audio, stream = false } = request
-    return {
-      model,
-      body: request,
-      ...(audio.blob !== undefined && { attachments: [audio.blob] }),
-      stream,
-      isText: !stream && TEXTS.has(form.format),
-      timeoutMs: context.config.requestTimeoutMs,
-      encode: { transcript: form },
-    }
+    return preparedOf(context, request, form)
   },
+}
+
+/** A checked request as a call. */
+export function preparedOf(
+  { config }: Pick<IngressContext, 'config'>,
+  request: TranscribeRequest,
+  form: TranscriptForm,
+): PreparedCall {
+  const { model, audio, stream = false } = request
+  return {
+    model,
+    body: request,
+    ...(audio.blob !== undefined && { attachments: [audio.blob] }),
+    stream,
+    isText: !stream && TEXTS.has(form.format),
+    timeoutMs: config.requestTimeoutMs,
+    encode: { transcript: form },
+  }
 }

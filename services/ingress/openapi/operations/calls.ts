@@ -89,6 +89,10 @@ export const CALLS: Operations = {
     { id: 'rerank', tag: 'Tools', summary: 'Documents by how near they are to a query', body: 'RerankRequest' },
     { description: 'The documents, nearest first.', json: ['Reranked'] },
   ),
+  'POST /v1/moderations': call(
+    { id: 'createModeration', tag: 'Tools', summary: 'What texts and images hold', body: 'ModerationRequest' },
+    { description: 'A result for each input, in their order.', json: ['Moderation'] },
+  ),
   'POST /v1/audio/transcriptions': call(
     {
       id: 'createTranscription',
@@ -103,6 +107,16 @@ export const CALLS: Operations = {
       media: ['text/plain'],
       events: null,
     },
+  ),
+  'POST /v1/audio/translations': call(
+    {
+      id: 'createTranslation',
+      tag: 'Tools',
+      summary: 'Speech to English text',
+      form: 'multipart/form-data',
+      body: 'TranslationForm',
+    },
+    { description: 'The text in its `response_format`.', json: ['Transcript'], media: ['text/plain'] },
   ),
   'POST /v1/tools/code': call(
     { id: 'runCode', tag: 'Tools', summary: 'Runs Python in a sandbox', body: 'CodeRequest' },

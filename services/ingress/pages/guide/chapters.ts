@@ -32,6 +32,7 @@ export const PARTS: readonly Part[] = [
     transcription: 'Transcription',
     code: 'Python in a sandbox',
     'deep-research': 'Deep research',
+    moderations: 'Moderations',
     echo: 'Echo, the model for tests',
   }),
   part('Operate it', {

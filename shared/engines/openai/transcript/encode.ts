@@ -13,6 +13,15 @@ export function answerFormOf(request: TranscribeRequest, { transcription }: Mode
   return transcription.segments && !request.logprobs ? 'verbose_json' : 'json'
 }
 
+/** The fields of the form of a translation, which has few, and answers whole. */
+export function encodeTranslation({ prompt, temperature }: TranscribeRequest, model: ModelConfig): [string, string][] {
+  const fields: [string, string][] = [['model', upstreamModelOf(model)]]
+  fields.push(['response_format', model.transcription.segments ? 'verbose_json' : 'json'])
+  if (prompt !== undefined) fields.push(['prompt', prompt])
+  if (temperature > 0) fields.push(['temperature', String(temperature)])
+  return fields
+}
+
 /** The fields of the form, beside the file, in OpenAI's dialect. What has its default is left out. */
 export function encodeFields(request: TranscribeRequest, model: ModelConfig, form: AnswerForm): [string, string][] {
   const { language, prompt, temperature, logprobs } = request

@@ -7,7 +7,7 @@ import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { countText } from '#shared/engines/upstream/usage.ts'
 import { audioTokensOf, TranscriptDecoder } from './decode.ts'
-import { answerFormOf, encodeFields } from './encode.ts'
+import { answerFormOf, encodeFields, encodeTranslation } from './encode.ts'
 import { openForm } from './form.ts'
 
 /**
@@ -33,12 +33,24 @@ export function openOpenAiTranscription(
       return upstream.places
     },
     transcribe(request, audio, options) {
+      if (options.translates) {
+        const call = { fields: encodeTranslation(request, model), isStream: false, path: '/audio/translations' }
+        return callTranscription(upstream, model, { ...request, language: 'en' }, audio, options, call)
+      }
       const form = answerFormOf(request, model)
       const call = { fields: encodeFields(request, model, form), isStream: form === 'stream' }
       return callTranscription(upstream, model, request, audio, options, call)
     },
     close: () => upstream.close(),
   }
+}
+
+/** How a server is asked. */
+interface FormCall {
+  readonly fields: readonly (readonly [string, string])[]
+  readonly isStream: boolean
+  /** Default: that of transcriptions. */
+  readonly path?: string
 }
 
 /**
@@ -52,7 +64,7 @@ export async function* callTranscription(
   request: TranscribeRequest,
   audio: AudioFile,
   options: TranscribeOptions,
-  { fields, isStream }: { fields: readonly (readonly [string, string])[]; isStream: boolean },
+  { fields, isStream, path = '/audio/transcriptions' }: FormCall,
 ): AsyncGenerator<TranscribeEvent, void, undefined> {
   const decoder = new TranscriptDecoder({
     model: model.id,
@@ -65,7 +77,7 @@ export async function* callTranscription(
     const { signal, idempotencyKey, traceparent } = options
     const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
     const exchange = await upstream.call({
-      path: '/audio/transcriptions',
+      path,
       headers: { ...headers, 'idempotency-key': idempotencyKey, ...trace },
       body,
       isStream,

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
-import { ECHO_MODEL, type Stack, startStack } from '../../../support/stack.ts'
+import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../../../support/stack.ts'
 
 /** POST /v1/rerank as its callers see it (docs/embeddings.md, Reranking). */
 
@@ -15,20 +15,44 @@ const VECTORS: Readonly<Record<string, number[]>> = {
 let stack: Stack
 let upstream: ScriptedUpstream
 beforeAll(async () => {
-  upstream = await startUpstream(({ body }, answer) => {
+  upstream = await startUpstream(({ path, body }, answer) => {
+    if (path === '/v1/rerank') return answerRanked(body, answer)
     const texts = body.input as string[]
     const data = texts.map((text, index) => ({ object: 'embedding', index, embedding: VECTORS[text] ?? [1, 1] }))
     answer.json({ object: 'list', data, usage: { prompt_tokens: texts.length, total_tokens: texts.length } })
   })
   const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
   stack = await startStack({
-    models: [ECHO_MODEL, { id: 'compass', pool: 'embeddings', engine, limits: { context_tokens: 100 } }],
+    models: [
+      ECHO_MODEL,
+      { id: 'compass', pool: 'embeddings', engine, limits: { context_tokens: 100 } },
+      { id: 'reader', pool: 'embeddings', task: 'rerank', engine: { ...engine, model: 'reranker-v2' } },
+    ],
   })
 })
 afterAll(async () => {
   await stack[Symbol.asyncDispose]()
   await upstream[Symbol.asyncDispose]()
 })
+
+/** As vLLM, Jina and Cohere answer, by what the query says; the score is the length of the document. */
+function answerRanked({ query, documents }: Record<string, unknown>, answer: Answer): void {
+  const texts = documents as string[]
+  if (query === 'STALL') return
+  const scored = texts.map((text, index) => ({ index, relevance_score: text.length / 10 }))
+  const results =
+    query === 'SHORT' ? scored.slice(1) : query === 'WRONG' ? [...scored.slice(1), { ...scored[0], index: 99 }] : scored
+  if (query === 'cohere')
+    answer.json({ id: 'x', results, meta: { tokens: { input_tokens: 77 }, billed_units: { search_units: 1 } } })
+  else if (query === 'plain') answer.json({ results })
+  else
+    answer.json({
+      id: 'x',
+      model: 'm',
+      usage: { total_tokens: 55 },
+      results: results.map((one) => ({ ...one, document: { text: 'x' } })),
+    })
+}
 
 const DOCUMENTS = ['south', 'east', 'nowhere', { text: 'northeast' }, 'north']
 
@@ -82,9 +106,13 @@ describe('documents', () => {
     [{ top_n: 0 }, 'top_n', 'integer_below_min_value'],
     [
       { documents: ['word '.repeat(12_000)], return_documents: true, model: 'compass' },
-      'input',
+      'documents[0]',
       'context_length_exceeded',
     ],
+    [{ documents: ['a', 'word '.repeat(150)] }, 'documents[1]', 'context_length_exceeded'],
+    [{ query: 'word '.repeat(150) }, 'query', 'context_length_exceeded'],
+    [{ query: 'word '.repeat(12_000) }, 'query', 'context_length_exceeded'],
+    [{ documents: ['a', '', 'b'], model: 'reader' }, 'documents[1]', 'empty_string'],
     [
       { documents: Array(2_000).fill('a text of some words, again'), return_documents: true },
       'return_documents',
@@ -94,5 +122,45 @@ describe('documents', () => {
   ])('are refused: %.80j', async (more, param, code) => {
     const response = await ask(more)
     expect([response.status, await response.json()]).toMatchObject([400, { error: { param, code } }])
+  })
+})
+
+describe('a model that reranks', () => {
+  test('is asked by its name there, and answers in the order of its scores', async () => {
+    const { results, usage, ...rest } = await rank({ model: 'reader', top_n: 3, return_documents: true })
+    expect(results).toEqual([
+      { index: 3, document: { text: 'northeast' }, relevance_score: 0.9 },
+      { index: 2, document: { text: 'nowhere' }, relevance_score: 0.7 },
+      { index: 0, document: { text: 'south' }, relevance_score: 0.5 },
+    ])
+    expect([usage.total_tokens, rest]).toMatchObject([55, { model: 'reader' }])
+    const documents = ['south', 'east', 'nowhere', 'northeast', 'north']
+    expect(upstream.calls.at(-1)?.body).toEqual({ model: 'reranker-v2', query: 'north', documents, top_n: 3 })
+  })
+
+  test('may count tokens as Cohere does, or not at all', async () => {
+    expect((await rank({ model: 'reader', query: 'cohere' })).usage.total_tokens).toBe(77)
+    expect((await rank({ model: 'reader', query: 'plain' })).usage.total_tokens).toBeGreaterThan(5)
+  })
+
+  test.each(['SHORT', 'WRONG'])('fails the call when its answer does not rank the documents: %s', async (query) => {
+    const response = await ask({ model: 'reader', query })
+    expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'upstream_error' } }])
+  })
+
+  test('is stopped when its caller leaves', async () => {
+    const leave = new AbortController()
+    const before = upstream.calls.length
+    const call = ask({ model: 'reader', query: 'STALL' }, { signal: leave.signal }).catch(() => {})
+    await until(() => upstream.calls.length > before)
+    leave.abort()
+    await Promise.all([upstream.calls.at(-1)?.closed, call])
+  })
+
+  test('is listed as what it is, and embeds nothing', async () => {
+    const listed = await (await stack.get('/v1/models/reader')).json()
+    expect(listed).toMatchObject({ capabilities: ['rerank'] })
+    const embedded = await stack.post('/v1/embeddings', { model: 'reader', input: 'a' })
+    expect(await embedded.json()).toMatchObject({ error: { code: 'model_not_supported' } })
   })
 })

@@ -40,7 +40,7 @@ it('has behind every link a page, and behind every anchor a heading', async () =
   const elsewhere = new Set<string>()
   for (const [path, html] of pages) {
     for (const href of attributes(html, 'href')) {
-      if (/^https?:/.test(href)) continue
+      if (/^(https?|data):/.test(href)) continue
       const { pathname, hash } = new URL(href, admin.stack.url + path)
       const page = pages.get(pathname)
       if (!page) elsewhere.add(pathname)

@@ -1,0 +1,118 @@
+import { type Command, onlyArgument } from '#services/cli/command.ts'
+import { EXIT, usageError } from '#services/cli/failure.ts'
+
+/** What a shell can complete after one command. */
+interface Completed {
+  readonly name: string
+  readonly summary: string
+  /** What the command does with its first word, such as `create` of `keys`. */
+  readonly actions: readonly string[]
+  readonly options: readonly string[]
+}
+
+const GLOBAL_OPTIONS = ['--url', '--key', '--json', '--help']
+
+const SHELLS: Readonly<Record<string, (commands: readonly Completed[]) => string>> = {
+  bash: bashScript,
+  zsh: zshScript,
+  fish: fishScript,
+}
+
+/** `sluice completion`, which completes these commands and itself. */
+export function completionOf(commands: Readonly<Record<string, Command>>): Command {
+  const completion: Command = {
+    summary: 'Print a script that completes commands in your shell',
+    help: `Usage: sluice completion bash
+       sluice completion zsh
+       sluice completion fish
+
+Prints a script with which the shell completes the commands of sluice, their actions and their options.
+
+Examples:
+  source <(sluice completion bash)      # in ~/.bashrc, for every new shell
+  source <(sluice completion zsh)       # in ~/.zshrc, after compinit
+  sluice completion fish > ~/.config/fish/completions/sluice.fish`,
+    options: {},
+    async run({ args, out }) {
+      const shell = onlyArgument(args, 'SHELL')
+      const script = Object.hasOwn(SHELLS, shell) ? SHELLS[shell] : undefined
+      if (!script) throw usageError(`${shell}: the shell is ${Object.keys(SHELLS).join(', ')}.`)
+      await out.write(script(Object.entries({ ...commands, completion }).map(completedOf)))
+      return EXIT.ok
+    },
+  }
+  return completion
+}
+
+function completedOf([name, { summary, help, options }]: readonly [string, Command]): Completed {
+  const usages = help.split('\n\n', 1)[0] ?? ''
+  const actions = [...usages.matchAll(new RegExp(`sluice ${name} ([a-z]+)`, 'g'))].map(([, action = '']) => action)
+  const own = Object.keys(options).map((option) => `--${option}`)
+  return { name, summary, actions: [...new Set(actions)], options: [...own, ...GLOBAL_OPTIONS] }
+}
+
+function bashScript(commands: readonly Completed[]): string {
+  const cases = commands.map(
+    ({ name, actions, options }) => `    ${name}) words='${options.join(' ')}'; actions='${actions.join(' ')}' ;;`,
+  )
+  return `_sluice() {
+  local current=\${COMP_WORDS[COMP_CWORD]} command= actions= words='${GLOBAL_OPTIONS.join(' ')}' at
+  for ((at = 1; at < COMP_CWORD; at++)); do
+    case \${COMP_WORDS[at]} in
+      --url | --key) ((at++)) ;;
+      -*) ;;
+      *) command=\${COMP_WORDS[at]}; break ;;
+    esac
+  done
+  case $command in
+    '') actions='${commands.map(({ name }) => name).join(' ')}'; at=$COMP_CWORD ;;
+${cases.join('\n')}
+  esac
+  COMPREPLY=()
+  if [[ $current == -* ]]; then COMPREPLY=($(compgen -W "$words" -- "$current"))
+  elif [[ -z $command ]] || ((COMP_CWORD == at + 1)); then COMPREPLY=($(compgen -W "$actions" -- "$current"))
+  fi
+}
+complete -o default -F _sluice sluice
+`
+}
+
+function zshScript(commands: readonly Completed[]): string {
+  const listed = commands.map(({ name, summary }) => `    '${name}:${quoted(summary)}'`)
+  const cases = commands.map(
+    ({ name, actions, options }) => `    ${name}) options=(${options.join(' ')}); actions=(${actions.join(' ')}) ;;`,
+  )
+  return `#compdef sluice
+_sluice() {
+  local -a commands actions options
+  commands=(
+${listed.join('\n')}
+  )
+  if ((CURRENT == 2)); then
+    _describe command commands
+    return
+  fi
+  case $words[2] in
+${cases.join('\n')}
+  esac
+  if [[ $PREFIX == -* ]]; then compadd -- $options
+  elif ((CURRENT == 3 && $#actions)); then compadd -- $actions
+  else _files
+  fi
+}
+compdef _sluice sluice
+`
+}
+
+function fishScript(commands: readonly Completed[]): string {
+  const lines = commands.flatMap(({ name, summary, actions, options }) => [
+    `complete -c sluice -n __fish_use_subcommand -a ${name} -d '${quoted(summary)}'`,
+    ...options.map((option) => `complete -c sluice -n '__fish_seen_subcommand_from ${name}' -l ${option.slice(2)}`),
+    ...actions.map((action) => `complete -c sluice -n '__fish_seen_subcommand_from ${name}' -a ${action}`),
+  ])
+  return `${lines.join('\n')}\n`
+}
+
+function quoted(text: string): string {
+  return text.replaceAll("'", '’')
+}

@@ -1,0 +1,80 @@
+import { signal } from '@preact/signals'
+import { askJson } from '#services/console/api/client.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { Run } from '#services/console/screens/playground/call/run.ts'
+import { Player } from './player.ts'
+import { Recorder } from './recorder.ts'
+import { type Diarized, type Transcript, transcriptOf, type Verbose } from './transcript.ts'
+
+const PATH = '/v1/audio/transcriptions'
+
+/** The recording of this tab, and what is said in it. */
+class Audio {
+  readonly run = new Run()
+  readonly player = new Player()
+  readonly recorder = new Recorder()
+  readonly model = signal('')
+  readonly file = signal<File | undefined>(undefined)
+  readonly wantsSpeakers = signal(true)
+  readonly values = signal<Readonly<Record<string, string>>>({})
+  readonly transcript = signal<Transcript | undefined>(undefined)
+  readonly note = signal('')
+
+  /** Takes a file, and draws it. */
+  async take(file: File): Promise<void> {
+    this.run.stop()
+    this.run.problem.value = undefined
+    this.transcript.value = undefined
+    this.file.value = file
+    const isDrawn = await this.player.load(file)
+    this.note.value = isDrawn ? '' : 'This browser cannot play or draw this file; it can be transcribed all the same.'
+  }
+
+  /** Begins to record, or ends that. */
+  async record(): Promise<void> {
+    if (this.recorder.since.value !== undefined) return this.recorder.stop()
+    await this.recorder
+      .start((file) => void this.take(file))
+      .catch((error: Error) => {
+        this.run.problem.value = { words: error.message, next: '' }
+      })
+  }
+
+  /** Sends the file. Words and speakers are two answers: no format has both. @param canTell Whether the model tells speakers apart */
+  async transcribe(canTell: boolean, options: Readonly<Record<string, unknown>>): Promise<void> {
+    const file = this.file.value
+    if (!file) return
+    const callOf = (name: string, form: object): Call => ({
+      ...{ name, path: PATH, method: 'audio.transcriptions', file: file.name },
+      body: { model: this.model.value, ...options, ...form },
+    })
+    const granularities = { timestamp_granularities: ['word', 'segment'] }
+    const words = callOf('words', { response_format: 'verbose_json', ...granularities })
+    const speakers = callOf('speakers', { response_format: 'diarized_json' })
+    const hasSpeakers = canTell && this.wantsSpeakers.value
+    this.transcript.value = undefined
+    const startedAt = performance.now()
+    await this.run.start(hasSpeakers ? [words, speakers] : [words], async (abort) => {
+      const [verbose, diarized] = await Promise.all([
+        upload<Verbose>(words, file, abort),
+        hasSpeakers ? upload<Diarized>(speakers, file, abort) : undefined,
+      ])
+      this.transcript.value = transcriptOf(verbose, diarized)
+      const seconds = ((performance.now() - startedAt) / 1_000).toFixed(1)
+      this.note.value = `${verbose.duration.toFixed(1)} s of audio in ${seconds} s`
+    })
+  }
+}
+
+async function upload<T>({ path, body }: Call, file: File, signal: AbortSignal): Promise<T> {
+  const form = new FormData()
+  form.set('file', file)
+  for (const [name, value] of Object.entries(body)) {
+    if (Array.isArray(value)) for (const one of value) form.append(`${name}[]`, String(one))
+    else form.set(name, String(value))
+  }
+  return await askJson<T>(path, { method: 'POST', body: form, signal })
+}
+
+/** The audio form of this tab. */
+export const audio = new Audio()

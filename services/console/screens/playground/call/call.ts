@@ -1,0 +1,124 @@
+/** A call that a form has made, as far as other programs need it to make the same. */
+export interface Call {
+  /** What tells it from others of its form, such as its model. */
+  readonly name: string
+  readonly path: string
+  /** The fields of its body. */
+  readonly body: Readonly<Record<string, unknown>>
+  /** The method of OpenAI's packages that makes it; absent: they have none. */
+  readonly method?: 'chat.completions' | 'completions' | 'embeddings' | 'audio.transcriptions' | 'moderations'
+  /** Name of the file that is sent with it, as a form. */
+  readonly file?: string
+}
+
+/** A language that a call can be shown in. */
+export const LANGUAGES = ['curl', 'Python', 'TypeScript'] as const
+export type Language = (typeof LANGUAGES)[number]
+
+/** The code that makes a call from elsewhere. @param origin Of the service */
+export function codeOf(language: Language, call: Call, origin: string): string {
+  if (language === 'curl') return curlOf(call, origin)
+  return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)
+}
+
+function curlOf({ path, body, file }: Call, origin: string): string {
+  const head = `curl ${body.stream ? '-N ' : ''}${origin}${path} \\
+  -H "Authorization: Bearer $SLUICE_API_KEY" \\\n`
+  if (file === undefined) {
+    return `${head}  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body, null, 2))}`
+  }
+  const fields = Object.entries(body).flatMap(([name, value]) =>
+    Array.isArray(value)
+      ? value.map((one) => `  --form-string ${quoted(`${name}[]=${one}`)}`)
+      : [`  --form-string ${quoted(`${name}=${value}`)}`],
+  )
+  return `${head}${[`  -F ${quoted(`file=@"${file}"`)}`, ...fields].join(' \\\n')}`
+}
+
+function quoted(text: string): string {
+  return `'${text.replaceAll("'", "'\\''")}'`
+}
+
+function pythonOf(call: Call, origin: string): string {
+  const head = `import os
+from openai import OpenAI
+
+client = OpenAI(base_url="${origin}/v1", api_key=os.environ["SLUICE_API_KEY"])`
+  const { path, method, file } = call
+  const body = bodyOf(call)
+  if (!method) {
+    return `${head}
+answer = client.post("${path.slice('/v1'.length)}", cast_to=object, body=${pythonValue(body)})
+print(answer)`
+  }
+  const fields = Object.entries(body).map(([name, value]) => `    ${name}=${pythonValue(value, '    ')},`)
+  const args = [...(file === undefined ? [] : [`    file=open(${JSON.stringify(file)}, "rb"),`]), ...fields].join('\n')
+  if (!body.stream) {
+    return `${head}\nanswer = client.${method}.create(\n${args}\n)\nprint(answer${isText(body) ? '' : '.to_json()'})`
+  }
+  const said = method === 'completions' ? 'text' : 'delta.content'
+  return `${head}
+stream = client.${method}.create(
+${args}
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].${said} or "", end="", flush=True)`
+}
+
+function typescriptOf(call: Call, origin: string): string {
+  const { path, method, file } = call
+  const body = bodyOf(call)
+  const head = `${file === undefined ? '' : "import { createReadStream } from 'node:fs'\n"}import OpenAI from 'openai'
+
+const client = new OpenAI({
+  baseURL: '${origin}/v1',
+  apiKey: process.env.SLUICE_API_KEY,
+})`
+  const json = JSON.stringify(body, null, 2)
+  if (!method) {
+    return `${head}\nconst answer = await client.post('${path.slice('/v1'.length)}', { body: ${json} })
+console.log(JSON.stringify(answer, null, 2))`
+  }
+  const fields =
+    file === undefined ? json : json.replace('{\n', () => `{\n  "file": createReadStream(${JSON.stringify(file)}),\n`)
+  if (!body.stream) return `${head}\nconst answer = await client.${method}.create(${fields})\nconsole.log(answer)`
+  const said = method === 'completions' ? 'text' : 'delta.content'
+  return `${head}
+const stream = await client.${method}.create(${fields})
+for await (const chunk of stream) {
+  process.stdout.write(chunk.choices[0]?.${said} ?? '')
+}`
+}
+
+/** What a program asks for: no usage at the end of a stream, and whole answers where the packages know no such stream. */
+function bodyOf({ body, method }: Call): Record<string, unknown> {
+  const { stream_options: _, stream, ...rest } = body
+  return stream && method ? { ...rest, stream } : rest
+}
+
+function isText({ response_format: format }: Readonly<Record<string, unknown>>): boolean {
+  return format === 'srt' || format === 'vtt' || format === 'text'
+}
+
+/** A value of JSON as Python writes it. */
+function pythonValue(value: unknown, indent = ''): string {
+  const inner = `${indent}    `
+  if (value === null || value === undefined) return 'None'
+  if (typeof value === 'boolean') return value ? 'True' : 'False'
+  if (Array.isArray(value))
+    return block(
+      '[',
+      ']',
+      value.map((one) => pythonValue(one, inner)),
+      indent,
+    )
+  if (typeof value !== 'object') return JSON.stringify(value)
+  const pairs = Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${pythonValue(one, inner)}`)
+  return block('{', '}', pairs, indent)
+}
+
+function block(open: string, close: string, parts: readonly string[], indent: string): string {
+  if (parts.length === 0) return open + close
+  return `${open}\n${parts.map((part) => `${indent}    ${part},\n`).join('')}${indent}${close}`
+}

@@ -1,0 +1,88 @@
+/** A schema of the reference, as far as forms read it. */
+interface Schema {
+  readonly $ref?: string
+  readonly type?: string | readonly string[]
+  readonly anyOf?: readonly Schema[]
+  readonly enum?: readonly string[]
+  readonly minimum?: number
+  readonly maximum?: number
+  readonly description?: string
+  readonly properties?: Readonly<Record<string, Schema>>
+}
+
+/** The reference of the service (`GET /openapi.json`), as far as forms read it. */
+export interface Reference {
+  readonly paths: Readonly<
+    Record<
+      string,
+      { readonly post?: { readonly requestBody?: { readonly content: Readonly<Record<string, { schema: Schema }>> } } }
+    >
+  >
+  readonly components: { readonly schemas: Readonly<Record<string, Schema>> }
+}
+
+/** One option of a call, as a form shows it. */
+export interface Field {
+  readonly name: string
+  readonly label: string
+  readonly kind: 'number' | 'choice' | 'switch' | 'text'
+  readonly min: number | undefined
+  readonly max: number | undefined
+  /** Of a number: 1 where it is whole. */
+  readonly step: number | 'any'
+  readonly choices: readonly string[]
+  readonly hint: string
+}
+
+/** A bound of a whole number that is as good as none. */
+const HUGE = 2 ** 52
+
+/** Options of an endpoint by its schema; those it does not have are left out. */
+export function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
+  const content = reference.paths[path]?.post?.requestBody?.content ?? {}
+  const schema = resolved(reference, Object.values(content)[0]?.schema ?? {})
+  return names.flatMap((name) => {
+    const property = schema.properties?.[name]
+    return property ? [fieldOf(name, property)] : []
+  })
+}
+
+/** What was filled in, as the call has it; what was left empty is left out. */
+export function filledIn(
+  fields: readonly Field[],
+  values: Readonly<Record<string, string>>,
+): Readonly<Record<string, unknown>> {
+  const filled = fields.flatMap(({ name, kind }) => {
+    const value = values[name] ?? ''
+    if (value === '') return []
+    return [[name, kind === 'number' ? Number(value) : kind === 'switch' ? value === 'true' : value]]
+  })
+  return Object.fromEntries(filled)
+}
+
+function resolved({ components }: Reference, schema: Schema): Schema {
+  const name = schema.$ref?.split('/').at(-1)
+  return name === undefined ? schema : (components.schemas[name] ?? {})
+}
+
+function fieldOf(name: string, property: Schema): Field {
+  const schema = property.anyOf?.find(({ type }) => type !== 'null') ?? property
+  const types = [schema.type ?? []].flat()
+  const { minimum, maximum } = schema
+  return {
+    name,
+    label: `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`,
+    kind: schema.enum
+      ? 'choice'
+      : types.includes('number') || types.includes('integer')
+        ? 'number'
+        : types.includes('boolean')
+          ? 'switch'
+          : 'text',
+    min: minimum !== undefined && minimum > -HUGE ? minimum : undefined,
+    max: maximum !== undefined && maximum < HUGE ? maximum : undefined,
+    step: types.includes('integer') || name === 'seed' ? 1 : 'any',
+    choices: schema.enum ?? [],
+    hint: property.description ?? '',
+  }
+}

@@ -1,0 +1,99 @@
+import { signal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import { asked } from '#services/console/place.ts'
+import { Code } from '#services/console/screens/playground/call/code.tsx'
+import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
+import { Options } from '#services/console/screens/playground/call/options.tsx'
+import { type Field, fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
+import { modelFor, modelsFor, served } from '#services/console/screens/playground/served.ts'
+import { Conversation } from './conversation.ts'
+import { Say, Turns } from './talk.tsx'
+
+const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
+
+const first = new Conversation()
+/** What the first is compared with. */
+const second = new Conversation()
+const isCompared = signal(false)
+const system = signal('')
+const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
+
+/** A conversation with a model, or with two side by side. It is kept while the tab is open. */
+export function ChatForm() {
+  useEffect(() => {
+    first.model.value = modelFor('chat', asked('model') || first.model.value)
+    const others = modelsFor('chat').filter(({ id }) => id !== first.model.value)
+    second.model.value = modelFor('chat', second.model.value || (others[0]?.id ?? ''))
+  }, [])
+  const sides = isCompared.value ? [first, second] : [first]
+  const fields = chatFields()
+  const say = (text: string) => {
+    const saying = { system: system.value.trim(), options: filledIn(fields, values.value) }
+    for (const side of sides) void side.say(text, saying)
+  }
+  return (
+    <>
+      <div class="columns">
+        <div class="card talk">
+          <div class={sides.length > 1 ? 'sides' : undefined}>
+            {sides.map((side, nth) => (
+              <Turns key={nth} of={side} isOneOfTwo={sides.length > 1} />
+            ))}
+          </div>
+          <Say
+            isBusy={sides.some(({ run }) => run.isBusy.value)}
+            onSay={say}
+            onStop={() => {
+              for (const { run } of sides) run.stop()
+            }}
+            onClear={() => {
+              for (const side of [first, second]) side.clear()
+            }}
+            isBegun={sides.some(({ turns }) => turns.value.length > 0)}
+          />
+        </div>
+        <Options fields={fields} values={values} shown={2}>
+          <Models />
+          <label>
+            <span>System</span>
+            <textarea
+              rows={3}
+              placeholder="How it shall answer"
+              value={system.value}
+              onInput={({ currentTarget }) => {
+                system.value = currentTarget.value
+              }}
+            />
+          </label>
+        </Options>
+      </div>
+      <Code calls={sides.flatMap(({ run }) => run.calls.value)} />
+    </>
+  )
+}
+
+function Models() {
+  const toggle = () => {
+    second.clear()
+    isCompared.value = !isCompared.value
+    if (isCompared.value) second.turns.value = first.turns.value
+  }
+  return (
+    <>
+      <ModelChoice capability="chat" model={first.model} />
+      <label class="check">
+        <input type="checkbox" checked={isCompared.value} onChange={toggle} disabled={first.run.isBusy.value} />
+        <span>Compare with another</span>
+      </label>
+      {isCompared.value && <ModelChoice capability="chat" model={second.model} label="Second model" />}
+    </>
+  )
+}
+
+/** Effort is for models that reason. */
+function chatFields(): readonly Field[] {
+  const sides = isCompared.value ? [first, second] : [first]
+  const reasons = sides.every(({ model }) => modelsFor('reasoning').some(({ id }) => id === model.value))
+  const names = reasons ? [...OPTIONS, 'reasoning_effort'] : OPTIONS
+  return served.value ? fieldsOf(served.value.reference, '/v1/chat/completions', names) : []
+}

@@ -1,0 +1,107 @@
+import { signal } from '@preact/signals'
+import { askJson } from '#services/console/api/client.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { Code } from '#services/console/screens/playground/call/code.tsx'
+import { Options } from '#services/console/screens/playground/call/options.tsx'
+import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { Run } from '#services/console/screens/playground/call/run.ts'
+import type { Field } from '#services/console/screens/playground/call/schema.ts'
+import { filledIn } from '#services/console/screens/playground/call/schema.ts'
+import { Send } from '#services/console/screens/playground/call/send.tsx'
+import { modelsFor } from '#services/console/screens/playground/served.ts'
+
+const PATH = '/v1/moderations'
+/** Categories that are named beside a text. */
+const NAMED_MAX = 3
+
+interface Answer {
+  readonly model: string
+  readonly results: readonly {
+    readonly flagged: boolean
+    readonly category_scores: Readonly<Record<string, number>>
+  }[]
+}
+
+interface Judged {
+  readonly line: string
+  readonly isFlagged: boolean
+  /** The highest first. */
+  readonly scores: readonly (readonly [category: string, score: number])[]
+}
+
+const run = new Run()
+const text = signal('What a lovely morning.\nWhat an ass.')
+const values = signal<Readonly<Record<string, string>>>({})
+const judged = signal<readonly Judged[]>([])
+
+/** Texts, and what each is judged to hold. Without a model that moderates the word list of the service judges. */
+export function ModerationsForm() {
+  const lines = text.value.split('\n').flatMap((line) => line.trim() || [])
+  const fields = [modelField()]
+  return (
+    <>
+      <div class="columns">
+        <form
+          class="card form"
+          onSubmit={(event) => {
+            event.preventDefault()
+            void moderate(lines, filledIn(fields, values.value))
+          }}
+        >
+          <label>
+            <span>Texts, one a line</span>
+            <textarea
+              rows={6}
+              value={text.value}
+              onInput={({ currentTarget }) => {
+                text.value = currentTarget.value
+              }}
+            />
+          </label>
+          <div class="actions">
+            <Send run={run} label="Judge" isReady={lines.length > 0} />
+          </div>
+          <ProblemOf run={run} />
+          <Judgements />
+        </form>
+        <Options fields={fields} values={values} />
+      </div>
+      <Code calls={run.calls.value} />
+    </>
+  )
+}
+
+/** A choice that may be left to the service. */
+function modelField(): Field {
+  const choices = modelsFor('moderation').map(({ id }) => id)
+  const rest = { min: undefined, max: undefined, step: 1, hint: '' } as const
+  return { name: 'model', label: 'Model', kind: 'choice', choices, ...rest }
+}
+
+function Judgements() {
+  if (judged.value.length === 0) return null
+  return (
+    <ul class="ranked" aria-label="Judgements">
+      {judged.value.map(({ line, isFlagged, scores }, nth) => (
+        <li key={`${nth}-${line}`}>
+          <span>{line}</span>
+          <strong class={isFlagged ? 'bad' : 'dim'}>{isFlagged ? 'flagged' : 'not flagged'}</strong>
+          <span class="dim">{scores.map(([category, score]) => ` · ${category} ${score.toFixed(2)}`)}</span>
+        </li>
+      ))}
+    </ul>
+  )
+}
+
+async function moderate(input: readonly string[], options: Readonly<Record<string, unknown>>): Promise<void> {
+  const body = { input, ...options }
+  const call: Call = { name: 'moderations', path: PATH, method: 'moderations', body }
+  await run.start([call], async (abort) => {
+    const { results } = await askJson<Answer>(PATH, { method: 'POST', body, signal: abort })
+    judged.value = results.map(({ flagged, category_scores }, nth) => {
+      const scores = Object.entries(category_scores).filter(([, score]) => score > 0)
+      const highest = scores.toSorted(([, a], [, b]) => b - a).slice(0, NAMED_MAX)
+      return { line: input[nth] ?? '', isFlagged: flagged, scores: highest }
+    })
+  })
+}

@@ -1,0 +1,163 @@
+import { signal } from '@preact/signals'
+import type { z } from 'zod'
+import type { CodeResult } from '#schemas/code.ts'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { Code } from '#services/console/screens/playground/call/code.tsx'
+import { Options } from '#services/console/screens/playground/call/options.tsx'
+import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
+import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
+import { Send } from '#services/console/screens/playground/call/send.tsx'
+import { served } from '#services/console/screens/playground/served.ts'
+
+const PATH = '/v1/tools/code'
+const EXAMPLE = `import matplotlib.pyplot as plt
+import numpy as np
+
+x = np.linspace(0, 4 * np.pi, 200)
+plt.plot(x, np.sin(x) * np.exp(-x / 8))
+plt.title("A swing that dies away")
+plt.show()
+print(f"{len(x)} points, the largest {np.sin(x).max():.3f}")
+`
+
+type Result = z.infer<typeof CodeResult>
+type Plot = Result['plots'][number]
+type Frame =
+  | { readonly type: 'code.output.delta'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
+  | { readonly type: 'code.plot'; readonly plot: Plot }
+  | { readonly type: 'code.completed'; readonly result: Result }
+
+interface Ran {
+  readonly stdout: string
+  readonly stderr: string
+  readonly plots: readonly Plot[]
+  readonly note: string
+  readonly violations: readonly string[]
+}
+
+const NOTHING: Ran = { stdout: '', stderr: '', plots: [], note: '', violations: [] }
+
+const run = new Run()
+const code = signal(EXAMPLE)
+const values = signal<Readonly<Record<string, string>>>({})
+const ran = signal<Ran | undefined>(undefined)
+
+/** Python, and what became of it. */
+export function PythonForm() {
+  const fields = served.value ? fieldsOf(served.value.reference, PATH, ['timeout']) : []
+  return (
+    <>
+      <div class="columns">
+        <form
+          class="card form"
+          onSubmit={(event) => {
+            event.preventDefault()
+            void execute(filledIn(fields, values.value))
+          }}
+        >
+          <label>
+            <span>Python</span>
+            <textarea
+              class="source"
+              rows={11}
+              spellcheck={false}
+              autocapitalize="off"
+              value={code.value}
+              onInput={({ currentTarget }) => {
+                code.value = currentTarget.value
+              }}
+            />
+          </label>
+          <div class="actions">
+            <Send run={run} label="Run" isReady={code.value.trim() !== ''} />
+          </div>
+          <ProblemOf run={run} />
+          <Outcome />
+        </form>
+        <Options fields={fields} values={values}>
+          <p class="dim">
+            It runs in a sandbox without network. numpy, pandas, scipy, matplotlib and seaborn are there;{' '}
+            <code>plt.show()</code> gives a figure.
+          </p>
+        </Options>
+      </div>
+      <Code calls={run.calls.value} />
+    </>
+  )
+}
+
+function Outcome() {
+  if (!ran.value) return null
+  const { stdout, stderr, plots, note, violations } = ran.value
+  return (
+    <div class="outcome" aria-live="polite">
+      {violations.length > 0 && (
+        <div class="refusal">
+          <p>The sandbox does not allow this code, so nothing ran:</p>
+          <ul>
+            {violations.map((one) => (
+              <li key={one}>{one}</li>
+            ))}
+          </ul>
+        </div>
+      )}
+      <Printed label="Output" text={stdout} />
+      <Printed label="Errors" text={violations.length > 0 ? '' : stderr} />
+      {plots.map(({ content_base64: base64, filename }, nth) => {
+        const address = `data:image/png;base64,${base64}`
+        return (
+          <figure key={filename}>
+            <img src={address} alt={`Figure ${nth + 1} that the code drew`} />
+            <figcaption>
+              <a href={address} download={filename}>
+                {filename}
+              </a>
+            </figcaption>
+          </figure>
+        )
+      })}
+      <p class="dim took">{note}</p>
+    </div>
+  )
+}
+
+function Printed({ label, text }: { readonly label: string; readonly text: string }) {
+  if (!text) return null
+  return (
+    <div>
+      <h2>{label}</h2>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+      <pre class="output" tabIndex={0}>
+        {text}
+      </pre>
+    </div>
+  )
+}
+
+async function execute(options: Readonly<Record<string, unknown>>): Promise<void> {
+  const call: Call = {
+    name: 'python',
+    path: PATH,
+    body: { lang: 'python', code: code.value, ...options, stream: true },
+  }
+  let now = NOTHING
+  ran.value = now
+  const end = await run.start([call], async (abort) => {
+    for await (const frame of streamed<Frame>(call, abort)) {
+      now = after(now, frame)
+      ran.value = now
+    }
+  })
+  if (end === 'stopped') ran.value = { ...now, note: 'stopped' }
+}
+
+function after(now: Ran, frame: Frame): Ran {
+  if (frame.type === 'code.output.delta') return { ...now, [frame.stream]: now[frame.stream] + frame.text }
+  if (frame.type === 'code.plot') return { ...now, plots: [...now.plots, frame.plot] }
+  if (frame.type !== 'code.completed') return now
+  const { stdout, stderr, plots, violations, exit_code, execution_time } = frame.result
+  if (violations.length > 0) return { ...now, stderr, violations, note: '' }
+  const ended = exit_code === -1 ? 'It did not end by itself' : `It ended with ${exit_code}`
+  return { stdout, stderr, plots, violations, note: `${ended}, after ${execution_time.toFixed(2)} s.` }
+}

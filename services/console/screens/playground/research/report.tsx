@@ -1,0 +1,84 @@
+import { useSignal } from '@preact/signals'
+import { type Line, linesOf, type Piece } from './markdown.ts'
+import type { Citation } from './run.ts'
+
+interface ReportProps {
+  readonly text: string
+  readonly citations: readonly Citation[]
+}
+
+/** A report, and beside it the sentence that each of its citations points at. */
+export function Report({ text, citations }: ReportProps) {
+  const chosen = useSignal<number | undefined>(undefined)
+  const choose = (nth: number) => {
+    chosen.value = nth
+    document.getElementById(`quote-${nth}`)?.scrollIntoView({ block: 'nearest' })
+  }
+  return (
+    <div class="report">
+      <article class="card" aria-label="Report">
+        {linesOf(text, citations).map((line, nth) => (
+          <ReportLine key={nth} of={line} onChoose={choose} />
+        ))}
+      </article>
+      {citations.length > 0 && (
+        <section class="quotes" aria-label="Citations">
+          <h2>Citations</h2>
+          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls can be scrolled with keys. */}
+          <ol tabIndex={0} aria-label="Quotes">
+            {citations.map((citation, nth) => (
+              <li
+                key={`${nth}-${citation.start_index}`}
+                id={`quote-${nth}`}
+                class={`card ${chosen.value === nth ? 'chosen' : ''}`}
+              >
+                <Quote of={citation} marker={markerOf(text, citation)} />
+              </li>
+            ))}
+          </ol>
+        </section>
+      )}
+    </div>
+  )
+}
+
+function ReportLine({ of, onChoose }: { readonly of: Line; readonly onChoose: (nth: number) => void }) {
+  const pieces = of.pieces.map((piece, nth) => <ReportPiece key={nth} of={piece} onChoose={onChoose} />)
+  if (of.type === 'heading') return <h2>{pieces}</h2>
+  return <p class={of.type}>{pieces}</p>
+}
+
+function ReportPiece({ of, onChoose }: { readonly of: Piece; readonly onChoose: (nth: number) => void }) {
+  if (of.type === 'text') return <>{of.text}</>
+  if (of.type === 'link') return <Link url={of.url} text={of.text} />
+  return (
+    <button type="button" class="marker" aria-label={`Citation ${of.text}`} onClick={() => onChoose(of.nth)}>
+      {of.text}
+    </button>
+  )
+}
+
+function Quote({ of, marker }: { readonly of: Citation; readonly marker: string }) {
+  return (
+    <>
+      <p class="dim">
+        {marker} <Link url={of.url} text={of.title} />
+      </p>
+      <blockquote>{of.quote}</blockquote>
+    </>
+  )
+}
+
+/** Pages are links; a document of the operator's folder is not: no browser can open it. */
+function Link({ url, text }: { readonly url: string; readonly text: string }) {
+  if (!/^https?:\/\//.test(url)) return <span title={url}>{text}</span>
+  return (
+    <a href={url} target="_blank" rel="noopener nofollow noreferrer">
+      {text}
+    </a>
+  )
+}
+
+function markerOf(report: string, { start_index, end_index }: Citation): string {
+  return [...report].slice(start_index, end_index).join('')
+}

@@ -1,0 +1,95 @@
+import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
+import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
+import { guessTokens } from '#shared/engines/batching/tokens.ts'
+import type { RankedDocument } from '#shared/engines/rerank.ts'
+import { Served } from '#shared/engines/served.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import type { AttemptContext } from '#shared/kinds/kind.ts'
+import type { Ports } from '#shared/ports.ts'
+import { gather, incomplete } from '#shared/protocols/embeddings/embeddings.ts'
+import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
+import { vectorFromBase64 } from '#shared/vector.ts'
+
+/** Makes the vectors of a job. */
+type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
+
+/** What reranks in one worker: models that do so themselves, and the vectors of those that embed. */
+export class Rerankers {
+  readonly #ports: Pick<Ports, 'models' | 'openRerankEngine'>
+  readonly #engines: Served<ReturnType<Ports['openRerankEngine']>>
+  readonly #embed: Embed
+
+  constructor(ports: Pick<Ports, 'models' | 'openRerankEngine'>, embed: Embed) {
+    this.#ports = ports
+    this.#engines = new Served(ports.models.served, (model) => ports.openRerankEngine(model))
+    this.#embed = embed
+  }
+
+  /** Yields the results, then the usage. @throws ServiceError, or the signal's reason */
+  async *run(request: RerankRequest, context: AttemptContext): AsyncGenerator<RerankEvent> {
+    const ranks = this.#ports.models.served.find(request.model)?.task === 'rerank'
+    const { results, tokens } = ranks ? await this.#ask(request, context) : await this.#compare(request, context)
+    yield { type: 'ranked', results }
+    yield { type: 'usage', usage: { input_tokens: tokens, output_tokens: 0 } }
+  }
+
+  /** The models have changed. @param untilOver What works with them now is over */
+  retire(untilOver: Promise<void>): Promise<void> {
+    return this.#engines.retire(untilOver)
+  }
+
+  /** Closes every engine that was opened. */
+  close(): Promise<void> {
+    return this.#engines.close()
+  }
+
+  async #ask({ model, ...call }: RerankRequest, { signal }: AttemptContext) {
+    const { results, tokens } = await this.#engines.get(model).rerank(call, { signal })
+    return { results: [...results], tokens: tokens ?? guessAll([call.query, ...call.documents]) }
+  }
+
+  async #compare({ model, query, documents, top_n }: RerankRequest, context: AttemptContext) {
+    const events: EmbedEvent[] = []
+    try {
+      for await (const event of this.#embed({ model, inputs: [...documents, query] }, context)) events.push(event)
+    } catch (error) {
+      throw aboutDocuments(error, documents.length)
+    }
+    const { vectors, usage } = gather(events)
+    const results = await inTurns(rank(vectors), context.signal)
+    return { results: results.slice(0, top_n), tokens: usage.total_tokens }
+  }
+}
+
+function guessAll(texts: readonly string[]): number {
+  return texts.reduce((sum, text) => sum + guessTokens(text), 0)
+}
+
+/** Documents by their vectors and, behind these, that of the query. To be run in turns: they may be 2,048. @throws ServiceError `upstream_error` */
+function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[]> {
+  const query = unitOf(vectors.at(-1) ?? '')
+  const found: RankedDocument[] = []
+  for (const [index, vector] of vectors.slice(0, -1).entries()) {
+    found.push({ index, relevance_score: dot(query, unitOf(vector)) })
+    yield
+  }
+  // The sort is stable: equally near ones stay in their order.
+  return found.sort((a, b) => b.relevance_score - a.relevance_score)
+}
+
+/** A vector made as long as 1; one without direction is near to nothing. */
+function unitOf(text: string): Float64Array {
+  const vector = vectorFromBase64(text)
+  if (!vector) throw incomplete()
+  const numbers = Float64Array.from(vector)
+  const length = Math.hypot(...numbers)
+  return length > 0 ? numbers.map((number) => number / length) : numbers
+}
+
+/** Within its bounds whatever rounding adds. */
+function dot(a: Float64Array, b: Float64Array): number {
+  if (a.length !== b.length) throw incomplete()
+  let sum = 0
+  for (let at = 0; at < a.length; at++) sum += (a[at] ?? 0) * (b[at] ?? 0)
+  return Math.max(-1, Math.min(1, sum))
+}

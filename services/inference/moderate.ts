@@ -1,0 +1,50 @@
+import { type ModerateEvent, type ModerateRequest, type ModerationInput, WORD_LIST } from '#schemas/moderations.ts'
+import type { ModerationEngine } from '#shared/engines/moderation.ts'
+import { Served } from '#shared/engines/served.ts'
+import type { AttemptContext } from '#shared/kinds/kind.ts'
+import type { Ports } from '#shared/ports.ts'
+import { requirePublic } from './remote-urls.ts'
+
+/** Results of one piece of output: about 80 KB of JSON. */
+const PIECE_RESULTS = 64
+
+/** What judges inputs in one worker: the word list, and the models that moderate. */
+export class Moderators {
+  readonly #models: Ports['models']['served']
+  readonly #engines: Served<ModerationEngine>
+  readonly #wordList: ModerationEngine
+
+  constructor({ models, openModerationEngine, openWordList }: Ports) {
+    this.#models = models.served
+    this.#engines = new Served(models.served, (model) => openModerationEngine(model))
+    this.#wordList = openWordList()
+  }
+
+  /** Yields the results in the order of the inputs. @throws ServiceError, or the signal's reason */
+  async *run({ model, inputs }: ModerateRequest, { signal }: AttemptContext): AsyncGenerator<ModerateEvent> {
+    const isWordList = model === WORD_LIST && !this.#models.find(model)
+    if (!isWordList) await requirePublic(imagesOf(inputs), 'input', signal)
+    const engine = isWordList ? this.#wordList : this.#engines.get(model)
+    const results = await engine.moderate(inputs, { signal })
+    for (let first = 0; first < results.length; first += PIECE_RESULTS) {
+      yield { type: 'moderated', first, results: results.slice(first, first + PIECE_RESULTS) }
+    }
+  }
+
+  /** The models have changed. @param untilOver What works with them now is over */
+  retire(untilOver: Promise<void>): Promise<void> {
+    return this.#engines.retire(untilOver)
+  }
+
+  /** Closes every engine that was opened. */
+  async close(): Promise<void> {
+    await this.#engines.close()
+    await this.#wordList.close()
+  }
+}
+
+function* imagesOf(inputs: readonly ModerationInput[]): Generator<string> {
+  for (const input of inputs) {
+    for (const part of typeof input === 'string' ? [] : input) if (part.type === 'image_url') yield part.image_url.url
+  }
+}

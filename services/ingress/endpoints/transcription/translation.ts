@@ -1,0 +1,46 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import { TranslationBody } from '#schemas/transcription/body.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { getModel, isUsable } from '#services/ingress/endpoints/model.ts'
+import { ServiceError } from '#shared/error.ts'
+import { translate } from '#shared/kinds/transcribe.ts'
+import { decodeTranscription } from './decode.ts'
+import { preparedOf } from './transcription.ts'
+import { readTranscription } from './upload.ts'
+
+/** POST /v1/audio/translations (docs/transcription.md, Translations): what is said, in English. */
+export const translations: JobEndpoint = {
+  path: '/v1/audio/translations',
+  format: 'openai',
+  kind: translate,
+  requireModel: (context, caller, model) => void translatorOf(context, caller, model),
+  readBody: readTranscription,
+  prepare(context, caller, body) {
+    const { file, ...fields } = (body ?? {}) as Record<string, unknown>
+    const isObject = typeof body === 'object' && body !== null && !Array.isArray(body)
+    const asked = parseBody(TranslationBody, isObject ? fields : body, 'openai')
+    const { request, form } = decodeTranscription(
+      { ...asked, file },
+      {
+        getModel: (id) => translatorOf(context, caller, id),
+        audioBytesMax: context.config.audioBytesMax,
+      },
+    )
+    return preparedOf(context, request, { ...form, translated: true })
+  },
+}
+
+/** A model that translates. @throws ServiceError as `getModel` does, naming those that do where it is none */
+function translatorOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
+  const model = getModel(context, caller, id, 'transcription')
+  if (model.transcription.translates) return model
+  const able = context.models.models.filter((one) => one.transcription.translates && isUsable(one, caller.key))
+  const others = able.map((one) => one.id).join(', ')
+  const what = others
+    ? `Models that do: ${others}.`
+    : "None here does: it takes a model with 'transcription: { translates: true }' in models.yaml, whose server has POST /audio/translations."
+  const message = `The model '${model.id}' does not translate. ${what}`
+  throw new ServiceError('model_not_supported', message, { param: 'model' })
+}

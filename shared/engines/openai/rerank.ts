@@ -1,0 +1,59 @@
+import { z } from 'zod'
+import type { ModelConfig } from '#schemas/models.ts'
+import type { Ranked, RerankCall, RerankEngine } from '#shared/engines/rerank.ts'
+import { answerError } from '#shared/engines/upstream/error.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import { WholeCalls } from './whole.ts'
+
+const Count = z.int().min(0).optional().catch(undefined)
+
+/** What is read of an answer: tokens stand in `usage` (vLLM, Jina), or in `meta` (Cohere). */
+const Answer = z.object({
+  results: z.array(z.object({ index: z.int().min(0), relevance_score: z.number() })),
+  usage: z.object({ prompt_tokens: Count, total_tokens: Count }).nullish().catch(undefined),
+  meta: z
+    .object({ tokens: z.object({ input_tokens: Count }).nullish() })
+    .nullish()
+    .catch(undefined),
+})
+
+/**
+ * A reranking engine on any server that speaks POST /rerank in the words of Cohere, Jina and vLLM, which llama.cpp, LocalAI and
+ * Infinity speak too.
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ */
+export function openUpstreamRerank(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelShare,
+): RerankEngine {
+  const calls = new WholeCalls(model, env, share)
+  return {
+    async rerank(call, { signal }) {
+      const { query, documents, top_n } = call
+      const asked = { model: calls.name, query, documents, top_n: Math.min(top_n, documents.length) }
+      return await calls.call('/rerank', asked, signal, (body) => rankedOf(model.id, body, call))
+    },
+    close: () => calls.close(),
+  }
+}
+
+/** @throws ServiceError `upstream_error` for results that are too few, or not of these documents */
+function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
+  const { data: answer } = Answer.safeParse(body)
+  if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
+  const { results, usage, meta } = answer
+  const places = new Set(results.map(({ index }) => index))
+  const isSound = places.size === results.length && results.every(({ index }) => index < documents.length)
+  const wanted = Math.min(top_n, documents.length)
+  if (!isSound || results.length < wanted) {
+    throw answerError(model, `did not rank ${wanted} of ${documents.length} documents`)
+  }
+  // Some servers ignore top_n, and some keep the order of the documents.
+  const sorted = results.toSorted((a, b) => b.relevance_score - a.relevance_score || a.index - b.index)
+  const tokens = usage?.prompt_tokens ?? usage?.total_tokens ?? meta?.tokens?.input_tokens
+  return { results: sorted.slice(0, wanted), tokens }
+}

@@ -1,0 +1,85 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
+import { answerError } from '#shared/engines/upstream/error.ts'
+import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import { Upstream } from '#shared/engines/upstream/upstream.ts'
+
+/** An endpoint of a server whose requests and answers are whole JSON objects. */
+export class WholeCalls {
+  /** The model's name at the server. */
+  readonly name: string
+  readonly #id: string
+  readonly #upstream: Upstream
+
+  /**
+   * @param model A model whose engine is of type `openai`.
+   * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+   * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+   */
+  constructor(model: ModelConfig, env: Record<string, string | undefined>, share?: ModelShare) {
+    const { id, engine } = model
+    if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)
+    const key = keyOf(model, env)
+    const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+    this.#id = id
+    this.name = engine.model ?? id
+    this.#upstream = new Upstream({ id }, engine, headers, {
+      missingKey: missingKeyOf(model, env),
+      ...(engine.concurrency !== undefined && { share }),
+    })
+  }
+
+  /**
+   * Makes one call.
+   *
+   * @param read Makes something of the answer. @throws ServiceError for one of an unknown shape
+   * @throws ServiceError, or the signal's reason
+   */
+  async call<T>(path: string, asked: object, signal: AbortSignal, read: (body: unknown) => T): Promise<T> {
+    const body = JSON.stringify(asked)
+    const exchange = await this.#upstream.call({ path, headers: {}, body, isStream: false, signal })
+    try {
+      const found: T[] = []
+      const reader = openReader(exchange, new WholeDecoder(this.#id, read))
+      for (let isOver = false; !isOver; ) {
+        await exchange.waitForBytes()
+        isOver = reader.read(exchange.take(), found)
+      }
+      exchange.release(true)
+      return found[0] as T
+    } finally {
+      exchange.release(false)
+    }
+  }
+
+  /** Closes all sockets. */
+  close(): Promise<void> {
+    return this.#upstream.close()
+  }
+}
+
+class WholeDecoder<T> implements Decoder<T> {
+  readonly isDone = false
+  readonly #model: string
+  readonly #read: (body: unknown) => T
+
+  constructor(model: string, read: (body: unknown) => T) {
+    this.#model = model
+    this.#read = read
+  }
+
+  whole(body: Record<string, unknown>, out: T[]): void {
+    out.push(this.#read(body))
+  }
+
+  frame(): void {
+    throw answerError(this.#model, 'answered with a stream')
+  }
+
+  isEnd(): boolean {
+    return false
+  }
+
+  end(): void {}
+}

@@ -1,0 +1,270 @@
+import { execFile } from 'node:child_process'
+import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { keyOf } from '#shared/keys/keys.ts'
+import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { SANDBOX_MISSING, testZygote } from '../../support/sandbox/sandbox.ts'
+import { findEnvironment, MODELS_DIR } from '../../support/speech/running.ts'
+import { findSpeech } from '../../support/speech/speech.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
+
+/*
+ * The forms of the playground, each walked in a Chromium against one service with the real local models and the real sandbox.
+ */
+
+/** May use the model echo-1, and no other. */
+const LIMITED_KEY = 'sk-limited-0123456789'
+const run = promisify(execFile)
+const HERONS = `# Herons
+
+Herons build their nests in tall trees near water, often many in one colony.
+
+They eat fish and frogs, which they catch by standing still in shallow water.
+`
+const local = (model: string) => ({ engine: { type: 'local', model }, id: model })
+const MODELS = [
+  ECHO_MODEL,
+  { ...ECHO_MODEL, id: 'echo-2' },
+  { ...local('whisper-tiny.en'), pool: 'transcription', transcription: { languages: ['en'] } },
+  { ...local('all-minilm-l6-v2'), pool: 'embeddings', embeddings: { dimensions: 384 } },
+  { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
+]
+
+const environment = CHROMIUM ? await findEnvironment() : undefined
+const speech = environment ? await findSpeech() : undefined
+
+describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
+  let stack: Stack
+  let browser: Browser
+  let dataDir: string
+  const faults: string[] = []
+
+  beforeAll(async () => {
+    dataDir = await mkdtemp(join(tmpdir(), 'sluice-playground-'))
+    // Prepared once a machine.
+    await symlink(MODELS_DIR, join(dataDir, 'models'))
+    const corpus = join(dataDir, 'corpus')
+    await mkdir(corpus)
+    await writeFile(join(corpus, 'herons.md'), HERONS)
+    const limited = keyOf(LIMITED_KEY, { id: 'limited', project: 'limited', models: ['echo-1'] })
+    await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [limited] }))
+    const sandboxes = SANDBOX_MISSING ? [] : [{ name: 'zygote' as const, load: () => testZygote() }]
+    const settings = { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus }
+    stack = await startStack({
+      models: environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)],
+      sandboxes,
+      settings,
+    })
+    browser = await openChromium()
+  }, PAGE_MS)
+  afterAll(async () => {
+    await browser?.close()
+    await stack?.[Symbol.asyncDispose]()
+    await rm(dataDir, { recursive: true, force: true })
+  })
+
+  async function openForm(name: string, options: object = {}): Promise<Page> {
+    const page = await signIn(browser, stack.url, TEST_KEY, faults, options)
+    await page.goto(`${stack.url}/console/playground`)
+    await page.getByRole('link', { name, exact: true }).click()
+    await page.getByRole('complementary', { name: 'Options' }).waitFor()
+    return page
+  }
+
+  /** No serious fault as it is, in the dark and on a phone. */
+  async function look(page: Page, name: string): Promise<void> {
+    expect(await faultsOf(page, name)).toEqual([])
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await page.setViewportSize({ width: 360, height: 740 })
+    expect(await faultsOf(page, `${name}-narrow-dark`)).toEqual([])
+    await page.context().close()
+  }
+
+  /** The code that a form shows. */
+  async function codeIn(page: Page, language: string): Promise<string> {
+    await page.getByRole('group', { name: 'Language' }).getByRole('button', { name: language }).click()
+    return (await page.locator('.code pre').textContent()) ?? ''
+  }
+
+  /** What it prints where it is run. */
+  async function reproduced(command: string, args: readonly string[]): Promise<string> {
+    const env = { ...process.env, SLUICE_API_KEY: TEST_KEY }
+    return (await run(command, args, { env, timeout: PAGE_MS })).stdout
+  }
+
+  it('has two models answer side by side, and shows code that does the same', async () => {
+    const page = await openForm('Chat')
+    await page.getByLabel('Compare with another').check()
+    await page.getByLabel('Second model').selectOption('echo-2')
+    await page.getByLabel('Message').fill('!echo text="It\'s both."')
+    await page.getByRole('button', { name: 'Send' }).click()
+    for (const model of ['echo-1', 'echo-2']) {
+      const side = page.getByRole('log', { name: `Conversation with ${model}` })
+      await side.getByText("It's both.", { exact: true }).waitFor()
+      await side.getByText(/^\d+ tokens in .* first after [\d.]+ m?s/).waitFor()
+    }
+    await page.getByRole('group', { name: 'Call' }).getByRole('button', { name: 'echo-2' }).click()
+    const curl = await codeIn(page, 'curl')
+    expect(curl).toContain('"model": "echo-2"')
+    expect((await reproduced('bash', ['-c', `${curl} -s`])).replaceAll('\\"', '"')).toContain('"content":"It')
+    const typescript = ['--input-type=module-typescript', '--eval', await codeIn(page, 'TypeScript')]
+    expect(await reproduced(process.execPath, typescript)).toBe("It's both.")
+    await look(page, 'playground-chat')
+  })
+
+  it('stops an answer, which ends the work', async () => {
+    const page = await openForm('Chat')
+    await page.getByLabel('Message').fill('!echo tokens=5000 delay_ms=50')
+    await page.keyboard.press('Enter')
+    await page.locator('.turn.assistant .words').getByText(/\w/).waitFor()
+    await page.getByRole('button', { name: 'Stop' }).click()
+    await page.getByText('stopped', { exact: true }).waitFor()
+    await expect
+      .poll(async () => /^sluice_jobs_running\{[^}]*\} [1-9]/m.test(await (await stack.get('/metrics')).text()), {
+        timeout: PAGE_MS,
+      })
+      .toBe(false)
+    await page.context().close()
+  })
+
+  it('says in plain words what was wrong, and what to do', async () => {
+    const page = await openForm('Chat')
+    await page.getByLabel('Temperature').fill('7')
+    await page.getByLabel('Message').fill('Hello')
+    await page.keyboard.press('Enter')
+    await page
+      .getByRole('alert')
+      .getByText(/temperature.*Change what it names, and send it again\./)
+      .waitFor()
+    await page.context().close()
+  })
+
+  it('goes on from a prompt', async () => {
+    const page = await openForm('Completions')
+    await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')
+    await page.getByRole('button', { name: 'Complete' }).click()
+    await page.getByText('there was a heron.', { exact: false }).last().waitFor()
+    await page.getByText(/tokens in/).waitFor()
+    await look(page, 'playground-completions')
+  })
+
+  it.skipIf(SANDBOX_MISSING)('runs Python, and shows its output and figures', async () => {
+    const page = await openForm('Python')
+    await page.getByRole('button', { name: 'Run' }).click()
+    await page.getByRole('img', { name: 'Figure 1 that the code drew' }).waitFor()
+    await page.getByText('200 points, the largest').waitFor()
+    await page.getByText('It ended with 0').waitFor()
+    const drawn = 'document.querySelector(".outcome img").naturalWidth'
+    expect(await page.evaluate(drawn)).toBeGreaterThan(100)
+    expect(await reproduced('bash', ['-c', `${await codeIn(page, 'curl')} -s`])).toContain('200 points')
+    await look(page, 'playground-python')
+  })
+
+  it('researches, with each citation beside its quote', async () => {
+    const page = await openForm('Research')
+    await page.getByLabel('Question').fill('Where do herons build their nests, and what do they eat?')
+    await page.getByRole('button', { name: 'Research' }).click()
+    await page.getByText(/Searches: .* ended: answered in/).waitFor()
+    const quotes = page.getByRole('region', { name: 'Citations' }).getByRole('listitem')
+    expect(await quotes.count()).toBeGreaterThan(0)
+    const quote = await quotes.first().locator('blockquote').textContent()
+    expect(HERONS).toContain(quote)
+    await page.getByRole('button', { name: 'Citation [1]' }).first().click()
+    await page.locator('#quote-0.chosen').waitFor()
+    await look(page, 'playground-research')
+  })
+
+  it('judges texts, where the service does', async () => {
+    const reference = (await (await stack.get('/openapi.json')).json()) as { paths: Record<string, unknown> }
+    if (!reference.paths['/v1/moderations']) {
+      const page = await openForm('Chat')
+      expect(await page.getByRole('link', { name: 'Moderations' }).count()).toBe(0)
+      return await page.context().close()
+    }
+    const page = await openForm('Moderations')
+    await page.getByRole('button', { name: 'Judge' }).click()
+    const judgements = page.getByRole('list', { name: 'Judgements' }).getByRole('listitem')
+    await judgements.nth(1).getByText('flagged', { exact: true }).waitFor()
+    await judgements.nth(0).getByText('not flagged').waitFor()
+    await look(page, 'playground-moderations')
+  })
+
+  it.skipIf(!environment)('draws how near texts are to each other', async () => {
+    const page = await openForm('Embeddings')
+    await page.getByRole('button', { name: 'Compare' }).click()
+    await page.getByText('The nearest are 3 and 4').waitFor()
+    expect(await page.locator('.heat .cell').count()).toBe(16)
+    await look(page, 'playground-embeddings')
+  })
+
+  it.skipIf(!environment)('ranks texts by a query', async () => {
+    const page = await openForm('Rerank')
+    await page.getByRole('button', { name: 'Rank' }).click()
+    const first = page.getByRole('list', { name: 'Nearest first' }).getByRole('listitem').first()
+    await first.getByText('Refunds take five days.').waitFor()
+    await look(page, 'playground-rerank')
+  })
+
+  it.skipIf(!speech)('transcribes what is dropped, plays from a word, and gives subtitles', async () => {
+    const page = await openForm('Audio')
+    const base64 = speech?.beckett?.bytes.toString('base64')
+    await page.evaluate(`{
+      const bytes = Uint8Array.from(atob('${base64}'), (one) => one.charCodeAt(0))
+      const data = new DataTransfer()
+      data.items.add(new File([bytes], 'beckett.wav', { type: 'audio/wav' }))
+      document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }))
+    }`)
+    await page.getByRole('region', { name: 'Waveform' }).waitFor()
+    await page.getByRole('button', { name: 'Transcribe' }).click()
+    const word = page
+      .locator('.words')
+      .getByRole('button', { name: /^failed/i })
+      .first()
+    await word.waitFor()
+    await page.locator('.spoken .speaker').first().waitFor()
+    await word.click()
+    await page.getByRole('button', { name: 'Pause' }).waitFor()
+    const [download] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: 'Download .srt' }).click(),
+    ])
+    expect(download.suggestedFilename()).toBe('beckett.srt')
+    expect(await readFile(await download.path(), 'utf8')).toMatch(/^1\n00:00:0\d,\d{3} --> [\s\S]*[Ff]ail better/)
+    await look(page, 'playground-audio')
+  })
+
+  it.skipIf(!speech)('records from the microphone', async () => {
+    const page = await openForm('Audio')
+    await page.getByRole('button', { name: 'Record' }).click()
+    const end = page.getByRole('button', { name: 'End the recording' })
+    await end.waitFor()
+    await page.waitForTimeout(1_000)
+    await end.click()
+    await page.getByText('recording.webm').waitFor()
+    await page.getByRole('region', { name: 'Waveform' }).waitFor()
+    await page.getByRole('button', { name: 'Transcribe' }).click()
+    await page.getByRole('heading', { name: 'Transcript' }).waitFor()
+    await page.context().close()
+  })
+
+  it('says what to configure where a key may use no model that can', async () => {
+    const page = await signIn(browser, stack.url, LIMITED_KEY, faults)
+    await page.goto(`${stack.url}/console/playground?form=research`)
+    await page.getByText('An entry of models.yaml with pool: research makes one').waitFor()
+    await page.goto(`${stack.url}/console/playground?form=chat&model=echo-2`)
+    await page.getByRole('combobox', { name: 'Model', exact: true }).waitFor()
+    expect(
+      await page.getByRole('combobox', { name: 'Model', exact: true }).getByRole('option').allTextContents(),
+    ).toEqual(['echo-1'])
+    await look(page, 'playground-limited')
+  })
+
+  it('was never in want of anything from elsewhere, and never wrong', () => {
+    // The temperature that was refused on purpose, and the operator's door, which is tried with each key.
+    expect(faults.filter((fault) => !/status of 40[03]/.test(fault))).toEqual([])
+  })
+})

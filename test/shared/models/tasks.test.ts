@@ -1,0 +1,28 @@
+import { expect, it } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { ModelCatalogue } from '#shared/models/models.ts'
+
+const upstream = { type: 'openai', base_url: 'http://127.0.0.1:9/v1' }
+const guard = { id: 'guard', task: 'moderation', engine: upstream }
+
+it.each([
+  [
+    { ...guard, pool: 'embeddings' },
+    'This task is done in another pool: moderation in inference, rerank in embeddings',
+  ],
+  [{ ...guard, engine: { type: 'echo' } }, 'A model with a task of its own is on an engine of type openai'],
+  [{ ...guard, fallbacks: ['echo-1'] }, 'A model with a task of its own is on an engine of type openai'],
+  [{ ...guard, task: 'dance' }, 'Invalid '],
+])('a model whose task does not fit it is refused: %.80j', (model, message) => {
+  expect(ModelConfig.safeParse(model).error?.issues[0]?.message).toContain(message)
+})
+
+it.each([
+  [
+    { id: 'a', engine: { type: 'echo' }, fallbacks: ['guard'] },
+    'a falls back to guard, which does nothing but moderation',
+  ],
+  [{ id: 'r', pool: 'research', engine: { type: 'research', writer: 'guard' } }, 'r lets guard write'],
+])('no model relies on one with a task of its own: %.80j', (model, message) => {
+  expect(() => new ModelCatalogue([guard, model].map((each) => ModelConfig.parse(each)))).toThrow(message)
+})
