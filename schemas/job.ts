@@ -2,6 +2,7 @@ import { z } from 'zod'
 import { EncodingFormat } from './embeddings.ts'
 import { RerankForm } from './rerank.ts'
 import { ResponsesForm } from './responses/response.ts'
+import { SpeechForm } from './speech.ts'
 import { TranscriptForm } from './transcription/transcription.ts'
 
 /** What the workers of each pool do, for people. */
@@ -38,6 +39,7 @@ export const EncodeContext = z.strictObject({
   version: z.string().describe('Messages: the date of anthropic-version, which picks the dialect'),
   encoding_format: EncodingFormat.optional().describe('Embeddings: how vectors are written; absent: as numbers'),
   rerank: RerankForm.optional().describe('Reranking: which documents are told, and how'),
+  speech: SpeechForm.optional().describe('Speech: its format'),
   transcript: TranscriptForm.optional().describe('Transcriptions: what the answer looks like'),
   responses: ResponsesForm.optional().describe('Responses: what the answer repeats of its request'),
 })

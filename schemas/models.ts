@@ -95,7 +95,10 @@ const RUNS: Readonly<Record<ModelPool, readonly string[]>> = {
 }
 
 /** What models do in the place of what their pool does, and which pool that is. */
-const TASKS = { moderation: 'inference', rerank: 'embeddings' } as const satisfies Record<string, ModelPool>
+const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embeddings' } as const satisfies Record<
+  string,
+  ModelPool
+>
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 

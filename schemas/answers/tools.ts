@@ -55,3 +55,11 @@ export const ModerationAnswer = z.object({
   model: z.string(),
   results: z.array(ModerationResult),
 })
+
+/** The answer of `POST /v1/audio/speech` where it is kept as a durable job (docs/speech.md). */
+export const SpeechAnswer = z.object({
+  object: z.literal('audio.speech'),
+  content_type: z.string(),
+  audio: z.string().describe('Base64'),
+  usage: z.object({ input_tokens: Count, output_tokens: Count, total_tokens: Count }),
+})

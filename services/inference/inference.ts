@@ -7,6 +7,7 @@ import { startWorker } from '#shared/jobs/worker/service.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { handle, type Progress } from '#shared/kinds/kind.ts'
 import { moderate } from '#shared/kinds/moderate.ts'
+import { speak } from '#shared/kinds/speak.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
@@ -15,6 +16,7 @@ import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { Moderators } from './moderate.ts'
 import { requirePublicUrls } from './remote-urls.ts'
+import { speakWith } from './speak.ts'
 
 /** Progress is told at most twice a second (docs/protocol.md, Job events). */
 const PROGRESS_MS = 500
@@ -30,6 +32,7 @@ const Request = tolerant(GenerateRequest)
 export async function startInference(ports: Ports): Promise<Service> {
   const engines = new Served(ports.models.served, (model) => ports.openChatEngine(model))
   const moderators = new Moderators(ports)
+  const speakers = new Served(ports.models.served, (model) => ports.openSpeechEngine(model))
   const parse = (body: unknown) => inTurns(readRequest(body))
   const kinds = {
     generate: handle(
@@ -51,24 +54,25 @@ export async function startInference(ports: Ports): Promise<Service> {
       parse,
     ),
     moderate: handle(moderate, (request, context) => moderators.run(request, context)),
+    speak: handle(speak, (request, context) => speakWith(speakers, request, context)),
   }
   const preparing = prepareInBackground(ports, 'inference')
   const slots = ports.config.inferenceSlots
   const placesOf = (model: string) => engines.find(model)?.places
   const own = () => {
-    const kindNames = ['generate', 'count_tokens', 'moderate']
-    const own = modelsOf(ports.models.served, { pool: 'inference', kinds: kindNames, slots, placesOf })
+    const own = modelsOf(ports.models.served, { pool: 'inference', kinds: Object.keys(kinds), slots, placesOf })
     // The word list needs no model, so every worker of the pool has it, whatever MODELS says.
     return { ...own, models: new Set([...own.models, WORD_LIST]) }
   }
   const retire = async (untilOver: Promise<void>) => {
-    await Promise.all([engines.retire(untilOver), moderators.retire(untilOver)])
+    await Promise.all([engines.retire(untilOver), moderators.retire(untilOver), speakers.retire(untilOver)])
   }
   const pool = { name: 'inference', slots, kinds, own, retire } as const
   return await startWorker(ports, pool, async () => {
     await preparing.stop()
     await engines.close()
     await moderators.close()
+    await speakers.close()
   })
 }
 

@@ -16,6 +16,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/moderations',
   '/v1/audio/transcriptions',
   '/v1/audio/translations',
+  '/v1/audio/speech',
   '/v1/tools/code',
   '/v1/deep-research',
   '/v1/models',

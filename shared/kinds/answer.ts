@@ -25,6 +25,8 @@ export interface Answer<Event = unknown> {
   whole(events: readonly Event[], context: EncodeContext): unknown
   /** The same as JSON text, where writing it takes so long that others must have their turn in between. */
   write?(events: readonly Event[], context: EncodeContext): Promise<JsonText>
+  /** How its events are bytes, for callers who asked for these; of its media type. */
+  readonly bytes?: { type(context: EncodeContext): string; of(event: Event): Buffer | undefined }
   /** Opens a stream; absent where the answer is always whole. */
   open?(context: EncodeContext): AnswerStream<Event>
 }

@@ -12,8 +12,10 @@ import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
 import { openOpenAiModeration } from '#shared/engines/openai/moderations.ts'
 import { openUpstreamRerank } from '#shared/engines/openai/rerank.ts'
+import { openOpenAiSpeech } from '#shared/engines/openai/speech.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
 import type { RerankEngine } from '#shared/engines/rerank.ts'
+import type { SpeechEngine } from '#shared/engines/speech.ts'
 import type { TranscriptionEngine } from '#shared/engines/transcription.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/share.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -39,6 +41,8 @@ export interface EngineOpeners {
   openModerationEngine(model: ModelConfig): ModerationEngine
   /** The moderation engine that needs no model. */
   openWordList(): ModerationEngine
+  /** Of one that speaks. */
+  openSpeechEngine(model: ModelConfig): SpeechEngine
   /** Of one that transcribes. */
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
 }
@@ -52,6 +56,7 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
         ? openLocalEmbeddings(model, connect)
         : openOpenAiEmbeddings(model, config.env, upstreams.open(model)),
     openRerankEngine: (model) => openUpstreamRerank(model, config.env, upstreams.open(model)),
+    openSpeechEngine: (model) => openOpenAiSpeech(model, config.env, upstreams.open(model)),
     openModerationEngine: (model) => openOpenAiModeration(model, config.env, upstreams.open(model)),
     openWordList,
     openTranscriptionEngine: (model) =>

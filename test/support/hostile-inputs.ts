@@ -173,6 +173,7 @@ const OTHER_INPUTS: readonly HostileInput[] = [
   })),
   post('a text of a million characters', '/v1/moderations', () => ({ input: words(1_000_000).slice(0, 1_000_000) })),
   post('256 texts of one word', '/v1/moderations', () => ({ input: Array(256).fill('fuck'.repeat(970)) })),
+  post('a text of 28 MB', '/v1/audio/speech', () => ({ model: 'tts-1', input: words(LARGE) })),
   post('300,000 tokens', EMBEDDINGS, () => ({ model: 'embed-1', input: Array(300_000).fill(1) })),
   post('code of 28 MB', CODE, () => ({ lang: 'python', code: 'x = 1;'.repeat(LARGE / 6) })),
   post('100,000 libraries', CODE, () => ({ lang: 'python', code: '1', libraries: Array(100_000).fill('numpy') })),

@@ -1,7 +1,7 @@
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { encodeContextOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
 import { JobWishes } from '#services/ingress/jobs/wishes.ts'
-import { refusalOf, sendStream } from '#services/ingress/reply/reply.ts'
+import { refusalOf, sendBytes, sendStream } from '#services/ingress/reply/reply.ts'
 import { retryMsMaxOf } from '#services/ingress/reply/retry.ts'
 import type { HeldBytes } from '#shared/byte-budget.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
@@ -65,6 +65,8 @@ async function answerAttached(
   let end: 'completed' | 'failed' = 'failed'
   try {
     if (stream) await sendStream(reply, job, stream, see)
+    else if (prepared.isBytes && answer.bytes)
+      await sendBytes(reply, job, answer.bytes.type(encode), answer.bytes.of, see)
     else {
       reply.open(prepared.isText ? 'text' : 'json')
       const events = await takeAll(job, see)
@@ -90,7 +92,20 @@ async function submitJob(
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
   const heldBytes = mayHold(context, held) ? held.bytes : undefined
-  const spec = { ...prepared, pool, kind: name, merge, isOutput, answerBytesMax, body, tenant, requestId, heldBytes }
+  const stream = prepared.stream || prepared.isBytes === true
+  const spec = {
+    ...prepared,
+    stream,
+    pool,
+    kind: name,
+    merge,
+    isOutput,
+    answerBytesMax,
+    body,
+    tenant,
+    requestId,
+    heldBytes,
+  }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
   held.shrink(bytesOf(job.stored))

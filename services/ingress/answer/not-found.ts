@@ -25,7 +25,7 @@ const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not served. ${CHAT}`],
   [/^\/v1\/realtime\b/, 'The Realtime API is not served; GET /v1/ws is a WebSocket for the calls of this service.'],
   [
-    /^\/v1\/(audio\/speech|audio\/voices|images|videos|fine_tuning|vector_stores|evals|containers|score)\b/,
+    /^\/v1\/(audio\/voices|images|videos|fine_tuning|vector_stores|evals|containers|score)\b/,
     `This API is not served here. ${SERVED}`,
   ],
 ]

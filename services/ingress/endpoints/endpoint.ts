@@ -21,6 +21,8 @@ export interface PreparedCall {
   readonly stream: boolean
   /** The answer is text: nothing may be written ahead of it. */
   readonly isText?: boolean
+  /** A plain call is answered with the bytes of its kind's answer, as they are made; a durable job keeps the answer as a whole. */
+  readonly isBytes?: boolean
   /** Deadline of a caller who waits. */
   readonly timeoutMs: number
   /** A cancel lets the job write what there is, for as long; default: it ends at once. Of durable jobs that compose. */

@@ -10,6 +10,7 @@ import { moderations } from './moderations/moderations.ts'
 import { rerank } from './rerank/rerank.ts'
 import { research } from './research/research.ts'
 import { responses, responsesCount } from './responses/responses.ts'
+import { speech } from './speech/speech.ts'
 import { transcriptions } from './transcription/transcription.ts'
 import { translations } from './transcription/translation.ts'
 
@@ -26,6 +27,7 @@ export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   moderations,
   transcriptions,
   translations,
+  speech,
   code,
   research,
 ]

@@ -32,7 +32,7 @@ export function getModel(
 }
 
 /** What models with a task of their own do, for people. */
-const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', rerank: 'rerank' }
+const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
 
 function isDoing(model: ModelConfig, works: readonly ModelWork[]): boolean {
   const own = workOf(model)

@@ -88,6 +88,7 @@ const CAPABILITIES: Readonly<Record<ModelWork, (model: ModelConfig) => string[]>
     ...Object.entries(capabilities).flatMap(([name, isAble]) => (isAble ? [name] : [])),
   ],
   moderation: ({ capabilities }) => ['moderation', ...(capabilities.images ? ['images'] : [])],
+  speech: () => ['speech'],
   embeddings: () => ['embeddings', 'rerank'],
   rerank: () => ['rerank'],
   research: () => ['deep_research'],

@@ -11,7 +11,13 @@ import * as jobs from '#schemas/answers/jobs.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import * as responses from '#schemas/answers/responses.ts'
-import { EmbeddingsAnswer, ModerationAnswer, RerankAnswer, TranscriptAnswer } from '#schemas/answers/tools.ts'
+import {
+  EmbeddingsAnswer,
+  ModerationAnswer,
+  RerankAnswer,
+  SpeechAnswer,
+  TranscriptAnswer,
+} from '#schemas/answers/tools.ts'
 import { CreateBatch } from '#schemas/batches/body.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import { CodeBody, CodeResult } from '#schemas/code.ts'
@@ -25,6 +31,7 @@ import { RerankBody } from '#schemas/rerank.ts'
 import { ResearchBody } from '#schemas/research/body.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/conversation.ts'
 import { InputTokensRequest, ResponsesRequest } from '#schemas/responses/request.ts'
+import { SpeechBody } from '#schemas/speech.ts'
 import { TranscriptionBody, TranslationBody } from '#schemas/transcription/body.ts'
 import { UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
@@ -50,6 +57,7 @@ export const REQUESTS = {
   }),
   TranscriptionForm: TranscriptionBody,
   TranslationForm: TranslationBody,
+  SpeechRequest: SpeechBody,
   CodeRequest: CodeBody,
   ResearchRequest: ResearchBody,
   SubmitJobRequest: SubmitJob,
@@ -87,6 +95,7 @@ export const ANSWERS = {
   Reranked: RerankAnswer,
   Moderation: ModerationAnswer,
   Transcript: TranscriptAnswer,
+  Speech: SpeechAnswer,
   CodeResult,
   Model: models.ModelAnswer,
   ModelInfo: models.ModelInfoAnswer,

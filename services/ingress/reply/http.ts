@@ -152,10 +152,10 @@ export class HttpReply implements Reply {
     this.#endWith('')
   }
 
-  async bytes(source: Readable, { type, length }: { readonly type: string; readonly length: number }): Promise<void> {
+  async bytes(source: Readable, { type, length }: { readonly type: string; readonly length?: number }): Promise<void> {
     const res = this.#res
     this.#tellTime()
-    res.writeHead(200, { 'content-type': type, 'content-length': length })
+    res.writeHead(200, { 'content-type': type, ...(length !== undefined && { 'content-length': length }) })
     this.#isWhole = true
     if (this.#req.method === 'HEAD') {
       source.destroy()

@@ -1,4 +1,4 @@
-import type { Readable } from 'node:stream'
+import { Readable } from 'node:stream'
 import { ServiceError } from '#shared/error.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { WireFormat } from './errors.ts'
@@ -62,11 +62,11 @@ export interface Reply {
    */
   whole(value: unknown, status?: number): Promise<void>
   /**
-   * Says a whole answer that is no JSON, as it is read. The source is read to its end, or destroyed.
+   * Says a whole answer that is no JSON, as it is read; without a length, one whose end is not known. The source is read to its end, or destroyed.
    *
    * @throws ServiceError `slow_reader`
    */
-  bytes(source: Readable, head: { readonly type: string; readonly length: number }): Promise<void>
+  bytes(source: Readable, head: { readonly type: string; readonly length?: number }): Promise<void>
   /** Ends the call, logs and counts it. Only the first call has an effect. */
   end(outcome: Outcome): void
 }
@@ -118,4 +118,29 @@ export async function sendStream(
     if (room) await room
   }
   await reply.frames(stream.end())
+}
+
+/**
+ * Says a job's output as bytes as it comes, until its end. A failure before the first of them is told as one; after it the connection
+ * is cut, so that nobody takes a part for the whole.
+ */
+export async function sendBytes(
+  reply: Reply,
+  output: Output,
+  type: string,
+  of: (event: unknown) => Buffer | undefined,
+  onEvent: (event: unknown) => void = () => {},
+): Promise<void> {
+  const pieces = (events: readonly unknown[]) =>
+    events.flatMap((event) => {
+      onEvent(event)
+      return of(event) ?? []
+    })
+  const first = pieces((await output.next()) ?? [])
+  if (reply.hasLeft) return
+  async function* rest() {
+    yield* first
+    for (let events = await output.next(); events; events = await output.next()) yield* pieces(events)
+  }
+  await reply.bytes(Readable.from(rest(), { objectMode: false }), { type })
 }

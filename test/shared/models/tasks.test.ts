@@ -8,7 +8,7 @@ const guard = { id: 'guard', task: 'moderation', engine: upstream }
 it.each([
   [
     { ...guard, pool: 'embeddings' },
-    'This task is done in another pool: moderation in inference, rerank in embeddings',
+    'This task is done in another pool: moderation in inference, speech in inference, rerank in embeddings',
   ],
   [{ ...guard, engine: { type: 'echo' } }, 'A model with a task of its own is on an engine of type openai'],
   [{ ...guard, fallbacks: ['echo-1'] }, 'A model with a task of its own is on an engine of type openai'],

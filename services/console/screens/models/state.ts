@@ -134,7 +134,8 @@ function pauseOf(operated: Operated | undefined, what: Pause['what'], id: string
 
 /** The pool whose models can do that (services/ingress/endpoints/models.ts). */
 function poolWith(capabilities: readonly string[]): string {
-  if (capabilities.includes('chat') || capabilities.includes('moderation')) return 'inference'
+  if (capabilities.includes('chat') || capabilities.includes('moderation') || capabilities.includes('speech'))
+    return 'inference'
   if (capabilities.includes('deep_research')) return 'research'
   return capabilities.includes('transcription') ? 'transcription' : 'embeddings'
 }

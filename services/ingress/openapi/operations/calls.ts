@@ -118,6 +118,16 @@ export const CALLS: Operations = {
     },
     { description: 'The text in its `response_format`.', json: ['Transcript'], media: ['text/plain'] },
   ),
+  'POST /v1/audio/speech': call(
+    { id: 'createSpeech', tag: 'Tools', summary: 'Text to speech', body: 'SpeechRequest' },
+    {
+      description:
+        'The audio as it is made, in its `response_format`; JSON of a durable job; with `stream_format: sse` events.',
+      media: ['audio/mpeg', 'audio/ogg', 'audio/aac', 'audio/flac', 'audio/wav', 'audio/pcm'],
+      json: ['Speech'],
+      events: null,
+    },
+  ),
   'POST /v1/tools/code': call(
     { id: 'runCode', tag: 'Tools', summary: 'Runs Python in a sandbox', body: 'CodeRequest' },
     { description: 'What it printed and drew; with `stream` as it comes.', json: ['CodeResult'], events: null },

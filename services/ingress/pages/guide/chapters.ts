@@ -30,6 +30,7 @@ export const PARTS: readonly Part[] = [
   part('Pools', {
     embeddings: 'Embeddings',
     transcription: 'Transcription',
+    speech: 'Speech',
     code: 'Python in a sandbox',
     'deep-research': 'Deep research',
     moderations: 'Moderations',

@@ -56,7 +56,6 @@ describe('a path that is no endpoint', () => {
     ['/v1/uploads', '/v1/files'],
     ['/v1/assistants', '/v1/chat/completions'],
     ['/v1/threads/thread_1/runs', '/v1/chat/completions'],
-    ['/v1/audio/speech', 'not served'],
     ['/v1/images/generations', 'not served'],
     ['/v1/realtime', '/v1/ws'],
   ])('of another API says what to do instead: %s', async (path, hint) => {

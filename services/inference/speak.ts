@@ -1,0 +1,18 @@
+import type { SpeakEvent, SpeakRequest } from '#schemas/speech.ts'
+import type { Served } from '#shared/engines/served.ts'
+import type { SpeechEngine } from '#shared/engines/speech.ts'
+import { countText } from '#shared/engines/upstream/usage.ts'
+import type { AttemptContext } from '#shared/kinds/kind.ts'
+
+/** Yields the audio as it is made, then what it took: the tokens of the text, which no server tells. @throws ServiceError */
+export async function* speakWith(
+  engines: Served<SpeechEngine>,
+  request: SpeakRequest,
+  { signal }: AttemptContext,
+): AsyncGenerator<SpeakEvent> {
+  for await (const bytes of engines.get(request.model).speak(request, { signal })) {
+    yield { type: 'audio', audio: bytes.toString('base64') }
+  }
+  const input_tokens = await countText(`${request.instructions ?? ''}${request.input}`)
+  yield { type: 'usage', usage: { input_tokens, output_tokens: 0 } }
+}

@@ -1,0 +1,48 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import { SpeechBody } from '#schemas/speech.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
+import type { IngressContext } from '#services/ingress/call.ts'
+import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import { getModel } from '#services/ingress/endpoints/model.ts'
+import { ServiceError } from '#shared/error.ts'
+import { speak } from '#shared/kinds/speak.ts'
+
+/** POST /v1/audio/speech (docs/speech.md): bytes as they are made; with `stream_format: sse`, events that have them. */
+export const speech: JobEndpoint = {
+  path: '/v1/audio/speech',
+  format: 'openai',
+  kind: speak,
+  requireModel: (context, caller, model) => void speakerOf(context, caller, model),
+  prepare(context, caller, body) {
+    const asked = parseBody(SpeechBody, body, 'openai')
+    const model = speakerOf(context, caller, asked.model)
+    const { input, voice, instructions, response_format, speed } = asked
+    const request = {
+      model: model.id,
+      input: input.toWellFormed(),
+      ...(voice != null && { voice }),
+      ...(instructions != null && { instructions: instructions.toWellFormed() }),
+      response_format,
+      ...(speed != null && { speed }),
+    }
+    const isStream = asked.stream_format === 'sse'
+    return {
+      model: model.id,
+      body: request,
+      stream: isStream,
+      isBytes: !isStream,
+      timeoutMs: context.config.requestTimeoutMs,
+      encode: { speech: { format: response_format } },
+    }
+  },
+}
+
+/** A model that speaks. @throws ServiceError as `getModel` does, and says what it takes where there is none */
+function speakerOf(context: IngressContext, caller: Caller, id: string): ModelConfig {
+  if (context.models.models.some(({ task }) => task === 'speech')) return getModel(context, caller, id, 'speech')
+  const message =
+    `The model '${excerpt(id)}' does not speak, and no other here does: it takes a model with 'task: speech' in models.yaml, ` +
+    'whose server has POST /audio/speech.'
+  throw new ServiceError('model_not_found', message, { param: 'model' })
+}

@@ -1,0 +1,62 @@
+import type { ModelConfig } from '#schemas/models.ts'
+import { SPEECH_BYTES_MAX, type SpeakRequest } from '#schemas/speech.ts'
+import type { SpeechEngine } from '#shared/engines/speech.ts'
+import { answerError } from '#shared/engines/upstream/error.ts'
+import type { Exchange } from '#shared/engines/upstream/exchange.ts'
+import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import type { ModelShare } from '#shared/engines/upstream/share.ts'
+import { Upstream } from '#shared/engines/upstream/upstream.ts'
+
+/** Bytes of one piece: 64 KiB of base64. A multiple of three, so that pieces have no padding but the last. */
+const PIECE_BYTES = 48 * 1024
+
+/**
+ * A speech engine on any server that speaks POST /audio/speech: OpenAI, LocalAI, Speaches, Kokoro-FastAPI.
+ *
+ * @param model A model whose engine is of type `openai`.
+ * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
+ * @param share With which other workers its servers are shared, where the catalogue bounds them; default: none
+ */
+export function openOpenAiSpeech(
+  model: ModelConfig,
+  env: Record<string, string | undefined>,
+  share?: ModelShare,
+): SpeechEngine {
+  const { id, engine } = model
+  if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)
+  const key = keyOf(model, env)
+  const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
+  const upstream = new Upstream({ id }, engine, headers, {
+    missingKey: missingKeyOf(model, env),
+    ...(engine.concurrency !== undefined && { share }),
+  })
+  return {
+    async *speak(request: SpeakRequest, { signal }) {
+      const body = JSON.stringify({ ...request, model: engine.model ?? id })
+      const exchange = await upstream.call({ path: '/audio/speech', headers: {}, body, isStream: true, signal })
+      try {
+        yield* audioOf(id, exchange)
+        exchange.release(true)
+      } finally {
+        exchange.release(false)
+      }
+    },
+    close: () => upstream.close(),
+  }
+}
+
+/** @throws ServiceError `upstream_error` for an answer that is no audio, or too much of it */
+async function* audioOf(model: string, exchange: Exchange): AsyncGenerator<Buffer> {
+  if (/^text\/|json$/.test(exchange.mediaType)) throw answerError(model, 'sent no audio')
+  let total = 0
+  for (;;) {
+    await exchange.waitForBytes()
+    const chunks = exchange.take()
+    if (chunks.length === 0) break
+    const bytes = Buffer.concat(chunks)
+    total += bytes.length
+    if (total > SPEECH_BYTES_MAX) throw answerError(model, `sent more than ${SPEECH_BYTES_MAX} bytes of audio`)
+    for (let at = 0; at < bytes.length; at += PIECE_BYTES) yield bytes.subarray(at, at + PIECE_BYTES)
+  }
+  if (total === 0) throw answerError(model, 'sent no audio')
+}

@@ -1,0 +1,54 @@
+import type { EncodeContext } from '#schemas/job.ts'
+import type { SpeakEvent, SpeechFormat } from '#schemas/speech.ts'
+import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { unfinished } from '#shared/protocols/encode.ts'
+
+const TYPES: Readonly<Record<SpeechFormat, string>> = {
+  mp3: 'audio/mpeg',
+  opus: 'audio/ogg',
+  aac: 'audio/aac',
+  flac: 'audio/flac',
+  wav: 'audio/wav',
+  pcm: 'audio/pcm',
+}
+
+/** Speech as `POST /v1/audio/speech` says it (docs/speech.md): bytes, a stream of pieces, or, of a job that is kept, JSON. */
+export const speechAnswer: Answer<SpeakEvent> = {
+  whole(events, context) {
+    const pieces = events.flatMap((event) => (event.type === 'audio' ? [Buffer.from(event.audio, 'base64')] : []))
+    const audio = Buffer.concat(pieces).toString('base64')
+    return { object: 'audio.speech', content_type: typeOf(context), audio, usage: usageOf(events) }
+  },
+  open: () => new SpeechStream(),
+  bytes: {
+    type: typeOf,
+    of: (event) => (event.type === 'audio' ? Buffer.from(event.audio, 'base64') : undefined),
+  },
+}
+
+/** The events of OpenAI's `stream_format: sse`. */
+class SpeechStream implements AnswerStream<SpeakEvent> {
+  readonly #used: SpeakEvent[] = []
+
+  push(event: SpeakEvent): Frame[] {
+    if (event.type === 'usage') this.#used.push(event)
+    else return [{ data: JSON.stringify({ type: 'speech.audio.delta', audio: event.audio }) }]
+    return []
+  }
+
+  end(): Frame[] {
+    return [{ data: JSON.stringify({ type: 'speech.audio.done', usage: usageOf(this.#used) }) }]
+  }
+}
+
+function typeOf({ speech }: EncodeContext): string {
+  return TYPES[speech?.format ?? 'mp3']
+}
+
+/** @throws ServiceError `upstream_error` when the job did not come to its end */
+function usageOf(events: readonly SpeakEvent[]): object {
+  const used = events.find((event) => event.type === 'usage')
+  if (!used) throw unfinished()
+  const { input_tokens, output_tokens } = used.usage
+  return { input_tokens, output_tokens, total_tokens: input_tokens + output_tokens }
+}

@@ -1,0 +1,146 @@
+import OpenAI from 'openai'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
+
+/** POST /v1/audio/speech as its callers see it (docs/speech.md), with a server that speaks. */
+
+const AUDIO = Buffer.from(Array.from({ length: 200_001 }, (_, at) => (at * 7) % 251))
+const MIB = 1024 * 1024
+
+let stack: Stack
+let upstream: ScriptedUpstream
+let client: OpenAI
+let goOn = () => {}
+beforeAll(async () => {
+  upstream = await startUpstream(async ({ body }, answer) => await speak(String(body.input), answer))
+  const engine = { type: 'openai', base_url: `${upstream.url}/v1`, model: 'kokoro-82m' }
+  stack = await startStack({ models: [ECHO_MODEL, { id: 'kokoro', aliases: ['tts-1'], task: 'speech', engine }] })
+  client = new OpenAI({ apiKey: TEST_KEY, baseURL: `${stack.url}/v1`, maxRetries: 0 })
+})
+afterAll(async () => {
+  await stack[Symbol.asyncDispose]()
+  await upstream[Symbol.asyncDispose]()
+})
+
+async function speak(input: string, answer: Answer): Promise<void> {
+  if (input === 'JSON') return answer.json({ no: 'audio' })
+  if (input === 'REFUSE') return answer.json({ error: { message: 'Unknown voice', param: 'voice' } }, 400)
+  answer.open('audio/mpeg')
+  if (input === 'EMPTY') return answer.end()
+  await answer.bytes(AUDIO.subarray(0, 100_000))
+  if (input === 'CUT') return answer.cut()
+  if (input === 'LONG') {
+    for (let sent = 0; sent < 26; sent++) await Promise.race([answer.bytes(Buffer.alloc(MIB)), pause(5_000)])
+    return answer.end()
+  }
+  if (input === 'WAIT') await new Promise<void>((resolve) => (goOn = resolve))
+  if (input === 'STALL') return
+  await answer.bytes(AUDIO.subarray(100_000))
+  answer.end()
+}
+
+const pause = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms))
+const ask = (input: string, more: object = {}) =>
+  client.audio.speech.create({ model: 'kokoro', voice: 'alloy', input, ...more })
+const bytesOf = async (response: { arrayBuffer(): Promise<ArrayBuffer> }) => Buffer.from(await response.arrayBuffer())
+
+describe('speech', () => {
+  test('comes byte for byte, with the type of its format, of a server that gets the fields', async () => {
+    const response = await ask('hello', { response_format: 'wav', speed: 1.5, instructions: 'softly' })
+    expect(response.headers.get('content-type')).toBe('audio/wav')
+    expect((await bytesOf(response)).equals(AUDIO)).toBe(true)
+    const fields = { voice: 'alloy', input: 'hello', response_format: 'wav', speed: 1.5, instructions: 'softly' }
+    expect(upstream.calls.at(-1)).toMatchObject({ path: '/v1/audio/speech' })
+    expect(upstream.calls.at(-1)?.body).toEqual({ model: 'kokoro-82m', ...fields })
+  })
+
+  test('is heard while it is made', async () => {
+    const response = await ask('WAIT', { model: 'tts-1' })
+    expect(response.headers.get('content-type')).toBe('audio/mpeg')
+    const reader = (response.body as ReadableStream<Uint8Array>).getReader()
+    const pieces: Uint8Array[] = []
+    let length = 0
+    const read = async () => {
+      const { value } = await reader.read()
+      if (value) pieces.push(value)
+      length += value?.length ?? 0
+      return value !== undefined
+    }
+    while (length < 100_000) await read()
+    expect(length).toBe(100_000)
+    goOn()
+    while (await read());
+    expect(Buffer.concat(pieces).equals(AUDIO)).toBe(true)
+  })
+
+  test('comes as events where these are asked for', async () => {
+    const text = await (await ask('hello', { stream_format: 'sse' })).text()
+    const data = text.split('\n\n').filter((frame) => frame.startsWith('data: {'))
+    const events = data.map((frame) => JSON.parse(frame.slice('data: '.length)) as { type: string; audio?: string })
+    const done = events.pop()
+    expect(events.every(({ type }) => type === 'speech.audio.delta')).toBe(true)
+    expect(Buffer.concat(events.map(({ audio = '' }) => Buffer.from(audio, 'base64'))).equals(AUDIO)).toBe(true)
+    expect(done).toMatchObject({ type: 'speech.audio.done', usage: { input_tokens: 1, output_tokens: 0 } })
+  })
+
+  test('is kept by a durable job as JSON', async () => {
+    const body = { model: 'kokoro', voice: 'alloy', input: 'hello', response_format: 'opus' }
+    const kept = await stack.post('/v1/audio/speech', body, { headers: { prefer: 'respond-async, wait=30' } })
+    const answer = (await kept.json()) as { audio: string }
+    expect(answer).toMatchObject({ object: 'audio.speech', content_type: 'audio/ogg', usage: { total_tokens: 1 } })
+    expect(Buffer.from(answer.audio, 'base64').equals(AUDIO)).toBe(true)
+  })
+
+  test('ends at its server when its caller leaves', async () => {
+    const response = await ask('STALL')
+    await response.body?.cancel()
+    await upstream.calls.at(-1)?.closed
+  })
+
+  test('is counted', async () => {
+    const used = async () => {
+      const report = (await (await stack.get('/v1/usage?group_by=model')).json()) as {
+        data: { group: string; input_tokens: number }[]
+      }
+      return report.data.find(({ group }) => group === 'kokoro')?.input_tokens
+    }
+    await bytesOf(await ask('word '.repeat(100)))
+    await until(async () => ((await used()) ?? 0) >= 100)
+  })
+})
+
+describe('a failure', () => {
+  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is told as one: %s', async (input) => {
+    await expect(ask(input)).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
+  })
+
+  test('that the server tells of the request is that of the call', async () => {
+    await expect(ask('REFUSE')).rejects.toMatchObject({ status: 400 })
+  })
+
+  test.each(['CUT', 'LONG'])('after the first bytes cuts the connection: %s', async (input) => {
+    await expect(ask(input).then(bytesOf)).rejects.toThrow()
+  })
+})
+
+test.each([
+  [{ input: '' }, 400, 'input', 'empty_string'],
+  [{ input: 'a'.repeat(4_097) }, 400, 'input', 'string_above_max_length'],
+  [{ input: undefined }, 400, 'input', 'missing_required_parameter'],
+  [{ response_format: 'midi' }, 400, 'response_format', 'invalid_value'],
+  [{ speed: 9 }, 400, 'speed', 'decimal_above_max_value'],
+  [{ voice: 7 }, 400, 'voice', 'invalid_type'],
+  [{ model: 'echo-1' }, 400, 'model', 'model_not_supported'],
+  [{ model: 'nothing' }, 404, 'model', 'model_not_found'],
+])('what cannot be spoken is refused: %.60j', async (more, status, param, code) => {
+  const response = await stack.post('/v1/audio/speech', { model: 'kokoro', voice: 'alloy', input: 'a', ...more })
+  expect([response.status, await response.json()]).toMatchObject([status, { error: { param, code } }])
+})
+
+test('where no model speaks, the error says what to configure', async () => {
+  await using mute = await startStack()
+  const response = await mute.post('/v1/audio/speech', { model: 'tts-1', voice: 'alloy', input: 'a' })
+  expect(response.status).toBe(404)
+  expect(await response.text()).toContain("it takes a model with 'task: speech' in models.yaml")
+})
