@@ -1,3 +1,5 @@
+import { createOpenAI } from '@ai-sdk/openai'
+import { generateText, streamText } from 'ai'
 import OpenAI from 'openai'
 import type { ResponseCreateParamsNonStreaming, ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { expect, inject, it } from 'vitest'
@@ -136,6 +138,19 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(await refused({ tools: [withFiles] })).toEqual(says('tools[0].container.file_ids', 'sandbox'))
     expect(await refused({ tools: [{ ...TOOL, container: 'cntr_1' }] })).toEqual(says('tools[0].container', 'not kept'))
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
+  })
+
+  it('is what the Vercel AI SDK makes of its code interpreter, whole and streamed', async () => {
+    const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1` })
+    const tools = { code_interpreter: openai.tools.codeInterpreter({}) }
+    const asked = { model: openai('echo-1'), prompt: script('print(3)'), tools, maxRetries: 0 }
+    const { text, toolCalls, toolResults } = await generateText(asked)
+    expect(text).toBe('3')
+    expect(toolCalls).toMatchObject([{ toolName: 'code_interpreter', input: { code: 'print(3)' } }])
+    expect(toolResults).toMatchObject([{ output: { outputs: [{ type: 'logs', logs: '3\n' }] } }])
+    const streamed = streamText(asked)
+    expect(await streamed.text).toBe('3')
+    expect(await streamed.toolResults).toMatchObject([{ output: { outputs: [{ type: 'logs', logs: '3\n' }] } }])
   })
 
   it('adds the run to its conversation, and others go on from it', async () => {
