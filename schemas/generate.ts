@@ -1,4 +1,6 @@
 import { z } from 'zod'
+import { ResearchDomains } from './research/research.ts'
+import { RESULTS_MAX } from './search.ts'
 
 /**
  * The internal form of text generation: one request and one event stream in which chat completions and messages meet.
@@ -82,6 +84,10 @@ export const Tool = z.strictObject({
 })
 export type Tool = z.infer<typeof Tool>
 
+/** A tool that the service runs itself (docs/responses.md, Hosted tools). The model is offered it as a function of this name. */
+export const HostedTool = z.enum(['code_interpreter', 'web_search', 'file_search'])
+export type HostedTool = z.infer<typeof HostedTool>
+
 /** A whole request to generate, whichever protocol it came in by. Absent means: the engine's default. */
 export const GenerateRequest = z.strictObject({
   dialect: z.enum(['openai', 'anthropic']).describe('The wire protocol the request came in by'),
@@ -112,6 +118,21 @@ export const GenerateRequest = z.strictObject({
     .optional(),
   allowed_tools: z.array(z.string()).optional().describe('Subset of tools the model may call; absent: all'),
   parallel_tool_calls: z.boolean().optional(),
+  hosted: z
+    .strictObject({
+      tools: z.array(HostedTool).min(1).describe('Among the tools, by their names'),
+      calls_max: z.int().min(1).optional().describe('Calls of them that are run at most'),
+      search: z
+        .strictObject({
+          model: z.string().describe('A model of the pool that researches, whose workers search'),
+          results_max: z.int().min(1).max(RESULTS_MAX).optional(),
+          domains: ResearchDomains.optional(),
+        })
+        .optional()
+        .describe('Absent: none of the tools searches'),
+    })
+    .optional()
+    .describe('Tools that the service runs, of a durable job'),
   response_format: z
     .discriminatedUnion('type', [
       z.strictObject({ type: z.literal('json_object') }),
@@ -216,12 +237,30 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     name: z.string(),
   }),
   z.strictObject({ type: z.literal('tool_arguments'), choice: Choice, call: z.int().min(0), text: z.string() }),
+  z
+    .strictObject({
+      type: z.literal('hosted_call'),
+      choice: Choice,
+      run: z.int().min(0).describe('Ordinal of the call in the answer'),
+      tool: HostedTool,
+      id: z.string().describe('As in tool_call'),
+      input: z.string().describe('The code, or the query'),
+    })
+    .describe('The service runs a tool. Only jobs that compose say so'),
+  z.strictObject({
+    type: z.literal('hosted_result'),
+    choice: Choice,
+    run: z.int().min(0),
+    status: z.enum(['completed', 'failed', 'incomplete']),
+    output: z.array(z.record(z.string(), z.unknown())).describe('As the item of the answer shows it'),
+  }),
   z.strictObject({
     type: z.literal('finish'),
     choice: Choice,
     reason: FinishReason,
     stop_sequence: z.string().optional().describe('The stop string that was hit, where the engine tells'),
     context_full: z.boolean().optional().describe('With length: the context window was full before max_tokens'),
+    calls_full: z.boolean().optional().describe('With length: no more tools are run for the answer'),
     filter: z
       .record(z.string(), z.unknown())
       .optional()

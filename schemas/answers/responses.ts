@@ -8,9 +8,23 @@ export const ResponseAnswer = z.looseObject({
   completed_at: z.number().nullable(),
   status: z.enum(['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'incomplete']),
   error: z.object({ code: z.string(), message: z.string(), type: z.string(), param: z.string().nullable() }).nullable(),
-  incomplete_details: z.object({ reason: z.enum(['max_output_tokens', 'content_filter']) }).nullable(),
+  incomplete_details: z
+    .object({ reason: z.enum(['max_output_tokens', 'content_filter', 'max_tool_calls']) })
+    .nullable(),
   model: z.string(),
-  output: z.array(z.looseObject({ id: z.string(), type: z.enum(['message', 'reasoning', 'function_call']) })),
+  output: z.array(
+    z.looseObject({
+      id: z.string(),
+      type: z.enum([
+        'message',
+        'reasoning',
+        'function_call',
+        'code_interpreter_call',
+        'web_search_call',
+        'file_search_call',
+      ]),
+    }),
+  ),
   usage: z
     .looseObject({ input_tokens: z.int().min(0), output_tokens: z.int().min(0), total_tokens: z.int().min(0) })
     .nullable(),

@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { RESULTS_MAX } from '#schemas/search.ts'
 import { ConversationParam } from './conversation.ts'
 
 /**
@@ -61,6 +62,24 @@ export const ITEMS = {
     content: z.array(Text).nullish(),
     encrypted_content: z.string().nullish(),
   }),
+  code_interpreter_call: z.looseObject({
+    id: z.string().min(1),
+    code: z.string().nullish(),
+    outputs: z.array(z.looseObject({ type: z.string(), logs: z.string().nullish() })).nullish(),
+  }),
+  web_search_call: z.looseObject({
+    id: z.string().min(1),
+    action: z.looseObject({
+      query: z.string().nullish(),
+      sources: z.array(z.looseObject({ url: z.string() })).nullish(),
+    }),
+    results: z.array(z.looseObject({ url: z.string(), title: z.string(), excerpt: z.string() })).nullish(),
+  }),
+  file_search_call: z.looseObject({
+    id: z.string().min(1),
+    queries: z.array(z.string()),
+    results: z.array(z.looseObject({ filename: z.string().nullish(), text: z.string().nullish() })).nullish(),
+  }),
   item_reference: z.looseObject({ id: z.string().min(1) }),
 } as const
 
@@ -84,6 +103,30 @@ export const FunctionTool = z.looseObject({
   description: z.string().nullish(),
   parameters: JsonObject.nullish(),
   strict: z.boolean().nullish(),
+})
+
+/** Code that the model may have the service run. */
+export const CodeInterpreterTool = z.looseObject({
+  type: z.literal('code_interpreter'),
+  container: z
+    .union([z.string(), z.looseObject({ type: z.literal('auto'), file_ids: z.array(z.string()).nullish() })])
+    .nullish(),
+})
+
+const Domains = z.array(z.string().min(1).max(253)).max(100)
+
+/** A search of the web. What it says of place and size changes nothing here. */
+export const WebSearchTool = z.looseObject({
+  type: z.string(),
+  filters: z.looseObject({ allowed_domains: Domains.nullish(), blocked_domains: Domains.nullish() }).nullish(),
+})
+
+/** A search of the documents. */
+export const FileSearchTool = z.looseObject({
+  type: z.literal('file_search'),
+  vector_store_ids: z.array(z.string()).min(1),
+  max_num_results: z.int().min(1).max(RESULTS_MAX).nullish(),
+  filters: z.unknown().optional(),
 })
 
 /** How the model must choose among the tools. */

@@ -7,6 +7,11 @@ export const ResponsesForm = z.strictObject({
   summarizes: z
     .boolean()
     .describe('The caller asked for a summary of the reasoning: it stands where one is looked for'),
+  is_hosting: z
+    .boolean()
+    .optional()
+    .describe('The service runs tools for it: its stream goes on from attempt to attempt'),
+  includes: z.array(z.string()).optional().describe('What of these tools the caller asked to see'),
   is_kept: z.boolean().describe('Who reads the record of its stream says the beginning and the end of it'),
   has_instructions: z
     .boolean()
@@ -54,8 +59,47 @@ export interface FunctionCallItem {
   arguments: string
 }
 
+/** Code that the service ran (docs/responses.md, Hosted tools). */
+export interface CodeInterpreterItem {
+  id: string
+  type: 'code_interpreter_call'
+  status: ItemStatus | 'interpreting' | 'failed'
+  code: string
+  container_id: string
+  /** What it printed and drew. */
+  outputs: Record<string, unknown>[] | null
+}
+
+/** Something that a search found. */
+export interface FoundItem {
+  url: string
+  title: string
+  excerpt: string
+}
+
+/** A search of the web. */
+export interface WebSearchItem {
+  id: string
+  type: 'web_search_call'
+  status: ItemStatus | 'searching' | 'failed'
+  action: { type: 'search'; query: string; queries: string[]; sources?: { type: 'url'; url: string }[] }
+  results?: FoundItem[]
+}
+
+/** A search of the documents. */
+export interface FileSearchItem {
+  id: string
+  type: 'file_search_call'
+  status: ItemStatus | 'searching' | 'failed'
+  queries: string[]
+  results: { file_id: string; filename: string; score: number; text: string; attributes: object }[] | null
+}
+
+/** What the service ran. */
+export type HostedItem = CodeInterpreterItem | WebSearchItem | FileSearchItem
+
 /** One item of an answer. */
-export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem
+export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | HostedItem
 
 /** Usage of a response. */
 export interface ResponsesUsage {
@@ -82,7 +126,7 @@ export interface ResponseObject {
   completed_at: number | null
   status: ResponseStatus
   error: ResponsesError | null
-  incomplete_details: { reason: 'max_output_tokens' | 'content_filter' } | null
+  incomplete_details: { reason: 'max_output_tokens' | 'content_filter' | 'max_tool_calls' } | null
   model: string
   output: OutputItem[]
   usage: ResponsesUsage | null

@@ -3,6 +3,7 @@ import { learnRights } from './api/client.ts'
 import { isOperator, isSignedIn, signOut } from './api/session.ts'
 import { Icon, type IconName } from './parts/icon.tsx'
 import { BASE, place } from './place.ts'
+import { DeadLetters } from './screens/dead-letters/dead-letters.tsx'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
 import { Jobs } from './screens/jobs/jobs.tsx'
@@ -19,6 +20,7 @@ const SCREENS: readonly MenuEntry[] = [
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
+  { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
 ]
 
 interface MenuEntry {
@@ -93,6 +95,7 @@ function Screen() {
   if (path === `${BASE}/playground`) return <Playground />
   if (path === `${BASE}/models`) return <Models />
   if (path === `${BASE}/workers`) return <Workers />
+  if (path === `${BASE}/dead-letters`) return <DeadLetters />
   if (path === BASE) return <Home />
   return (
     <section class="empty">

@@ -13,6 +13,7 @@ import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { tolerant } from '#shared/tolerant.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
+import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { Moderators } from './moderate.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { speakWith } from './speak.ts'
@@ -37,7 +38,8 @@ export async function startInference(ports: Ports): Promise<Service> {
     generate: handle(
       generate,
       (request, context) => {
-        const events = generateWithFallback(engines, ports, request, context)
+        const ask: Generate = (asked, within) => generateWithFallback(engines, ports, asked, within)
+        const events = request.hosted ? generateHosted(ask, request, context, ports.config) : ask(request, context)
         return context.onProgress ? withProgress(events, request, context.onProgress) : events
       },
       parse,

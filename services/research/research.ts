@@ -4,10 +4,12 @@ import { modelsOf } from '#shared/jobs/worker/models.ts'
 import { startWorker } from '#shared/jobs/worker/service.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import { research } from '#shared/kinds/research.ts'
+import { search as searchKind } from '#shared/kinds/search.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { SearchBackend } from '#shared/search/search.ts'
 import { type ResearchSetup, runResearch } from './loop.ts'
+import { searchOnce } from './search.ts'
 
 /** Starts one worker of the research pool: questions, and reports that cite what was read. */
 export async function startResearch(ports: Ports): Promise<Service> {
@@ -19,13 +21,18 @@ export async function startResearch(ports: Ports): Promise<Service> {
     const { writer, embeddings } = engine?.type === 'research' ? engine : {}
     return { backends: search(), writer: writer === undefined ? undefined : { model: writer }, embeddings }
   }
-  const kinds = { research: handle(research, (request, context) => researchIn(setupOf(request), request, context)) }
+  const kinds = {
+    research: handle(research, (request, context) => researchIn(setupOf(request), request, context)),
+    search: handle(searchKind, async function* (request, { signal }) {
+      yield await searchOnce(search(), request, signal)
+    }),
+  }
   const slots = ports.config.researchSlots
   const definition = {
     name: 'research',
     slots,
     kinds,
-    own: () => modelsOf(ports.models.served, { pool: 'research', kinds: ['research'], slots }),
+    own: () => modelsOf(ports.models.served, { pool: 'research', kinds: ['research', 'search'], slots }),
   } as const
   return await startWorker(ports, definition, async () => {
     await Promise.all((backends ?? []).map((backend) => backend.close()))

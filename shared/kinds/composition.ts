@@ -51,6 +51,14 @@ export interface Composition {
    * @throws What `run` throws; nothing is kept then.
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
+  /**
+   * Says events of the job's kind, once: they are committed together with a step that remembers that they were said, so that an
+   * attempt that says them again tells nobody, and only knows what it has said. Streams of such a job go on from attempt to attempt.
+   * A handler that tells events says all its output so, and yields none.
+   *
+   * @param key Unique within the job. The events of a key are the same in every attempt.
+   */
+  tell(key: string, events: readonly unknown[]): Promise<void>
   /** Hands a child to its pool and gives its id; a second time it is the same child. @throws ServiceError `invalid_request` beyond the bounds of a family */
   submit(child: ChildJob): Promise<string>
   /**

@@ -113,6 +113,7 @@ export class Witness {
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),
+      tell: (key, events) => composition.tell(key, events),
       submit: (child) => composition.submit(child),
       waitFor: async (ids) => {
         execution.endedAtMs = this.#nowMs()

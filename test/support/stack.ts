@@ -5,6 +5,7 @@ import { stringify } from 'yaml'
 import { startIngress } from '#services/ingress/ingress.ts'
 import type { SocketBounds } from '#services/ingress/ws/bounds.ts'
 import { ROLES, SERVICES } from '#services/services.ts'
+import type { Broker } from '#shared/broker/broker.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
 import { type Log, openLog } from '#shared/log/log.ts'
@@ -20,6 +21,8 @@ export interface Stack extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly dataDir: string
+  /** What carries its jobs: for records that no caller can make. */
+  readonly broker: Broker
   /** Posts JSON with the test key. */
   post(path: string, body: unknown, init?: RequestInit): Promise<Response>
   get(path: string, init?: RequestInit): Promise<Response>
@@ -84,6 +87,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
   return {
     url,
     dataDir,
+    broker: ports.broker,
     post: (path, body, init) => request('POST', path, init, body),
     get: (path, init) => request('GET', path, init),
     async [Symbol.asyncDispose]() {

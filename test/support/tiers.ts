@@ -27,7 +27,7 @@ const LONG = [
   // Postgres.
   'test/shared/{store/{store,family,operator,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
-  'test/services/ingress/responses/fleet.test.ts',
+  'test/services/ingress/responses/{fleet,hosted}.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency,turns}.test.ts',
   'test/services/ingress/callers/{fleet-limits,keys,limits,revocation}.test.ts',
   // Models, with their weights and libraries.

@@ -48,7 +48,7 @@ ${LIMIT_HELP}.
 Examples:
   sluice keys create --name laptop
   sluice keys create --project search --expires 30d --requests-per-minute 600
-  sluice keys create --name embedder --endpoints /v1/chat/completions,/v1/jobs --models smollm2-135m-instruct
+  sluice keys create --name embedder --endpoints /v1/models,/v1/chat/completions,/v1/jobs --models smollm2-135m-instruct
   sluice keys create --name operator --scopes admin
   sluice keys rotate key_7Qm2xT9bVd4KpZsR --overlap 24h
   sluice keys revoke key_7Qm2xT9bVd4KpZsR`,

@@ -1,5 +1,5 @@
 import type { z } from 'zod'
-import type { PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
+import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
 import type { JobAnswer, OperatorJobAnswer } from '#schemas/answers/jobs.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
@@ -15,6 +15,8 @@ export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 export type Worker = z.infer<typeof WorkerAnswer>
 /** A model or a pool of which nothing is started. */
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
+/** A record that no worker could run. */
+export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 

@@ -5,6 +5,7 @@ const PATHS = {
   jobs: 'M4 6h16M4 12h16M4 18h10',
   models: 'M12 3l9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5',
   workers: 'M4 5h16v6H4zM4 13h16v6H4zM7 8h3M7 16h3',
+  letters: 'M3 6h18v12H3zM3 7l9 7 9-7',
   play: 'M4 5h16v11H9l-5 4z',
   book: 'M5 4h11a3 3 0 0 1 3 3v13H8a3 3 0 0 1-3-3zM5 17a3 3 0 0 1 3-3h11',
   sun: 'M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v3M12 19v3M2 12h3M19 12h3M5 5l2 2M17 17l2 2M5 19l2-2M17 7l2-2',

@@ -1,6 +1,12 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { encodeOf, type JobEndpoint, type PreparedCall, takeBody } from '#services/ingress/endpoints/endpoint.ts'
+import {
+  encodeOf,
+  type JobEndpoint,
+  type KeptAnswers,
+  type PreparedCall,
+  takeBody,
+} from '#services/ingress/endpoints/endpoint.ts'
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { boundMetadata, type DurableWishes, type JobWishes } from '#services/ingress/jobs/wishes.ts'
@@ -75,7 +81,7 @@ async function answerCreated(
     throw new ServiceError('idempotency_key_in_use', message, { retryAfterMs: RETRY_AFTER_SECONDS * 1_000 })
   }
   if (prepared.stream) await (kept?.stream(context, call, job, false) ?? sendRecorded(call, jobs, job))
-  else await sendResult(call, jobs, job, prepared)
+  else await sendResult(call, jobs, job, prepared, kept)
 }
 
 /** A client that cancels means the job; one that only leaves does not. @param isFinal Nobody is there for what it would still write */
@@ -125,12 +131,19 @@ export async function sendAccepted(jobs: DurableJobs, { reply }: Call, job: Dura
 }
 
 /** The result as soon as the job has ended. It goes on when its caller leaves: the same key, or its id, finds it again. */
-async function sendResult({ reply }: Call, jobs: DurableJobs, job: DurableJob, prepared: PreparedCall): Promise<void> {
+async function sendResult(
+  { reply }: Call,
+  jobs: DurableJobs,
+  job: DurableJob,
+  prepared: PreparedCall,
+  kept: KeptAnswers | undefined,
+): Promise<void> {
   reply.open(prepared.isText ? 'text' : 'json')
   const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.leaving)
   throwIfRefused(reply)
   if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} goes on.`)
-  await reply.whole(result ?? (await resultOf(jobs, job.tenant, ended)))
+  const told = result ?? (await resultOf(jobs, job.tenant, ended))
+  await reply.whole(kept ? kept.shown(told, prepared.encode ?? {}) : told)
 }
 
 /** The output of the job, as the plain call would stream it. */

@@ -13,6 +13,9 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
   reasoning: 'rs_',
   function_call: 'fc_',
   function_call_output: 'fco_',
+  code_interpreter_call: 'ci_',
+  web_search_call: 'ws_',
+  file_search_call: 'fs_',
 }
 
 /** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
@@ -80,6 +83,18 @@ function keptItem(
     case 'function_call_output': {
       const { call_id, output } = parseAt(ITEMS.function_call_output, item, path)
       return { ...startOf(type), call_id, output }
+    }
+    case 'code_interpreter_call': {
+      const { code, outputs, container_id } = parseAt(ITEMS.code_interpreter_call, item, path)
+      return { ...startOf(type), code: code ?? '', container_id, outputs: outputs ?? null }
+    }
+    case 'web_search_call': {
+      const { action, results } = parseAt(ITEMS.web_search_call, item, path)
+      return { ...startOf(type), action, ...(results && { results }) }
+    }
+    case 'file_search_call': {
+      const { queries, results } = parseAt(ITEMS.file_search_call, item, path)
+      return { ...startOf(type), queries, results: results ?? null }
     }
     case 'reasoning': {
       const { summary, content, encrypted_content } = parseAt(ITEMS.reasoning, item, path)

@@ -40,6 +40,8 @@ export interface PreparedCall {
 export interface KeptAnswers {
   /** A job that goes on without its caller, as it is. */
   accepted(context: IngressContext, call: Call, job: DurableJob): Promise<void>
+  /** Its result as a caller who waited for it is told. */
+  shown(result: unknown, encode: Partial<EncodeContext>): unknown
   /** Its output as it comes. @param isBackground The job goes on without its caller */
   stream(context: IngressContext, call: Call, job: DurableJob, isBackground: boolean): Promise<void>
 }

@@ -35,6 +35,12 @@ const Directive = z.strictObject({
     .describe('End for content_filter, with this category'),
   call: z.string().optional().describe('Call this tool, even one that was not offered'),
   args: z.string().optional().describe('JSON text of the arguments of each call; default: filled from the schema'),
+  rounds: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .default(Number.MAX_SAFE_INTEGER)
+    .describe('Call tools in so many answers to the same user, then say what the last one gave'),
   calls: z.coerce.number().int().min(1).max(128).default(1).describe('How often to call'),
   fail: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
@@ -166,6 +172,7 @@ function withoutPrefill(text: string, request: GenerateRequest): string {
 
 function chooseCalls(request: GenerateRequest, directive: Directive, said: string): Script['calls'] {
   if (request.tools.length === 0 && directive.call === undefined) return []
+  if (roundsOf(request) >= directive.rounds) return []
   const offered = request.tools.filter((tool) => request.allowed_tools?.includes(tool.name) ?? true)
   const chosen =
     directive.call === undefined
@@ -178,6 +185,13 @@ function chooseCalls(request: GenerateRequest, directive: Directive, said: strin
     .map((tool) => ({ name: tool.name, arguments: directive.args ?? writeArguments(tool, budget) }))
     .flatMap((call) => Array.from({ length: directive.calls }, () => call))
     .slice(0, most)
+}
+
+/** Answers since the user spoke that called tools. */
+function roundsOf({ turns }: GenerateRequest): number {
+  const since = turns.slice(turns.findLastIndex(({ role }) => role === 'user') + 1)
+  return since.filter(({ role, parts }) => role === 'assistant' && parts.some(({ type }) => type === 'tool_call'))
+    .length
 }
 
 function writeArguments(tool: Tool, budget: FillBudget): string {

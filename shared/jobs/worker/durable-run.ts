@@ -7,7 +7,7 @@ import { decide, isTry, type RetryBudget, type RetryPolicy } from '#shared/jobs/
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { Family } from '#shared/jobs/durable/family.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
-import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import type { Answer, AnswerStream } from '#shared/kinds/answer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -15,6 +15,7 @@ import type { Moved, NewEvent, Store } from '#shared/store/store.ts'
 import { type Metered, meteredOf, NOTHING } from '#shared/usage/meter.ts'
 import { Composing, wrapUpMsOf } from './compose/compose.ts'
 import { Replaying } from './compose/replay.ts'
+import { outputOf, usageOf } from './durable-output.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
 import { ANSWER_BYTES_MAX, type AttemptSink } from './sink.ts'
 
@@ -114,12 +115,23 @@ export class DurableRun implements AttemptSink {
 
   /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
   event(event: unknown): Promise<void> | undefined {
-    this.#whole.push(event)
-    if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+    this.#hear(event)
     if (!this.#job.stream) return undefined
     this.#pending.push(event)
     this.#flush ??= this.#flushSoon()
     return this.#pending.bytes > BACKLOG_BYTES ? this.#flush : undefined
+  }
+
+  #hear(event: unknown): void {
+    this.#whole.push(event)
+    if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+  }
+
+  /** Takes events that a step remembers, and gives them as they are written. */
+  readonly #say = (events: readonly unknown[]): NewEvent[] => {
+    for (const event of events) this.#hear(event)
+    if (!this.#job.stream) return []
+    return events.flatMap((event) => (this.#open()?.push(event) ?? []).map(outputOf))
   }
 
   readonly onProgress = (progress: Progress): void => {
@@ -170,6 +182,7 @@ export class DurableRun implements AttemptSink {
     const inner = new Composing({
       ...options,
       takeOutput: () => this.#takeOutput(),
+      say: this.#say,
       wrapUpAtMs: this.#job.deadline_ms - this.#wrapUpMs,
       cancelled: this.#wrapsUp.signal,
       onPark: (ids) => {
@@ -282,19 +295,4 @@ export class DurableRun implements AttemptSink {
     this.#stream ??= this.#answer.open?.(this.#encode)
     return this.#stream
   }
-}
-
-/** The usage as the answer says it. Tokens that it does not tell, such as those of a plain text, are those of the events. */
-function usageOf(result: unknown, events: readonly unknown[]): unknown {
-  const said = (result as { usage?: object } | null)?.usage
-  if (said && ('input_tokens' in said || 'prompt_tokens' in said)) return said
-  const last = events.findLast((event) => (event as { type?: unknown }).type === 'usage') as
-    | { usage?: object }
-    | undefined
-  return last ? { ...last.usage, ...said } : said
-}
-
-/** What is kept is the message, whichever wire it will be read on. */
-function outputOf({ data }: Frame): NewEvent {
-  return { type: 'job.output.delta', data: { chunk: JSON.parse(data) } }
 }

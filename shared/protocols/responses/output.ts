@@ -3,6 +3,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
 import { ServiceError } from '#shared/error.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
+import { OpenHosted } from './hosted.ts'
 import { type ItemEvent, OpenCall, type OpenItem, OpenMessage, OpenReasoning } from './items.ts'
 import { responseObject, responsesUsage } from './response.ts'
 
@@ -21,6 +22,7 @@ export class ResponseOutput {
   readonly #context: EncodeContext
   readonly #open: OpenItem[] = []
   readonly #calls = new Map<number, OpenCall>()
+  readonly #runs = new Map<number, OpenHosted>()
   #text: OpenMessage | OpenReasoning | undefined
   #model: string
   #inputTokens = 0
@@ -57,6 +59,13 @@ export class ResponseOutput {
       case 'tool_arguments':
         this.#calls.get(event.call)?.push(out, event.text)
         break
+      case 'hosted_call':
+        this.#run(out, event)
+        break
+      case 'hosted_result':
+        this.#runs.get(event.run)?.result(out, event.status, event.output)
+        this.#runs.delete(event.run)
+        break
       case 'finish':
         this.#finish = event
         this.#closeAll(out)
@@ -77,7 +86,7 @@ export class ResponseOutput {
     const finish = this.#finish
     if (finish === undefined) throw unfinished()
     const usage = this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 }
-    const reason = INCOMPLETE[finish.reason]
+    const reason = finish.calls_full ? 'max_tool_calls' : INCOMPLETE[finish.reason]
     return responseObject(this.#context, {
       status: reason ? 'incomplete' : 'completed',
       incomplete_details: reason ? { reason } : null,
@@ -124,6 +133,16 @@ export class ResponseOutput {
     this.#open.push(opened)
   }
 
+  #run(out: ItemEvent[], { run, tool, input }: Extract<GenerateEvent, { type: 'hosted_call' }>): void {
+    this.#closeText(out)
+    const { call_id, responses } = this.#context
+    const id = `${call_id}_${this.#open.length}`
+    const start = { tool, id, container: `cntr_${call_id}`, input, includes: responses?.includes ?? [] }
+    const opened = new OpenHosted(out, start, this.#open.length)
+    this.#runs.set(run, opened)
+    this.#open.push(opened)
+  }
+
   #closeText(out: ItemEvent[], isCut = false): void {
     this.#text?.close(out, isCut)
     this.#text = undefined
@@ -134,6 +153,8 @@ export class ResponseOutput {
     this.#closeText(out, isCut)
     for (const call of this.#calls.values()) call.close(out, isCut)
     this.#calls.clear()
+    for (const run of this.#runs.values()) run.close(out)
+    this.#runs.clear()
   }
 }
 

@@ -2,6 +2,7 @@ import type { Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
 import type { ServiceError } from '#shared/error.ts'
+import { shownItem } from './hosted.ts'
 
 /** Beginning of the id of a response; what follows is that of its job. */
 export const RESPONSE_PREFIX = 'resp_'
@@ -24,6 +25,15 @@ export function responseObject(
     ...context.responses?.shown,
     ...known,
   }
+}
+
+/** A response as its caller asked to see it: what is kept of it may hold more, for those that go on from it. */
+export function shownResponse(
+  response: ResponseObject,
+  { responses }: Pick<EncodeContext, 'responses'>,
+): ResponseObject {
+  if (!responses?.is_hosting) return response
+  return { ...response, output: response.output.map((item) => shownItem(item, responses.includes ?? [])) }
 }
 
 /** Usage in the words of this API. */

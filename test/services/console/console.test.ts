@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import axe from 'axe-core'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { bury } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 
 /*
@@ -19,6 +20,17 @@ const PICTURES = process.env.CONSOLE_PICTURES
 const WAIT_MS = 30_000
 /** More than a page of the list has. */
 const MANY = 130
+
+/** A durable job as a worker of another version may have put it away. */
+const letter = (more: object = {}) =>
+  JSON.stringify({
+    ...{ id: 'job_dead', attempt: 0, pool: 'inference', kind: 'generate', tenant: 'alice', model: 'echo-1' },
+    ...{ stream: false, created_at_ms: Date.now(), deadline_ms: Date.now() + 60_000, ...more },
+  })
+
+async function putDead({ stack }: Admin, values: readonly string[]): Promise<void> {
+  for (const value of values) await bury(stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from(value))
+}
 
 interface Finding {
   readonly id: string
@@ -194,6 +206,33 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await operator.getByRole('dialog').getByRole('button', { name: 'Resume' }).click()
     await card(operator).locator('.status.prepared').waitFor()
     await Promise.all([caller, operator].map((page) => page.context().close()))
+  })
+
+  it('shows dead letters with their reasons, and puts back those that can run, after a dry run', async () => {
+    await putDead(admin, ['not a job', letter({ kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }), letter()])
+    const page = await openTab('op')
+    await page.getByRole('link', { name: 'Dead letters', exact: true }).click()
+    for (const reason of ['not understood', 'unknown kind', 'understood here']) await page.getByText(reason).waitFor()
+    await look(page, 'dead-letters')
+    await page.getByRole('button', { name: 'Put back' }).click()
+    await page.getByLabel('At most').fill('5')
+    await page.getByRole('button', { name: 'See which' }).click()
+    await page.getByText('1 would be put back:').waitFor()
+    expect(admin.deeds().filter(({ deed }) => deed === 'redrive_dead_letter')).toEqual([])
+    await look(page, 'dead-letters-redrive')
+    await page.getByRole('button', { name: 'Put 1 back' }).click()
+    await page.getByText('1 was put back.').waitFor()
+    expect(admin.deeds().filter(({ deed }) => deed === 'redrive_dead_letter')).toMatchObject([{ job_id: 'job_dead' }])
+    await page.getByRole('button', { name: 'Close' }).click()
+    await page.getByLabel('Pool').selectOption('code')
+    await page.getByText('There are none').waitFor()
+    expect(new URL(page.url()).searchParams.get('pool')).toBe('code')
+    await page.setViewportSize({ width: 360, height: 740 })
+    await page.getByLabel('Pool').selectOption('')
+    await page.getByText('unknown kind').waitFor()
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'dead-letters-narrow')
+    await page.context().close()
   })
 
   it('hides from callers what is for operators', async () => {

@@ -59,6 +59,10 @@ export class MemoryComposition implements Composition {
     return this.cancelled.aborted ? 0 : (this.#options.wrapUpAtMs ?? Number.POSITIVE_INFINITY)
   }
 
+  async tell(): Promise<void> {
+    throw new Error('A research tells nothing: it yields its output.')
+  }
+
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
     const key = createHash('sha256')
       .update(`${kind}\n${canonical(input)}`)

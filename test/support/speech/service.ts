@@ -114,6 +114,7 @@ export async function startTranscriptions(options: TranscriptionsOptions = {}): 
   return {
     url,
     dataDir,
+    broker: ports.broker,
     seen,
     blobs: () => readdir(config.blobDir),
     get: (path, init) => request('GET', path, null, init),

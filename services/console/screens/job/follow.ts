@@ -57,6 +57,8 @@ export class FollowedJob {
       if (isAnothers && isOperator.value !== false) return undefined
       throw error
     })
+    // What was asked before the end may be answered after it: a job that has ended does not change any more.
+    if (isEnded(this.job.value?.status ?? '')) return
     this.job.value = own
     if (isOperator.value || !own) {
       this.operated.value = await askJson<OperatorJob>(`/v1/admin/jobs/${this.#id}`, asking).catch((error: unknown) => {

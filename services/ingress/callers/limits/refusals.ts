@@ -22,5 +22,6 @@ export function limitIsZero(owner: Owner, what: string): ServiceError {
 
 /** A refusal that ends by itself. */
 export function refusal(message: string, retryAfterMs: number, code: ErrorCode = 'rate_limit_exceeded'): ServiceError {
-  return new ServiceError(code, `${message} Try again later.`, { retryAfterMs })
+  const seconds = Math.max(1, Math.ceil(retryAfterMs / 1_000))
+  return new ServiceError(code, `${message} Try again in ${seconds} s.`, { retryAfterMs })
 }

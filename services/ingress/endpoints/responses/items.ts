@@ -6,6 +6,7 @@ import { parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { unsealReasoning } from '#shared/protocols/responses/sealed.ts'
+import { type HostedItemIn, type HostedTurns, hostedTurns } from './hosted-items.ts'
 import { decodePart } from './parts.ts'
 
 /** What items are checked against. */
@@ -60,6 +61,12 @@ export class ItemTurns {
         return this.#call(parseAt(ITEMS.function_call, item, path))
       case 'function_call_output':
         return this.#output(parseAt(ITEMS.function_call_output, item, path), path)
+      case 'code_interpreter_call':
+      case 'web_search_call':
+      case 'file_search_call': {
+        const ran = parseAt(ITEMS[type], item, path)
+        return this.#run(ran.id, hostedTurns({ ...ran, type } as HostedItemIn))
+      }
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
@@ -92,6 +99,12 @@ export class ItemTurns {
       refuse('invalid_value', paramOf([...path, 'call_id']), message)
     }
     this.turns.push({ role: 'tool', parts: this.#parts(output, [...path, 'output'], 'user'), call_id })
+  }
+
+  /** What the service ran is a call with its output. */
+  #run(id: string, { name, input, output }: HostedTurns): void {
+    this.#assistant(false).parts.push({ type: 'tool_call', id, name, arguments: JSON.stringify(input) })
+    this.turns.push({ role: 'tool', call_id: id, parts: [{ type: 'text', text: output }] })
   }
 
   #reasoning({ summary, content, encrypted_content }: ItemOf<'reasoning'>): void {

@@ -8,7 +8,7 @@ import { ServiceError } from '#shared/error.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readStored } from '#shared/jobs/records.ts'
-import { RESPONSE_PREFIX, responseObject, responsesError } from '#shared/protocols/responses/response.ts'
+import { RESPONSE_PREFIX, responseObject, responsesError, shownResponse } from '#shared/protocols/responses/response.ts'
 
 /*
  * Kept responses: each is a durable job of this path, whose id names it. What a response says of its request was kept with the
@@ -71,7 +71,7 @@ export function responseIdOf({ id }: Pick<DurableJob, 'id'>): string {
 
 /** A response as it is (docs/responses.md, Kept responses). */
 export function keptObject({ job, encode, result }: Kept): ResponseObject {
-  if (result) return result
+  if (result) return shownResponse(result, encode)
   const known = { model: job.model, metadata: job.metadata }
   const completed_at = null
   switch (job.state) {

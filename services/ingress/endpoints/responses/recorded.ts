@@ -1,4 +1,5 @@
 import type { DurableEvent } from '#schemas/durable-job.ts'
+import type { ResponseObject } from '#schemas/responses/response.ts'
 import { resultOf } from '#services/ingress/answer/recorded.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { KeptAnswers } from '#services/ingress/endpoints/endpoint.ts'
@@ -9,7 +10,7 @@ import { isLast } from '#shared/jobs/durable/follow.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { ItemEvent } from '#shared/protocols/responses/items.ts'
-import { responseObject } from '#shared/protocols/responses/response.ts'
+import { responseObject, shownResponse } from '#shared/protocols/responses/response.ts'
 import { endOf, responsesFrame } from '#shared/protocols/responses/stream.ts'
 import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './kept.ts'
 
@@ -19,7 +20,7 @@ import { hasEnded, type Kept, keptObject, readKept, responseNotFound } from './k
  *
  * An event of the job with output is an event of the stream with the same number, and so is its last one. The first,
  * `job.queued`, is `response.created` and `response.queued`, numbers 0 and 1; what else the job tells has no event, so that
- * numbers have gaps. Each attempt begins with `response.in_progress`.
+ * numbers have gaps. Each attempt begins with `response.in_progress`, but where the service runs tools: there only the first.
  */
 
 /** Numbers of what is told of a job that was accepted. */
@@ -36,6 +37,7 @@ export const keptAnswers: KeptAnswers = {
   async accepted(context, { reply }, job) {
     await reply.whole(keptObject(await readKept(context, job)))
   },
+  shown: (result, encode) => shownResponse(result as ResponseObject, encode),
   async stream(context, call, job, isBackground) {
     const kept = await readKept(context, job)
     await streamKept(context, call, kept, { after: -1, isBackground })
@@ -105,11 +107,19 @@ class RecordedEvents {
     if (type === 'job.queued' && seq === 1) return this.#queued()
     if (type !== 'job.output.delta') return []
     const { chunk } = event.data as { chunk: ItemEvent }
+    if (this.#kept.encode.responses?.is_hosting) return this.#goOn(chunk, seq)
     // Of output that was made again before anybody was told of it only the last counts.
     if (attempt < this.#kept.job.attempt) return []
     if (ENDS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
     else if (this.hasOutput) throw startedOver()
+    return this.#say(chunk, seq)
+  }
+
+  /** Output of a response that runs tools is told once, by whichever of its attempts: each goes on where the one before was. */
+  #goOn(chunk: ItemEvent, seq: number): Frame[] {
+    if (ENDS.has(chunk.type)) return []
+    if (chunk.type !== 'response.in_progress') this.hasOutput = true
     return this.#say(chunk, seq)
   }
 

@@ -13,6 +13,7 @@ import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { readBefore } from './before.ts'
 import { decodeResponses } from './decode.ts'
+import { hostedTools } from './hosted-tools.ts'
 import { RESPONSES_PATH } from './kept.ts'
 import { keptAnswers } from './recorded.ts'
 import { formOf } from './shown.ts'
@@ -31,6 +32,7 @@ export const responses: JobEndpoint = {
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
     const { request, conversation, input } = await decode(context, caller, asked)
+    if (request.hosted) requireKept(context, body)
     const form = formOf(asked, request, isKept(context, body))
     const { model, stream } = request
     const encode = { include_usage: true, responses: form }
@@ -73,6 +75,14 @@ function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
 }
 
+/** What runs tools outlives the worker that began it: only what is kept does. */
+function requireKept(context: IngressContext, body: unknown): void {
+  if (isKept(context, body)) return
+  const why = 'The service runs tools for responses that are kept only'
+  if (context.durable) refuse('invalid_value', 'store', `${why}: leave out 'store', or set it to true.`)
+  refuse('unsupported_value', 'tools', `${why}, and this deployment has no store.`)
+}
+
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest) {
   const before = await readBefore(context, projectIdOf(caller.key), asked)
   const decoding = decodeResponses(asked, before, {
@@ -80,7 +90,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     strictTurns: false,
     remoteImages: context.config.remoteImages,
   })
-  const request = await inTurns(decoding)
+  const decoded = await inTurns(decoding)
+  const request = { ...decoded, hosted: hostedTools(context, caller, asked) }
   const { conversation } = before
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))

@@ -2,7 +2,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ResponsesRequest } from '#schemas/responses/request.ts'
 import type { ResponsesForm } from '#schemas/responses/response.ts'
 import { isSmall } from '#shared/json/write.ts'
-import { shownTool } from './tools.ts'
+import { shownTools } from './tools.ts'
 
 /** Bytes of JSON of what is repeated as it came: it travels in the record of the job, beside a prompt of up to 64 KiB. */
 const REPEATED_BYTES_MAX = 48 * 1024
@@ -31,13 +31,14 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
       temperature: body.temperature ?? 1,
       text: { format: within(format, { type: format.type }), verbosity: body.text?.verbosity ?? 'medium' },
       tool_choice: within(body.tool_choice, 'auto'),
-      tools: within(request.tools.map(shownTool), []),
+      tools: within(shownTools(body.tools, request.tools), []),
       top_logprobs: body.top_logprobs ?? 0,
       top_p: body.top_p ?? 1,
       truncation: body.truncation ?? 'disabled',
       user: within(body.user, null),
     },
     summarizes: summaryOf(body) !== null,
+    ...(request.hosted && { is_hosting: true, includes: body.include ?? [] }),
     is_kept: isKept,
     has_instructions: Boolean(body.instructions),
   }

@@ -2,6 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { abortable } from '#shared/abortable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
+import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
@@ -16,6 +17,8 @@ export interface ComposingOptions extends Omit<ChildrenOptions & StepsOptions, '
   readonly wrapUpAtMs: number
   /** Aborts when the job is to write what there is. */
   readonly cancelled: AbortSignal
+  /** Events that the job says, as they are written: they go along with a step. */
+  readonly say: (events: readonly unknown[]) => NewEvent[]
   /** The attempt is to end: nothing goes on before these children have ended. */
   readonly onPark: (ids: readonly string[]) => void
 }
@@ -62,6 +65,12 @@ export class Composing implements Composition {
 
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
     return await this.#busy(async () => (await this.#steps.do(kind, input, run, (cost) => this.#spend(cost))) as T)
+  }
+
+  async tell(key: string, events: readonly unknown[]): Promise<void> {
+    const output = this.#options.say(events)
+    const said = async () => ({ value: null })
+    await this.#busy(() => this.#steps.do('tell', { key }, said, (cost) => this.#spend(cost), output))
   }
 
   async submit(child: ChildJob): Promise<string> {

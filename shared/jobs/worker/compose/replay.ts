@@ -76,6 +76,11 @@ export class Replaying implements Composition {
     return id
   }
 
+  /** A replay says all of it again, in its own record. */
+  async tell(key: string, events: readonly unknown[]): Promise<void> {
+    await this.#options.inner.tell(key, events)
+  }
+
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const children = await this.#children.find(ids)
     const ends = await Promise.all(children.map((child) => this.#children.endOf(child)))

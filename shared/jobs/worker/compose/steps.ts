@@ -54,13 +54,20 @@ export class Steps {
    * Does a step, or gives what it gave. The same step asked for twice is done once.
    *
    * @param onCost Hears its cost, once.
+   * @param output Goes along with the step, and is dropped where an attempt before has committed it.
    * @throws ServiceError `invalid_request` beyond the bounds of a job
    */
-  async do(kind: string, input: unknown, run: Run, onCost: (cost: Cost) => void): Promise<unknown> {
+  async do(
+    kind: string,
+    input: unknown,
+    run: Run,
+    onCost: (cost: Cost) => void,
+    output: readonly NewEvent[] = [],
+  ): Promise<unknown> {
     const { key, text } = await inTurns(keyOf(kind, input))
     let done = this.#asked.get(key)
     if (!done) {
-      done = this.#once({ kind, key, input: text }, run)
+      done = this.#once({ kind, key, input: text }, run, output)
       this.#asked.set(key, done)
       done.then(
         ({ cost }) => onCost(cost),
@@ -70,7 +77,7 @@ export class Steps {
     return (await done).value
   }
 
-  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run): Promise<Done> {
+  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run, told: readonly NewEvent[]): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
     const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, asked.key)) : undefined
     if (kept) return { cost: kept.cost, value: await valueOfOutput(kept.output, this.#options.blobs) }
@@ -80,7 +87,7 @@ export class Steps {
     const { value, cost = {} } = await run(signal)
     const output = await outputOf(job.id, value, blobs)
     const moved = await writes.write(() => {
-      const waiting = this.#options.takeOutput()
+      const waiting = [...told, ...this.#options.takeOutput()]
       return (held) => store.addStep(held, { ...asked, output, cost }, waiting)
     })
     if (!moved) throw lost(signal)

@@ -88,10 +88,10 @@ describe('limits of one ingress', () => {
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
     const first = await call(limits, b)
-    expect(await call(limits, b)).toMatchObject({ message: 'This key may run 1 requests at once. Try again later.' })
+    expect(await call(limits, b)).toMatchObject({ message: 'This key may run 1 requests at once. Try again in 1 s.' })
     expect(await admitted([call(limits, a), call(limits, a)])).toBe(1)
     expect(await call(limits, a)).toMatchObject({
-      message: 'This project may run 2 requests at once. Try again later.',
+      message: 'This project may run 2 requests at once. Try again in 1 s.',
     })
     if (typeof first === 'function') first()
     limits.spendTokens(a, 10)

@@ -160,10 +160,10 @@ describe('a request that cannot be granted', () => {
     [{ prompt: { id: 'pmpt_1' } }, 'prompt'],
     [{ truncation: 'sometimes' }, 'truncation'],
     [{ background: true, store: false }, 'background'],
-    [{ tools: [{ type: 'web_search' }] }, 'tools[0].type'],
+    [{ tools: [{ type: 'image_generation' }] }, 'tools[0].type'],
     [{ tools: [{ type: 'mcp', server_label: 'x' }] }, 'tools[0].type'],
     [{ tools: [{ type: 'function', name: 'a b' }] }, 'tools[0].name'],
-    [{ tool_choice: { type: 'file_search' } }, 'tool_choice.type'],
+    [{ tool_choice: { type: 'computer_use_preview' } }, 'tool_choice.type'],
     [{ input: [] }, 'input'],
     [{ input: null }, 'input'],
     [{ input: [{ type: 'computer_call' }] }, 'input[0].type'],
@@ -183,7 +183,8 @@ describe('a request that cannot be granted', () => {
   })
 
   test('is told which tools, items and models there are', async () => {
-    expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain("'web_search'")
+    expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('nothing searches')
+    expect((await refusal({ tools: [{ type: 'mcp' }] })).message).toContain("'mcp'")
     expect((await refusal({ input: [{ type: 'computer_call' }] })).message).toContain('function_call_output')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })

@@ -1,9 +1,11 @@
 /** Responses in the background on a real fleet: several ingresses, workers that die, Kafka and Postgres. */
+import { dirname, join } from 'node:path'
 import OpenAI from 'openai'
 import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { openPostgresDatabase, type TestDatabase } from '../../../support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from '../../../support/processes/fleet.ts'
+import { SANDBOX_DIR, SANDBOX_MISSING } from '../../../support/sandbox/sandbox.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
 const kafka = inject('kafka')
@@ -23,6 +25,10 @@ const AT_ONCE = 10
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
+/** Runs code three times, and is asked four times. */
+const RUNS = 3
+const CODE = "import time\ntime.sleep(0.3)\nprint('done')"
+const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
 /** On a busy machine each process takes ten seconds to start. */
 const TEST_MS = 300_000
 /** Longer than any stream stays quiet here. */
@@ -48,8 +54,8 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   }, TEST_MS)
 
   /** @param leaseMs After which the jobs of a worker that is dead, or stopped for as long on a busy machine, run again. */
-  const start = (role: 'ingress' | 'scheduler' | 'inference', leaseMs = 60_000) =>
-    fleet.start(role, { ...settings, JOB_LEASE_MS: String(leaseMs) })
+  const start = (role: 'ingress' | 'scheduler' | 'inference' | 'code', leaseMs = 60_000, more = {}) =>
+    fleet.start(role, { ...settings, JOB_LEASE_MS: String(leaseMs), ...more })
   const clientOf = (at: number) =>
     new OpenAI({ apiKey: TEST_KEY, baseURL: `${ingresses[at]?.url}/v1`, maxRetries: 0, timeout: SETTLES_MS })
   const begin = (at: number, input: string) =>
@@ -158,7 +164,46 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
     },
     TEST_MS,
   )
+
+  it.skipIf(SANDBOX_MISSING !== undefined)(
+    'that runs code is told without a break though its worker is killed, wherever it is, and runs nothing twice',
+    async ({ annotate }) => {
+      const sandbox = { SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR), BLOB_DIR: join(fleet.dataDir, 'blobs') }
+      const coding = await start('code', 60_000, sandbox)
+      const doomed = await start('inference', 5_000)
+      const tools = [{ type: 'code_interpreter' as const, container: { type: 'auto' as const } }]
+      const asked = { model: 'echo-1', input: CODE_SCRIPT, tools, background: true, stream: true as const }
+      const reads: Reading[] = []
+      for (let begun = 0; begun < STAGGERED / 2; begun++) {
+        reads.push(readOn(await clientOf(0).responses.create(asked)))
+        await new Promise((resolve) => setTimeout(resolve, STAGGER_MS))
+      }
+      await until(() => reads.some(({ events }) => events.length > EVENTS_A_RUN), { withinMs: SETTLES_MS })
+      await kill(doomed)
+      const points = new Set(reads.map(({ events }) => events.length))
+      const next = await start('inference')
+      for (const { events, broken } of reads) {
+        expect(await broken).toBeUndefined()
+        requireWhole(events)
+        const id = idOf(events)
+        expect(await read(await goOn(1, id))).toEqual(events)
+        const ended = await clientOf(1).responses.retrieve(id)
+        expect(events.at(-1)).toMatchObject({ response: { id, status: 'completed', output: ended.output } })
+        expect(ended.output.map(({ type }) => type)).toEqual([...Array(RUNS).fill('code_interpreter_call'), 'message'])
+        expect(ended.output_text).toBe('done')
+        const job = await clientOf(0).get(`/jobs/${id.replace('resp_', 'job_')}`)
+        expect(job).toMatchObject({ children: { length: RUNS } })
+      }
+      await annotate(`killed at ${points.size} events`)
+      expect(points.size).toBeGreaterThan(1)
+      await Promise.all([kill(next), kill(coding)])
+    },
+    TEST_MS,
+  )
 })
+
+/** What is told of one run of code. */
+const EVENTS_A_RUN = 7
 
 async function read(stream: AsyncIterable<Event>, most = Number.POSITIVE_INFINITY): Promise<Event[]> {
   const events: Event[] = []

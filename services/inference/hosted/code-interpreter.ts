@@ -1,0 +1,62 @@
+import { CodeResult, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
+import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
+import { tolerant } from '#shared/tolerant.ts'
+import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
+
+/** Characters of what a program prints that an answer shows, and that a model reads. */
+const LOGS_CHARS_MAX = 256 * 1024
+const READ_CHARS_MAX = 32 * 1024
+/** Characters of the figures of one call: they are said in events and in the answer. */
+const IMAGES_CHARS_MAX = 1024 * 1024
+
+const Result = tolerant(CodeResult)
+
+/** Python, in the pool of the sandbox. */
+export const codeInterpreter: HostedRunner = {
+  read: codeOf,
+  child: (code, _tool, _request, { codeSecondsMax }) => ({
+    endpoint: '/v1/tools/code',
+    kind: 'execute',
+    pool: 'code',
+    model: 'python',
+    body: { code, timeout_seconds: Math.min(RUN_SECONDS_DEFAULT, codeSecondsMax) },
+  }),
+  result: ({ result }) => codeResult(result),
+}
+
+function codeOf(text: string): HostedInput {
+  const code = textField(text, 'code')
+  if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the text "code".' }
+  if (code.trim() === '') return { input: code, problem: 'The code is blank.' }
+  if (code.includes('\0')) return { input: code, problem: 'The code holds a NUL character.' }
+  // A character outside the BMP counts as two here: such code is rare, and a model can write less.
+  if (code.length > CODE_POINTS_MAX) {
+    return { input: code.slice(0, READ_CHARS_MAX), problem: `The code is longer than ${CODE_POINTS_MAX} characters.` }
+  }
+  return { input: code }
+}
+
+function codeResult(result: unknown): HostedResult {
+  const read = Result.safeParse(result)
+  if (!read.success) return notRun('The result could not be read.')
+  const { success, stdout, stderr, violations, exit_code, plots } = read.data
+  const gap = stdout !== '' && stderr !== '' && !stdout.endsWith('\n') ? '\n' : ''
+  const logs = `${stdout}${gap}${stderr}${violations.join('\n')}`
+  const output: Record<string, unknown>[] = logs === '' ? [] : [{ type: 'logs', logs: cut(logs, LOGS_CHARS_MAX) }]
+  const lines = [cut(logs, READ_CHARS_MAX).trimEnd()]
+  let chars = 0
+  for (const { content_base64, filename } of plots) {
+    chars += content_base64.length
+    const isShown = chars <= IMAGES_CHARS_MAX
+    if (isShown) output.push({ type: 'image', url: `data:image/png;base64,${content_base64}` })
+    lines.push(`[${filename} ${isShown ? 'is shown to the user' : 'is too large to be shown'}]`)
+  }
+  if (exit_code !== 0) lines.push(`[exit code ${exit_code}]`)
+  const text = lines.filter((line) => line !== '').join('\n') || '[no output: print what is to be seen]'
+  return { status: success ? 'completed' : 'failed', output, text }
+}
+
+function cut(text: string, charsMax: number): string {
+  if (text.length <= charsMax) return text
+  return `${text.slice(0, charsMax).toWellFormed()}\n[${text.length - charsMax} characters left out]`
+}

@@ -1,0 +1,41 @@
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { QUERY_CHARS_MAX, type SearchRequest, SearchResults } from '#schemas/search.ts'
+import { tolerant } from '#shared/tolerant.ts'
+import { type HostedRunner, notRun, textField } from './tool.ts'
+
+/** Results of a search that does not say how many. */
+const RESULTS_USUAL = 8
+/** Time of a search and of reading what it found. */
+const SEARCH_MS_MAX = 60_000
+/** Characters that the model reads of one search. */
+const READ_CHARS_MAX = 32 * 1024
+
+const Found = tolerant(SearchResults)
+
+/** Searches of the web and of the documents, in the pool that researches. */
+export const searching: HostedRunner = {
+  read(text) {
+    const query = textField(text, 'query')?.trim()
+    if (!query) return { input: query ?? text, problem: 'The arguments must be a JSON object with the text "query".' }
+    return { input: query.slice(0, QUERY_CHARS_MAX).toWellFormed() }
+  },
+  child(query, tool, { hosted }: GenerateRequest) {
+    const search = hosted?.search
+    const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
+    const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
+    // No call of its own: it stands for a part of this one.
+    const endpoint = '/v1/responses/search'
+    const model = search?.model ?? ''
+    return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
+  },
+  result({ result }) {
+    const read = Found.safeParse(result)
+    if (!read.success) return notRun('The result could not be read.')
+    const { results } = read.data
+    const told = results.map(({ url, title, excerpt, date }, at) => {
+      return `[${at + 1}] ${title}\n${url}${date === undefined ? '' : ` (${date})`}\n${excerpt}`
+    })
+    const text = told.join('\n\n') || 'Nothing was found.'
+    return { status: 'completed', output: results, text: text.slice(0, READ_CHARS_MAX).toWellFormed() }
+  },
+}

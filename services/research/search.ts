@@ -1,0 +1,100 @@
+import type { SearchRequest, SearchResult, SearchResults } from '#schemas/search.ts'
+import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
+import { type Hit, LOCAL_HOST, type SearchBackend, type Snapshot } from '#shared/search/search.ts'
+import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
+import { termSet } from '#shared/search/text/terms.ts'
+
+/** Hits that are read for what they say; of the others their snippet is told. */
+const READ_MAX = 5
+/** Time for reading them: what is not there by then is told by its snippet. */
+const READ_MS_MAX = 15_000
+/** Passages of one source that are told. */
+const PASSAGES_MAX = 3
+
+/** A hit, and who found it. */
+interface Found {
+  readonly hit: Hit
+  readonly backend: SearchBackend
+}
+
+/**
+ * Searches once, and reads the best of what was found.
+ *
+ * @throws ServiceError `unsupported_value` where there is nothing to search; what all searches failed with
+ */
+export async function searchOnce(
+  backends: readonly SearchBackend[],
+  request: SearchRequest,
+  signal: AbortSignal,
+): Promise<SearchResults> {
+  const asked = backends.filter(({ name }) => (name === 'local') === (request.in === 'documents'))
+  if (asked.length === 0) {
+    const what = request.in === 'web' ? 'no search service of the web is set' : 'no documents are set'
+    throw new ServiceError('unsupported_value', `Nothing can be searched: ${what} in this deployment.`)
+  }
+  const found = await findAll(asked, request, signal)
+  const best = found.slice(0, request.limit)
+  const reading = AbortSignal.any([signal, AbortSignal.timeout(READ_MS_MAX)])
+  const results = await Promise.all(best.map((each, at) => resultOf(each, at < READ_MAX, request, reading)))
+  signal.throwIfAborted()
+  const cost_usd = asked.reduce((sum, { searchUsd }) => sum + searchUsd, 0)
+  return { results, usage: { input_tokens: 0, output_tokens: 0, cost_usd } }
+}
+
+/** Of several backends in turn, so that each has its best told. */
+async function findAll(
+  backends: readonly SearchBackend[],
+  request: SearchRequest,
+  signal: AbortSignal,
+): Promise<Found[]> {
+  const { query, limit } = request
+  // Documents are all of one host: the rules for hosts are for the web.
+  const domains = request.in === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : request.domains
+  const ends = await Promise.allSettled(backends.map((backend) => backend.search(query, { limit, domains, signal })))
+  signal.throwIfAborted()
+  const lists = ends.map((end) => (end.status === 'fulfilled' ? end.value : []))
+  if (ends.every(({ status }) => status === 'rejected')) throw (ends[0] as PromiseRejectedResult).reason
+  const found = new Map<string, Found>()
+  for (let at = 0; at < limit; at++) {
+    for (const [n, backend] of backends.entries()) {
+      const hit = lists[n]?.[at]
+      if (hit && !found.has(hit.url)) found.set(hit.url, { hit, backend })
+    }
+  }
+  return [...found.values()]
+}
+
+async function resultOf(
+  { hit, backend }: Found,
+  reads: boolean,
+  { query, domains, in: where }: SearchRequest,
+  signal: AbortSignal,
+): Promise<SearchResult> {
+  const { url, title, snippet, date } = hit
+  const known = { url, title, ...(date !== undefined && { date }) }
+  if (!reads) return { ...known, excerpt: snippet }
+  const rules = where === 'documents' ? { allow: [LOCAL_HOST], deny: [] } : domains
+  try {
+    const snapshot = await backend.read(hit, rules, signal)
+    return { ...known, excerpt: (await inTurns(excerptOf(snapshot, query))) || snippet }
+  } catch {
+    // A page that cannot be read was found nonetheless.
+    return { ...known, excerpt: snippet }
+  }
+}
+
+/** The passages that hold the most words of the query, in their order. */
+function* excerptOf(snapshot: Snapshot, query: string): Generator<undefined, string> {
+  const terms = termSet(query)
+  const ranked: { readonly passage: Passage; readonly text: string; readonly score: number }[] = []
+  for (const passage of passagesOf(snapshot)) {
+    const text = snapshot.text.slice(passage.start, passage.end)
+    const held = termSet(`${passage.heading} ${text}`)
+    ranked.push({ passage, text, score: [...terms].filter((term) => held.has(term)).length })
+    yield
+  }
+  const best = ranked.sort((a, b) => b.score - a.score || a.passage.start - b.passage.start).slice(0, PASSAGES_MAX)
+  const told = best.filter(({ score }) => score > 0).sort((a, b) => a.passage.start - b.passage.start)
+  return told.map(({ passage, text }) => (passage.heading ? `${passage.heading}\n${text}` : text)).join('\n…\n')
+}

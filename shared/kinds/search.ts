@@ -1,0 +1,18 @@
+import { SearchRequest, type SearchResults } from '#schemas/search.ts'
+import { ServiceError } from '#shared/error.ts'
+import type { Kind } from './kind.ts'
+
+/** A search of the web or of the documents, in the pool that researches. */
+export const search: Kind<SearchRequest, SearchResults> = {
+  name: 'search',
+  pool: 'research',
+  request: SearchRequest,
+  merge: () => undefined,
+  isOutput: () => true,
+  answer: () => ({
+    whole([found]) {
+      if (found) return found
+      throw new ServiceError('internal_error', 'The search said nothing.')
+    },
+  }),
+}

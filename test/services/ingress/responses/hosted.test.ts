@@ -1,0 +1,159 @@
+import OpenAI from 'openai'
+import type { ResponseCreateParamsNonStreaming, ResponseStreamEvent } from 'openai/resources/responses/responses'
+import { expect, inject, it } from 'vitest'
+import { describeCode, untilBusy } from '../../../support/sandbox/code-service.ts'
+import { TEST_KEY, until } from '../../../support/stack.ts'
+
+/** Tools that the service runs for a response (docs/responses.md, Hosted tools), in the real sandbox. */
+
+const TOOL = { type: 'code_interpreter' as const, container: { type: 'auto' as const } }
+const SLEEP = 'import time\ntime.sleep(100)'
+const PLOT = 'import matplotlib.pyplot as plt\nplt.plot([1, 4])\nplt.show()'
+const LOGS = 'code_interpreter_call.outputs' as const
+
+/** What echo-1 is told so that it calls the tool. */
+function script(code: string, more = 'rounds=1'): string {
+  return `!echo call=code_interpreter args=${JSON.stringify(JSON.stringify({ code }))} ${more}`
+}
+
+describeCode('a response that runs code', inject('kafka'), (stack) => {
+  const client = () => new OpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1`, maxRetries: 0, timeout: 120_000 })
+  const ask = (input: string, more: Partial<ResponseCreateParamsNonStreaming> = {}) =>
+    client().responses.create({ model: 'echo-1', input, tools: [TOOL], ...more })
+
+  it('runs what the model wrote, and the model goes on with what it printed', async () => {
+    const response = await ask(script('print(6 * 7)'), { include: [LOGS], instructions: 'Be exact.' })
+    expect(response).toMatchObject({ status: 'completed', tools: [TOOL], output_text: '42' })
+    const [call, message] = response.output
+    const outputs = [{ type: 'logs', logs: '42\n' }]
+    expect(call).toMatchObject({ type: 'code_interpreter_call', status: 'completed', code: 'print(6 * 7)', outputs })
+    expect(message?.type).toBe('message')
+    expect(response.usage?.input_tokens).toBeGreaterThan(20)
+
+    const kept = await client().responses.retrieve(response.id)
+    expect(kept.output).toEqual(response.output)
+    const next = await ask('and then?', { previous_response_id: response.id })
+    expect(next.output_text).toBe('and then?')
+    const again = await ask(script('print(8)'), { include: [], previous_response_id: next.id })
+    expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
+  })
+
+  it('says each event once and in order, live and from its record, whole or from any number', async () => {
+    const stream = await client().responses.create({
+      ...{ model: 'echo-1', input: script('print(1)', 'rounds=2'), tools: [TOOL] },
+      ...{ stream: true, background: true, include: [LOGS] },
+    })
+    const events = await read(stream)
+    const run = (at: number) =>
+      [
+        ...['output_item.added', 'code_interpreter_call.in_progress', 'code_interpreter_call_code.delta'],
+        ...['code_interpreter_call_code.done', 'code_interpreter_call.interpreting', 'code_interpreter_call.completed'],
+        'output_item.done',
+      ].map((type) => [type, at])
+    const message = ['output_item.added', 'content_part.added', 'output_text.delta', 'output_text.done']
+    expect(events.map((event) => [event.type.slice('response.'.length), indexOf(event)])).toEqual([
+      ...['created', 'queued', 'in_progress'].map((type) => [type, undefined]),
+      ...[...run(0), ...run(1)],
+      ...[...message, 'content_part.done', 'output_item.done'].map((type) => [type, 2]),
+      ['completed', undefined],
+    ])
+    const numbers = events.map(({ sequence_number }) => sequence_number)
+    expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b))
+    const [created] = events
+    const id = created?.type === 'response.created' ? created.response.id : ''
+    expect(await read(await client().responses.retrieve(id, { stream: true }))).toEqual(events)
+    const after = numbers[8] ?? 0
+    const rest = await client().responses.retrieve(id, { stream: true, starting_after: after })
+    expect(await read(rest)).toEqual(events.slice(9))
+    const ended = await client().responses.retrieve(id)
+    expect(events.at(-1)).toMatchObject({ response: { id, output: ended.output } })
+  })
+
+  it('stops the program when it is cancelled, and when its caller leaves', async () => {
+    const response = await ask(script(SLEEP), { background: true })
+    await untilBusy(stack(), 1)
+    expect(await client().responses.retrieve(response.id)).toMatchObject({ status: 'in_progress' })
+    expect(await client().responses.cancel(response.id)).toMatchObject({ status: 'cancelled' })
+    await untilBusy(stack(), 0)
+    const leaving = new AbortController()
+    const left = client().responses.create(
+      { model: 'echo-1', input: script(SLEEP), tools: [TOOL] },
+      { signal: leaving.signal },
+    )
+    await untilBusy(stack(), 1)
+    leaving.abort()
+    await expect(left).rejects.toThrow()
+    await untilBusy(stack(), 0)
+  })
+
+  it('tells the model what went wrong, and shows figures', async () => {
+    const wrong = await ask('!echo call=code_interpreter args=[] rounds=1')
+    expect(wrong.output).toMatchObject([{ status: 'failed', code: '[]' }, { type: 'message' }])
+    expect(wrong.output_text).toContain('JSON object')
+    expect((await ask(script('import os'))).output_text).toContain('not allowed')
+    const drawn = await ask(script(PLOT), { include: [LOGS] })
+    const [call] = drawn.output
+    const [image] = (call?.type === 'code_interpreter_call' && call.outputs) || []
+    expect(image).toMatchObject({ type: 'image', url: expect.stringMatching(/^data:image\/png;base64,iVBOR/) })
+    expect(drawn.output_text).toContain('plot_1.png')
+  })
+
+  it('comes to an end though the model never stops calling', async () => {
+    const bounded = await ask(script('print(1)', ''), { max_tool_calls: 2 })
+    const ends = { status: 'incomplete', incomplete_details: { reason: 'max_tool_calls' } }
+    expect(bounded).toMatchObject(ends)
+    expect(bounded.output.map(({ type }) => type)).toEqual(['code_interpreter_call', 'code_interpreter_call'])
+    const endless = await ask('!echo call=code_interpreter args=[]')
+    expect(endless).toMatchObject({ ...ends, output: { length: 20 } })
+    const forced = await ask('hi', { tool_choice: { type: 'code_interpreter' } })
+    expect(forced).toMatchObject({
+      status: 'completed',
+      output: [{ type: 'code_interpreter_call' }, { type: 'message' }],
+    })
+  })
+
+  it('leaves the calls of functions to its caller, who goes on with their outputs', async () => {
+    const look = { type: 'function' as const, name: 'look', parameters: { type: 'object' }, strict: false }
+    const input = 'Ask code_interpreter and look.'
+    const called = await ask(input, { tools: [TOOL, look] })
+    expect(called.output.map(({ type }) => type)).toEqual(['code_interpreter_call', 'function_call'])
+    const call = called.output.find((item) => item.type === 'function_call')
+    const output = { type: 'function_call_output' as const, call_id: call?.call_id ?? '', output: 'seen' }
+    const went = { model: 'echo-1', input: [output], tools: [TOOL, look], previous_response_id: called.id }
+    expect((await client().responses.create(went)).output_text).toBe('seen')
+  })
+
+  it('refuses what it cannot run, by its name', async () => {
+    const refused = async (body: object) => {
+      const response = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
+      const { error } = (await response.json()) as { error: { param: string; message: string } }
+      return [response.status, error.param, error.message]
+    }
+    const says = (param: string, text: string) => [400, param, expect.stringContaining(text)]
+    expect(await refused({ tools: [{ type: 'image_generation' }] })).toEqual(says('tools[0].type', 'image_generation'))
+    expect(await refused({ tools: [TOOL], store: false })).toEqual(says('store', 'kept'))
+    const withFiles = { ...TOOL, container: { type: 'auto', file_ids: ['file-1'] } }
+    expect(await refused({ tools: [withFiles] })).toEqual(says('tools[0].container.file_ids', 'sandbox'))
+    expect(await refused({ tools: [{ ...TOOL, container: 'cntr_1' }] })).toEqual(says('tools[0].container', 'not kept'))
+    expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
+  })
+
+  it('adds the run to its conversation, and others go on from it', async () => {
+    const { id } = await client().conversations.create()
+    await ask(script('print(5)'), { conversation: id })
+    await until(async () => (await client().conversations.items.list(id)).data.length === 3)
+    const { data } = await client().conversations.items.list(id, { order: 'asc' })
+    expect(data.map(({ type }) => type)).toEqual(['message', 'code_interpreter_call', 'message'])
+    expect((await ask('on we go', { conversation: id })).output_text).toBe('on we go')
+  })
+})
+
+async function read(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
+  const events: ResponseStreamEvent[] = []
+  for await (const event of stream) events.push(event)
+  return events
+}
+
+function indexOf(event: ResponseStreamEvent): number | undefined {
+  return 'output_index' in event ? event.output_index : undefined
+}
