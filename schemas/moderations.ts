@@ -10,7 +10,12 @@ export const CHARS_MAX = 1_000_000
 /** The id of the word list that is always there. A model of the catalogue that has the same name comes first. */
 export const WORD_LIST = 'word-list'
 /** Names that mean the default where no model of the catalogue has them; a model that has the first is the default. */
-export const DEFAULT_NAMES = ['omni-moderation-latest', 'text-moderation-latest'] as const
+export const DEFAULT_NAMES = [
+  'omni-moderation-latest',
+  'omni-moderation-2024-09-26',
+  'text-moderation-latest',
+  'text-moderation-stable',
+] as const
 
 /** What an input may be judged to hold, as OpenAI's API names it. */
 export const ModerationCategory = z.enum([

@@ -28,10 +28,11 @@ export const SUITES: readonly Suite[] = [
     needs: PYTEST,
     path: '/v1',
     tests: [
-      ...['completions', 'embeddings', 'models', 'responses', 'batches', 'files', 'conversations'].map(
+      ...['completions', 'embeddings', 'models', 'responses', 'batches', 'files', 'conversations', 'moderations'].map(
         (name) => `api_resources/test_${name}.py`,
       ),
-      ...['chat', 'responses', 'conversations', 'audio/test_transcriptions.py'].map((path) => `api_resources/${path}`),
+      ...['chat', 'responses', 'conversations'].map((path) => `api_resources/${path}`),
+      ...['transcriptions', 'translations', 'speech'].map((name) => `api_resources/audio/test_${name}.py`),
     ],
   },
   {
@@ -54,10 +55,17 @@ export const SUITES: readonly Suite[] = [
     tag: 'v7.5.0',
     path: '/v1',
     tests: [
-      ...['completions', 'embeddings', 'models', 'batches', 'files', 'audio/transcriptions'].map(
+      ...['completions', 'embeddings', 'models', 'batches', 'files', 'moderations'].map(
         (name) => `api-resources/${name}.test.ts`,
       ),
-      ...['chat/', 'responses/', 'conversations/'].map((path) => `api-resources/${path}`),
+      ...[
+        'chat/',
+        'responses/',
+        'conversations/',
+        'audio/transcriptions.test.ts',
+        'audio/translations.test.ts',
+        'audio/speech.test.ts',
+      ].map((path) => `api-resources/${path}`),
     ],
   },
   {
