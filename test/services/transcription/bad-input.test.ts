@@ -264,12 +264,4 @@ describe('a body is refused', () => {
   })
 })
 
-describe('what is not offered', () => {
-  it('is a translation: 404', async () => {
-    const response = await service.post('/v1/audio/translations', {})
-
-    expect(response.status).toBe(404)
-  })
-})
-
 const HEADERS = ['host: test', `authorization: Bearer ${TEST_KEY}`, `content-type: ${FORM_TYPE}`]

@@ -39,7 +39,12 @@ it('shows who works, with their slots and models, and what waits in each pool', 
   const worker = async () => (await entries(await op.get('/v1/admin/workers'))).find(({ role }) => role === 'inference')
   await until(async () => (await worker())?.running === 1 && (await worker())?.models)
   expect(await worker()).toMatchObject({ host: hostname(), pid: process.pid, aside: 0 })
-  expect(await worker()).toMatchObject({ version: 'test', draining: false, silent: false, models: ['echo-1'] })
+  expect(await worker()).toMatchObject({
+    version: 'test',
+    draining: false,
+    silent: false,
+    models: ['echo-1', 'word-list'],
+  })
   const job = (await (await op.get(`/v1/admin/jobs/${id}`)).json()) as Entry
   expect(job).toMatchObject({ worker: (await worker())?.id, waits: null })
   const pool = async () => (await entries(await op.get('/v1/admin/pools'))).find((one) => one.id === 'inference')

@@ -40,7 +40,7 @@ afterAll(async () => {
 })
 
 describe('the word list', () => {
-  test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-stable', 'word-list'])(
+  test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-latest', 'word-list'])(
     'judges what is sent with the model %s, where the catalogue has no such model',
     async (model) => {
       const answer = await client.moderations.create({ input: 'you are a bastard', ...(model && { model }) })
