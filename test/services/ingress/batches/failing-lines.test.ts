@@ -88,6 +88,10 @@ it('a batch loses nothing of its file, or of its results, when either is deleted
   await expect(client.files.retrieve(made.input_file_id)).rejects.toMatchObject({ status: 404 })
   const { batch, output } = await endOf(client, made)
   expect(output.map(({ custom_id }) => custom_id)).toEqual(['r0', 'r1'])
+  for (const again of ['replay', 'redrive']) {
+    const refused = await stack.post(`/v1/jobs/${batch.id.replace('batch_', 'job_')}/${again}`, {})
+    expect([refused.status, await refused.json()]).toMatchObject([again === 'replay' ? 404 : 409, { error: {} }])
+  }
   await client.files.delete(`${batch.output_file_id}`)
   await expect(client.files.content(`${batch.output_file_id}`)).rejects.toMatchObject({ status: 404 })
   expect(await client.batches.retrieve(batch.id)).toMatchObject({
