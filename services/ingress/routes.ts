@@ -115,11 +115,11 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
 
 /** What responses go on in (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
-  { ...conversation('POST', '', createConversation), hasBody: true },
+  { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
-  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  { ...conversation('POST', '/:id', updateConversation), isCall: true, hasBody: true },
   conversation('DELETE', '/:id', deleteConversation),
-  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  { ...conversation('POST', '/:id/items', createItems), isCall: true, hasBody: true },
   conversation('GET', '/:id/items', listItems),
   conversation('GET', '/:id/items/:item_id', retrieveItem),
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
