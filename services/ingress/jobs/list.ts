@@ -6,6 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import type { ListQuery } from '#shared/store/store.ts'
+import { childCountsOfPage } from './child-counts.ts'
 import { Group } from './group.ts'
 import { jobObject, statusOf } from './object.ts'
 import { isJobId, requireJobs } from './paths.ts'
@@ -45,7 +46,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     group,
     needsLook,
   })
-  const shown = await show(jobs, page.jobs, query.include === 'result')
+  const shown = await show(context, page.jobs, query.include === 'result')
   const isCut = shown.length < page.jobs.length
   const last_id = isCut ? (page.jobs[shown.length - 1]?.id ?? null) : page.lastId
   await call.reply.whole({
@@ -104,10 +105,15 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
 }
 
 /** Jobs on the wire, as many as results have room for, and at least one. */
-async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults: boolean): Promise<object[]> {
+async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<object[]> {
+  const jobs = requireJobs(context)
+  const counts = await childCountsOfPage(context, found)
   if (!withResults) {
     return await Promise.all(
-      found.map(async (job) => withoutResult(jobObject(job, { position: await jobs.positions.of(job) }))),
+      found.map(async (job) => {
+        const details = { position: await jobs.positions.of(job), counts: counts.get(job.id) }
+        return withoutResult(jobObject(job, details))
+      }),
     )
   }
   const shown: object[] = []
@@ -116,7 +122,7 @@ async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults
     const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
     chars += JSON.stringify(result).length
     if (chars > RESULTS_CHARS_MAX && shown.length > 0) break
-    shown.push(jobObject(job, { result, position: await jobs.positions.of(job) }))
+    shown.push(jobObject(job, { result, position: await jobs.positions.of(job), counts: counts.get(job.id) }))
   }
   return shown
 }
