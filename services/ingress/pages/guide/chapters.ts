@@ -18,6 +18,7 @@ export const PARTS: readonly Part[] = [
     clients: 'Clients',
   }),
   part('Call it', {
+    endpoints: 'Endpoints',
     protocol: 'Calls and streams',
     responses: 'Responses',
     jobs: 'Jobs that outlive a connection',
