@@ -42,7 +42,7 @@ const LONG = [
   'test/services/code/**',
   'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
-  'test/docs/commands.test.ts',
+  'test/docs/{commands,streaming}.test.ts',
   'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 

@@ -25,6 +25,7 @@ export const PARTS: readonly Part[] = [
     batches: 'Files and batches',
     webhooks: 'Webhooks',
     websocket: 'WebSocket',
+    streaming: 'Streams and messages',
     errors: 'Errors',
     cli: 'Command line',
   }),
