@@ -130,7 +130,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
+/** Every endpoint of the API. A request goes from its row to a job and back; docs/endpoints.md lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
