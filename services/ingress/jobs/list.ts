@@ -8,6 +8,7 @@ import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import type { ListQuery } from '#shared/store/store.ts'
+import { childCountsOfPage } from './child-counts.ts'
 import { Group } from './group.ts'
 import { jobObject, statusOf } from './object.ts'
 import { isJobId, requireJobs } from './paths.ts'
@@ -49,7 +50,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     group,
     needsLook,
   })
-  const shown = await show(jobs, page.jobs, query.include === 'result')
+  const shown = await show(context, page.jobs, query.include === 'result')
   const isCut = shown.length < page.jobs.length
   const last_id = isCut ? (page.jobs[shown.length - 1]?.id ?? null) : page.lastId
   const end = JSON.stringify({ first_id: page.jobs[0]?.id ?? null, last_id, has_more: page.hasMore || isCut })
@@ -106,7 +107,9 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
 }
 
 /** JSON of jobs on the wire, of as many as results have room for, and of one at least. */
-async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
+async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
+  const jobs = requireJobs(context)
+  const counts = await childCountsOfPage(context, found)
   const positions = await Promise.all(found.map((job) => jobs.positions.of(job)))
   const shown: string[] = []
   let chars = 0
@@ -115,7 +118,8 @@ async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults
     const result = isCompleted ? ((await jobs.resultText(job.tenant, job.id)) ?? 'null') : 'null'
     chars += result.length
     if (chars > RESULTS_CHARS_MAX && shown.length > 0) break
-    const { result: _, ...rest } = jobObject(job, { position: positions[nth] ?? null })
+    const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
+    const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
     // A list does not read results unless it is asked to, and null would say that there is none.
     shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
