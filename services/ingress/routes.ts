@@ -45,6 +45,7 @@ import { readUsage } from './endpoints/usage.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
 import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
+import { getInput } from './jobs/input.ts'
 import { listJobs } from './jobs/list.ts'
 import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
@@ -115,11 +116,11 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
 
 /** What responses go on in (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
-  { ...conversation('POST', '', createConversation), hasBody: true },
+  { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
-  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  { ...conversation('POST', '/:id', updateConversation), isCall: true, hasBody: true },
   conversation('DELETE', '/:id', deleteConversation),
-  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  { ...conversation('POST', '/:id/items', createItems), isCall: true, hasBody: true },
   conversation('GET', '/:id/items', listItems),
   conversation('GET', '/:id/items/:item_id', retrieveItem),
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
@@ -153,6 +154,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },
   { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
+  { method: 'GET', path: '/v1/jobs/:id/input', format: 'openai', handle: getInput },
   { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
   { method: 'GET', path: '/v1/jobs/:id/steps', format: 'openai', handle: listSteps },
