@@ -118,11 +118,11 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
 
 /** What responses go on in (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
-  { ...conversation('POST', '', createConversation), hasBody: true },
+  { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
-  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  { ...conversation('POST', '/:id', updateConversation), isCall: true, hasBody: true },
   conversation('DELETE', '/:id', deleteConversation),
-  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  { ...conversation('POST', '/:id/items', createItems), isCall: true, hasBody: true },
   conversation('GET', '/:id/items', listItems),
   conversation('GET', '/:id/items/:item_id', retrieveItem),
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
@@ -132,7 +132,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
+/** Every endpoint of the API. A request goes from its row to a job and back; docs/endpoints.md lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
