@@ -23,6 +23,7 @@ const Seconds = z.int().min(0).max(99_999_999_999)
 export const ListAdminJobs = z.object({
   ...Which,
   since: z.coerce.number().pipe(Seconds).optional().describe('Unix seconds: only jobs made since then'),
+  parent_id: z.string().max(64).optional().describe('Only those that this job has submitted, or that run it again'),
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
 })

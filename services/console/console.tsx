@@ -68,6 +68,10 @@ function Menu() {
             <span class="label">{name}</span>
           </a>
         ))}
+        <a href="/docs/guide" target="_blank" rel="noopener">
+          <Icon name="guide" />
+          <span class="label">Guide</span>
+        </a>
         <a href="/docs" target="_blank" rel="noopener">
           <Icon name="book" />
           <span class="label">API reference</span>

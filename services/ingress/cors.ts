@@ -66,7 +66,10 @@ export class Cors {
    */
   allowsSocket({ headers: { origin, host } }: IncomingMessage): boolean {
     if (origin === undefined || !this.#origins) return true
-    return this.#allows(origin) || URL.parse(origin)?.host === host?.toLowerCase()
+    if (this.#allows(origin)) return true
+    // `null` and garbage have no host, and a request may have none either: that is not the same one.
+    const own = URL.parse(origin)?.host
+    return own !== undefined && own !== '' && own === host?.toLowerCase()
   }
 
   #allows(origin: string): boolean {

@@ -47,6 +47,7 @@ import { readUsage } from './endpoints/usage.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
 import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
+import { getInput } from './jobs/input.ts'
 import { listJobs } from './jobs/list.ts'
 import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
@@ -128,11 +129,11 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
 
 /** What responses go on in (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
-  { ...conversation('POST', '', createConversation), hasBody: true },
+  { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
-  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  { ...conversation('POST', '/:id', updateConversation), isCall: true, hasBody: true },
   conversation('DELETE', '/:id', deleteConversation),
-  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  { ...conversation('POST', '/:id/items', createItems), isCall: true, hasBody: true },
   conversation('GET', '/:id/items', listItems),
   conversation('GET', '/:id/items/:item_id', retrieveItem),
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
@@ -142,7 +143,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
+/** Every endpoint of the API. A request goes from its row to a job and back; docs/endpoints.md lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
@@ -166,6 +167,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },
   { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
+  { method: 'GET', path: '/v1/jobs/:id/input', format: 'openai', handle: getInput },
   { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
   { method: 'GET', path: '/v1/jobs/:id/steps', format: 'openai', handle: listSteps },

@@ -41,6 +41,12 @@ export function dayOf(unixMs: number): string {
   return new Date(unixMs).toISOString().slice(0, 10)
 }
 
+/** What a call costs, in billionths of a dollar; undefined where its model has no price. */
+export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
+  const hasPrice = price && Object.values(price).some((amount) => amount > 0)
+  return hasPrice ? costNanos(metered, price, isCompleted) : undefined
+}
+
 /** In whole billionths of a dollar, so that sums are exact. Tokens and time cost whatever came of them; a call only when it completed. */
 function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
   const { input_tokens, output_tokens, audio_ms, run_ms } = metered

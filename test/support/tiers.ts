@@ -43,12 +43,14 @@ const LONG = [
   'test/services/code/**',
   'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
+  'test/docs/{commands,streaming}.test.ts',
   'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 
 /** Files that take a minute or so, longest first: they begin first, so that nothing waits for them alone at the end. */
 const LONGEST = [
   'test/chaos/outages.test.ts',
+  'test/docs/commands.test.ts',
   'test/shared/broker/kafka.test.ts',
   'test/simulation/simulation.test.ts',
   'test/chaos/chaos.test.ts',

@@ -1,6 +1,6 @@
 import type { z } from 'zod'
 import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
-import type { JobAnswer, OperatorJobAnswer } from '#schemas/answers/jobs.ts'
+import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
 /** A durable job, as its project sees it. */
@@ -9,6 +9,12 @@ export type Job = z.infer<typeof JobAnswer>
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 /** What both of them have. */
 export type AnyJob = Job | OperatorJob
+/** What a job was asked. */
+export type JobInput = z.infer<typeof JobInputAnswer>
+/** A page of what a composed job asked for outside. */
+export type StepPage = z.infer<typeof StepListAnswer>
+/** One of them. */
+export type Step = StepPage['data'][number]
 /** A pool of workers. */
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 /** A process that is alive. */

@@ -111,6 +111,7 @@ export const ANSWERS = {
   Job: jobs.JobAnswer,
   JobList: jobs.JobListAnswer,
   JobDeleted: jobs.JobDeletedAnswer,
+  JobInput: jobs.JobInputAnswer,
   JobEvent: jobs.JobEventAnswer,
   StepList: jobs.StepListAnswer,
   WebhookSecretList: jobs.WebhookSecretListAnswer,

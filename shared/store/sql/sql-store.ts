@@ -239,6 +239,11 @@ export class SqlStore implements Store {
     return row && { request: jsonOf(row.request), result: jsonOf(row.result) }
   }
 
+  async findResultText(scope: Scope, id: string): Promise<string | null> {
+    const [row] = await this.#db.run(statements.FIND_RESULT, { id, tenant: tenantOf(scope) })
+    return typeof row?.result === 'string' ? row.result : null
+  }
+
   async list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
     const { statement, params } = listJobs(tenantOf(scope), query)
     const rows = await this.#db.run(statement, params)

@@ -45,6 +45,10 @@ export const FIND_CONTENT: Statement = {
   // Written so that no index of jobs that are not erased fits: see `STATE` in moves.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
+export const FIND_RESULT: Statement = {
+  name: 'find_result',
+  sql: `SELECT result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
+}
 
 /** The job that holds an idempotency key; its id alone when the job is gone. */
 export const FIND_KEY: Statement = {

@@ -1,5 +1,6 @@
-import { request } from 'node:http'
+import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Cors } from '#services/ingress/cors.ts'
 import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 import { openWs, refusalOf } from '../../support/ws.ts'
@@ -95,6 +96,14 @@ describe('where CORS_ORIGINS names some', () => {
       expect(client.frames[0]?.type).toBe('session.created')
     }
   })
+})
+
+test('an origin that names no host is not that of a request without one', () => {
+  const allows = (headers: IncomingHttpHeaders) => new Cors(PAGE).allowsSocket({ headers } as IncomingMessage)
+  for (const origin of ['null', 'garbage', '', 'file:///tmp/page.html', 'http://']) {
+    expect([origin, allows({ origin }), allows({ origin, host: '' })]).toEqual([origin, false, false])
+  }
+  expect(allows({ origin: 'http://127.0.0.1:8080', host: '127.0.0.1:8080' })).toBe(true)
 })
 
 test('* is for every page', async () => {

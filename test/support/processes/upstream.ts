@@ -83,7 +83,9 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   })
   const chunks: Buffer[] = []
   for await (const chunk of request) chunks.push(chunk as Buffer)
-  const body = JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}') as Record<string, unknown>
+  // A form is not read: those who send one look at what is answered.
+  const isForm = request.headers['content-type']?.startsWith('multipart/') ?? false
+  const body = isForm ? {} : JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}')
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }
 }
 

@@ -40,7 +40,7 @@ export const advice = computed<readonly Advice[]>(() => {
     else if (slots === 0)
       all.push({
         what: `No worker works for the pool ${id}.`,
-        todo: `Start one: node services/main.ts ${id}`,
+        todo: `Start one: node services/main.js ${id}`,
         isBad: true,
       })
     else if (oldestSeconds > LONG_WAIT && running >= slots) {

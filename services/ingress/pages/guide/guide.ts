@@ -27,7 +27,10 @@ export function guideFiles(): ReadonlyMap<string, PageFile> {
 async function pageOf(chapter: Chapter): Promise<string> {
   const markdown = await readFile(new URL(`${chapter.name}.md`, DOCS), 'utf8')
   // Made anew for each page: a parser numbers headings of the same name.
-  const marked = new Marked({ gfm: true, walkTokens: relink, renderer: { table: scrollable } }, gfmHeadingId())
+  const marked = new Marked(
+    { gfm: true, walkTokens: relink, renderer: { table: scrollable, html: shown } },
+    gfmHeadingId(),
+  )
   const body = await marked.parse(markdown)
   const place = CHAPTERS.indexOf(chapter)
   return `<!doctype html>
@@ -92,6 +95,11 @@ function scrollable(this: { parser: { parseInline(tokens: Token[]): string } }, 
   const body = rows.map((row) => line(row, 'td')).join('')
   const table = `<table><thead>${line(header, 'th')}</thead><tbody>${body}</tbody></table>`
   return `<div class="table" role="group" aria-label="Table" tabindex="0">${table}</div>\n`
+}
+
+/** Comments are for whoever changes the document, and for its tests. */
+function shown({ text }: Tokens.HTML | Tokens.Tag): string {
+  return text.startsWith('<!--') ? '' : text
 }
 
 function escaped(text: string): string {
