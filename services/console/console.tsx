@@ -11,6 +11,7 @@ import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
 import { SignIn } from './screens/sign-in.tsx'
+import { Webhooks } from './screens/webhooks/webhooks.tsx'
 import { Workers } from './screens/workers/workers.tsx'
 import { nextTheme, theme } from './theme.ts'
 
@@ -22,6 +23,7 @@ const SCREENS: readonly MenuEntry[] = [
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
   { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
+  { path: `${BASE}/webhooks`, name: 'Webhooks', icon: 'hook', isForOperators: true },
   { path: `${BASE}/keys`, name: 'Keys', icon: 'keys', isForOperators: true },
 ]
 
@@ -102,6 +104,7 @@ function Screen() {
   if (path === `${BASE}/models`) return <Models />
   if (path === `${BASE}/workers`) return <Workers />
   if (path === `${BASE}/dead-letters`) return <DeadLetters />
+  if (path === `${BASE}/webhooks`) return <Webhooks />
   if (path === `${BASE}/keys`) return <Keys />
   if (path === BASE) return <Home />
   return (

@@ -1,5 +1,11 @@
 import type { z } from 'zod'
-import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
+import type {
+  DeadLetterListAnswer,
+  DeliveryAnswer,
+  PauseListAnswer,
+  PoolListAnswer,
+  WorkerAnswer,
+} from '#schemas/answers/admin.ts'
 import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
 import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
@@ -27,6 +33,8 @@ export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 
+/** A webhook message that nobody has received. */
+export type Delivery = z.infer<typeof DeliveryAnswer>
 /** A key, as operators see it. */
 export type ApiKey = z.infer<typeof KeyAnswer>
 /** The key of this tab. */

@@ -73,7 +73,7 @@ describe.skipIf(!CHROMIUM)('the screen of keys and projects', { timeout: 6 * PAG
     await look(page, 'keys-secret')
     await dialog(page).getByRole('button', { name: 'I have it' }).click()
     const row = page.getByRole('row').filter({ hasText: 'laptop' })
-    await row.getByText('600 requests/min').waitFor()
+    await row.getByText('600 calls/min').waitFor()
     expect(await page.content()).not.toContain(secret)
     expect(await statusWith(secret)).toBe(200)
     const used = async () => (await admin.as('boss').get('/v1/usage')).json() as Promise<{ total: { calls: number } }>

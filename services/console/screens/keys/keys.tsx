@@ -9,7 +9,7 @@ import { Cell, Table } from '#services/console/parts/table.tsx'
 import { clock } from '#services/console/parts/time.ts'
 import { asked, askFor } from '#services/console/place.ts'
 import { KeyForm } from './form.tsx'
-import { limitText } from './limits.tsx'
+import { limitTexts } from './limits.tsx'
 import { Opens } from './opens.tsx'
 import { Projects } from './projects.tsx'
 import { Rotate } from './rotate.tsx'
@@ -17,6 +17,8 @@ import { hasMore, isLoaded, keys, look, nameOf, problem, projects, revokeKey } f
 import { Usage, usd } from './usage.tsx'
 
 const LOOK_MS = 10_000
+/** An end within this time is shown to the minute. */
+const SOON_SECONDS = 172_800
 const COLUMNS = ['Key', 'Project', 'May', 'Limits', 'Last used', 'This month', 'State', '']
 const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
 
@@ -110,7 +112,9 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
       <Cell of="Key">
         <strong>{name ?? id}</strong>
         {isOwn && <span class="dim"> (this tab’s)</span>}
-        <code class="dim below">{name ? `${id} ${hint}` : hint}</code>
+        {name && name !== id && <code class="dim below">{id}</code>}
+        <code class="dim below">{hint}</code>
+        {of.is_setting && <span class="dim below">SLUICE_API_KEY</span>}
       </Cell>
       <Cell of="Project">{nameOf(project)}</Cell>
       <Cell of="May">
@@ -118,7 +122,14 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
         {models && <span class="dim below">{models.join(', ')}</span>}
         {endpoints && <span class="dim below">{endpoints.join(', ')}</span>}
       </Cell>
-      <Cell of="Limits">{limitText(limits) || <span class="dim">–</span>}</Cell>
+      <Cell of="Limits">
+        {limitTexts(limits).map((text) => (
+          <span key={text} class="limit">
+            {text}
+          </span>
+        ))}
+        {limitTexts(limits).length === 0 && <span class="dim">–</span>}
+      </Cell>
       <Cell of="Last used">{last_used_on ?? <span class="dim">not in 90 days</span>}</Cell>
       <Cell of="This month">
         {month ? usd(month.cost_usd) : '–'}
@@ -130,7 +141,7 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
         <Status of={state} />
         {expires_at !== null && state === 'valid' && (
           <span class="dim below" title={clock(expires_at)}>
-            until {new Date(expires_at * 1_000).toLocaleDateString()}
+            until {endText(expires_at)}
           </span>
         )}
       </Cell>
@@ -145,7 +156,6 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
             Usage
           </button>
           {state === 'valid' && !of.is_setting && <Deeds of={of} look={again} />}
-          {of.is_setting && <span class="dim">SLUICE_API_KEY</span>}
         </div>
       </Cell>
     </tr>
@@ -177,4 +187,12 @@ function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => 
 
 function keyName(id: string): string {
   return keys.value.find((key) => key.id === id)?.name ?? id
+}
+
+/** A day; the time as well where that is soon. */
+function endText(expiresAt: number): string {
+  const end = new Date(expiresAt * 1_000)
+  return expiresAt - Date.now() / 1_000 < SOON_SECONDS
+    ? end.toLocaleString(undefined, { dateStyle: 'short', timeStyle: 'short' })
+    : end.toLocaleDateString()
 }

@@ -15,18 +15,17 @@ type LimitName = keyof typeof LIMITS
 /** Limits that are known by their names. */
 export const LIMIT_NAMES = Object.keys(LIMITS) as readonly LimitName[]
 
-/** The limits of a key or a project as a short text. */
-export function limitText(limits: ApiKey['limits']): string {
-  const said = LIMIT_NAMES.flatMap((name) => {
+/** The limits of a key or a project as short texts. */
+export function limitTexts(limits: ApiKey['limits']): string[] {
+  return LIMIT_NAMES.flatMap((name) => {
     const value = limits[name]
     if (value === undefined) return []
-    return name === 'budget_usd_per_month' ? `$${value} a month` : `${value.toLocaleString()} ${SHORT[name]}`
+    return name === 'budget_usd_per_month' ? `$${value}/month` : `${value.toLocaleString()} ${SHORT[name]}`
   })
-  return said.join(', ')
 }
 
 const SHORT = {
-  requests_per_minute: 'requests/min',
+  requests_per_minute: 'calls/min',
   tokens_per_minute: 'tokens/min',
   running: 'running',
   queued: 'waiting',

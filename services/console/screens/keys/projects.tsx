@@ -4,7 +4,7 @@ import { Refusal } from '#services/console/parts/refusal.tsx'
 import { askFor } from '#services/console/place.ts'
 import { useDraft } from './draft.ts'
 import { Text } from './form.tsx'
-import { LIMIT_NAMES, LimitFields, limitText } from './limits.tsx'
+import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
 import { Opens } from './opens.tsx'
 import { projects, setProject } from './state.ts'
 import { usd } from './usage.tsx'
@@ -43,7 +43,9 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
       </div>
       {name && <code class="dim">{id}</code>}
       <p>
-        {month ? `${usd(month.cost_usd)} this month, ${month.calls.toLocaleString()} calls` : 'No usage is kept here.'}
+        {month
+          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}`
+          : 'No usage is kept here.'}
       </p>
       {budget && (
         <label class="budget">
@@ -53,7 +55,7 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
           </span>
         </label>
       )}
-      {limitText(rest) && <p class="dim">{limitText(rest)}</p>}
+      {limitTexts(rest).length > 0 && <p class="dim">{limitTexts(rest).join(', ')}</p>}
       <div class="actions">
         <button
           type="button"

@@ -78,7 +78,7 @@ function Plots({ of: { data, total } }: { readonly of: Report }) {
       name: 'cost',
       text: usd(total.cost_usd),
       values: values(({ cost_usd }) => cost_usd),
-      textOf: usd,
+      textOf: (most: number) => (total.cost_usd > 0 ? usd(most) : '$0'),
       topMin: 0.0001,
     },
   ]
