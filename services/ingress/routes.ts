@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
-import { listDeadLetters, redriveDeadLetters } from './admin/dead-letters.ts'
+import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
@@ -86,6 +86,8 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),
   admin('GET', 'dead-letters', listDeadLetters),
   { ...admin('POST', 'dead-letters/redrive', redriveDeadLetters), hasBody: true },
+  admin('POST', 'dead-letters/:id/redrive', redriveDeadLetter),
+  admin('DELETE', 'dead-letters/:id', discardDeadLetter),
   admin('GET', 'deliveries', listDeliveries),
   admin('POST', 'deliveries/:id/retry', retryDelivery),
   admin('GET', 'keys', listKeys),

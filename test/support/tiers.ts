@@ -24,6 +24,7 @@ const LONG = [
   'test/services/cli/**',
   // A browser.
   'test/services/console/**',
+  'test/services/ingress/pages/search.test.ts',
   'test/data-dir.test.ts',
   // Postgres.
   'test/shared/{store/{store,family,operator,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',

@@ -6,6 +6,7 @@ type Deed =
   | 'cancel_job'
   | 'redrive_job'
   | 'redrive_dead_letter'
+  | 'discard_dead_letter'
   | 'retry_delivery'
   | 'create_key'
   | 'update_key'

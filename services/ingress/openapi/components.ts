@@ -126,6 +126,8 @@ export const ANSWERS = {
   OperatorJob: jobs.OperatorJobAnswer,
   OperatorJobList: jobs.OperatorJobListAnswer,
   ManyJobs: jobs.ManyJobsAnswer,
+  DeadLetter: admin.DeadLetterAnswer,
+  DeadLetterDeleted: admin.DeadLetterDeletedAnswer,
   DeadLetterList: admin.DeadLetterListAnswer,
   DeadLettersRedriven: admin.DeadLettersRedrivenAnswer,
   Delivery: admin.DeliveryAnswer,
