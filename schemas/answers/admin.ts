@@ -56,6 +56,16 @@ export const DeliveryAnswer = z.object({
   error: z.string().nullable(),
   next_at: Seconds.nullable(),
   created_at: Seconds,
+  history: z
+    .array(
+      z.object({
+        at: Seconds,
+        duration_ms: Count,
+        response_status: z.int().nullable().describe('null: there was no answer'),
+        error: z.string().nullable(),
+      }),
+    )
+    .describe('The last 20 tries, oldest first'),
 })
 
 /** A page of such messages. */

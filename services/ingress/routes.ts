@@ -42,6 +42,7 @@ import {
 } from './endpoints/chat/stored.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
+import { readOwnKey } from './endpoints/own-key.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { readUsage } from './endpoints/usage.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
@@ -164,6 +165,7 @@ export const ROUTES: readonly Route[] = [
   ...CONVERSATION_ROUTES,
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
+  { method: 'GET', path: '/v1/key', format: 'openai', scope: 'any', handle: readOwnKey },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
   { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },

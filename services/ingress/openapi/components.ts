@@ -132,6 +132,7 @@ export const ANSWERS = {
   DeadLettersRedriven: admin.DeadLettersRedrivenAnswer,
   Delivery: admin.DeliveryAnswer,
   DeliveryList: admin.DeliveryListAnswer,
+  OwnKey: keys.OwnKeyAnswer,
   Key: keys.KeyAnswer,
   KeyCreated: keys.KeyCreatedAnswer,
   KeyRotated: keys.KeyRotatedAnswer,
