@@ -1,5 +1,11 @@
 import type { z } from 'zod'
-import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
+import type {
+  DeadLetterListAnswer,
+  FindingListAnswer,
+  PauseListAnswer,
+  PoolListAnswer,
+  WorkerAnswer,
+} from '#schemas/answers/admin.ts'
 import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
@@ -23,6 +29,8 @@ export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A record that no worker could run. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
+/** What the service found when it looked at something. */
+export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 

@@ -124,6 +124,7 @@ export const ANSWERS = {
   DeadLetterDeleted: admin.DeadLetterDeletedAnswer,
   DeadLetterList: admin.DeadLetterListAnswer,
   DeadLettersRedriven: admin.DeadLettersRedrivenAnswer,
+  FindingList: admin.FindingListAnswer,
   Delivery: admin.DeliveryAnswer,
   DeliveryList: admin.DeliveryListAnswer,
   Worker: admin.WorkerAnswer,

@@ -1,0 +1,19 @@
+import type { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { CommandError } from '#services/cli/failure.ts'
+import { type Check, skipped } from '#shared/doctor/check.ts'
+
+/** What the service finds wrong with its fleet, in its own words: for keys with the scope admin. */
+export function fleetCheck(api: JobsApi): Check {
+  return {
+    name: 'fleet',
+    fix: 'Look at the log of the service.',
+    async run() {
+      try {
+        return await api.admin.fleetFindings()
+      } catch (error) {
+        if (!(error instanceof CommandError)) throw error
+        return [skipped('fleet', 'not looked at: that takes a service that answers, and a key with the scope admin')]
+      }
+    },
+  }
+}
