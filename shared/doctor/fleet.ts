@@ -38,7 +38,11 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
     ...failing.map(failingFinding),
     ...pools.flatMap(poolFinding),
     ...paused.map(({ what, id }) =>
-      warned('pause', `The ${what} '${id}' is paused: nothing of it is started.`, `npx sluice resume ${id}`),
+      warned(
+        'pause',
+        `The ${what} '${id}' is paused: nothing of it is started.`,
+        `Start it again: npx sluice resume ${id}`,
+      ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
   ]
