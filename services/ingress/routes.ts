@@ -5,6 +5,8 @@ import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLette
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
 import { listFindings } from './admin/findings.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
+import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
+import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
 import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
@@ -88,6 +90,17 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('DELETE', 'dead-letters/:id', discardDeadLetter),
   admin('GET', 'deliveries', listDeliveries),
   admin('POST', 'deliveries/:id/retry', retryDelivery),
+  admin('GET', 'keys', listKeys),
+  { ...admin('POST', 'keys', createAnyKey), hasBody: true },
+  admin('GET', 'keys/:id', getKey),
+  { ...admin('POST', 'keys/:id', updateKey), hasBody: true },
+  { ...admin('POST', 'keys/:id/rotate', rotateAnyKey), hasBody: true },
+  admin('POST', 'keys/:id/revoke', revokeKey),
+  admin('GET', 'projects', listProjects),
+  { ...admin('POST', 'projects', createAnyProject), hasBody: true },
+  admin('GET', 'projects/:id', getProject),
+  { ...admin('POST', 'projects/:id', updateProject), hasBody: true },
+  admin('GET', 'audit', listAudit),
   admin('GET', 'workers', listWorkers),
   admin('POST', 'workers/:id/drain', drainWorker),
   admin('POST', 'workers/:id/undrain', undrainWorker),
