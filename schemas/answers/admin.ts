@@ -132,6 +132,21 @@ export const PoolListAnswer = z.object({
   has_more: z.literal(false),
 })
 
+/** What was looked at, and what is wrong with it. */
+export const FindingListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    z.object({
+      check: z.string(),
+      status: z.enum(['ok', 'skip', 'warn', 'fail']),
+      message: z.string(),
+      fix: z.string().nullable().describe('What to do about it'),
+      details: z.array(z.string()),
+    }),
+  ),
+  has_more: z.literal(false),
+})
+
 const Paused = z.object({
   object: z.literal('pause'),
   what: z.enum(['model', 'pool']),

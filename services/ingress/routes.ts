@@ -3,6 +3,7 @@ import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
 import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
+import { listFindings } from './admin/findings.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
@@ -107,6 +108,7 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'pools', listPools),
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
+  admin('GET', 'findings', listFindings),
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),

@@ -2,6 +2,7 @@ import type { z } from 'zod'
 import type {
   DeadLetterListAnswer,
   DeliveryAnswer,
+  FindingListAnswer,
   PauseListAnswer,
   PoolListAnswer,
   WorkerAnswer,
@@ -30,6 +31,8 @@ export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A record that no worker could run. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
+/** What the service found when it looked at something. */
+export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 

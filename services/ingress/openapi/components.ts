@@ -130,6 +130,7 @@ export const ANSWERS = {
   DeadLetterDeleted: admin.DeadLetterDeletedAnswer,
   DeadLetterList: admin.DeadLetterListAnswer,
   DeadLettersRedriven: admin.DeadLettersRedrivenAnswer,
+  FindingList: admin.FindingListAnswer,
   Delivery: admin.DeliveryAnswer,
   DeliveryList: admin.DeliveryListAnswer,
   OwnKey: keys.OwnKeyAnswer,
