@@ -9,6 +9,7 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
+import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
@@ -127,7 +128,7 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 /** What the port of the API says of health. Who may call the API need not see what all callers do. */
 function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
-  return { problems: () => problemsOf(ports, jobs), metrics }
+  return { problems: () => problemsOf(ports, jobs), preparing: () => preparingOf(ports), metrics }
 }
 
 /** Shows how many calls this ingress holds. */
