@@ -56,5 +56,6 @@ export const ListDeadLetters = z.object({
 export const RedriveDeadLetters = z.object({
   pool: PoolName.optional(),
   max: z.int().min(1).max(1_000).default(100).describe('At most so many, newest first'),
+  after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the answer before, for older ones'),
   dry_run: z.boolean().default(false).describe('Only says which records it would be'),
 })

@@ -7,7 +7,7 @@ const Lanes = z.object({ normal: Count, low: Count })
 const Work = z.object({ kind: z.string(), model: z.string() })
 
 /** A record that no worker could run, without what it asks for. */
-const DeadLetter = z.object({
+export const DeadLetterAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter'),
   pool: z.string().nullable(),
@@ -24,14 +24,22 @@ const DeadLetter = z.object({
 })
 
 /** A page of dead letters. */
-export const DeadLetterListAnswer = listOf(DeadLetter)
+export const DeadLetterListAnswer = listOf(DeadLetterAnswer)
 
 /** Which dead letters went back to their queues, or would. */
 export const DeadLettersRedrivenAnswer = z.object({
   object: z.literal('list'),
-  data: z.array(DeadLetter),
+  data: z.array(DeadLetterAnswer),
   dry_run: z.boolean(),
+  last_id: z.string().nullable().describe('Cursor of older ones'),
   has_more: z.boolean(),
+})
+
+/** A dead letter that is shown no more. */
+export const DeadLetterDeletedAnswer = z.object({
+  id: z.string(),
+  object: z.literal('dead_letter.deleted'),
+  deleted: z.literal(true),
 })
 
 /** A message to a webhook that nobody has received. */

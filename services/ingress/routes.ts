@@ -1,9 +1,11 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
-import { listDeadLetters, redriveDeadLetters } from './admin/dead-letters.ts'
+import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
+import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
+import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
 import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
@@ -83,8 +85,21 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),
   admin('GET', 'dead-letters', listDeadLetters),
   { ...admin('POST', 'dead-letters/redrive', redriveDeadLetters), hasBody: true },
+  admin('POST', 'dead-letters/:id/redrive', redriveDeadLetter),
+  admin('DELETE', 'dead-letters/:id', discardDeadLetter),
   admin('GET', 'deliveries', listDeliveries),
   admin('POST', 'deliveries/:id/retry', retryDelivery),
+  admin('GET', 'keys', listKeys),
+  { ...admin('POST', 'keys', createAnyKey), hasBody: true },
+  admin('GET', 'keys/:id', getKey),
+  { ...admin('POST', 'keys/:id', updateKey), hasBody: true },
+  { ...admin('POST', 'keys/:id/rotate', rotateAnyKey), hasBody: true },
+  admin('POST', 'keys/:id/revoke', revokeKey),
+  admin('GET', 'projects', listProjects),
+  { ...admin('POST', 'projects', createAnyProject), hasBody: true },
+  admin('GET', 'projects/:id', getProject),
+  { ...admin('POST', 'projects/:id', updateProject), hasBody: true },
+  admin('GET', 'audit', listAudit),
   admin('GET', 'workers', listWorkers),
   admin('POST', 'workers/:id/drain', drainWorker),
   admin('POST', 'workers/:id/undrain', undrainWorker),

@@ -16,6 +16,7 @@ const LONG = [
   'test/chaos/{chaos,outages,single-process}.test.ts',
   'test/simulation/**',
   'test/shared/jobs/protocol-model.test.ts',
+  'test/services/ingress/admin/keys.test.ts',
   'test/services/ingress/body/body-budget.test.ts',
   'test/shared/broker/{kafka,kafka-limits,kafka-modes}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',

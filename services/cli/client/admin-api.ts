@@ -163,8 +163,8 @@ export class AdminApi {
   }
 
   /** Puts such records back into their queues. @param isDry Only says which these would be */
-  async redriveDead(pool: string | undefined, max: number, isDry: boolean) {
-    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { pool, max, dry_run: isDry })
+  async redriveDead(asked: { pool?: string | undefined; after?: number | undefined }, max: number, isDry: boolean) {
+    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { ...asked, max, dry_run: isDry })
   }
 
   async retryDelivery(id: string): Promise<DeliveryView> {

@@ -9,6 +9,8 @@ import { pathOf } from './jobs-api.ts'
 
 /** Connections in a row that may bring nothing new before the tool gives up; about a minute with the delays between. */
 const TRIES_MAX = 12
+/** The same while nobody has answered yet: the address may be wrong, or the service is just starting; some seconds. */
+const FIRST_TRIES_MAX = 6
 const RECONNECT: Backoff = { baseMs: 250, maxMs: 10_000 }
 /** Longest wait the service may ask for between two connections. */
 const DELAY_MS_MAX = 30_000
@@ -33,7 +35,8 @@ export interface FollowOptions {
  * comes twice is dropped, and what comes too early counts as a cut. Ends without a last event where there is none left:
  * the caller asked for what comes after the end.
  *
- * @throws CommandError for a refusal, and when {@link TRIES_MAX} connections in a row brought nothing
+ * @throws CommandError for a refusal, and when {@link TRIES_MAX} connections in a row brought nothing, or the first
+ * {@link FIRST_TRIES_MAX} found nobody
  */
 export async function* followEvents(http: HttpClient, jobId: string, options: FollowOptions) {
   const position: Position = { last: options.after, retryMs: 0, isReached: false }
@@ -50,6 +53,8 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       options.signal.throwIfAborted()
       cut = cutOf(error)
     }
+    // What says that nobody is there also says what to do.
+    if (!position.isReached && tries >= FIRST_TRIES_MAX) throw cut.cause
     if (tries >= TRIES_MAX) throw givenUp(jobId, position.last, cut)
     const delayMs = cut.delayMs ?? delayOf(tries, position)
     options.onCut?.(cut.message, Math.min(delayMs, DELAY_MS_MAX))
@@ -70,8 +75,8 @@ interface Position {
 class Cut extends Error {
   readonly delayMs: number | undefined
 
-  constructor(message: string, delayMs?: number) {
-    super(message)
+  constructor(message: string, delayMs?: number, cause?: Error) {
+    super(message, { cause })
     this.delayMs = delayMs
   }
 }
@@ -84,8 +89,7 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
       signal,
     })
     .catch((error: Error) => {
-      // A service that was never there is not waited for.
-      throw position.isReached ? new Cut(error.message) : error
+      throw new Cut(error.message, undefined, error)
     })
   position.isReached = true
   if (answer.statusCode === 204) return await answer.body.dump()

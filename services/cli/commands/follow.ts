@@ -12,7 +12,8 @@ export const followCommand: Command = {
 
 Follows a job or a batch until it ends and exits as it ended: 0 completed, 1 failed or expired, 3 cancelled. On a terminal it shows
 a progress bar and the output as it comes; elsewhere, and with --json, each event as a line of JSON. A lost connection
-is taken up again where it broke. Ctrl-C stops the following, not the job.
+is taken up again where it broke, and a service that is just starting is waited for some seconds. Ctrl-C stops the following,
+not the job.
 
 Options:
   --after N  leave out the events up to number N

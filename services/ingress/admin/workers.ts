@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
+import { WORD_LIST } from '#schemas/moderations.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
@@ -14,7 +15,8 @@ const TELL_MS = 1_000
 /** GET /v1/admin/workers: every process that is alive, as this ingress hears it. Those that are no workers have no slots. */
 export async function listWorkers(context: IngressContext, call: Call): Promise<void> {
   const peers = [...context.jobs.presence.peers.values()]
-  const data = peers.toSorted((a, b) => compare(a.role, b.role) || compare(a.boot, b.boot)).map(workerObject)
+  const sorted = peers.toSorted((a, b) => compare(a.role, b.role) || compare(a.boot, b.boot))
+  const data = sorted.map((peer) => workerObject(context, peer))
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
 
@@ -42,7 +44,7 @@ async function setDrained(context: IngressContext, call: Call, drained: boolean)
     toldAt = Date.now()
     presence.send({ type: 'drain', boot, drained })
   }
-  await call.reply.whole(workerObject(worker()))
+  await call.reply.whole(workerObject(context, worker()))
 }
 
 function unconfirmed(boot: string, drained: boolean): ServiceError {
@@ -58,7 +60,8 @@ function workerOf({ jobs }: IngressContext, boot: string): Peer {
   throw new ServiceError('not_found', `No worker '${boot.slice(0, 64)}' is alive: GET /v1/admin/workers lists them.`)
 }
 
-function workerObject({ boot, role, version, slots, running, draining, lastSeenMs, isSilent, capacity }: Peer) {
+function workerObject({ models }: IngressContext, peer: Peer) {
+  const { boot, role, version, slots, running, draining, lastSeenMs, isSilent, capacity } = peer
   const bounds = [...(capacity?.bounds ?? [])].map(([work, places]) => {
     const [kind, model] = [work.slice(0, work.indexOf(' ')), work.slice(work.indexOf(' ') + 1)]
     return { kind, model, capacity: places }
@@ -73,7 +76,8 @@ function workerObject({ boot, role, version, slots, running, draining, lastSeenM
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    models: capacity?.models ? [...capacity.models] : null,
+    // The word list is code that every worker has, and no model of the catalogue unless one has taken its name.
+    models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     bounds,
     waiting: capacity?.waiting ?? [],
     found: capacity?.found ?? [],

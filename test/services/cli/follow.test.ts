@@ -1,4 +1,5 @@
 /** How `sluice follow` takes up a stream again and how it shows it, against a server that does what a test says. */
+import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -61,6 +62,23 @@ async function serve(script: Script, bodies: Readonly<Record<string, string>> = 
     await new Promise((resolve) => server.close(resolve))
   })
   return { http, positions }
+}
+
+/** The same, on a port where nobody listens before `restart`. */
+async function serveLater(script: Script) {
+  const positions: number[] = []
+  const server = createServer((req, res) => script(0, res, positions.push(Number(req.headers['last-event-id'] ?? 0))))
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  const http = new HttpClient(`http://127.0.0.1:${port}`, undefined)
+  onTestFinished(async () => {
+    await http.close()
+    server.closeAllConnections()
+    await new Promise((resolve) => server.close(resolve))
+  })
+  return { http, positions, restart: () => void server.listen(port, '127.0.0.1') }
 }
 
 async function collect(http: HttpClient, after = 0, onCut?: (why: string, delayMs: number) => void) {
@@ -166,13 +184,27 @@ describe('following a job', () => {
     },
   )
 
-  it('does not wait for a service that was never there', async () => {
+  it('waits some seconds for a service that nobody has seen yet, and then says what to do', async () => {
     const http = new HttpClient('http://127.0.0.1:1', undefined)
     onTestFinished(() => http.close())
-    await expect(collect(http)).rejects.toMatchObject({
+    const cuts: string[] = []
+    await expect(collect(http, 0, (why) => cuts.push(why))).rejects.toMatchObject({
       exit: 4,
       message: expect.stringContaining('cannot be reached'),
+      next: expect.stringContaining('npm start'),
     })
+    expect(cuts).toHaveLength(5)
+  })
+
+  it('follows where a service is just starting', async () => {
+    const { http, positions, restart } = await serveLater((after, res) => sendCut(res, historyOf(3).slice(after), 3))
+    const cuts: string[] = []
+    const events = await collect(http, 0, (why) => {
+      if (cuts.push(why) === 2) restart()
+    })
+    expect(numbers(events)).toEqual([1, 2, 3])
+    expect(positions).toEqual([0])
+    expect(cuts[0]).toContain('cannot be reached')
   })
 })
 

@@ -60,6 +60,18 @@ export const OPERATORS: Operations = {
     body: 'RedriveDeadLettersRequest',
     answers: one('Which these are.', 'DeadLettersRedriven'),
   },
+  'POST /v1/admin/dead-letters/:id/redrive': {
+    id: 'redriveDeadLetter',
+    tag: 'Operators',
+    summary: 'Puts one dead letter back into its queue',
+    answers: { 202: { description: 'It was put back.', json: ['DeadLetter'] } },
+  },
+  'DELETE /v1/admin/dead-letters/:id': {
+    id: 'discardDeadLetter',
+    tag: 'Operators',
+    summary: 'Has a dead letter shown and put back no more',
+    answers: one('It is discarded.', 'DeadLetterDeleted'),
+  },
   'GET /v1/admin/deliveries': {
     id: 'listDeliveries',
     tag: 'Operators',

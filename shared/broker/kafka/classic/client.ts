@@ -25,6 +25,16 @@ const TRANSIENT = new Set([
   'KafkaJSLockTimeout',
 ])
 
+/**
+ * What Kafka answers to whoever looks for the coordinator of a group that is new or moves, as kafkajs words it in its log. It asks
+ * again; what does not pass comes as an error of the consumer.
+ */
+const JOINING: ReadonlySet<string> = new Set([
+  'The group coordinator is not available',
+  "The coordinator is loading and hence can't process requests for this group",
+  'This is not the correct coordinator for this group',
+])
+
 /** Opens nothing yet: its producers, consumers and admins connect. */
 export function createKafkaJs(options: KafkaOptions): Kafka {
   mendTimer()
@@ -57,6 +67,7 @@ export function isTransientInKafkaJs(thrown: unknown): boolean {
 }
 
 function report({ namespace, log }: LogEntry, options: KafkaOptions): void {
+  if (namespace === 'Connection' && JOINING.has(String(log.error))) return
   options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error })
 }
 

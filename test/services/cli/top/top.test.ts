@@ -48,7 +48,6 @@ it('one look shows an operator everything, another key what is its own, and a wr
   expect(all.jobs?.map(({ id }) => id)).toEqual([theirs, running, waiting])
   expect(all.models).toEqual([
     { id: 'echo-1', workers: 1, capacity: expect.any(Number), running: 2, waiting: 1, paused: false },
-    { id: 'word-list', workers: 1, capacity: expect.any(Number), running: 0, waiting: 0, paused: false },
   ])
   expect(all.workers?.map(({ role }) => role)).toContain('inference')
   const own = await read('alice')

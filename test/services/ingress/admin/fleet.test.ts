@@ -43,7 +43,7 @@ it('shows who works, with their slots and models, and what waits in each pool', 
     version: 'test',
     draining: false,
     silent: false,
-    models: ['echo-1', 'word-list'],
+    models: ['echo-1'],
   })
   const job = (await (await op.get(`/v1/admin/jobs/${id}`)).json()) as Entry
   expect(job).toMatchObject({ worker: (await worker())?.id, waits: null })
