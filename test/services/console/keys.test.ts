@@ -129,6 +129,13 @@ describe.skipIf(!CHROMIUM)('the screen of keys and projects', { timeout: 6 * PAG
     await page.context().close()
   })
 
+  it('is not offered to callers, of whom nothing is asked that they may not', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    await page.getByText('This key sees its own project.').waitFor()
+    expect(await page.getByRole('link', { name: 'Keys', exact: true }).count()).toBe(0)
+    await page.context().close()
+  })
+
   it('was never in want of anything from elsewhere, and never wrong', () => {
     // The form was refused once, of purpose.
     const expected = /status of 400/

@@ -111,8 +111,8 @@ function Row({ of, list }: { readonly of: Delivery; readonly list: DeliveryList 
       <Cell of="To">{host ?? <span class="dim">–</span>}</Cell>
       <Cell of="Tries">{attempts}</Cell>
       <Cell of="Last answer">
-        {response_status !== null && <strong>{response_status} </strong>}
-        {error ?? (response_status === null && <span class="dim">not tried yet</span>)}
+        {/* The words of an answer name its status. */}
+        <span>{error ?? response_status ?? <span class="dim">not tried yet</span>}</span>
         {of.history.length > 0 && <History of={of.history} />}
       </Cell>
       <Cell of="Next try">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
@@ -134,9 +134,8 @@ function History({ of }: { readonly of: Delivery['history'] }) {
         {of.toReversed().map(({ at, duration_ms, response_status, error }) => (
           <li key={`${at} ${duration_ms}`}>
             <span title={clock(at)}>{ago(at)}</span>
-            <span class="dim">, {brief(duration_ms / 1_000)}: </span>
-            {response_status ?? 'no answer'}
-            {error && <span class="dim below">{error}</span>}
+            <span class="dim">, {brief(duration_ms / 1_000)}</span>
+            <span class="below">{error ?? response_status}</span>
           </li>
         ))}
       </ol>
