@@ -52,6 +52,11 @@ export const ListDeadLetters = z.object({
   after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the page before'),
 })
 
+/** Query of `GET /v1/admin/findings`. */
+export const ListFindings = z.object({
+  of: z.enum(['machine', 'fleet']).optional().describe('Only what is looked at there; default: both'),
+})
+
 /** Body of `POST /v1/admin/dead-letters/redrive`. */
 export const RedriveDeadLetters = z.object({
   pool: PoolName.optional(),

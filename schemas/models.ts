@@ -63,6 +63,7 @@ export const EngineConfig = z.discriminatedUnion('type', [
     weights: z.string().optional().describe('Name of a known set of weights that is prepared on the first start'),
     context_tokens: z.int().min(256).default(2048),
     parallel: z.int().min(1).default(2).describe('Sequences generated at once'),
+    preload: z.boolean().default(false).describe('Load it into memory when the worker starts, not with the first call'),
   }),
   z.strictObject({
     type: z.literal('local').describe('The local model server, which is started on first use (docs/models.md)'),

@@ -3,6 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { ConfigError } from '#shared/config/config.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Ports } from '#shared/ports.ts'
+import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { createServer } from '#shared/process/node-http.ts'
@@ -35,8 +36,9 @@ export async function openHealthPort(port: number, log: Log): Promise<HealthPort
   server.unref()
   log.info({ port: (server.address() as AddressInfo).port }, 'metrics port open')
   return {
-    show(services, { metrics }) {
-      health = { problems: () => services.flatMap((service) => service.problems()), metrics }
+    show(services, ports) {
+      const problems = () => services.flatMap((service) => service.problems())
+      health = { problems, preparing: () => preparingOf(ports), metrics: ports.metrics }
     },
   }
 }

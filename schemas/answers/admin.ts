@@ -56,6 +56,16 @@ export const DeliveryAnswer = z.object({
   error: z.string().nullable(),
   next_at: Seconds.nullable(),
   created_at: Seconds,
+  history: z
+    .array(
+      z.object({
+        at: Seconds,
+        duration_ms: Count,
+        response_status: z.int().nullable().describe('null: there was no answer'),
+        error: z.string().nullable(),
+      }),
+    )
+    .describe('The last 20 tries, oldest first'),
 })
 
 /** A page of such messages. */
@@ -117,6 +127,21 @@ export const PoolListAnswer = z.object({
       durable: z.object({ queued: Lanes, scheduled: Count, in_progress: Count, waiting: Count }).nullable(),
       lag: z.object({ normal: Count.nullable(), low: Count.nullable() }),
       oldest_queued_at: Seconds.nullable(),
+    }),
+  ),
+  has_more: z.literal(false),
+})
+
+/** What was looked at, and what is wrong with it. */
+export const FindingListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    z.object({
+      check: z.string(),
+      status: z.enum(['ok', 'skip', 'warn', 'fail']),
+      message: z.string(),
+      fix: z.string().nullable().describe('What to do about it'),
+      details: z.array(z.string()),
     }),
   ),
   has_more: z.literal(false),

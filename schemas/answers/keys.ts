@@ -37,6 +37,19 @@ export const KeyAnswer = z.object({
 })
 export type KeyAnswer = z.infer<typeof KeyAnswer>
 
+/** The key that asks, as itself. */
+export const OwnKeyAnswer = KeyAnswer.pick({
+  id: true,
+  object: true,
+  name: true,
+  project: true,
+  scopes: true,
+  endpoints: true,
+  models: true,
+  limits: true,
+  expires_at: true,
+})
+
 /** A new key: its secret is told only now. */
 export const KeyCreatedAnswer = KeyAnswer.extend({ secret: z.string() })
 

@@ -15,6 +15,7 @@ import { tolerant } from '#shared/tolerant.ts'
 import { countPrompt, generateWithFallback, isUpstream } from './fallback.ts'
 import { type Generate, generateHosted } from './hosted/hosted.ts'
 import { Moderators } from './moderate.ts'
+import { preloadOf } from './preload.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 import { speakWith } from './speak.ts'
 
@@ -56,7 +57,7 @@ export async function startInference(ports: Ports): Promise<Service> {
     moderate: handle(moderate, (request, context) => moderators.run(request, context)),
     speak: handle(speak, (request, context) => speakWith(speakers, request, context)),
   }
-  const preparing = prepareInBackground(ports, 'inference')
+  const preparing = prepareInBackground(ports, 'inference', preloadOf(ports.models, engines))
   const slots = ports.config.inferenceSlots
   const placesOf = (model: string) => engines.find(model)?.places
   const own = () => {

@@ -9,10 +9,12 @@ import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { Ports } from '#shared/ports.ts'
+import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
+import { Pace } from './batches/pace.ts'
 import { startBatches } from './batches/pool/pool.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { Budgets } from './callers/limits/budgets.ts'
@@ -55,7 +57,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const { models, blobs, store, broker, pauses } = ports
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
   const operated = { store, broker, pauses }
-  const callers = { keys, limits, places, budgets, usage, budget }
+  const callers = { keys, limits, places, budgets, usage, budget, pace: new Pace() }
   const context = {
     config,
     log,
@@ -126,7 +128,7 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 /** What the port of the API says of health. Who may call the API need not see what all callers do. */
 function healthOf(ports: Ports, jobs: AttachedJobs): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
-  return { problems: () => problemsOf(ports, jobs), metrics }
+  return { problems: () => problemsOf(ports, jobs), preparing: () => preparingOf(ports), metrics }
 }
 
 /** Shows how many calls this ingress holds. */

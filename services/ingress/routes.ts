@@ -3,6 +3,7 @@ import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
 import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
+import { listFindings } from './admin/findings.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
@@ -42,6 +43,7 @@ import {
 } from './endpoints/chat/stored.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
+import { readOwnKey } from './endpoints/own-key.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { readUsage } from './endpoints/usage.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
@@ -106,6 +108,7 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'pools', listPools),
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
+  admin('GET', 'findings', listFindings),
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),
@@ -164,6 +167,7 @@ export const ROUTES: readonly Route[] = [
   ...CONVERSATION_ROUTES,
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
+  { method: 'GET', path: '/v1/key', format: 'openai', scope: 'any', handle: readOwnKey },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
   { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },

@@ -23,6 +23,8 @@ export interface ChatEngine {
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent>
   /** Counts the prompt's tokens as the engine would. Undefined: it cannot; the caller estimates. */
   countTokens?(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined>
+  /** Does now what the first call would have to wait for. Undefined: there is nothing. @throws ServiceError */
+  preload?(signal: AbortSignal): Promise<void>
   /** Releases memory, processes and sockets. */
   close(): Promise<void>
 }

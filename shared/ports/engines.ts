@@ -12,7 +12,6 @@ import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
 import { openOpenAiModeration } from '#shared/engines/openai/moderations.ts'
 import { openUpstreamRerank } from '#shared/engines/openai/rerank.ts'
-import { openResponsesEngine } from '#shared/engines/openai/responses/responses.ts'
 import { openOpenAiSpeech } from '#shared/engines/openai/speech.ts'
 import { openOpenAiTranscription } from '#shared/engines/openai/transcript/transcription.ts'
 import type { RerankEngine } from '#shared/engines/rerank.ts'
@@ -70,11 +69,7 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
 function openChat(model: ModelConfig, config: Config, fleet: UpstreamFleet): ChatEngine {
   switch (model.engine.type) {
     case 'openai':
-      return (model.engine.api === 'responses' ? openResponsesEngine : openOpenAiEngine)(
-        model,
-        config.env,
-        fleet.open(model),
-      )
+      return openOpenAiEngine(model, config.env, fleet.open(model))
     case 'anthropic':
       return openAnthropicEngine(model, config.env, fleet.open(model))
     case 'llama':

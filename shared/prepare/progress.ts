@@ -26,17 +26,22 @@ interface Together {
   readonly startedMs: number
 }
 
-const together = new WeakMap<Ports, Together>()
+/** Goes on where preparations end, and tells how far it is as they do. */
+type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
+
+const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
 
 /**
  * Prepares what a pool needs, its models or its sandbox, while the worker serves already; models that come later too. What
  * still waits answers 503 with how far it is; what cannot be prepared says why.
+ *
+ * @param next What else is done before the first call, once all of the pool is there.
  */
-export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Promise<void> } {
+export function prepareInBackground(ports: Ports, pool: PoolName, next?: Next): { stop(): Promise<void> } {
   const abort = new AbortController()
-  let done = prepareOnce(ports, pool, abort)
+  let done = prepareOnce(ports, pool, abort, next)
   const forget = ports.models.onChange(() => {
-    if (pool !== 'code') done = Promise.all([done, prepareOnce(ports, pool, abort)]).then(() => {})
+    if (pool !== 'code') done = Promise.all([done, prepareOnce(ports, pool, abort, next)]).then(() => {})
   })
   return {
     async stop() {
@@ -47,7 +52,13 @@ export function prepareInBackground(ports: Ports, pool: PoolName): { stop(): Pro
   }
 }
 
-function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Promise<void> {
+/** What of a process is not prepared yet, each with how far it is: empty once all is there. */
+export function preparingOf(ports: Pick<Ports, 'metrics'>): string[] {
+  const shares = [...(together.get(ports)?.shares ?? [])].filter(([, share]) => share < 1)
+  return shares.map(([what, share]) => `${what} (${Math.floor(100 * share)} %)`)
+}
+
+function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?: Next): Promise<void> {
   const all = together.get(ports) ?? {
     underWay: 0,
     isTold: false,
@@ -68,6 +79,7 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController): Prom
   })
   return ports
     .prepareModels(pool, show, abort.signal)
+    .then(() => next?.(show, abort.signal))
     .catch((error: unknown) => {
       all.hasFailed = true
       if (!abort.signal.aborted) ports.log.error({ err: error, pool }, 'not prepared')

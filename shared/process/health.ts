@@ -5,6 +5,8 @@ import type { Metrics } from '#shared/metrics.ts'
 export interface Health {
   /** Sentences that say why it should get no work now; none when it should. */
   problems(): string[]
+  /** What is still being prepared while it works, with how far that is; undefined: it is not known here. */
+  preparing?(): string[]
   /** Undefined: another port of the process shows them. */
   readonly metrics: Metrics | undefined
 }
@@ -26,8 +28,10 @@ export function answerHealth(health: Health, req: IncomingMessage, res: ServerRe
 
 function sendReady(health: Health, res: ServerResponse): void {
   const problems = health.problems()
-  if (problems.length === 0) sendJson(res, 200, { status: 'ready' })
-  else sendJson(res, 503, { status: 'not ready', problems })
+  const preparing = health.preparing?.() ?? []
+  const more = preparing.length > 0 ? { preparing } : {}
+  if (problems.length === 0) sendJson(res, 200, { status: 'ready', ...more })
+  else sendJson(res, 503, { status: 'not ready', problems, ...more })
 }
 
 async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void> {

@@ -1,14 +1,16 @@
 /** Lets one client make its calls: its snippet of docs/clients.md, and what its file in cases/ asks with what that sets up. */
 import { execFile } from 'node:child_process'
-import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { prepareWeights } from '#shared/prepare/weights.ts'
 import type { CallName, Client } from './clients.ts'
-import type { Environment } from './environments.ts'
+import { cacheDirectory, type Environment } from './environments.ts'
 import { PAGE_MODEL, type Snippet, settle } from './page.ts'
 
 const HERE = import.meta.dirname
 /** Longest time of all calls of one client, its imports included. */
 const CLIENT_MS = 240_000
+const DEFAULT_MODEL = 'smollm2-135m-instruct'
 const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 
 /** What each call is asked, and what echo-1 answers: the tool that its words name is called, and its result is said again. */
@@ -111,10 +113,23 @@ async function askSh(run: Run): Promise<Report> {
       (answer): Said => ({ answer: answer.trim() }),
       (error: Error): Said => ({ error: error.message }),
     )
-  const report: Report = { page: await shell('. ./page.sh') }
-  for (const call of callsOf(client))
-    report[call] = await shell(`. ./page.sh >/dev/null; . ./case.sh; ${call} "$1"`, QUESTIONS[call].prompt)
+  // A tool for loads asks with what its snippet has left behind.
+  const isForLoads = client.requests !== undefined
+  if (isForLoads) await linkWeights(directory)
+  const report: Report = { page: await shell(isForLoads ? '. ./page.sh >&2; . ./case.sh; page' : '. ./page.sh') }
+  const before = isForLoads ? '' : '. ./page.sh >/dev/null; '
+  for (const call of callsOf(client)) {
+    report[call] = await shell(`${before}. ./case.sh; ${call} "$1"`, QUESTIONS[call].prompt)
+  }
   return report
+}
+
+/** Puts the weights of the default model where a service that was started in this directory would have them. */
+async function linkWeights(directory: string): Promise<void> {
+  const weights = join(cacheDirectory(), '..', 'models')
+  await prepareWeights(DEFAULT_MODEL, weights)
+  await mkdir(join(directory, '.data'))
+  await symlink(weights, join(directory, '.data', 'models'))
 }
 
 function callsOf({ without = {} }: Client): CallName[] {
@@ -172,8 +187,8 @@ function whyNot(client: Client, call: 'snippet' | CallName, said: Said | undefin
   const { answer } = said
   const text = Array.isArray(answer) ? answer.join('') : answer
   if (typeof text !== 'string' || text.trim() === '') return `It answered ${JSON.stringify(answer)}.`
-  if (model !== PAGE_MODEL) return undefined
-  const wanted = call === 'snippet' ? 'hello' : QUESTIONS[call].answer
+  if (model !== PAGE_MODEL && !(call === 'snippet' && client.requests)) return undefined
+  const wanted = call === 'snippet' ? String(client.requests ?? 'hello') : QUESTIONS[call].answer
   if (text.trim() !== wanted) return `It answered ${JSON.stringify(text)} in place of ${JSON.stringify(wanted)}.`
   if (call === 'streamed' && client.language !== 'sh' && !(Array.isArray(answer) && answer.length > 1))
     return 'It came in one piece.'

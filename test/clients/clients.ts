@@ -6,6 +6,11 @@ export interface Client {
   readonly packages: readonly string[]
   /** Its file in cases/. Default: its name, with the extension of its language. */
   readonly file?: string
+  /**
+   * A tool for loads: its snippet makes so many requests, and the function `page` of its case prints how many of them went well.
+   * It finds the weights of the default model in `.data/models`, as after `npm start`, for their tokenizer.
+   */
+  readonly requests?: number
   /** Calls that it does not make, and why. */
   readonly without?: Readonly<Partial<Record<CallName, string>>>
 }
@@ -21,7 +26,6 @@ export const PACKAGES_UNTIL = '2026-11-23'
 
 const LANGCHAIN = ['langchain==1.4.7', 'langchain-openai==1.7.3']
 const LANGCHAIN_JS = ['langchain@1.5.14', '@langchain/core@1.4.0', '@langchain/openai@1.6.0', 'zod@4.6.7']
-
 /** Every client that is run, those first that most people use. */
 export const CLIENTS: readonly Client[] = [
   { name: 'openai-python', language: 'python', packages: ['openai==3.54.0'] },
@@ -52,6 +56,20 @@ export const CLIENTS: readonly Client[] = [
     name: 'openai-cli',
     language: 'sh',
     packages: ['openai==1.109.1'],
+    without: { tools: 'the command has no tools' },
+  },
+  {
+    name: 'guidellm',
+    language: 'sh',
+    packages: ['guidellm==0.8.1', 'gguf==0.19.0'],
+    requests: 5,
+    without: { tools: 'the command has no tools' },
+  },
+  {
+    name: 'aiperf',
+    language: 'sh',
+    packages: ['aiperf==0.13.0', 'gguf==0.19.0', 'torch==2.15.0'],
+    requests: 5,
     without: { tools: 'the command has no tools' },
   },
 ]

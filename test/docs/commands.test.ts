@@ -24,7 +24,7 @@ import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
  */
 
 const PROGRAMS = ['sh', 'js', 'python']
-const SERVICE_MS = 120_000
+const SERVICE_MS = 300_000
 
 const bin = await findPythonEnv('sdk-new', pinsOf('new'))
 const clips = (await findEnvironment()) && (await findSpeech())

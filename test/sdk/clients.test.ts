@@ -10,7 +10,7 @@ import { type Stack, startStack } from '../support/stack.ts'
 
 /* Snippets of docs/clients.md, as they stand there, with the packages that other tests have; test/clients/run runs all of them. */
 
-const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk']
+const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk', 'openai-agents-js']
 const IN_SDK_NEW = ['openai-python', 'anthropic-python']
 const CLIENT_MS = 250_000
 

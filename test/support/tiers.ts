@@ -38,6 +38,7 @@ const LONG = [
   'test/shared/engines/transcription/engines.test.ts',
   'test/services/transcription/{diarize,transcription}.test.ts',
   'test/services/embeddings/{embeddings,local,room}.test.ts',
+  'test/services/inference/preload.test.ts',
   // Sandboxes.
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
   'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',

@@ -2,9 +2,13 @@ import { z } from 'zod'
 import type { Answer } from '#services/cli/client/http.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { CommandError, EXIT } from '#services/cli/failure.ts'
-import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
+import { type Check, type Finding, failed, ok, reasonOf, warned } from '#shared/doctor/check.ts'
 
-const Ready = z.looseObject({ status: z.string(), problems: z.array(z.string()).optional() })
+const Ready = z.looseObject({
+  status: z.string(),
+  problems: z.array(z.string()).optional(),
+  preparing: z.array(z.string()).optional(),
+})
 
 /** What the check was told. */
 export interface ServiceOptions {
@@ -29,7 +33,8 @@ export function serviceCheck(api: JobsApi, { isTold, hasKey }: ServiceOptions): 
 
 async function readiness(answer: Answer, url: string): Promise<Finding> {
   const ready = Ready.parse(await answer.body.json())
-  if (answer.statusCode === 200) return ok('service', `ready at ${url}`)
+  const preparing = ready.preparing?.length ? `; still being prepared: ${ready.preparing.join(', ')}` : ''
+  if (answer.statusCode === 200) return ok('service', `ready at ${url}${preparing}`)
   const why = ready.problems?.join(' ') ?? ready.status
   return warned('service', `${url} is not ready: ${why}`, 'Look at its log, and at what is wrong above.')
 }

@@ -1,6 +1,14 @@
 import type { z } from 'zod'
-import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
+import type {
+  DeadLetterListAnswer,
+  DeliveryAnswer,
+  FindingListAnswer,
+  PauseListAnswer,
+  PoolListAnswer,
+  WorkerAnswer,
+} from '#schemas/answers/admin.ts'
 import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
+import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
 /** A durable job, as its project sees it. */
@@ -23,8 +31,19 @@ export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A record that no worker could run. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
+/** What the service found when it looked at something. */
+export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
+
+/** A webhook message that nobody has received. */
+export type Delivery = z.infer<typeof DeliveryAnswer>
+/** A key, as operators see it. */
+export type ApiKey = z.infer<typeof KeyAnswer>
+/** The key of this tab. */
+export type OwnKey = z.infer<typeof OwnKeyAnswer>
+/** Who keys belong to. */
+export type Project = z.infer<typeof ProjectAnswer>
 
 /** A page of a list. */
 export interface Page<Item> {

@@ -32,7 +32,7 @@ export interface LlamaEngineOptions {
 /**
  * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU.
  *
- * Nothing is loaded before the first call. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
+ * Nothing is loaded before the first call, or `preload`. Up to `engine.parallel` calls generate at once; the others wait. JSON and tool
  * arguments are enforced by grammar (grammar/grammar.ts says how far); tools are chosen as tools.ts says, at most one
  * call an answer. Text only.
  *
@@ -84,6 +84,10 @@ class LlamaEngine implements ChatEngine {
     const [tool] = request.tools
     const prompt = tool ? writeCallPrompt(runtime, request, tool) : writeTextPrompt(runtime, request)
     return (await tokensOf(runtime, prompt, signal)).length
+  }
+
+  async preload(signal: AbortSignal): Promise<void> {
+    await this.#load(AbortSignal.any([signal, this.#closing.signal]))
   }
 
   async close(): Promise<void> {

@@ -21,7 +21,6 @@ import {
   type Scope,
   type Store,
 } from '#shared/store/store.ts'
-import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { claimInTurn } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
 import { createJob } from './create/create.ts'
@@ -282,8 +281,8 @@ export class SqlStore implements Store {
     return await takeDeliveries(this.#db, limit, leaseMs)
   }
 
-  async recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean> {
-    return await recordDelivery(this.#db, id, tries, outcome)
+  async recordDelivery(...recorded: Parameters<Store['recordDelivery']>): Promise<boolean> {
+    return await recordDelivery(this.#db, ...recorded)
   }
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {

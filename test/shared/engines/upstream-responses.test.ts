@@ -3,7 +3,7 @@ import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
-import { openResponsesEngine } from '#shared/engines/openai/responses/responses.ts'
+import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { ask, collect, failure, textOf } from '../../support/engine-calls.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 import { WEATHER, WEATHER_ARGUMENTS } from '../../support/sdk.ts'
@@ -24,7 +24,7 @@ function engineOn(url: string, model: object = {}) {
     capabilities: { reasoning: true },
     ...model,
   })
-  const engine = openResponsesEngine(config, {})
+  const engine = openOpenAiEngine(config, {})
   return Object.assign(engine, { [Symbol.asyncDispose]: () => engine.close() })
 }
 

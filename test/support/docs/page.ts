@@ -1,7 +1,7 @@
 /** Runs the commands and programs of a page, one after the other, as somebody would who copies them. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmod, cp, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { chmod, cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ENVIRONMENT } from '../processes/environment.ts'
 import { LAUNCHER } from '../processes/sluice.ts'
@@ -10,7 +10,7 @@ import type { Block } from './blocks.ts'
 
 /** Below node_modules programs find the packages of the project. */
 const DIRECTORY = join(import.meta.dirname, '../../../node_modules/.cache/sluice-docs')
-const PAGE_MS = 100_000
+const PAGE_MS = 280_000
 /** As much of the output of a block as helps to see what went wrong. */
 const TAIL = 2_000
 
@@ -40,8 +40,16 @@ export interface PageRun {
  * JOB_ID, KEY_ID and SECRET_ID stand for what the command before has made, as they do for a reader.
  */
 export async function runPage(blocks: readonly Block[], world: World): Promise<PageRun> {
-  const directory = join(DIRECTORY, blocks[0]?.page.replaceAll(/\W/g, '-') ?? '')
-  await rm(directory, { recursive: true, force: true })
+  await mkdir(DIRECTORY, { recursive: true })
+  const directory = await mkdtemp(join(DIRECTORY, 'page-'))
+  try {
+    return await runIn(directory, blocks, world)
+  } finally {
+    await rm(directory, { recursive: true, force: true })
+  }
+}
+
+async function runIn(directory: string, blocks: readonly Block[], world: World): Promise<PageRun> {
   await cp(world.files, directory, { recursive: true })
   await mkdir(join(directory, 'bin'))
   await mkdir(join(directory, 'ids'))
@@ -127,7 +135,7 @@ const COMMANDS: Readonly<Record<string, string>> = {
   curl: `${REPLACE}
 PATH=\${PATH#*:}
 headers=$(mktemp)
-curl --fail-with-body --silent --show-error --max-time 60 --dump-header "$headers" "\${args[@]}"
+curl --fail-with-body --silent --show-error --max-time 200 --dump-header "$headers" "\${args[@]}"
 code=$?
 note JOB_ID "$(sed -n 's/^location: .*\\(job_[[:alnum:]]*\\).*/\\1/pI' "$headers" | tail -1)"
 rm -f "$headers"

@@ -17,7 +17,7 @@ export interface Answer {
   /** Sends any text with any status and content type. */
   text(body: string, contentType: string, status?: number): void
   /** Sends the head: of an event stream, unless told otherwise. */
-  open(contentType?: string): void
+  open(contentType?: string, headers?: Record<string, string>): void
   /** One frame, as a JSON object or as the text after `data: `. */
   frame(data: unknown, event?: string): void
   /** Bytes of the stream as they are. Settles when they have left for the network. */
@@ -98,8 +98,8 @@ export function answerOn(response: ServerResponse): Answer {
     text(body, contentType, status = 200) {
       response.writeHead(status, { 'content-type': contentType }).end(body)
     },
-    open(contentType = 'text/event-stream; charset=utf-8') {
-      response.writeHead(200, { 'content-type': contentType }).flushHeaders()
+    open(contentType = 'text/event-stream; charset=utf-8', headers = {}) {
+      response.writeHead(200, { 'content-type': contentType, ...headers }).flushHeaders()
       response.socket?.setNoDelay(true)
     },
     frame(data, event) {

@@ -115,7 +115,8 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
       </Cell>
       <Cell of="Job">{job_id ? <JobName id={job_id} isDurable={redrivable} /> : '–'}</Cell>
       <Cell of="What">
-        {[kind, model].filter(Boolean).join(', ') || '–'}
+        {kind ?? '–'}
+        {model && <span class="below">{model}</span>}
         {project && <span class="dim below">of {project}</span>}
       </Cell>
       <Cell of="Size">{bytes.toLocaleString()} B</Cell>

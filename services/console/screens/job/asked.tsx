@@ -38,7 +38,9 @@ function Asked({ of }: { readonly of: JobInput }) {
       {attachments > 0 && (
         <p class="dim">{attachments === 1 ? 'A file belongs to it.' : `${attachments} files belong to it.`}</p>
       )}
-      <Copy text={text} label="Copy" />
+      <p>
+        <Copy text={text} label="Copy" />
+      </p>
     </>
   )
 }

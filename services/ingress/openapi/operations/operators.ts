@@ -1,4 +1,4 @@
-import { ListAdminJobs, ListDeadLetters, ListDeliveries } from '#schemas/admin.ts'
+import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin.ts'
 import type { Operation, Operations } from '#services/ingress/openapi/operation.ts'
 import { one } from './answers.ts'
 
@@ -98,6 +98,13 @@ export const OPERATORS: Operations = {
     tag: 'Operators',
     summary: 'Who works in each pool, what waits and for how long',
     answers: one('The pools.', 'PoolList'),
+  },
+  'GET /v1/admin/findings': {
+    id: 'listFindings',
+    tag: 'Operators',
+    summary: 'What is wrong now and what to do about it, as `sluice doctor` says it',
+    query: ListFindings,
+    answers: one('What was looked at.', 'FindingList'),
   },
   'GET /v1/admin/pauses': {
     id: 'listPauses',

@@ -27,9 +27,11 @@ export const PARTS: readonly Part[] = [
     websocket: 'WebSocket',
     streaming: 'Streams and messages',
     errors: 'Errors',
+    limits: 'Limits',
     cli: 'Command line',
   }),
   part('Pools', {
+    text: 'Text',
     embeddings: 'Embeddings',
     transcription: 'Transcription',
     speech: 'Speech',

@@ -154,6 +154,15 @@ describe('whom it lets', () => {
     ])
   })
 
+  it('tells every key what it may do itself', async () => {
+    const door = await openWith()
+    const own = async (who: string) => (await door.get(who, '/v1/key')).json
+    expect(await own('op')).toMatchObject({ id: 'op', project: 'op', scopes: ['admin'], endpoints: null })
+    expect(await own('few')).toMatchObject({ endpoints: ['/v1/chat/completions'], models: ['echo-1'] })
+    expect(await own('alice')).toMatchObject({ scopes: ['calls'], expires_at: null, models: null })
+    expect(Object.keys(await own('alice'))).not.toContain('hash')
+  })
+
   it('refuses whoever is no operator, with 403', async () => {
     const door = await openWith()
     for (const path of ['keys', 'keys/alice', 'projects', 'audit']) {

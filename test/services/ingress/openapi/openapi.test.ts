@@ -221,6 +221,8 @@ describe('what is answered is what the description says', () => {
     await ask('GET', '/v1/models', '/v1/models', { headers: NEW_VERSION })
     await ask('GET', '/v1/models/{id}', '/v1/models/echo-1', { headers: NEW_VERSION })
     await ask('GET', '/v1/models/{id}', '/v1/models/none', { headers: NEW_VERSION })
+    await ask('GET', '/v1/key', '/v1/key')
+    await ask('GET', '/v1/key', '/v1/key', { who: 'op' })
     await ask('GET', '/v1/usage', '/v1/usage?group_by=model')
     await ask('GET', '/v1/admin/pools', '/v1/admin/pools')
     await ask('GET', '/v1/ws', '/v1/ws')

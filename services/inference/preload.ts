@@ -1,0 +1,20 @@
+import type { ChatEngine } from '#shared/engines/chat.ts'
+import type { Served } from '#shared/engines/served.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
+import type { PrepareProgress } from '#shared/ports.ts'
+
+/**
+ * What a worker does after its models are on its disk: it loads into memory those whose `engine.preload` asks for that, one after the
+ * other. A call that comes meanwhile waits for the same loading.
+ */
+export function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: Served<ChatEngine>) {
+  return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {
+    for (const model of served.models) {
+      if (model.engine.type !== 'llama' || !model.engine.preload) continue
+      const what = `${model.id} in memory`
+      onProgress(what, 0, 'being loaded')
+      await engines.of(model).preload?.(signal)
+      onProgress(what, 1, 'loaded')
+    }
+  }
+}
