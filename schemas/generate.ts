@@ -254,6 +254,9 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     status: z.enum(['completed', 'failed', 'incomplete']),
     output: z.array(z.record(z.string(), z.unknown())).describe('As the item of the answer shows it'),
   }),
+  z
+    .strictObject({ type: z.literal('cut'), choice: Choice })
+    .describe('What was being said broke off, and is said anew after this. Only jobs that compose say so'),
   z.strictObject({
     type: z.literal('finish'),
     choice: Choice,

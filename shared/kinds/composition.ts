@@ -3,6 +3,9 @@ import type { EncodeContext, PoolName } from '#schemas/job.ts'
 
 /** What a composed job is made of: steps that are remembered, and children that other pools run (docs/design.md, Families). */
 
+/** JSON of what one step gives, in bytes. */
+export const STEP_BYTES_MAX = 1024 * 1024
+
 /** What one step of a composed job gave, and what it cost. */
 export interface StepResult<T> {
   /** JSON. */
@@ -59,6 +62,13 @@ export interface Composition {
    * @param key Unique within the job. The events of a key are the same in every attempt.
    */
   tell(key: string, events: readonly unknown[]): Promise<void>
+  /**
+   * As {@link tell}, of events that another attempt could not make again, such as what a model says: they are kept, and
+   * {@link told} gives them. An attempt that finds some tells these, under the same key, before it goes on.
+   */
+  tellKept(key: string, events: readonly unknown[]): Promise<void>
+  /** The events that {@link tellKept} has said under a key, in whichever attempt; undefined where it has not. */
+  told(key: string): Promise<readonly unknown[] | undefined>
   /** Hands a child to its pool and gives its id; a second time it is the same child. @throws ServiceError `invalid_request` beyond the bounds of a family */
   submit(child: ChildJob): Promise<string>
   /**

@@ -114,6 +114,8 @@ export class Witness {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),
       tell: (key, events) => composition.tell(key, events),
+      tellKept: (key, events) => composition.tellKept(key, events),
+      told: (key) => composition.told(key),
       submit: (child) => composition.submit(child),
       waitFor: async (ids) => {
         execution.endedAtMs = this.#nowMs()

@@ -1,12 +1,12 @@
 import type { GenerateEvent, GenerateRequest, HostedTool, Turn, Usage } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
-import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
-import { mergeGenerateEvents } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { codeInterpreter } from './code-interpreter.ts'
 import { type HostedCall, type Round, readRound, sumOf, withoutHosted } from './round.ts'
 import { searching } from './search.ts'
+import { Spoken } from './spoken.ts'
+import { type Pace, ToldRound } from './told.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, type HostedSettings, notRun } from './tool.ts'
 
 /**
@@ -61,6 +61,7 @@ class HostedAnswer {
   #request: GenerateRequest
   #usage: Usage = { input_tokens: 0, output_tokens: 0 }
   #runs = 0
+  readonly #pace: Pace = { pieces: 0 }
 
   constructor(
     generate: Generate,
@@ -82,15 +83,15 @@ class HostedAnswer {
   async run(): Promise<Usage> {
     for (let at = 0; ; at++) {
       const isOver = this.#runs >= this.#callsMax || at >= ROUNDS_MAX
-      const round = await this.#ask(at, isOver)
+      const { round, untold } = await this.#ask(at, isOver)
       this.#usage = sumOf(this.#usage, round.usage)
       const isAnswer = round.hosted.length === 0 || round.finish.reason !== 'tool_calls'
       if (isAnswer || isOver) {
-        await this.#composition.tell(`round.${at}`, [...round.said, ...round.functions, finishOf(round, isAnswer)])
+        await this.#composition.tell(`round.${at}`, [...untold, ...round.functions, finishOf(round, isAnswer)])
         return this.#usage
       }
       const runs = this.#take(round.hosted)
-      await this.#composition.tell(`round.${at}`, [...round.said, ...runs.map(toldCall)])
+      await this.#composition.tell(`round.${at}`, [...untold, ...runs.map(toldCall)])
       const results = await this.#results(runs)
       const told = runs.map(({ run }, n) => toldResult(run, results[n] as HostedResult))
       if (round.functions.length > 0) {
@@ -102,18 +103,24 @@ class HostedAnswer {
     }
   }
 
-  async #ask(at: number, isOver: boolean): Promise<Round> {
+  async #ask(at: number, isOver: boolean): Promise<{ round: Round; untold: readonly GenerateEvent[] }> {
     const request = isOver ? withoutHosted(this.#request) : this.#request
+    const told = await ToldRound.begin(this.#composition, at, this.#pace)
     const events = await this.#composition.step('generate', { round: at }, async (signal) => {
-      const buffer = new EventBuffer(mergeGenerateEvents)
-      for await (const event of this.#generate(request, { ...this.#context, signal })) buffer.push(event)
+      const spoken = new Spoken()
+      for await (const event of this.#generate(request, { ...this.#context, signal })) {
+        spoken.push(event)
+        // Who waits for the whole answer is told nothing before.
+        if (request.stream) await told.hear(event)
+      }
       // An engine that ends quietly when aborted has not completed.
       signal.throwIfAborted()
-      return { value: buffer.takeAll() }
+      return { value: spoken.takeAll() }
     })
     const round = readRound(events, this.#tools, `${at}`)
     // The answer has begun once.
-    return at === 0 ? round : { ...round, said: round.said.filter(({ type }) => type !== 'start') }
+    const said = at === 0 ? round.said : round.said.filter(({ type }) => type !== 'start')
+    return { round, untold: told.rest(said) }
   }
 
   /** The calls that are run: all that have an item. */

@@ -23,8 +23,8 @@ export const searching: HostedRunner = {
     const search = hosted?.search
     const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
     const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
-    // No call of its own: it stands for a part of this one.
-    const endpoint = '/v1/responses/search'
+    // No call makes a search alone: this is the endpoint that is served by the pool and the model that search.
+    const endpoint = '/v1/deep-research'
     const model = search?.model ?? ''
     return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
   },

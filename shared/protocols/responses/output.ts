@@ -53,6 +53,9 @@ export class ResponseOutput {
       case 'reasoning':
         this.#reasoning(out, event).push(out, event)
         break
+      case 'cut':
+        this.#closeText(out, true)
+        break
       case 'tool_call':
         this.#call(out, event)
         break

@@ -63,6 +63,14 @@ export class MemoryComposition implements Composition {
     throw new Error('A research tells nothing: it yields its output.')
   }
 
+  async tellKept(): Promise<void> {
+    await this.tell()
+  }
+
+  async told(): Promise<undefined> {
+    return undefined
+  }
+
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
     const key = createHash('sha256')
       .update(`${kind}\n${canonical(input)}`)

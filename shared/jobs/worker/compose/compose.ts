@@ -68,9 +68,16 @@ export class Composing implements Composition {
   }
 
   async tell(key: string, events: readonly unknown[]): Promise<void> {
-    const output = this.#options.say(events)
-    const said = async () => ({ value: null })
-    await this.#busy(() => this.#steps.do('tell', { key }, said, (cost) => this.#spend(cost), output))
+    await this.#tell(key, events, null)
+  }
+
+  async tellKept(key: string, events: readonly unknown[]): Promise<void> {
+    await this.#tell(key, events, events)
+  }
+
+  async told(key: string): Promise<readonly unknown[] | undefined> {
+    const value = await this.#busy(() => this.#steps.find('tell', { key }))
+    return Array.isArray(value) ? value : undefined
   }
 
   async submit(child: ChildJob): Promise<string> {
@@ -93,6 +100,12 @@ export class Composing implements Composition {
 
   async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {
     return await this.#busy(() => this.#children.findEnd(id, parent))
+  }
+
+  async #tell(key: string, events: readonly unknown[], value: unknown): Promise<void> {
+    const output = this.#options.say(events)
+    const said = async () => ({ value })
+    await this.#busy(() => this.#steps.do('tell', { key }, said, (cost) => this.#spend(cost), output))
   }
 
   /** Children of which nothing more is to be waited for. */

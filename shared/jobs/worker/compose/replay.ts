@@ -81,6 +81,15 @@ export class Replaying implements Composition {
     await this.#options.inner.tell(key, events)
   }
 
+  async tellKept(key: string, events: readonly unknown[]): Promise<void> {
+    await this.#options.inner.tellKept(key, events)
+  }
+
+  async told(key: string): Promise<readonly unknown[] | undefined> {
+    const recorded = async () => (await this.#recorded<unknown[]>('tell', { key }))?.value
+    return (await this.#options.inner.told(key)) ?? (await recorded()) ?? undefined
+  }
+
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {
     const children = await this.#children.find(ids)
     const ends = await Promise.all(children.map((child) => this.#children.endOf(child)))

@@ -7,15 +7,13 @@ import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
-import type { Cost, StepResult } from '#shared/kinds/composition.ts'
+import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/composition.ts'
 import type { NewStep, StepOutput } from '#shared/store/family.ts'
 import { newAttachmentKey } from '#shared/store/job-id.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
 
 /** Steps of one job. */
 const STEPS_MAX = 1_000
-/** JSON of what one step gives. */
-const STEP_BYTES_MAX = 1024 * 1024
 
 /** Characters of what a step is asked for that are kept beside it, and of one that is longer. */
 const INPUT_CHARS_MAX = 64 * 1024
@@ -77,10 +75,23 @@ export class Steps {
     return (await done).value
   }
 
+  /** What a step gave that an attempt has committed; undefined where none has. */
+  async find(kind: string, input: unknown): Promise<unknown> {
+    const { key } = await inTurns(keyOf(kind, input))
+    const asked = this.#asked.get(key)
+    return asked ? (await asked).value : (await this.#findKept(key))?.value
+  }
+
+  async #findKept(key: string): Promise<Done | undefined> {
+    const { job, blobs, store, writes } = this.#options
+    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, key)) : undefined
+    return kept && { cost: kept.cost, value: await valueOfOutput(kept.output, blobs) }
+  }
+
   async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run, told: readonly NewEvent[]): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
-    const kept = job.steps > 0 ? await writes.read(() => store.findStep(job.id, asked.key)) : undefined
-    if (kept) return { cost: kept.cost, value: await valueOfOutput(kept.output, this.#options.blobs) }
+    const kept = await this.#findKept(asked.key)
+    if (kept) return kept
     signal.throwIfAborted()
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
     this.#count++

@@ -87,6 +87,38 @@ it('tells a search in its typed events', async () => {
   expect(types.at(-1)).toBe('completed')
 })
 
+it('says what the model says while it says it, and the record has the same', async () => {
+  const input = `${script('file_search', 'heron nests')} tokens=40 delay_ms=40`
+  const events: ResponseStreamEvent[] = []
+  const asked = { model: 'echo-1', input, tools: [FILES], stream: true as const, background: true }
+  for await (const event of await client.responses.create(asked)) {
+    events.push(event)
+  }
+  const deltas = (at: number) =>
+    events.flatMap((event) => (event.type === 'response.output_text.delta' && event.output_index === at ? [event] : []))
+  const end = events.at(-1)
+  const output = end?.type === 'response.completed' ? end.response.output : []
+  expect(output.map(({ type }) => type)).toEqual(['message', 'file_search_call', 'message'])
+  for (const at of [0, 2]) {
+    expect(deltas(at).length).toBeGreaterThan(2)
+    const text = deltas(at)
+      .map(({ delta }) => delta)
+      .join('')
+    expect(output[at]).toMatchObject({ status: 'completed', content: [{ text }] })
+  }
+  const numbers = events.map(({ sequence_number }) => sequence_number)
+  expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b))
+  const id = end?.type === 'response.completed' ? end.response.id : ''
+  const again: ResponseStreamEvent[] = []
+  for await (const event of await client.responses.retrieve(id, { stream: true })) again.push(event)
+  expect(again).toEqual(events)
+
+  const { data } = (await client.get(`/jobs?limit=10`)) as { data: { endpoint: string }[] }
+  expect(data.every(({ endpoint }) => endpoint !== '/v1/responses/search')).toBe(true)
+  const job = (await client.get(`/jobs/${id.replace('resp_', 'job_')}`)) as { children: object[] }
+  expect(job.children).toMatchObject([{ endpoint: '/v1/deep-research' }])
+})
+
 it('tells the model that it asked for nothing, and refuses what is not there', async () => {
   const failed = await ask('!echo call=web_search rounds=1 args={}', { tools: [WEB] })
   expect(failed.output).toMatchObject([{ type: 'web_search_call', status: 'failed' }, { type: 'message' }])

@@ -1,0 +1,81 @@
+import { expect, it } from 'vitest'
+import type { GenerateEvent } from '#schemas/generate.ts'
+import { Spoken } from '#services/inference/hosted/spoken.ts'
+import { ToldRound } from '#services/inference/hosted/told.ts'
+import type { Composition } from '#shared/kinds/composition.ts'
+
+/** What callers are told of a round while a model speaks, over attempts that die in it (docs/design.md, Hosted tools). */
+
+const text = (said: string): GenerateEvent => ({ type: 'text', choice: 0, text: said })
+const START: GenerateEvent = { type: 'start', model: 'm', input_tokens: 3 }
+const CUT: GenerateEvent = { type: 'cut', choice: 0 }
+
+/** Keeps what is told, each key once, as the store does from attempt to attempt. */
+class Record {
+  readonly kept = new Map<string, readonly unknown[]>()
+
+  get composition(): Composition {
+    const told = async (key: string) => this.kept.get(key)
+    const tellKept = async (key: string, events: readonly unknown[]) => {
+      if (!this.kept.has(key)) this.kept.set(key, structuredClone(events))
+    }
+    return { told, tellKept } as Partial<Composition> as Composition
+  }
+
+  get told(): unknown[] {
+    return [...this.kept.values()].flat()
+  }
+}
+
+/** One attempt: hears all events, each a while after the one before, and gives what is left to tell. */
+async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): Promise<GenerateEvent[]> {
+  const round = await ToldRound.begin(record.composition, at, { pieces: 0 })
+  for (const event of said) {
+    await round.hear(event)
+    await new Promise((resolve) => setTimeout(resolve, 120))
+  }
+  return round.rest(said)
+}
+
+it('tells each word once where the next attempt says the same in other pieces', async () => {
+  const record = new Record()
+  await attempt(record, [START, text('The her'), text('on bui')])
+  expect(record.told).toEqual([START, text('The her'), text('on bui')])
+  const rest = await attempt(record, [START, text('The'), text(' heron builds'), text(' nests.')])
+  const all = [...record.told, ...rest]
+  expect(all.map((event) => ('text' in (event as object) ? (event as { text: string }).text : ''))).toEqual([
+    ...['', 'The her', 'on bui', 'lds', ' nests.'],
+  ])
+})
+
+it('cuts what was told where the next attempt says something else, and says all of that, also when it dies in turn', async () => {
+  const record = new Record()
+  await attempt(record, [START, text('The heron')])
+  await attempt(record, [START, text('The '), text('owl')])
+  expect(record.told).toEqual([START, text('The heron'), CUT, text('The owl')])
+  const rest = await attempt(record, [START, text('The owl hunts.')])
+  expect([...record.told, ...rest]).toEqual([START, text('The heron'), CUT, text('The owl'), text(' hunts.')])
+})
+
+it('cuts what is longer than what was said in the end', async () => {
+  const record = new Record()
+  await attempt(record, [START, text('The heron')])
+  expect(await attempt(record, [START, text('The')])).toEqual([CUT, text('The')])
+})
+
+it('knows what is left of a round that has ended, though its attempt dies before it tells it', async () => {
+  const record = new Record()
+  const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
+  await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
+  const round = await ToldRound.begin(record.composition, 0, { pieces: 0 })
+  expect(round.rest([START, thought, text('Yes.')])).toEqual([{ ...thought, text: '' }, text('Yes.')])
+  expect(record.kept.size).toBe(1)
+})
+
+it('names the round that says more than a step can keep', () => {
+  const spoken = new Spoken()
+  const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
+  for (let n = 0; n < 10; n++) say()
+  const tooMuch = expect.objectContaining({ code: 'answer_too_large', message: expect.stringContaining('one round') })
+  expect(say).toThrow(tooMuch)
+})
