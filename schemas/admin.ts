@@ -23,6 +23,7 @@ const Seconds = z.int().min(0).max(99_999_999_999)
 export const ListAdminJobs = z.object({
   ...Which,
   since: z.coerce.number().pipe(Seconds).optional().describe('Unix seconds: only jobs made since then'),
+  parent_id: z.string().max(64).optional().describe('Only those that this job has submitted, or that run it again'),
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: z.string().max(64).optional().describe('Cursor: last_id of the page before'),
 })
@@ -51,9 +52,15 @@ export const ListDeadLetters = z.object({
   after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the page before'),
 })
 
+/** Query of `GET /v1/admin/findings`. */
+export const ListFindings = z.object({
+  of: z.enum(['machine', 'fleet']).optional().describe('Only what is looked at there; default: both'),
+})
+
 /** Body of `POST /v1/admin/dead-letters/redrive`. */
 export const RedriveDeadLetters = z.object({
   pool: PoolName.optional(),
   max: z.int().min(1).max(1_000).default(100).describe('At most so many, newest first'),
+  after: z.coerce.number().int().min(0).optional().describe('Cursor: last_id of the answer before, for older ones'),
   dry_run: z.boolean().default(false).describe('Only says which records it would be'),
 })

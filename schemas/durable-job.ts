@@ -99,6 +99,18 @@ export const DurableEvent = z.strictObject({
 })
 export type DurableEvent = z.infer<typeof DurableEvent>
 
+/** Tries of one message that are kept. */
+export const DELIVERY_TRIES_MAX = 20
+
+/** What came of one try of a webhook message. */
+export const DeliveryTry = z.strictObject({
+  at_ms: Time,
+  duration_ms: z.int().min(0),
+  status: z.int().nullable().describe('HTTP status; null where there was no answer'),
+  error: z.string().nullable().describe('Why it failed; null where it did not'),
+})
+export type DeliveryTry = z.infer<typeof DeliveryTry>
+
 /** One message to a webhook, and how far it is. */
 export const WebhookDelivery = z.strictObject({
   id: z.string().startsWith('evt_').describe('The same in every try, so that receivers can drop repeats'),
@@ -112,5 +124,6 @@ export const WebhookDelivery = z.strictObject({
   status: z.int().nullable().describe('HTTP status of the last try'),
   error: z.string().nullable().describe('Why the last try failed'),
   created_at_ms: Time,
+  history: z.array(DeliveryTry).max(DELIVERY_TRIES_MAX).describe('The last tries, oldest first'),
 })
 export type WebhookDelivery = z.infer<typeof WebhookDelivery>

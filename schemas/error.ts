@@ -25,6 +25,7 @@ export const ERRORS = {
   decimal_below_min_value: { status: 400, retry: false },
   decimal_above_max_value: { status: 400, retry: false },
   context_length_exceeded: { status: 400, retry: false },
+  answer_too_large: { status: 400, retry: false },
   model_not_supported: { status: 400, retry: false },
   invalid_audio: { status: 400, retry: false },
   audio_too_short: { status: 400, retry: false },

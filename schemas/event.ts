@@ -98,6 +98,10 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Calls at once that servers were found to bear, from all workers together'),
+      failing: z
+        .array(z.string())
+        .optional()
+        .describe('Models whose servers all keep failing, so that calls are refused'),
     })
     .describe('What a worker can start, and where it is. Beside the heartbeat, which older processes read strictly'),
   z

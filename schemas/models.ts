@@ -41,6 +41,10 @@ export const EngineConfig = z.discriminatedUnion('type', [
         reset_ms: z.int().min(1).default(10_000).describe('How long it stays open before one trial call'),
       })
       .prefault({}),
+    api: z
+      .enum(['chat', 'responses'])
+      .default('chat')
+      .describe('openai: by which of its APIs text is made, POST /chat/completions or POST /responses'),
     force_usage: z
       .boolean()
       .default(true)
@@ -192,6 +196,14 @@ export const ModelConfig = z
       .join(', ')}`,
     path: ['task'],
   })
+  .refine(
+    ({ pool, engine }) =>
+      !isUpstream(engine) || engine.api === 'chat' || (engine.type === 'openai' && pool === 'inference'),
+    {
+      error: 'Only models of type openai that generate text are asked by the API responses',
+      path: ['engine', 'api'],
+    },
+  )
   .refine(({ task, engine, fallbacks }) => !task || (engine.type === 'openai' && fallbacks.length === 0), {
     error: 'A model with a task of its own is on an engine of type openai, without fallbacks',
     path: ['task'],

@@ -14,6 +14,12 @@ export const ReadUsage = z.object({
     .regex(/^\P{Cc}*$/u)
     .optional()
     .describe('Operators only; absent: theirs are all'),
+  key: z
+    .string()
+    .max(200)
+    .regex(/^\P{Cc}*$/u)
+    .optional()
+    .describe('Id of one key; absent: all of the project'),
   beta: z.unknown().optional().describe('Some SDKs put it into every query; ignored everywhere'),
 })
 export type ReadUsage = z.infer<typeof ReadUsage>

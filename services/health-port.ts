@@ -1,5 +1,4 @@
 import { once } from 'node:events'
-import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { ConfigError } from '#shared/config/config.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -7,6 +6,7 @@ import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare/progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { createServer } from '#shared/process/node-http.ts'
 
 /** Until its parts are there, a process lives and is not ready: what watches over it is not to end it meanwhile. */
 const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }

@@ -12,7 +12,7 @@ import { openHealthPort } from './health-port.ts'
 import type { Ingress } from './ingress/ingress.ts'
 import { ROLES, type Role, SERVICES } from './services.ts'
 
-const HELP = `Usage: node services/main.ts [role ...]
+const HELP = `Usage: node services/main.js [role ...]
 
 Runs the given roles in one process; without any, all of them.
 

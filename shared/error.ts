@@ -56,3 +56,14 @@ export class ServiceError extends Error {
     })
   }
 }
+
+/**
+ * The failure of an answer that has more than may be held of one: what was asked for, or what the model made of it, is too much, and
+ * asking again changes nothing.
+ *
+ * @param bytesMax Bytes that it may have, about.
+ */
+export function answerTooLarge(bytesMax: number): ServiceError {
+  const message = `The answer is larger than the ${bytesMax} bytes that an answer may have here. Ask for less at once: fewer tokens, choices or inputs.`
+  return new ServiceError('answer_too_large', message)
+}

@@ -6,7 +6,7 @@ const PRECISION_MS = 10
 /** How often it is looked whether there is. */
 const LOOK_MS = 1_000
 /** Milliseconds of work between two looks from which on there is. */
-const BUSY_MS = 20
+const BUSY_MS = 50
 /** Looks that find nothing to do before it is measured no more. */
 const IDLE_LOOKS = 5
 const NANOS = 1e9

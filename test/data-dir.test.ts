@@ -24,7 +24,7 @@ async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
   const models = join(place, 'models.yaml')
   await writeFile(models, MODELS)
   const env = { ...ENVIRONMENT, PORT: '0', MODELS_FILE: models, SANDBOX: 'off', DATA_DIR: dataDir, ...settings }
-  const script = `${setup} exec '${process.execPath}' services/main.ts`
+  const script = `${setup} exec '${process.execPath}' services/main.js`
   const [command, args] = setup === '' ? ['sh', ['-c', script]] : ['unshare', ['-rm', 'sh', '-c', script]]
   const child = promisify(execFile)(command as string, args as string[], { env, timeout: 50_000 })
   return await child.then(

@@ -205,7 +205,7 @@ async function startMain(roles: string[], settings: Record<string, string>, dire
   await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
   const own = { PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SANDBOX: 'off' }
   const env = { ...ENVIRONMENT, ...own, ...settings }
-  const child = spawn(process.execPath, ['services/main.ts', ...roles], { env })
+  const child = spawn(process.execPath, ['services/main.js', ...roles], { env })
   let text = ''
   for (const stream of [child.stdout, child.stderr]) {
     stream.on('data', (chunk) => {

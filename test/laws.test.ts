@@ -21,7 +21,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['schemas/job.ts', '../shared/id.ts', SCHEMAS],
   ['schemas/job.ts', './error.ts'],
   ['schemas/job.ts', 'zod'],
-  ['shared/id.ts', '#services/main.ts', 'Shared knows no service.'],
+  ['shared/id.ts', '#services/main.js', 'Shared knows no service.'],
   ['shared/jobs/body.ts', '../id.ts', ROOTED],
   ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
   ['services/cli/doctor/doctor.ts', '#services/services.ts', OTHER],

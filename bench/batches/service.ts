@@ -84,7 +84,7 @@ export class Service {
     const isWhole = role === 'service'
     const addressOn = isWhole || role === 'ingress' ? 'stderr' : 'none'
     const args = isWhole ? [] : [role]
-    const start = { name: role, script: '../services/main.ts', args, env: this.#env, addressOn } as const
+    const start = { name: role, script: '../services/main.js', args, env: this.#env, addressOn } as const
     this.#running.set(role, await this.#processes.node(start))
     this.#upSince = performance.now()
   }

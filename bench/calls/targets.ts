@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Kafka } from '../machine/kafka.ts'
@@ -65,7 +65,7 @@ export async function launchTarget(
     return targetOf(urlOf(proxy), [{ name: 'proxy', pid: proxy.pid }])
   }
   const isOther = name === BESIDE.embedded || name === BESIDE.kafka
-  const script = isOther && beside ? { script: resolve(beside, 'services/main.ts') } : {}
+  const script = isOther && beside ? { script: entryOf(beside) } : {}
   const isWhole = name === 'embedded' || name === BESIDE.embedded
   const env = settings(processes.dir, name, upstream, isWhole ? undefined : kafka)
   if (isWhole) {
@@ -83,9 +83,15 @@ export async function launchTarget(
   return targetOf(urlOf(ingress), running, kafka?.pid)
 }
 
+/** The entry point of another version, which was of TypeScript before this one. */
+function entryOf(directory: string): string {
+  const entry = resolve(directory, 'services/main.js')
+  return existsSync(entry) ? entry : resolve(directory, 'services/main.ts')
+}
+
 /** How roles of Sluice are started; none: all of them. */
 export function sluice(name: string, args: string[], env: Record<string, string>): Start {
-  return { name, script: '../services/main.ts', args, env, addressOn: 'stderr' }
+  return { name, script: '../services/main.js', args, env, addressOn: 'stderr' }
 }
 
 /** What Sluice is run with: its defaults, the log level and its file included, but for where things are. */

@@ -17,7 +17,7 @@ export async function measureFootprint(processes: Processes): Promise<Footprint>
   const modelsFile = new URL('../../models.yaml', import.meta.url).pathname
   const running = await processes.node({
     name: 'idle',
-    script: '../services/main.ts',
+    script: '../services/main.js',
     args: [],
     env: { PORT: '0', DATA_DIR: `${processes.dir}/idle`, MODELS_FILE: modelsFile, SANDBOX: 'auto' },
     addressOn: 'stderr',

@@ -13,7 +13,7 @@ import {
   type StartSample,
   WHOLE,
 } from './measure.ts'
-import { renderWhere, type Where } from './where.ts'
+import { renderWhere, renderWhy, type Where } from './where.ts'
 
 /** What a row is, for a target beside the proxy. */
 interface Row {
@@ -44,7 +44,11 @@ export function renderSpeed(results: SpeedResults): string[] {
 function whereOf(cell: Cell, columns: readonly Where[]): string[] {
   const isWhole = cell === WHOLE
   const what = isWhole ? 'a whole answer goes, 64 callers' : 'a token goes, 256 streams'
-  return [`### Where the CPU of ${what}`, renderWhere(isWhole ? 'ms' : 'µs', isWhole ? 3 : 1, columns)]
+  return [
+    `### Where the CPU of ${what}`,
+    renderWhere(isWhole ? 'ms' : 'µs', isWhole ? 3 : 1, columns),
+    renderWhy(columns),
+  ]
 }
 
 const TITLES: Record<TargetName, string> = {

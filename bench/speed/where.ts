@@ -88,3 +88,23 @@ export function renderWhere(unit: string, decimals: number, columns: readonly Wh
   const all = ['**all**', ...columns.flatMap(({ cpu }) => [`**${show(cpu, decimals)}**`, ''])]
   return renderTable(head, [...rows.map((part) => [part, ...cells(part)]), all])
 }
+
+/** What a target is missed by, in words: by how much the parts that the bare proxy has too grow, and what the largest of the others is. */
+export function renderWhy(columns: readonly Where[]): string {
+  const [proxy, ...others] = columns
+  if (!proxy) return ''
+  const shared = [...proxy.shares].filter(([part, share]) => share >= SHARED_MIN && part !== REST).map(([part]) => part)
+  const sentences = others.map(({ title, cpu, shares }) => {
+    const common = (cpu * shared.reduce((sum, part) => sum + (shares.get(part) ?? 0), 0)) / proxy.cpu
+    const own = [...shares].filter(([part]) => !shared.includes(part)).toSorted((a, b) => b[1] - a[1])
+    const [largest = REST, most = 0] = own[0] ?? []
+    return (
+      `*${title}*: what the proxy does too costs ${show(common, 1)} × the proxy by itself; of what it does not, no part is more ` +
+      `than ${show(100 * most, 0)} % (${largest}).`
+    )
+  })
+  return sentences.join('\n')
+}
+
+/** Share of a part from which on the proxy has it: below that lies what a sample hit by chance. */
+const SHARED_MIN = 0.01

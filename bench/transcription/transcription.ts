@@ -190,7 +190,7 @@ async function startService(processes: Processes, dir: string, signal: AbortSign
   symlinkSync(MODELS_DIR, join(dir, 'models'))
   writeFileSync(join(dir, 'models.yaml'), MODELS)
   const env = { PORT: '0', DATA_DIR: dir, MODELS_FILE: join(dir, 'models.yaml'), SLUICE_API_KEY: KEY }
-  const service = { name: 'transcription', script: '../services/main.ts', args: [], env, addressOn: 'stderr' } as const
+  const service = { name: 'transcription', script: '../services/main.js', args: [], env, addressOn: 'stderr' } as const
   const { pid, url } = await processes.node(service)
   const address = new URL('/v1/audio/transcriptions', url)
   return {

@@ -85,7 +85,7 @@ async function startRoles(
   const start = (role: string | undefined): Promise<Running> =>
     processes.node({
       name: `uploads-${role ?? 'all'}`,
-      script: '../services/main.ts',
+      script: '../services/main.js',
       args: role ? [role] : [],
       env: { ...env },
       addressOn: role === 'transcription' ? 'none' : 'stderr',

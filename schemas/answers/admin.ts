@@ -7,7 +7,7 @@ const Lanes = z.object({ normal: Count, low: Count })
 const Work = z.object({ kind: z.string(), model: z.string() })
 
 /** A record that no worker could run, without what it asks for. */
-const DeadLetter = z.object({
+export const DeadLetterAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter'),
   pool: z.string().nullable(),
@@ -24,14 +24,22 @@ const DeadLetter = z.object({
 })
 
 /** A page of dead letters. */
-export const DeadLetterListAnswer = listOf(DeadLetter)
+export const DeadLetterListAnswer = listOf(DeadLetterAnswer)
 
 /** Which dead letters went back to their queues, or would. */
 export const DeadLettersRedrivenAnswer = z.object({
   object: z.literal('list'),
-  data: z.array(DeadLetter),
+  data: z.array(DeadLetterAnswer),
   dry_run: z.boolean(),
+  last_id: z.string().nullable().describe('Cursor of older ones'),
   has_more: z.boolean(),
+})
+
+/** A dead letter that is shown no more. */
+export const DeadLetterDeletedAnswer = z.object({
+  id: z.string(),
+  object: z.literal('dead_letter.deleted'),
+  deleted: z.literal(true),
 })
 
 /** A message to a webhook that nobody has received. */
@@ -48,6 +56,16 @@ export const DeliveryAnswer = z.object({
   error: z.string().nullable(),
   next_at: Seconds.nullable(),
   created_at: Seconds,
+  history: z
+    .array(
+      z.object({
+        at: Seconds,
+        duration_ms: Count,
+        response_status: z.int().nullable().describe('null: there was no answer'),
+        error: z.string().nullable(),
+      }),
+    )
+    .describe('The last 20 tries, oldest first'),
 })
 
 /** A page of such messages. */
@@ -109,6 +127,21 @@ export const PoolListAnswer = z.object({
       durable: z.object({ queued: Lanes, scheduled: Count, in_progress: Count, waiting: Count }).nullable(),
       lag: z.object({ normal: Count.nullable(), low: Count.nullable() }),
       oldest_queued_at: Seconds.nullable(),
+    }),
+  ),
+  has_more: z.literal(false),
+})
+
+/** What was looked at, and what is wrong with it. */
+export const FindingListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    z.object({
+      check: z.string(),
+      status: z.enum(['ok', 'skip', 'warn', 'fail']),
+      message: z.string(),
+      fix: z.string().nullable().describe('What to do about it'),
+      details: z.array(z.string()),
     }),
   ),
   has_more: z.literal(false),

@@ -37,6 +37,10 @@ const jobFields = {
   queue: z.object({ pool: PoolName, position: z.int().nullable().describe('Jobs that would be started before it') }),
   priority: Priority,
   parent_id: z.string().nullable(),
+  child_counts: z
+    .object({ total: z.int(), completed: z.int(), failed: z.int().describe('Ended otherwise') })
+    .optional()
+    .describe('How far those are that it has others do: the requests of a batch, else its children'),
   error: ErrorAnswer.shape.error.extend({ status: z.int() }).nullable(),
   usage: z.unknown(),
   metadata: z.record(z.string(), z.string()),
@@ -45,12 +49,18 @@ const jobFields = {
   request_id: z.string().nullable(),
 }
 
+const Cut = z.object({ beginning: z.string(), length: z.int() })
+
 /** A durable job (docs/jobs.md, Wait for it). */
 export const JobAnswer = z.object({
   ...jobFields,
   children: z
     .array(z.object({ id: z.string(), endpoint: z.string(), model: z.string(), status: JobStatus, usage: z.unknown() }))
     .optional(),
+  cost_usd: z
+    .number()
+    .optional()
+    .describe('What it has cost by the prices of today, its children with it; left out in lists, and without prices'),
   steps: z.array(z.object({ kind: z.string(), cost: z.unknown(), attempt: z.int(), done_at: Seconds })).optional(),
   progress: z.looseObject({}).nullable().describe('What its last job.progress said'),
   result: z.unknown().optional().describe('What the plain call would have answered; left out in lists'),
@@ -81,7 +91,7 @@ export const StepListAnswer = z.object({
       kind: z.string(),
       key: z.string(),
       input: z.unknown(),
-      input_cut: z.object({ beginning: z.string(), length: z.int() }).nullable(),
+      input_cut: Cut.nullable(),
       output: z.unknown(),
       cost: z.unknown(),
       attempt: z.int(),
@@ -90,6 +100,17 @@ export const StepListAnswer = z.object({
   ),
   last_number: z.int().nullable(),
   has_more: z.boolean(),
+})
+
+/** What a job was asked. */
+export const JobInputAnswer = z.object({
+  id: z.string(),
+  object: z.literal('job.input'),
+  endpoint: z.string(),
+  model: z.string(),
+  input: z.unknown().describe('In the form that its kind has inside the service; null where it is cut'),
+  input_cut: Cut.nullable().describe('How a large one begins, and its bytes of JSON'),
+  attachments: z.int().describe('Files that belong to it, such as uploaded audio'),
 })
 
 /** What signs the webhooks of a project. */

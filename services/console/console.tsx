@@ -7,9 +7,11 @@ import { DeadLetters } from './screens/dead-letters/dead-letters.tsx'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
 import { Jobs } from './screens/jobs/jobs.tsx'
+import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
 import { SignIn } from './screens/sign-in.tsx'
+import { Webhooks } from './screens/webhooks/webhooks.tsx'
 import { Workers } from './screens/workers/workers.tsx'
 import { nextTheme, theme } from './theme.ts'
 
@@ -21,6 +23,8 @@ const SCREENS: readonly MenuEntry[] = [
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
   { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
+  { path: `${BASE}/webhooks`, name: 'Webhooks', icon: 'hook', isForOperators: true },
+  { path: `${BASE}/keys`, name: 'Keys', icon: 'keys', isForOperators: true },
 ]
 
 interface MenuEntry {
@@ -68,6 +72,10 @@ function Menu() {
             <span class="label">{name}</span>
           </a>
         ))}
+        <a href="/docs/guide" target="_blank" rel="noopener">
+          <Icon name="guide" />
+          <span class="label">Guide</span>
+        </a>
         <a href="/docs" target="_blank" rel="noopener">
           <Icon name="book" />
           <span class="label">API reference</span>
@@ -96,6 +104,8 @@ function Screen() {
   if (path === `${BASE}/models`) return <Models />
   if (path === `${BASE}/workers`) return <Workers />
   if (path === `${BASE}/dead-letters`) return <DeadLetters />
+  if (path === `${BASE}/webhooks`) return <Webhooks />
+  if (path === `${BASE}/keys`) return <Keys />
   if (path === BASE) return <Home />
   return (
     <section class="empty">

@@ -6,6 +6,7 @@ import './styles/parts.css'
 import './styles/screens.css'
 import './styles/fleet.css'
 import './styles/playground.css'
+import './styles/keys.css'
 
 const place = document.getElementById('console')
 if (place) render(<Console />, place)

@@ -5,7 +5,7 @@ import type { ChatEngine } from '#shared/engines/chat.ts'
 import { complete, requireCompletable } from '#shared/engines/completions.ts'
 import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
 import { estimateUsage } from '#shared/engines/upstream/usage.ts'
-import { isTooLarge, splitLogprobs } from '#shared/kinds/generate.ts'
+import { isTooLarge, splitEvent } from '#shared/kinds/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
 import { requirePublicUrls } from './remote-urls.ts'
@@ -57,7 +57,7 @@ function givenBy({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: Gener
     const needsResults = contentFilter && event.type === 'finish' && !event.filter
     const found = needsResults ? contentFilter.classify(texts[event.choice] ?? '').detected : []
     const told = found.length > 0 ? withFindings(event, found) : event
-    const output = isTooLarge(told) ? [...splitLogprobs(told)] : [told]
+    const output = isTooLarge(told) ? [...splitEvent(told)] : [told]
     if (start) output.unshift(start)
     start = undefined
     return output

@@ -11,6 +11,7 @@ import type { Metrics } from '#shared/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { UsageBatches } from '#shared/usage/usage-batches.ts'
+import type { Pace } from './batches/pace.ts'
 import type { ApiKey, ApiKeys } from './callers/keys.ts'
 import type { Budgets } from './callers/limits/budgets.ts'
 import type { RateLimits } from './callers/limits/limits.ts'
@@ -28,7 +29,7 @@ export interface IngressContext {
   readonly durable: DurableJobs | undefined
   /** For the operator's door, with the two below; undefined as {@link durable} is. */
   readonly store: StoreView | undefined
-  readonly broker: Pick<Broker, 'lag' | 'isReachable' | 'history' | 'submit'>
+  readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
   /** Aborts when the process drains: whoever waits for a durable job goes on elsewhere. */
   readonly closing: AbortSignal
@@ -42,6 +43,8 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** What request bodies may hold of this process's memory. */
   readonly budget: ByteBudget
+  /** How fast lines of batches become jobs beside calls. */
+  readonly pace: Pace
 }
 
 /** One API call on its way through the ingress, whichever way it came. Handlers fill in what the access log tells. */

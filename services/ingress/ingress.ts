@@ -14,6 +14,7 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { UsageBatches } from '#shared/usage/usage-batches.ts'
 import { openApp } from './app.ts'
+import { Pace } from './batches/pace.ts'
 import { startBatches } from './batches/pool/pool.ts'
 import { ApiKeys } from './callers/keys.ts'
 import { Budgets } from './callers/limits/budgets.ts'
@@ -56,7 +57,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const { models, blobs, store, broker, pauses } = ports
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
   const operated = { store, broker, pauses }
-  const callers = { keys, limits, places, budgets, usage, budget }
+  const callers = { keys, limits, places, budgets, usage, budget, pace: new Pace() }
   const context = {
     config,
     log,

@@ -1,9 +1,12 @@
 import type { IncomingMessage } from 'node:http'
 import type { KeyScope } from '#shared/keys/keys.ts'
 import { ADMIN_PATH } from '#shared/keys/scopes.ts'
-import { listDeadLetters, redriveDeadLetters } from './admin/dead-letters.ts'
+import { discardDeadLetter, listDeadLetters, redriveDeadLetter, redriveDeadLetters } from './admin/dead-letters.ts'
 import { listDeliveries, retryDelivery } from './admin/deliveries.ts'
+import { listFindings } from './admin/findings.ts'
 import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
+import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
+import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
 import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
@@ -40,11 +43,13 @@ import {
 } from './endpoints/chat/stored.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { listModels, retrieveModel } from './endpoints/models.ts'
+import { readOwnKey } from './endpoints/own-key.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
 import { readUsage } from './endpoints/usage.ts'
 import { deleteFile, fileContent, listFiles, retrieveFile } from './files/read.ts'
 import { createFile, readUpload } from './files/upload.ts'
 import { streamEvents } from './jobs/events.ts'
+import { getInput } from './jobs/input.ts'
 import { listJobs } from './jobs/list.ts'
 import { cancelJob, deleteJob, getJob, getResult, redriveJob, replayJob } from './jobs/read.ts'
 import { listSteps } from './jobs/steps.ts'
@@ -82,14 +87,28 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),
   admin('GET', 'dead-letters', listDeadLetters),
   { ...admin('POST', 'dead-letters/redrive', redriveDeadLetters), hasBody: true },
+  admin('POST', 'dead-letters/:id/redrive', redriveDeadLetter),
+  admin('DELETE', 'dead-letters/:id', discardDeadLetter),
   admin('GET', 'deliveries', listDeliveries),
   admin('POST', 'deliveries/:id/retry', retryDelivery),
+  admin('GET', 'keys', listKeys),
+  { ...admin('POST', 'keys', createAnyKey), hasBody: true },
+  admin('GET', 'keys/:id', getKey),
+  { ...admin('POST', 'keys/:id', updateKey), hasBody: true },
+  { ...admin('POST', 'keys/:id/rotate', rotateAnyKey), hasBody: true },
+  admin('POST', 'keys/:id/revoke', revokeKey),
+  admin('GET', 'projects', listProjects),
+  { ...admin('POST', 'projects', createAnyProject), hasBody: true },
+  admin('GET', 'projects/:id', getProject),
+  { ...admin('POST', 'projects/:id', updateProject), hasBody: true },
+  admin('GET', 'audit', listAudit),
   admin('GET', 'workers', listWorkers),
   admin('POST', 'workers/:id/drain', drainWorker),
   admin('POST', 'workers/:id/undrain', undrainWorker),
   admin('GET', 'pools', listPools),
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
+  admin('GET', 'findings', listFindings),
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),
@@ -115,11 +134,11 @@ function messageBatch(method: Route['method'], path: string, handle: Route['hand
 
 /** What responses go on in (docs/responses.md, Conversations). */
 const CONVERSATION_ROUTES: readonly Route[] = [
-  { ...conversation('POST', '', createConversation), hasBody: true },
+  { ...conversation('POST', '', createConversation), isCall: true, hasBody: true },
   conversation('GET', '/:id', retrieveConversation),
-  { ...conversation('POST', '/:id', updateConversation), hasBody: true },
+  { ...conversation('POST', '/:id', updateConversation), isCall: true, hasBody: true },
   conversation('DELETE', '/:id', deleteConversation),
-  { ...conversation('POST', '/:id/items', createItems), hasBody: true },
+  { ...conversation('POST', '/:id/items', createItems), isCall: true, hasBody: true },
   conversation('GET', '/:id/items', listItems),
   conversation('GET', '/:id/items/:item_id', retrieveItem),
   conversation('DELETE', '/:id/items/:item_id', deleteItem),
@@ -129,7 +148,7 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API. A request goes from its row to a job and back; README lists the same. */
+/** Every endpoint of the API. A request goes from its row to a job and back; docs/endpoints.md lists the same. */
 export const ROUTES: readonly Route[] = [
   ...JOB_ENDPOINTS.map((endpoint): Route => {
     const { path, format, readBody } = endpoint
@@ -148,11 +167,13 @@ export const ROUTES: readonly Route[] = [
   ...CONVERSATION_ROUTES,
   { method: 'GET', path: '/v1/models', format: 'openai', handle: listModels },
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
+  { method: 'GET', path: '/v1/key', format: 'openai', scope: 'any', handle: readOwnKey },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
   { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },
   { method: 'DELETE', path: '/v1/jobs/:id', format: 'openai', handle: deleteJob },
+  { method: 'GET', path: '/v1/jobs/:id/input', format: 'openai', handle: getInput },
   { method: 'GET', path: '/v1/jobs/:id/result', format: 'openai', handle: getResult },
   { method: 'GET', path: '/v1/jobs/:id/events', format: 'openai', handle: streamEvents },
   { method: 'GET', path: '/v1/jobs/:id/steps', format: 'openai', handle: listSteps },

@@ -1,9 +1,10 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse, STATUS_CODES } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import type { Config } from '#shared/config/config.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
+import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 

@@ -1,4 +1,4 @@
-import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import { DELIVERY_TRIES_MAX, type DeliveryTry, type WebhookDelivery } from '#schemas/durable-job.ts'
 import { backoffMs } from '#shared/backoff.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -106,7 +106,11 @@ export class WebhookSender {
     if (isFull) return await this.#record(delivery, host, putBack(delivery, BUSY))
     for (const place of [ofTenant, toHost]) this.#places.set(place, this.#count(place) + 1)
     try {
-      await this.#record(delivery, host, await this.#deliver(delivery))
+      const [atMs, startedAt] = [Date.now(), performance.now()]
+      const result = await this.#deliver(delivery)
+      const { status = null, error = null } = { error: null, ...result }
+      const one = { at_ms: atMs, duration_ms: Math.round(performance.now() - startedAt), status, error }
+      await this.#record(delivery, host, result, one)
     } finally {
       for (const place of [ofTenant, toHost]) this.#leave(place)
     }
@@ -161,10 +165,12 @@ export class WebhookSender {
     }
   }
 
-  async #record(delivery: WebhookDelivery, host: string, result: Result): Promise<void> {
+  async #record(delivery: WebhookDelivery, host: string, result: Result, one?: DeliveryTry): Promise<void> {
     const { store, log, metrics } = this.#options
     const { isBusy, ...outcome } = result
-    const isOurs = await store.recordDelivery(delivery.id, delivery.tries, outcome)
+    // What was put back was not sent.
+    const history = one && !isBusy ? [...delivery.history, one].slice(-DELIVERY_TRIES_MAX) : undefined
+    const isOurs = await store.recordDelivery(delivery.id, delivery.tries, outcome, history)
     if (isBusy || !isOurs) return
     metrics.webhooks.inc({ end: outcome.state === 'pending' ? 'retried' : outcome.state })
     // The URL itself may hold a secret.

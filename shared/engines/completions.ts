@@ -9,7 +9,7 @@ import { isOpenAiServer } from './upstream/servers.ts'
 /** Which raw prompts a model's engine goes on from: see {@link ChatEngine.completes}. */
 export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
   if (engine.type === 'llama') return 'one'
-  if (engine.type !== 'openai') return undefined
+  if (engine.type !== 'openai' || engine.api === 'responses') return undefined
   return (engine.completions ?? !isOpenAiServer(engine)) ? 'all' : undefined
 }
 

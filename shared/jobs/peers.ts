@@ -32,6 +32,7 @@ export interface PeerCapacity {
   readonly host: string | undefined
   readonly pid: number | undefined
   readonly found?: Capacity['found']
+  readonly failing?: Capacity['failing']
 }
 
 /** A process as its heartbeats show it. */
@@ -136,13 +137,16 @@ export class Peers {
   }
 
   /** A process said what it can start. Of one that was never heard it says nothing yet: its heartbeat comes first. */
-  protected told(boot: string, { models, bounds, waiting, aside, host, pid, found }: Capacity): Peer | undefined {
+  protected told(
+    boot: string,
+    { models, bounds, waiting, aside, host, pid, found, failing }: Capacity,
+  ): Peer | undefined {
     const peer = this.peers.get(boot)
     if (!peer) return undefined
     peer.capacity = {
       models: models === null ? undefined : new Set(models),
       bounds: new Map(bounds.map((bound) => [workKey(bound), bound.capacity])),
-      ...{ waiting, aside, host, pid, found },
+      ...{ waiting, aside, host, pid, found, failing },
     }
     return peer
   }

@@ -35,6 +35,16 @@ export function* writeJson(value: unknown, options: WriteOptions = {}): Generato
   if (text !== '') yield text
 }
 
+/** The whole text of a value that may be large, to be run by `inTurns`. */
+export function* jsonTextIn(value: unknown): Generator<undefined, string> {
+  let text = ''
+  for (const piece of writeJson(value)) {
+    text += piece
+    yield
+  }
+  return text
+}
+
 /** Whether JSON.stringify writes a value of this size at once without holding up anybody. */
 export function isSmall(value: unknown): boolean {
   return roomLeft(value, { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE })

@@ -20,6 +20,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/tools/code',
   '/v1/deep-research',
   '/v1/models',
+  '/v1/key',
   '/v1/usage',
   '/v1/jobs',
   '/v1/files',

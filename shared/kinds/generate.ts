@@ -5,11 +5,14 @@ import { completionsAnswer } from '#shared/protocols/completions/stream.ts'
 import { messagesAnswer } from '#shared/protocols/messages/stream.ts'
 import { inputTokensOf, responsesAnswer } from '#shared/protocols/responses/stream.ts'
 import { tolerant } from '#shared/tolerant.ts'
+import { isLowSurrogate } from '#shared/whole-characters.ts'
 import type { Answer } from './answer.ts'
 import type { Kind } from './kind.ts'
 
 /** Longest text a merged event holds, in UTF-16 units; keeps records and frames small. */
 const MERGED_TEXT_MAX = 16 * 1024
+/** Longest text of one event, in UTF-16 units: even as escapes of six bytes each a record carries it. */
+const EVENT_TEXT_MAX = 64 * 1024
 /** Most tokens whose log probabilities a merged event holds: with twenty alternatives each takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
 
@@ -74,16 +77,45 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   return undefined
 }
 
-/** Whether an event brings more log probabilities than one record can carry: an upstream's whole answer in one piece. */
+/** Whether an event brings more than one record can carry: an upstream's whole answer in one piece. */
 export function isTooLarge(event: GenerateEvent): boolean {
-  return event.type === 'text' && event.logprobs !== undefined && event.logprobs.length > MERGED_LOGPROBS_MAX
+  if (event.type === 'text' && event.logprobs && event.logprobs.length > MERGED_LOGPROBS_MAX) return true
+  return 'text' in event && event.text.length > EVENT_TEXT_MAX
 }
 
-/** The same text in pieces that each bring few log probabilities; the first brings the whole text. */
-export function* splitLogprobs(event: GenerateEvent): Generator<GenerateEvent> {
-  if (event.type !== 'text' || !event.logprobs) return yield event
-  for (let start = 0; start < event.logprobs.length; start += MERGED_LOGPROBS_MAX) {
-    const logprobs = event.logprobs.slice(start, start + MERGED_LOGPROBS_MAX)
-    yield { ...event, text: start === 0 ? event.text : '', logprobs }
-  }
+/** The same in pieces that records can carry. Of a text with log probabilities the first piece brings the text, as far as one can. */
+export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
+  if (!('text' in event)) return yield event
+  const { text, ...rest } = event
+  const logprobs = event.type === 'text' ? (event.logprobs ?? []) : []
+  let at = 0
+  let nth = 0
+  do {
+    const end = endOfPiece(text, at)
+    const named = logprobs.slice(nth, nth + MERGED_LOGPROBS_MAX)
+    nth += named.length
+    const isLast = end >= text.length && nth >= logprobs.length
+    yield pieceOf(rest, text.slice(at, end), named, isLast)
+    at = end
+  } while (at < text.length || nth < logprobs.length)
+}
+
+type TextEvent = Extract<GenerateEvent, { text: string }>
+
+/** The proof of a thought goes with its last piece. */
+function pieceOf(
+  rest: Omit<TextEvent, 'text'>,
+  text: string,
+  logprobs: readonly unknown[],
+  isLast: boolean,
+): GenerateEvent {
+  const { signature, logprobs: _, ...others } = rest as Record<string, unknown>
+  const proof = isLast && signature !== undefined ? { signature } : {}
+  return { ...others, ...proof, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
+}
+
+/** No piece ends in half a character. */
+function endOfPiece(text: string, start: number): number {
+  const end = Math.min(text.length, start + EVENT_TEXT_MAX)
+  return end < text.length && isLowSurrogate(text.charCodeAt(end)) ? end + 1 : end
 }

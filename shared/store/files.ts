@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto'
 import { newId } from '#shared/id.ts'
 import { firstJobId, jobIdTime } from './job-id.ts'
 
+/** Purpose of what a batch was made of: it counts as a file, has a key of its own for an id, and is shown to nobody. */
+export const BATCH_INPUT = 'batch_input'
 /** Characters of an id behind its time. */
 const RANDOM_LENGTH = 22
 
@@ -45,7 +47,7 @@ export interface FileStore {
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   /** A file that has not expired. */
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** A page of files, and one more where there is another page. */
+  /** A page of files, and one more where there is another page; without what batches were made of. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   /** False: there is none. */
   delete(tenant: string, id: string): Promise<boolean>

@@ -144,6 +144,8 @@ export interface JobReads {
   /** Whether a job is past its `purge_at_ms`, as long as that is known: it is purged sooner or later. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
+  /** The JSON text of the result of a job; null: it has none. */
+  findResultText(scope: Scope, id: string): Promise<string | null>
   /**
    * A page of jobs, newest first unless `order` is asc; erased ones are left out. Of one tenant it reads little more than the
    * page, whatever is asked for; of every tenant all that do not fit.
@@ -281,6 +283,8 @@ export interface ListQuery {
   readonly states?: readonly DurableState[]
   readonly endpoint?: string
   readonly parentId?: string
+  /** Only those that have ended and that no other job has made, however many others lie between them. With `endpoint`. */
+  readonly isOwn?: boolean
 }
 
 /** How many jobs of one pool, model and priority are in one state, and when the oldest of them was accepted. */

@@ -40,11 +40,21 @@ export interface EndedJob {
 export interface UsageQuery {
   /** Undefined: every project. */
   readonly project?: string | undefined
+  /** Undefined: every key. */
+  readonly keyId?: string | undefined
   /** First and last day. */
   readonly from: string
   readonly to: string
   readonly groupBy: 'project' | 'key' | 'model' | 'day'
   readonly limit: number
+}
+
+/** What somebody used of late. */
+export interface Activity {
+  /** The last day on which something ended, such as 2030-01-31; null where there was none. */
+  readonly lastDay: string | null
+  readonly calls: number
+  readonly costNanos: number
 }
 
 /** Whose costs are asked for. */
@@ -70,6 +80,8 @@ export interface UsageLedger {
   enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
   /** Sums by what they are grouped by, in its order. */
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
+  /** The last day of each since one day, and what it used from a later one on; in the order asked, at most 500. */
+  activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /** Billionths of a dollar that were spent from one day to another. At most 500 spenders; those that spent nothing may be left out. */
   spent(of: readonly Spender[], from: string, to: string): Promise<(Spender & { readonly costNanos: number })[]>
 }

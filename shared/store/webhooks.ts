@@ -1,11 +1,20 @@
-import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DeliveryTry, WebhookDelivery } from '#schemas/durable-job.ts'
 
 /** State of webhook messages; terminal moves write them (`pending`). */
 export interface Webhooks {
   /** Takes due messages, each for `leaseMs`, and counts a try. Those of one job in order. */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
-  /** Says how a try went. False: somebody else has taken it since. */
-  recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean>
+  /**
+   * Says how a try went. False: somebody else has taken it since.
+   *
+   * @param history The last tries with this one, at most `DELIVERY_TRIES_MAX`; undefined: it was none, and they stay as they are.
+   */
+  recordDelivery(
+    id: string,
+    tries: number,
+    outcome: DeliveryOutcome,
+    history?: readonly DeliveryTry[],
+  ): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
 }
 

@@ -36,9 +36,21 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   }
 }
 
+const DAY_MS = 86_400_000
+/** The day that was asked for last: nearly all calls are of the same. */
+let last = { nth: 0, day: '1970-01-01' }
+
 /** The day of UTC that a time is in, such as 2030-01-31. */
 export function dayOf(unixMs: number): string {
-  return new Date(unixMs).toISOString().slice(0, 10)
+  const nth = Math.floor(unixMs / DAY_MS)
+  if (nth !== last.nth) last = { nth, day: new Date(unixMs).toISOString().slice(0, 10) }
+  return last.day
+}
+
+/** What a call costs, in billionths of a dollar; undefined where its model has no price. */
+export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
+  const hasPrice = price && Object.values(price).some((amount) => amount > 0)
+  return hasPrice ? costNanos(metered, price, isCompleted) : undefined
 }
 
 /** In whole billionths of a dollar, so that sums are exact. Tokens and time cost whatever came of them; a call only when it completed. */

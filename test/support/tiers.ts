@@ -16,6 +16,7 @@ const LONG = [
   'test/chaos/{chaos,outages,single-process}.test.ts',
   'test/simulation/**',
   'test/shared/jobs/protocol-model.test.ts',
+  'test/services/ingress/admin/keys.test.ts',
   'test/services/ingress/body/body-budget.test.ts',
   'test/shared/broker/{kafka,kafka-limits,kafka-modes}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',
@@ -23,6 +24,7 @@ const LONG = [
   'test/services/cli/**',
   // A browser.
   'test/services/console/**',
+  'test/services/ingress/pages/search.test.ts',
   'test/data-dir.test.ts',
   // Postgres.
   'test/shared/{store/{store,family,operator,postgres,plans,turns},keys/keys,limits/fleet-counts,usage/ledger}.test.ts',
@@ -43,12 +45,14 @@ const LONG = [
   'test/services/code/**',
   'test/services/research/{fleet,research}.test.ts',
   'test/readme.test.ts',
+  'test/docs/{commands,streaming}.test.ts',
   'test/services/ingress/openapi/schemathesis.test.ts',
 ]
 
 /** Files that take a minute or so, longest first: they begin first, so that nothing waits for them alone at the end. */
 const LONGEST = [
   'test/chaos/outages.test.ts',
+  'test/docs/commands.test.ts',
   'test/shared/broker/kafka.test.ts',
   'test/simulation/simulation.test.ts',
   'test/chaos/chaos.test.ts',

@@ -45,6 +45,18 @@ export const WorkerView = z.looseObject({
 })
 export type WorkerView = z.infer<typeof WorkerView>
 
+const FindingPage = z.looseObject({
+  data: z.array(
+    z.looseObject({
+      check: z.string(),
+      status: z.enum(['ok', 'skip', 'warn', 'fail']),
+      message: z.string(),
+      fix: z.string().nullable(),
+      details: z.array(z.string()),
+    }),
+  ),
+})
+
 /** A pool, and what waits in it. */
 export const PoolView = z.looseObject({
   id: z.string(),
@@ -163,8 +175,18 @@ export class AdminApi {
   }
 
   /** Puts such records back into their queues. @param isDry Only says which these would be */
-  async redriveDead(pool: string | undefined, max: number, isDry: boolean) {
-    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { pool, max, dry_run: isDry })
+  async redriveDead(asked: { pool?: string | undefined; after?: number | undefined }, max: number, isDry: boolean) {
+    return await this.#post(DeadLetterPage, 'dead-letters/redrive', { ...asked, max, dry_run: isDry })
+  }
+
+  /** What is wrong with the fleet now, or one finding that nothing is. */
+  async fleetFindings() {
+    const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
+    return data.map(({ fix, details, ...finding }) => ({
+      ...finding,
+      ...(fix !== null && { fix }),
+      ...(details.length > 0 && { details }),
+    }))
   }
 
   async retryDelivery(id: string): Promise<DeliveryView> {

@@ -3,12 +3,13 @@ import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.ts'
 import { endpointsOf, expiryOf, FIXED_KEY_ID, modelsOf, projectIdFor, scopesOf } from '#services/cli/keys/rights.ts'
 import { rotate } from '#services/cli/keys/rotate.ts'
-import { auditTable, keyTable, shownKey } from '#services/cli/keys/show.ts'
+import { auditTable, keyTable } from '#services/cli/keys/show.ts'
 import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
 import { keyIdOf, noSuchKey, nothingAsked } from '#services/cli/keys/unknown.ts'
 import { coloured, type Output } from '#services/cli/text/output.ts'
 import { AUDIT_LIMIT_MAX } from '#shared/keys/audit.ts'
-import { type ApiKey, type KeyChange, type KeyStore, newKey } from '#shared/keys/keys.ts'
+import { createKey, shownKey } from '#shared/keys/changes.ts'
+import type { ApiKey, KeyChange, KeyStore } from '#shared/keys/keys.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
 const AUDIT_LIMIT = 50
@@ -81,9 +82,9 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const asked = values.text('project')
   const { name, endpoints, models, scopes, expires_at, limits } = await rightsOf(invocation)
   const project = asked === undefined ? undefined : await projectIdFor(store, asked, `--project ${asked}`)
-  const { key, secret } = newKey({ name, endpoints, models, scopes, project, expires_at, limits })
   const isFirst = (await store.list()).length === 0
-  await store.create(key, author())
+  const rights = { name, endpoints, models, scopes, project, expires_at, limits }
+  const { key, secret } = await createKey(store, rights, author())
   if (isFirst && config.sluiceApiKey === undefined) {
     out.note('Now that there is a key, the service makes none of its own at its start.')
   }

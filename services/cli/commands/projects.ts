@@ -2,11 +2,12 @@ import { type Command, type Invocation, noArguments, onlyArgument } from '#servi
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.ts'
 import { projectIdFor } from '#services/cli/keys/rights.ts'
-import { keyTable, projectTable, shownKey } from '#services/cli/keys/show.ts'
+import { keyTable, projectTable } from '#services/cli/keys/show.ts'
 import { author, runOnStore, type StoreAction } from '#services/cli/keys/store.ts'
 import { nothingAsked } from '#services/cli/keys/unknown.ts'
+import { changeProject, createProject, shownKey } from '#shared/keys/changes.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
-import { newProject, type Project, type ProjectChange, projectIdOf } from '#shared/keys/project.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 
 const FIELDS = ['name', ...Object.keys(LIMIT_OPTIONS)]
 
@@ -47,9 +48,7 @@ const ACTIONS: Readonly<Record<string, StoreAction>> = {
 async function create(store: KeyStore, args: readonly string[], { values, out }: Invocation): Promise<ExitCode> {
   noArguments(args)
   const name = values.text('name') || undefined
-  const limits = limitsOf(values) ?? {}
-  const project = newProject({ limits, ...(name !== undefined && { name }) })
-  await store.createProject(project, author())
+  const project = await createProject(store, { name, limits: limitsOf(values) ?? {} }, author())
   if (!out.isForPeople) await out.json(project)
   else await out.write(`${project.id}\nMake a key for it: sluice keys create --project ${project.id}\n`)
   return EXIT.ok
@@ -81,20 +80,10 @@ async function update(store: KeyStore, args: readonly string[], { values, out }:
   const [name, limits] = [values.text('name'), limitsOf(values, before?.limits)]
   const change = { ...(name !== undefined && { name: name || undefined }), ...(limits && { limits }) }
   if (Object.keys(change).length === 0) throw nothingAsked()
-  const project = await changeOrCreate(store, id, change)
+  const project = await changeProject(store, id, change, author())
   if (out.isForPeople) await out.write(`${id} is changed.\n`)
   else await out.json(project)
   return EXIT.ok
-}
-
-/** A project that only keys tell of is made with its first change. */
-async function changeOrCreate(store: KeyStore, id: string, change: ProjectChange): Promise<Project> {
-  const changed = await store.updateProject(id, change, author())
-  if (changed) return changed
-  const { name, limits = {} } = change
-  const project = newProject({ id, limits, ...(name !== undefined && { name }) })
-  await store.createProject(project, author())
-  return project
 }
 
 async function idOf(store: KeyStore, args: readonly string[]): Promise<string> {

@@ -85,18 +85,24 @@ function zshScript(commands: readonly Completed[]): string {
   return `#compdef sluice
 _sluice() {
   local -a commands actions options
+  local at=2
   commands=(
 ${listed.join('\n')}
   )
-  if ((CURRENT == 2)); then
-    _describe command commands
-    return
-  fi
-  case $words[2] in
+  options=(${GLOBAL_OPTIONS.join(' ')})
+  while ((at < CURRENT)); do
+    case $words[at] in
+      --url | --key) ((at += 2)) ;;
+      -*) ((at++)) ;;
+      *) break ;;
+    esac
+  done
+  ((at < CURRENT)) && case $words[at] in
 ${cases.join('\n')}
   esac
   if [[ $PREFIX == -* ]]; then compadd -- $options
-  elif ((CURRENT == 3 && $#actions)); then compadd -- $actions
+  elif ((at == CURRENT)); then _describe command commands
+  elif ((CURRENT == at + 1 && $#actions)); then compadd -- $actions
   else _files
   fi
 }
@@ -106,11 +112,31 @@ compdef _sluice sluice
 
 function fishScript(commands: readonly Completed[]): string {
   const lines = commands.flatMap(({ name, summary, actions, options }) => [
-    `complete -c sluice -n __fish_use_subcommand -a ${name} -d '${quoted(summary)}'`,
-    ...options.map((option) => `complete -c sluice -n '__fish_seen_subcommand_from ${name}' -l ${option.slice(2)}`),
-    ...actions.map((action) => `complete -c sluice -n '__fish_seen_subcommand_from ${name}' -a ${action}`),
+    `complete -c sluice -f -n 'test (count (__sluice_words)) = 0' -a ${name} -d '${quoted(summary)}'`,
+    ...options.map((option) => `complete -c sluice -n '__sluice_after ${name}' -l ${option.slice(2)}`),
+    ...actions.map((action) => `complete -c sluice -f -n '__sluice_at ${name}' -a ${action}`),
   ])
-  return `${lines.join('\n')}\n`
+  return `function __sluice_words
+  set -l skip no
+  for word in (commandline -opc)[2..]
+    if test $skip = yes
+      set skip no
+    else if contains -- $word --url --key
+      set skip yes
+    else if not string match -q -- '-*' $word
+      echo $word
+    end
+  end
+end
+function __sluice_after
+  set -l words (__sluice_words)
+  test "$words[1]" = $argv[1]
+end
+function __sluice_at
+  __sluice_after $argv[1]; and test (count (__sluice_words)) = 1
+end
+${lines.join('\n')}
+`
 }
 
 function quoted(text: string): string {

@@ -3,8 +3,11 @@ import { type Command, noArguments, type Values } from '#services/cli/command.ts
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import type { Output } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
-import { type Check, type Finding, failed, ok, printFinding, runCheck } from './check.ts'
-import { dataCheck, modelsCheck, nodeFinding, weightsCheck } from './machine.ts'
+import { type Check, type Finding, failed, ok, runCheck } from '#shared/doctor/check.ts'
+import { checksOfMachine } from '#shared/doctor/doctor.ts'
+import { nodeFinding } from '#shared/doctor/machine.ts'
+import { fleetCheck } from './fleet.ts'
+import { printFinding } from './print.ts'
 import { serviceCheck } from './service.ts'
 
 /** `sluice doctor` */
@@ -14,7 +17,8 @@ export const doctor: Command = {
 
 Checks what the service depends on, with the settings of this directory and environment, and changes nothing: Node, the
 settings, the data directory, the models and their weights, the sandboxes that can run code here and what each guarantees,
-Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key. Each line is OK, SKIP (not
+Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the service itself and the key; with a key for operators also the fleet: pools
+without workers, failing upstreams, pauses, dead letters. Each line is OK, SKIP (not
 there, and not needed), WARN or FAIL, and says how to mend what is wrong. Exits 1 when anything is FAIL.
 
 Examples:
@@ -47,13 +51,11 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
   }
 }
 
-/** In the order in which things fail: what is below needs what is above. Clients are only loaded where they are used. */
+/** What the service looks at itself, with what it leaves to this command: the sandboxes, each of which is opened, and how it is reached. */
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
-  const { postgresCheck } = await import('./postgres.ts')
-  const { kafkaCheck } = await import('./kafka.ts')
-  const { sandboxCheck } = await import('./sandbox.ts')
+  const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
   const isTold = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
   const hasKey = values.text('key') !== undefined || config.sluiceApiKey !== undefined
   const service = serviceCheck(api, { isTold, hasKey })
-  return [dataCheck, modelsCheck, weightsCheck, sandboxCheck, postgresCheck, kafkaCheck, service]
+  return [...(await checksOfMachine()), sandboxCheck, service, fleetCheck(api)]
 }

@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Answer } from '#services/cli/client/http.ts'
 import type { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { CommandError, EXIT } from '#services/cli/failure.ts'
-import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
+import { type Check, type Finding, failed, ok, reasonOf, warned } from '#shared/doctor/check.ts'
 
 const Ready = z.looseObject({
   status: z.string(),

@@ -1,22 +1,12 @@
 import { ageOf } from '#services/cli/text/job-text.ts'
 import { tableOf } from '#services/cli/text/output.ts'
 import type { AuditEntry } from '#shared/keys/audit.ts'
+import { stateOf } from '#shared/keys/changes.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import { type Project, projectIdOf } from '#shared/keys/project.ts'
 import { limitText } from './limits.ts'
 
 const SECOND_MS = 1_000
-
-/** What may be shown of a key: everything but its hash. */
-export function shownKey({ hash: _, ...rest }: ApiKey): Omit<ApiKey, 'hash'> {
-  return rest
-}
-
-/** Whether a key is valid, and else why not. */
-export function stateOf({ revoked, expires_at }: ApiKey, nowMs: number): 'valid' | 'revoked' | 'expired' {
-  if (revoked) return 'revoked'
-  return expires_at !== undefined && expires_at * SECOND_MS <= nowMs ? 'expired' : 'valid'
-}
 
 /** A point in time for people: to the minute, in UTC. */
 export function timeText(seconds: number): string {

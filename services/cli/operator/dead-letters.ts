@@ -13,7 +13,7 @@ const MAX_MAX = 1_000
 export const deadLetters: Command = {
   summary: 'Show records that no worker could run, and put them back',
   help: `Usage: sluice dead-letters [--pool POOL] [--limit N]
-       sluice dead-letters redrive [--pool POOL] [--max N] [--dry-run]
+       sluice dead-letters redrive [--pool POOL] [--max N] [--after ID] [--dry-run]
 
 Lists the records of all projects that no worker could run, newest first: when, where they came from, and why. They are no jobs,
 calls of a kind that no worker knew, or jobs of another version. redrive puts back into their queues those that can still run: durable
@@ -24,6 +24,7 @@ Options:
   --pool POOL  only those of one pool
   --limit N    list at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
   --max N      put back at most so many, newest first (default ${MAX_DEFAULT}, most ${MAX_MAX})
+  --after ID   put back only those that are older than the letter with this id
   --dry-run    only show which would be put back
 
 Examples:
@@ -33,6 +34,7 @@ Examples:
     pool: { type: 'string' },
     limit: { type: 'string' },
     max: { type: 'string' },
+    after: { type: 'string' },
     'dry-run': { type: 'boolean' },
   },
   async run(invocation): Promise<ExitCode> {
@@ -40,7 +42,7 @@ Examples:
     const [action, ...rest] = args
     const isRedrive = action === 'redrive'
     noArguments(isRedrive ? rest : args)
-    const lost = (isRedrive ? ['limit'] : ['max', 'dry-run']).find((name) => values.given().includes(name))
+    const lost = (isRedrive ? ['limit'] : ['max', 'after', 'dry-run']).find((name) => values.given().includes(name))
     if (lost !== undefined) throw usageError(`--${lost} goes ${isRedrive ? 'without' : 'with'} redrive.`)
     return isRedrive ? await redrive(invocation) : await list(invocation)
   },
@@ -60,13 +62,14 @@ async function list({ api, out, values }: Invocation): Promise<ExitCode> {
 async function redrive({ api, out, values }: Invocation): Promise<ExitCode> {
   const isDry = values.has('dry-run')
   const max = values.count('max', 1, MAX_MAX) ?? MAX_DEFAULT
-  const { data, has_more } = await api.admin.redriveDead(values.text('pool'), max, isDry)
+  const asked = { pool: values.text('pool'), after: values.count('after', 0, Number.MAX_SAFE_INTEGER) }
+  const { data, has_more, last_id } = await api.admin.redriveDead(asked, max, isDry)
   if (!out.isForPeople) for (const one of data) await out.json(isDry ? { ...one, dry_run: true } : one)
   else if (data.length > 0) await out.write(letterTable(data, out.columns))
   if (data.length === 0) out.note('None that can run again.')
   else if (isDry) out.note('Nothing was done. To do it, leave out --dry-run.')
   else out.note(`${data.length} went back into their queues.`)
-  if (has_more) out.note('There are more: these are the newest.')
+  if (has_more) out.note(`There are older ones: --after ${last_id} takes these.`)
   return EXIT.ok
 }
 

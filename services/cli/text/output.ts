@@ -107,7 +107,12 @@ function fitted(columns: Column[], spare: readonly string[], columnsMax: number)
 }
 
 function cellOf(text: string, width: number): string {
-  return text.length > width ? `${text.slice(0, width - 1)}…` : text.padEnd(width)
+  return text.length > width ? `${beginning(text, width - 1)}…` : text.padEnd(width)
+}
+
+/** The first characters of a text: half of one that takes two is left out. */
+export function beginning(text: string, charsMax: number): string {
+  return text.slice(0, Math.max(0, charsMax)).replace(/[\ud800-\udbff]$/, '')
 }
 
 /** Text from elsewhere as a terminal may show it: control characters could rewrite what is on the screen. */
@@ -115,10 +120,14 @@ export function plain(text: string): string {
   return printable(text).replaceAll(/\s+/g, ' ').trim()
 }
 
-/** Text from elsewhere with its lines and tabs, without what a terminal would obey. */
+/**
+ * Text from elsewhere with its lines and tabs, without what a terminal would obey, and without what turns the direction of the text
+ * around it: that would make a line say something else (CVE-2021-42574).
+ */
 export function printable(text: string): string {
+  const bare = stripVTControlCharacters(text).replaceAll(/[\u202a-\u202e\u2066-\u2069]/g, '')
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
-  return stripVTControlCharacters(text).replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
+  return bare.replaceAll(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, '')
 }
 
 /** Text in the colour of its meaning, where the terminal shows colours. */

@@ -3,7 +3,7 @@ import type { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { jobTable } from '#services/cli/commands/jobs.ts'
 import { workerTable } from '#services/cli/operator/fleet.ts'
 import { ageOf } from '#services/cli/text/job-text.ts'
-import { coloured, plain, tableOf } from '#services/cli/text/output.ts'
+import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
 import type { ModelView, Snapshot } from './snapshot.ts'
 import { keysLine, sorted, type View } from './view.ts'
 
@@ -167,5 +167,5 @@ function cutDown({ lines, hasMore }: Section, height: number): string[] {
 /** A line that fits. One that was too wide loses its colours, whose ends might be cut off. */
 function narrowed(line: string, columns: number): string {
   const bare = stripVTControlCharacters(line)
-  return bare.length > columns ? `${bare.slice(0, Math.max(0, columns - 1))}…` : line
+  return bare.length > columns ? `${beginning(bare, columns - 1)}…` : line
 }

@@ -1,4 +1,5 @@
-import { apiKey, isOperator, signIn, signOut } from './session.ts'
+import { apiKey, isOperator, know, ownKey, signIn, signOut } from './session.ts'
+import type { OwnKey } from './types.ts'
 
 /** An answer that is a failure, in the words of the service. */
 export class ApiFailure extends Error {
@@ -48,24 +49,17 @@ export async function askJson<T>(path: string, asking: Asking = {}): Promise<T> 
   return (await (await ask(path, asking)).json()) as T
 }
 
-/** Tries a key: the operator's door, and a call. @throws ApiFailure where it is not valid */
+/** Tries a key. @throws ApiFailure where it is not valid */
 export async function trySignIn(key: string): Promise<void> {
-  const isOperators = await operates(key)
-  // A key may be for the operator's door alone.
-  if (!isOperators) await ask('/v1/models', { key })
-  signIn(key, isOperators)
+  signIn(key, await askJson<OwnKey>('/v1/key', { key }))
 }
 
 /** Finds out what a key that was kept may see. */
 export async function learnRights(): Promise<void> {
-  if (isOperator.value === undefined && apiKey.value) isOperator.value = await operates(apiKey.value)
-}
-
-async function operates(key: string): Promise<boolean> {
-  return await ask('/v1/admin/pauses', { key }).then(
-    () => true,
-    () => false,
-  )
+  if (ownKey.value || !apiKey.value) return
+  await askJson<OwnKey>('/v1/key').then(know, () => {
+    isOperator.value = false
+  })
 }
 
 /** What went wrong, as a sentence. */

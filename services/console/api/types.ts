@@ -1,6 +1,14 @@
 import type { z } from 'zod'
-import type { DeadLetterListAnswer, PauseListAnswer, PoolListAnswer, WorkerAnswer } from '#schemas/answers/admin.ts'
-import type { JobAnswer, OperatorJobAnswer } from '#schemas/answers/jobs.ts'
+import type {
+  DeadLetterListAnswer,
+  DeliveryAnswer,
+  FindingListAnswer,
+  PauseListAnswer,
+  PoolListAnswer,
+  WorkerAnswer,
+} from '#schemas/answers/admin.ts'
+import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
+import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
 
 /** A durable job, as its project sees it. */
@@ -9,6 +17,12 @@ export type Job = z.infer<typeof JobAnswer>
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 /** What both of them have. */
 export type AnyJob = Job | OperatorJob
+/** What a job was asked. */
+export type JobInput = z.infer<typeof JobInputAnswer>
+/** A page of what a composed job asked for outside. */
+export type StepPage = z.infer<typeof StepListAnswer>
+/** One of them. */
+export type Step = StepPage['data'][number]
 /** A pool of workers. */
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 /** A process that is alive. */
@@ -17,8 +31,19 @@ export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]
 /** A record that no worker could run. */
 export type DeadLetter = z.infer<typeof DeadLetterListAnswer>['data'][number]
+/** What the service found when it looked at something. */
+export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
+
+/** A webhook message that nobody has received. */
+export type Delivery = z.infer<typeof DeliveryAnswer>
+/** A key, as operators see it. */
+export type ApiKey = z.infer<typeof KeyAnswer>
+/** The key of this tab. */
+export type OwnKey = z.infer<typeof OwnKeyAnswer>
+/** Who keys belong to. */
+export type Project = z.infer<typeof ProjectAnswer>
 
 /** A page of a list. */
 export interface Page<Item> {

@@ -10,35 +10,46 @@ export interface Series {
   readonly values: readonly number[]
 }
 
-/** Lines over the last five minutes, the newest at the right, on one scale. */
-export function Plot({ label, series }: { readonly label: string; readonly series: readonly Series[] }) {
-  const most = Math.max(1, ...series.flatMap(({ values }) => values))
+interface PlotProps {
+  readonly label: string
+  readonly series: readonly Series[]
+  /** Moments across the whole width; default: those of five minutes. */
+  readonly moments?: number
+  /** The top of the scale is at least this; default: 1. */
+  readonly topMin?: number
+  /** How the top of the scale is written. */
+  readonly textOf?: (most: number) => string
+}
+
+/** Lines over some time, the newest at the right, on one scale. */
+export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = String }: PlotProps) {
+  const most = Math.max(topMin, ...series.flatMap(({ values }) => values))
   return (
     <div class="plot">
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
         <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
         {series.map(({ name, values }) => (
           <g key={name} class={name}>
-            <path class="area" d={`${lineOf(values, most)}V${HEIGHT}H${startOf(values)}Z`} />
-            <path class="line" d={lineOf(values, most)} />
+            <path class="area" d={`${lineOf(values, most, moments)}V${HEIGHT}H${startOf(values, moments)}Z`} />
+            <path class="line" d={lineOf(values, most, moments)} />
           </g>
         ))}
       </svg>
       <span class="most dim" aria-hidden="true">
-        {most}
+        {textOf(most)}
       </span>
     </div>
   )
 }
 
-function startOf(values: readonly number[]): number {
-  return WIDTH - ((Math.max(values.length, 2) - 1) / (MOMENTS - 1)) * WIDTH
+function startOf(values: readonly number[], moments: number): number {
+  return WIDTH - ((Math.max(values.length, 2) - 1) / (moments - 1)) * WIDTH
 }
 
-function lineOf(values: readonly number[], most: number): string {
+function lineOf(values: readonly number[], most: number, moments: number): string {
   const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
   const points = all.map((value, nth) => {
-    const x = WIDTH - ((all.length - 1 - nth) / (MOMENTS - 1)) * WIDTH
+    const x = WIDTH - ((all.length - 1 - nth) / (moments - 1)) * WIDTH
     return `${x.toFixed(1)} ${(HEIGHT - 2 - (value / most) * (HEIGHT - 6)).toFixed(1)}`
   })
   return `M${points.join('L')}`

@@ -1,11 +1,9 @@
 import { ListDeadLetters, RedriveDeadLetters } from '#schemas/admin.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
-import { type DeadLetter, type DeathReason, listDead, putBack } from '#shared/jobs/dead-letters.ts'
+import { ServiceError } from '#shared/error.ts'
+import { type DeadLetter, type DeathReason, discard, findDead, listDead, putBack } from '#shared/jobs/dead-letters.ts'
 import { audit } from './audit.ts'
-
-/** Records that are looked at for one redrive: what is older is found once these have gone. */
-const LOOKED_AT_MAX = 1_000
 
 const WHY: Readonly<Record<DeathReason, string>> = {
   not_understood:
@@ -19,27 +17,63 @@ const WHY: Readonly<Record<DeathReason, string>> = {
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeadLetters, call.query)
   const { limit: max, after: before, pool } = parseBody(ListDeadLetters, { ...call.query }, 'openai')
-  const { letters, hasMore } = await listDead(broker, { before, max })
-  const data = letters.filter((letter) => pool === undefined || letter.pool === pool).map(letterObject)
-  const last_id = letters.at(-1)?.offset.toString() ?? null
-  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: hasMore })
+  const { letters, next } = await listDead(broker, { before, max, isWanted: (letter) => isOf(pool, letter) })
+  const data = letters.map(letterObject)
+  const last_id = (next ?? letters.at(-1)?.offset)?.toString() ?? null
+  const has_more = next !== undefined
+  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more })
 }
 
 /** POST /v1/admin/dead-letters/redrive: back to their queues, those that are durable jobs which this version reads. */
 export async function redriveDeadLetters(context: IngressContext, call: Call, body: unknown): Promise<void> {
   refuseUnknown(RedriveDeadLetters, body)
-  const { pool, max, dry_run } = parseBody(RedriveDeadLetters, body, 'openai')
-  const { letters, hasMore } = await listDead(context.broker, { max: LOOKED_AT_MAX })
-  const wanted = letters.filter((letter) => letter.again && (pool === undefined || letter.pool === pool))
-  const found = wanted.slice(0, max)
-  for (const letter of dry_run ? [] : found) {
+  const { pool, max, dry_run, after: before } = parseBody(RedriveDeadLetters, body, 'openai')
+  const isWanted = (letter: DeadLetter) => letter.again !== undefined && isOf(pool, letter)
+  const { letters, next } = await listDead(context.broker, { before, max, isWanted })
+  for (const letter of dry_run ? [] : letters) {
     if (call.reply.hasLeft) return
-    await putBack(context.broker, letter)
-    const { offset, job } = letter
-    audit(context, call, 'redrive_dead_letter', { dead_letter: offset, job_id: job.id, of_project: job.tenant })
+    await redriveOne(context, call, letter)
   }
-  const has_more = hasMore || wanted.length > max
-  await call.reply.whole({ object: 'list', data: found.map(letterObject), dry_run, has_more })
+  const last_id = (next ?? letters.at(-1)?.offset)?.toString() ?? null
+  await call.reply.whole({
+    ...{ object: 'list', data: letters.map(letterObject), dry_run },
+    ...{ last_id, has_more: next !== undefined },
+  })
+}
+
+/** POST /v1/admin/dead-letters/{id}/redrive. @throws ServiceError `not_found`, `invalid_request` for what cannot run */
+export async function redriveDeadLetter(context: IngressContext, call: Call): Promise<void> {
+  const letter = await findLetter(context, call)
+  if (!letter.again)
+    throw new ServiceError('invalid_request', `The dead letter cannot run again. ${WHY[letter.reason]}`)
+  await redriveOne(context, call, letter)
+  await call.reply.whole(letterObject(letter), 202)
+}
+
+/** DELETE /v1/admin/dead-letters/{id}: it is shown and put back no more. @throws ServiceError `not_found` */
+export async function discardDeadLetter(context: IngressContext, call: Call): Promise<void> {
+  const letter = await findLetter(context, call)
+  await discard(context.broker, letter)
+  const { offset, job } = letter
+  audit(context, call, 'discard_dead_letter', { dead_letter: offset, job_id: job.id, of_project: job.tenant })
+  await call.reply.whole({ id: String(offset), object: 'dead_letter.deleted', deleted: true })
+}
+
+async function redriveOne(context: IngressContext, call: Call, letter: DeadLetter): Promise<void> {
+  await putBack(context.broker, letter)
+  const { offset, job } = letter
+  audit(context, call, 'redrive_dead_letter', { dead_letter: offset, job_id: job.id, of_project: job.tenant })
+}
+
+async function findLetter({ broker }: IngressContext, { params }: Call): Promise<DeadLetter> {
+  const id = String(params.id)
+  const letter = /^\d{1,15}$/.test(id) ? await findDead(broker, Number(id)) : undefined
+  if (letter) return letter
+  throw new ServiceError('not_found', `No dead letter with the id '${id.slice(0, 64)}' is kept.`)
+}
+
+function isOf(pool: string | undefined, letter: DeadLetter): boolean {
+  return pool === undefined || letter.pool === pool
 }
 
 function letterObject({ offset, sentAtMs, pool, position, bytes, reason, job, again }: DeadLetter) {

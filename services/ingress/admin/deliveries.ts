@@ -48,5 +48,8 @@ function deliveryObject(delivery: WebhookDelivery) {
     error,
     next_at: state === 'pending' ? Math.floor(next_at_ms / 1_000) : null,
     created_at: Math.floor(created_at_ms / 1_000),
+    history: delivery.history.map(({ at_ms, duration_ms, ...said }) => ({
+      ...{ at: Math.floor(at_ms / 1_000), duration_ms, response_status: said.status, error: said.error },
+    })),
   }
 }

@@ -1,4 +1,5 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import type { ChildCounts } from '#services/ingress/jobs/child-counts.ts'
 import { jobObject } from '#services/ingress/jobs/object.ts'
 import type { Wait } from './why.ts'
 
@@ -7,9 +8,10 @@ import type { Wait } from './why.ts'
  * words of its progress and the address of its webhook, which may hold a secret, are left out.
  *
  * @param waits Why it is not started; null: it does not wait; undefined: it was not looked at.
+ * @param counts How far those are that it has others do; undefined: there are none, or it was not looked at.
  */
-export function operatorJob(job: DurableJob, waits?: Wait | null): Record<string, unknown> {
-  const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job)
+export function operatorJob(job: DurableJob, waits?: Wait | null, counts?: ChildCounts): Record<string, unknown> {
+  const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
   const url = `/v1/admin/jobs/${job.id}`
   return {
     ...shown,

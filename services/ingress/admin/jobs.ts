@@ -6,6 +6,7 @@ import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wish
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
+import { childCountsOf, childCountsOfPage } from '#services/ingress/jobs/child-counts.ts'
 import { statusOf } from '#services/ingress/jobs/object.ts'
 import { isJobId, jobIdOf, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { statesOfAll } from '#services/ingress/jobs/statuses.ts'
@@ -35,15 +36,34 @@ export function requireOperator(context: IngressContext): OperatorStore {
 export async function listAllJobs(context: IngressContext, call: Call): Promise<void> {
   const operator = requireOperator(context)
   refuseUnknown(ListAdminJobs, call.query)
-  const { limit, after, ...asked } = parseBody(ListAdminJobs, { ...call.query }, 'openai')
-  if (after !== undefined && !isJobId(after)) {
-    throw new ServiceError('invalid_value', 'Expected the id of a job.', { param: 'after' })
+  const { limit, after, parent_id, ...asked } = parseBody(ListAdminJobs, { ...call.query }, 'openai')
+  for (const [param, id] of Object.entries({ after, parent_id })) {
+    if (id !== undefined && !isJobId(id))
+      throw new ServiceError('invalid_value', 'Expected the id of a job.', { param })
   }
   const { query, isWanted } = filterOf(context, asked)
-  const { jobs, next } = await operator.listJobs({ ...query, limit, after })
-  const data = jobs.filter(isWanted).map((job) => operatorJob(job))
+  const { jobs, next } =
+    parent_id === undefined
+      ? await operator.listJobs({ ...query, limit, after })
+      : await listChildren(context, parent_id, { ...query, limit, after })
+  const page = jobs.filter(isWanted)
+  const counts = await childCountsOfPage(context, page)
+  const data = page.map((job) => operatorJob(job, undefined, counts.get(job.id)))
   const last_id = next ?? jobs.at(-1)?.id ?? null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
+}
+
+/** Those of one job, by its index: what else is asked for is left out of the page, which may then be short. */
+async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
+  const { limit, after, states, tenant, pool, model, sinceMs = 0 } = query
+  const page = { limit, parentId, ...(after !== undefined && { after }), ...(states && { states }) }
+  const { jobs, hasMore } = await requireJobs(context).list(EVERY_TENANT, page)
+  const isAsked = (job: DurableJob) =>
+    job.tenant === (tenant ?? job.tenant) &&
+    job.pool === (pool ?? job.pool) &&
+    job.model === (model ?? job.model) &&
+    job.created_at_ms >= sinceMs
+  return { jobs: jobs.filter(isAsked), next: hasMore ? (jobs.at(-1)?.id ?? null) : null }
 }
 
 /** Two statuses share a state, so that what the store gives is looked at once more. @throws ServiceError `invalid_value` */
@@ -108,5 +128,5 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
   const ahead = isQueued ? await requireOperator(context).countAhead(job) : 0
   const taken = isQueued ? await places.takenOf(job.tenant) : undefined
   const fleet = { presence: jobs.presence, pauses, isBrokerReachable: broker.isReachable }
-  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead, taken)))
+  await call.reply.whole(operatorJob(job, whyWaiting(job, fleet, ahead, taken), await childCountsOf(context, job)))
 }

@@ -63,8 +63,8 @@ function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => numbe
   }
 }
 
-/** What waits and runs in the store; undefined where there is none. @throws ServiceError `overloaded` while it is away */
-async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> {
+/** What waits and runs in the store, as of a second ago at most; undefined where there is none. @throws ServiceError `overloaded` while it is away */
+export async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> {
   if (!store) return undefined
   const known = counted.get(store)
   if (known && Date.now() - known.atMs < COUNT_AGE_MS) return await known.depth

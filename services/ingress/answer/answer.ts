@@ -107,6 +107,7 @@ async function submitJob(
     heldBytes,
   }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
+  context.pace.noteCall()
   const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
   held.shrink(bytesOf(job.stored))
   return job

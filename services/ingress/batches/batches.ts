@@ -36,6 +36,7 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
     dialect: 'requests',
     endpoint: path,
     input,
+    inputBytes: file.bytes,
     inputFileId: file.id,
     window: asked.completion_window,
     windowMs: windowOf(context, asked.completion_window),

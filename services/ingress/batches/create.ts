@@ -4,8 +4,11 @@ import { createJob } from '#services/ingress/answer/durable.ts'
 import { readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { JobEndpoint, PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
+import { requireFiles } from '#services/ingress/files/read.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
+import { countInput } from './input.ts'
 
 /** Headers that calls of any endpoint are read by. */
 const HEADERS = ['anthropic-version', 'anthropic-beta'] as const
@@ -16,8 +19,9 @@ export interface NewBatch {
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
-  /** An upload of the call, which the batch takes over. */
+  /** An upload of the call, which the batch takes over, and its size. */
   readonly input: string
+  readonly inputBytes: number
   readonly inputFileId: string | null
   /** How many there are, where that is known. */
   readonly requests?: number
@@ -29,7 +33,7 @@ export interface NewBatch {
   readonly body: unknown
 }
 
-/** Makes the job of a batch. @throws ServiceError as any durable job */
+/** Makes the job of a batch. @throws ServiceError as any durable job; `insufficient_quota` */
 export async function submitBatch(context: IngressContext, call: Call, asked: NewBatch): Promise<DurableJob> {
   const { path, dialect, endpoint, input, windowMs } = asked
   const metadata = boundMetadata(asked.metadata)
@@ -60,13 +64,20 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     partialMs: BATCH_WRAP_UP_MS,
   }
   const row: JobEndpoint = { path, format: call.format, kind: batch, prepare: () => prepared }
-  const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
-    idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
-    isAsync: true,
-    deadlineInMs: windowMs + BATCH_WRAP_UP_MS,
-    priority: 'low',
-    metadata,
-  })
-  if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
-  return job
+  const tenant = projectIdOf(key)
+  await countInput(context, tenant, { input, bytes: asked.inputBytes, windowMs })
+  try {
+    const { job, isReplay } = await createJob(context, call, row, prepared, asked.body, {
+      idempotencyKey: readIdempotencyKey(headers['idempotency-key']),
+      isAsync: true,
+      deadlineInMs: windowMs + BATCH_WRAP_UP_MS,
+      priority: 'low',
+      metadata,
+    })
+    if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
+    return job
+  } finally {
+    // No batch took it over.
+    if (call.uploads.has(input)) await requireFiles(context).delete(tenant, input)
+  }
 }

@@ -63,9 +63,9 @@ const PIECE_ENTRIES = 500
 
 /** Long maps are checked in pieces: within one zod goes on to the end, and a finding costs more than its entry. */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
-  for (const [field, map] of Object.entries(body)) {
-    const record = Object.hasOwn(schema.shape, field) ? recordIn(schema.shape[field]) : undefined
-    if (!record || !isObject(map)) continue
+  for (const [field, record] of mapsOf(schema)) {
+    const map = body[field]
+    if (!isObject(map)) continue
     const keys = Object.keys(map)
     for (let at = 0; keys.length > PIECE_ENTRIES && at < keys.length; at += PIECE_ENTRIES) {
       const piece = Object.fromEntries(keys.slice(at, at + PIECE_ENTRIES).map((key) => [key, map[key]]))
@@ -73,6 +73,21 @@ function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: 
       if (issue) throw problemError({ ...issue, path: [field, ...issue.path] }, body, wording)
     }
   }
+}
+
+/** The fields of each schema that are maps. */
+const MAPS = new WeakMap<z.ZodObject, readonly (readonly [field: string, record: z.ZodRecord])[]>()
+
+function mapsOf(schema: z.ZodObject): readonly (readonly [field: string, record: z.ZodRecord])[] {
+  let maps = MAPS.get(schema)
+  if (!maps) {
+    maps = Object.entries(schema.shape).flatMap(([field, inner]) => {
+      const record = recordIn(inner)
+      return record ? [[field, record] as const] : []
+    })
+    MAPS.set(schema, maps)
+  }
+  return maps
 }
 
 function recordIn(schema: z.core.$ZodType | undefined): z.ZodRecord | undefined {
@@ -170,16 +185,17 @@ function wellFormedArray(array: unknown[], depth: number): unknown[] {
 }
 
 function wellFormedObject(object: object, depth: number): object {
-  let hasChanged = false
-  const entries = Object.entries(object)
-  for (const entry of entries) {
-    const sound = wellFormed(entry[1], depth + 1)
-    if (sound === entry[1] && entry[0].isWellFormed()) continue
-    hasChanged = true
-    entry[0] = entry[0].toWellFormed()
-    entry[1] = sound
+  const values = object as Record<string, unknown>
+  const keys = Object.keys(object)
+  let copy: [string, unknown][] | undefined
+  for (let i = 0; i < keys.length; i++) {
+    const key = keys[i] as string
+    const sound = wellFormed(values[key], depth + 1)
+    if (!copy && sound === values[key] && key.isWellFormed()) continue
+    copy ??= keys.slice(0, i).map((before) => [before, values[before]])
+    copy.push([key.toWellFormed(), sound])
   }
-  return hasChanged ? Object.fromEntries(entries) : object
+  return copy ? Object.fromEntries(copy) : object
 }
 
 /**

@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import type { WireFormat } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
+import type { AuditEntry } from '#shared/keys/audit.ts'
 import { type ApiKey, FIRST_KEY_ID, hashOf, type KeyScope, type KeyStore, keyOf, newKey } from '#shared/keys/keys.ts'
 import type { Limits } from '#shared/keys/project.ts'
 import { coversPath, hasScope } from '#shared/keys/scopes.ts'
@@ -23,6 +24,8 @@ type OnEnd = (error: ServiceError) => void
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
+/** The id of the key that SLUICE_API_KEY is, and of its project. */
+export const FIXED_KEY_ID = 'key_env'
 
 /**
  * The API keys as this ingress knows them: those of the key store, and SLUICE_API_KEY.
@@ -70,7 +73,7 @@ export class ApiKeys {
   private constructor(store: KeyStore, fixedSecret: string | undefined, log: Log) {
     this.#store = store
     this.#log = log
-    this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: 'key_env' })
+    this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID })
   }
 
   /** The secret made on the first run, to be shown once; undefined where another process made it, or nobody had to. */
@@ -125,6 +128,25 @@ export class ApiKeys {
   /** All keys, SLUICE_API_KEY among them, and all projects that were made. */
   get known(): Known {
     return { keys: [...this.#byHash.values()], projects: this.#known?.projects ?? [] }
+  }
+
+  /** As {@link known}, read from the store now. @throws When it cannot be reached */
+  async fresh(): Promise<Known> {
+    await this.#load()
+    return this.known
+  }
+
+  /** Changes the store; what is refused then is refused here at once, and elsewhere with the next look. @throws What the store says */
+  async change<T>(work: (store: KeyStore) => Promise<T>): Promise<T> {
+    const result = await work(this.#store)
+    await this.#load()
+    this.#tellEnds()
+    return result
+  }
+
+  /** The last changes, newest first. @throws When the store cannot be reached */
+  listAudit(limit: number): Promise<AuditEntry[]> {
+    return this.#store.listAudit(limit)
   }
 
   /** The secrets that sign the webhooks of a project, as the store has them now. @throws When it cannot be reached */
@@ -221,8 +243,8 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any') requireScope(key, scope)
-  // Jobs and batches stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
-  if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|ws$)/.test(path)) requireEndpoint(key, path)
+  // What it is every key may ask. Jobs and batches stand for calls to other endpoints: each is checked when it is submitted, and only its own project sees it.
+  if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
 

@@ -12,6 +12,8 @@ import {
 } from '#shared/store/conversations.ts'
 import { CONVERSATION_CHARS_MAX, conversationFull } from './item-form.ts'
 
+/** Characters of JSON of what was said in all conversations of a project, as they were a moment ago. */
+const CONVERSATIONS_CHARS_MAX = 1024 * 1024 * 1024
 /** How often a change is tried again because somebody else made one meanwhile. */
 const TRIES_MAX = 5
 /** A response under way is nearly always heard to end, not asked for. */
@@ -47,7 +49,7 @@ export async function getConversation(
   throw busy()
 }
 
-/** Changes a conversation by what it is then. @throws ServiceError `not_found`, `context_length_exceeded` */
+/** Changes a conversation by what it is then. @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota` */
 export async function changeConversation(
   context: IngressContext,
   tenant: string,
@@ -57,7 +59,10 @@ export async function changeConversation(
   for (let tries = 0; tries < TRIES_MAX; tries++) {
     const read = await getConversation(context, tenant, id)
     const change = changeOf(read)
-    if (change.items) requireRoom(change.items, 'items')
+    if (change.items && change.items.length > read.items.length) {
+      requireRoom(change.items, 'items')
+      await requireRoomInAll(context, tenant)
+    }
     const conversations = requireConversations(context)
     if (await conversations.change(read, change, context.config.fileRetentionMs)) return { ...read, ...change }
   }
@@ -89,6 +94,17 @@ export async function beginResponse(
 export function requireRoom(items: readonly ConversationItem[], param: string): void {
   if (JSON.stringify(items).length <= CONVERSATION_CHARS_MAX) return
   throw conversationFull(param)
+}
+
+/**
+ * Looks whether there is room for more in the conversations of a project, before it is added. What a response says is kept all the same.
+ *
+ * @throws ServiceError `insufficient_quota`
+ */
+export async function requireRoomInAll(context: IngressContext, tenant: string): Promise<void> {
+  if ((await requireConversations(context).charsOf(tenant)) < CONVERSATIONS_CHARS_MAX) return
+  const message = `The conversations of this project hold ${CONVERSATIONS_CHARS_MAX} characters of JSON together, which is the most. Delete some of them.`
+  throw new ServiceError('insufficient_quota', message)
 }
 
 /** The failure for an id that is no conversation of the caller's. */

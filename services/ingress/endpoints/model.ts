@@ -49,7 +49,7 @@ const NAMED_MAX = 10
  */
 export function modelNotFound(
   { models }: Pick<IngressContext, 'models'>,
-  key: Caller['key'],
+  key: Pick<Caller['key'], 'models'>,
   id: string,
   works?: readonly ModelWork[],
 ): ServiceError {
@@ -67,6 +67,6 @@ export function modelNotFound(
 export const NO_ACCESS = 'does not exist or you do not have access to it.'
 
 /** Whether a key may use a model. */
-export function isUsable(model: ModelConfig, key: Caller['key']): boolean {
+export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>): boolean {
   return !key.models || key.models.includes(model.id)
 }

@@ -21,12 +21,12 @@ const GROUPS_MAX = 1_000
  */
 export async function readUsage(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ReadUsage, call.query)
-  const { group_by, project: asked, ...query } = parseBody(ReadUsage, { ...call.query }, 'openai')
+  const { group_by, project: asked, key: keyId, ...query } = parseBody(ReadUsage, { ...call.query }, 'openai')
   const project = projectFor(context, call, asked)
   const { from, to } = rangeOf(query)
   const ledger = context.usage?.ledger
   if (!ledger) throw new ServiceError('jobs_unavailable', 'This deployment has no database, in which usage is kept.')
-  const sums = await ledger.sum({ project, from, to, groupBy: group_by, limit: GROUPS_MAX + 1 })
+  const sums = await ledger.sum({ project, keyId, from, to, groupBy: group_by, limit: GROUPS_MAX + 1 })
   const shown = sums.slice(0, GROUPS_MAX)
   const report: UsageReport = {
     ...{ object: 'usage', from, to, group_by, project: project ?? null },

@@ -16,7 +16,7 @@ import { wholeJob } from './read.ts'
 export async function streamEvents(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const position = positionOf(call)
-  await followEvents(context, call, jobs, await findJob(jobs, call), position)
+  await followEvents(context, call, await findJob(jobs, call), position)
 }
 
 /** Where in a history to begin, and how the caller said so. */
@@ -34,7 +34,6 @@ interface Position {
 export async function followEvents(
   context: IngressContext,
   { reply, key, method }: Pick<Call, 'reply' | 'key' | 'method'>,
-  jobs: DurableJobs,
   job: DurableJob,
   { after, param }: Position,
 ): Promise<void> {
@@ -46,11 +45,12 @@ export async function followEvents(
   if (method === 'HEAD') return reply.open('events')
   const end = context.limits.beginFollow(key)
   reply.open('events')
-  await sendEvents(reply, jobs, job, after).finally(end)
+  await sendEvents(context, reply, job, after).finally(end)
 }
 
-async function sendEvents(reply: Reply, jobs: DurableJobs, job: DurableJob, after: number): Promise<void> {
-  const wholeNow = async () => await wholeJob(jobs, await jobs.get(job.tenant, job.id))
+async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob, after: number): Promise<void> {
+  const jobs = requireJobs(context)
+  const wholeNow = async () => await wholeJob(context, await jobs.get(job.tenant, job.id))
   const { leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {

@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
@@ -5,7 +6,9 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { JsonText } from '#shared/protocols/encode.ts'
 import type { ListQuery } from '#shared/store/store.ts'
+import { childCountsOfPage } from './child-counts.ts'
 import { Group } from './group.ts'
 import { jobObject, statusOf } from './object.ts'
 import { isJobId, requireJobs } from './paths.ts'
@@ -14,6 +17,8 @@ import { statesOfAll } from './statuses.ts'
 /** Jobs that are looked at for one page where no index knows which are asked for. */
 const LOOKED_MAX = 2_000
 const LOOKED_AT_ONCE = 200
+/** The same where a page must hold one at least. */
+const LOOKED_UNTIL_FOUND_MAX = 100_000
 /** Characters of results at which a page ends. */
 const RESULTS_CHARS_MAX = 8 * 1024 * 1024
 /** Pairs of metadata that may be asked for. */
@@ -45,16 +50,11 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
     group,
     needsLook,
   })
-  const shown = await show(jobs, page.jobs, query.include === 'result')
+  const shown = await show(context, page.jobs, query.include === 'result')
   const isCut = shown.length < page.jobs.length
   const last_id = isCut ? (page.jobs[shown.length - 1]?.id ?? null) : page.lastId
-  await call.reply.whole({
-    object: 'list',
-    data: shown,
-    first_id: page.jobs[0]?.id ?? null,
-    last_id,
-    has_more: page.hasMore || isCut,
-  })
+  const end = JSON.stringify({ first_id: page.jobs[0]?.id ?? null, last_id, has_more: page.hasMore || isCut })
+  await call.reply.whole(new JsonText(`{"object":"list","data":[${shown.join(',')}],${end.slice(1)}`))
 }
 
 function storeQuery(query: ListJobs, statuses: readonly string[] | undefined, group: Group | undefined): ListQuery {
@@ -75,6 +75,8 @@ interface Look {
   readonly group: Group | undefined
   /** No index knows which jobs match. */
   readonly needsLook: boolean
+  /** A page without any job says that there are no more: the look goes on until there is one, or none is left. */
+  readonly untilFound?: boolean
 }
 
 interface Page {
@@ -86,7 +88,7 @@ interface Page {
 
 /** A page of those of a project's jobs that match, after a bounded look at them. */
 export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery, look: Look): Promise<Page> {
-  const { matches, group, needsLook } = look
+  const { matches, group, needsLook, untilFound } = look
   const found: DurableJob[] = []
   let lastId: string | null = null
   for (let looked = 0; ; ) {
@@ -99,31 +101,32 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       lastId = job.id
       if (matches(job)) found.push(job)
     }
-    if (!needsLook || !page.hasMore || looked >= LOOKED_MAX) return { jobs: found, lastId, hasMore: page.hasMore }
+    const most = untilFound && found.length === 0 ? LOOKED_UNTIL_FOUND_MAX : LOOKED_MAX
+    if (!needsLook || !page.hasMore || looked >= most) return { jobs: found, lastId, hasMore: page.hasMore }
   }
 }
 
-/** Jobs on the wire, as many as results have room for, and at least one. */
-async function show(jobs: DurableJobs, found: readonly DurableJob[], withResults: boolean): Promise<object[]> {
-  if (!withResults) {
-    return await Promise.all(
-      found.map(async (job) => withoutResult(jobObject(job, { position: await jobs.positions.of(job) }))),
-    )
-  }
-  const shown: object[] = []
+/** JSON of jobs on the wire, of as many as results have room for, and of one at least. */
+async function show(context: IngressContext, found: readonly DurableJob[], withResults: boolean): Promise<string[]> {
+  const jobs = requireJobs(context)
+  const counts = await childCountsOfPage(context, found)
+  const positions = await Promise.all(found.map((job) => jobs.positions.of(job)))
+  const shown: string[] = []
   let chars = 0
-  for (const job of found) {
-    const result = job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null
-    chars += JSON.stringify(result).length
+  for (const [nth, job] of found.entries()) {
+    const isCompleted = withResults && job.state === 'completed'
+    const result = isCompleted ? ((await jobs.resultText(job.tenant, job.id)) ?? 'null') : 'null'
+    chars += result.length
     if (chars > RESULTS_CHARS_MAX && shown.length > 0) break
-    shown.push(jobObject(job, { result, position: await jobs.positions.of(job) }))
+    const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
+    const { result: _, ...rest } = jobObject(job, details)
+    const text = JSON.stringify(rest)
+    // A list does not read results unless it is asked to, and null would say that there is none.
+    shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
+    // Each may be as large as an answer: others have their turn in between.
+    if (isCompleted) await nextTurn()
   }
   return shown
-}
-
-/** A list does not read results unless it is asked to, and null would say that there is none. */
-function withoutResult({ result: _, ...job }: Record<string, unknown>): Record<string, unknown> {
-  return job
 }
 
 /** `metadata[name]=value`, any number of them, and what else is asked. */

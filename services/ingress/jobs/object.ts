@@ -5,6 +5,7 @@ import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { DURABLE_POLICY } from '#shared/jobs/worker/durable-run.ts'
 import { openaiErrorBody } from '#shared/protocols/errors.ts'
 import type { DoneStep } from '#shared/store/family.ts'
+import type { ChildCounts } from './child-counts.ts'
 
 /** What the wire form of a job shows that does not stand in its row. */
 export interface JobDetails {
@@ -13,6 +14,10 @@ export interface JobDetails {
   readonly deliveries?: readonly WebhookDelivery[]
   readonly children?: readonly DurableJob[]
   readonly steps?: readonly DoneStep[]
+  /** How far those are that it has others do. */
+  readonly counts?: ChildCounts | undefined
+  /** What it has cost, in US dollars; undefined: that is not known. */
+  readonly cost?: number | undefined
   /** Jobs that would be started before it; default: it does not wait, or nobody knows. */
   readonly position?: number | null
 }
@@ -50,11 +55,13 @@ export function jobObject(job: DurableJob, details: JobDetails = {}): Record<str
     priority: job.priority,
     parent_id: job.parent_id,
     ...(details.children && { children: details.children.map(childObject) }),
+    ...(details.counts && { child_counts: details.counts }),
     ...(details.steps && { steps: details.steps.map(stepObject) }),
     progress: progressOf(job),
     ...(isResultKnown && { result: details.result ?? null }),
     error: job.error === null ? null : errorOf(job),
     usage: job.usage,
+    ...(details.cost !== undefined && { cost_usd: details.cost }),
     metadata: job.metadata,
     stream: job.stream,
     last_sequence_number: job.last_seq,

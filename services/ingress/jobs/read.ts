@@ -11,6 +11,8 @@ import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { childCountsOf } from './child-counts.ts'
+import { costOf } from './cost.ts'
 import { jobObject } from './object.ts'
 import { findJob, jobIdOf, queryNumber, requireJobs } from './paths.ts'
 import { refuseJobHeaders } from './wishes.ts'
@@ -23,7 +25,7 @@ export async function getJob(context: IngressContext, call: Call): Promise<void>
     waitSeconds > 0 ? await waitForJob(context, call, jobs, waitSeconds) : { job: await findJob(jobs, call) }
   if (call.reply.hasLeft) return
   if (!TERMINAL.has(job.state)) call.reply.setHeader('retry-after', String(RETRY_AFTER_SECONDS))
-  await call.reply.whole(await wholeJob(jobs, job, result))
+  await call.reply.whole(await wholeJob(context, job, result))
 }
 
 /** The job as soon as it has ended. A wait counts among those that are open. @throws ServiceError `rate_limit_exceeded` */
@@ -65,7 +67,7 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
   const jobs = requireJobs(context)
   const { id, tenant } = await findJob(jobs, call)
   const job = await jobs.cancel(tenant, id)
-  await call.reply.whole(await wholeJob(jobs, job))
+  await call.reply.whole(await wholeJob(context, job))
 }
 
 /** POST /v1/jobs/{id}/redrive: a failed, cancelled or expired job again, as a new one. @throws ServiceError `job_not_finished` */
@@ -102,10 +104,17 @@ export async function deleteJob(context: IngressContext, call: Call): Promise<vo
 }
 
 /** A job with its result, its family and what became of its webhook's messages. @param known Its result, where that was told */
-export async function wholeJob(jobs: DurableJobs, job: DurableJob, known?: unknown): Promise<Record<string, unknown>> {
+export async function wholeJob(
+  context: IngressContext,
+  job: DurableJob,
+  known?: unknown,
+): Promise<Record<string, unknown>> {
+  const jobs = requireJobs(context)
   const result = known ?? (job.state === 'completed' ? await jobs.result(job.tenant, job.id) : null)
   const isComposed = job.children + job.steps > 0
   const family = isComposed ? { children: await jobs.childrenOf(job), steps: await jobs.stepsOf(job) } : {}
   const position = await jobs.positions.of(job)
-  return jobObject(job, { result, position, deliveries: await jobs.deliveriesOf(job), ...family })
+  const [deliveries, counts] = await Promise.all([jobs.deliveriesOf(job), childCountsOf(context, job)])
+  const cost = costOf(context, job, { result, ...family })
+  return jobObject(job, { result, position, deliveries, counts, cost, ...family })
 }

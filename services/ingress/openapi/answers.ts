@@ -1,5 +1,5 @@
-import { STATUS_CODES } from 'node:http'
 import type { Route } from '#services/ingress/routes.ts'
+import { STATUS_CODES } from '#shared/process/node-http.ts'
 import { type AnswerName, type JsonSchema, refTo } from './components.ts'
 import { CALL_HEADERS, type HeaderName } from './headers.ts'
 import type { Answer, Operation } from './operation.ts'

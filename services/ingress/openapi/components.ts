@@ -8,6 +8,7 @@ import * as conversations from '#schemas/answers/conversations.ts'
 import { ErrorAnswer, MessagesErrorAnswer } from '#schemas/answers/errors.ts'
 import { HealthAnswer, ReadyAnswer } from '#schemas/answers/health.ts'
 import * as jobs from '#schemas/answers/jobs.ts'
+import * as keys from '#schemas/answers/keys.ts'
 import { MessageAnswer, TokenCountAnswer } from '#schemas/answers/messages.ts'
 import * as models from '#schemas/answers/models.ts'
 import * as responses from '#schemas/answers/responses.ts'
@@ -25,6 +26,7 @@ import { CompletionsRequest } from '#schemas/completions.ts'
 import { EmbeddingsBody, EmbedInput } from '#schemas/embeddings.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
+import { ChangeProject, CreateKey, RotateKey, UpdateKey } from '#schemas/keys.ts'
 import { CountTokensRequest, MessagesRequest } from '#schemas/messages.ts'
 import { ModerationPart, ModerationsBody } from '#schemas/moderations.ts'
 import { RerankBody } from '#schemas/rerank.ts'
@@ -66,6 +68,10 @@ export const REQUESTS = {
   CreateMessageBatchRequest: batches.CreateMessageBatch,
   ManyJobsRequest: ManyJobs,
   RedriveDeadLettersRequest: RedriveDeadLetters,
+  CreateKeyRequest: CreateKey,
+  UpdateKeyRequest: UpdateKey,
+  RotateKeyRequest: RotateKey,
+  ProjectRequest: ChangeProject,
 } as const satisfies Record<string, z.ZodType>
 export type RequestName = keyof typeof REQUESTS
 
@@ -105,6 +111,7 @@ export const ANSWERS = {
   Job: jobs.JobAnswer,
   JobList: jobs.JobListAnswer,
   JobDeleted: jobs.JobDeletedAnswer,
+  JobInput: jobs.JobInputAnswer,
   JobEvent: jobs.JobEventAnswer,
   StepList: jobs.StepListAnswer,
   WebhookSecretList: jobs.WebhookSecretListAnswer,
@@ -119,10 +126,21 @@ export const ANSWERS = {
   OperatorJob: jobs.OperatorJobAnswer,
   OperatorJobList: jobs.OperatorJobListAnswer,
   ManyJobs: jobs.ManyJobsAnswer,
+  DeadLetter: admin.DeadLetterAnswer,
+  DeadLetterDeleted: admin.DeadLetterDeletedAnswer,
   DeadLetterList: admin.DeadLetterListAnswer,
   DeadLettersRedriven: admin.DeadLettersRedrivenAnswer,
+  FindingList: admin.FindingListAnswer,
   Delivery: admin.DeliveryAnswer,
   DeliveryList: admin.DeliveryListAnswer,
+  OwnKey: keys.OwnKeyAnswer,
+  Key: keys.KeyAnswer,
+  KeyCreated: keys.KeyCreatedAnswer,
+  KeyRotated: keys.KeyRotatedAnswer,
+  KeyList: keys.KeyListAnswer,
+  Project: keys.ProjectAnswer,
+  ProjectList: keys.ProjectListAnswer,
+  AuditList: keys.AuditListAnswer,
   Worker: admin.WorkerAnswer,
   WorkerList: admin.WorkerListAnswer,
   PoolList: admin.PoolListAnswer,

@@ -9,6 +9,7 @@ import { BATCHES } from './operations/batches.ts'
 import { CALLS } from './operations/calls.ts'
 import { CONVERSATIONS } from './operations/conversations.ts'
 import { JOBS } from './operations/jobs.ts'
+import { KEYS } from './operations/keys.ts'
 import { OPERATORS } from './operations/operators.ts'
 import { RESPONSES } from './operations/responses.ts'
 import { SERVICE } from './operations/service.ts'
@@ -24,6 +25,7 @@ const OPERATIONS: Operations = {
   ...BATCHES,
   ...ACCOUNT,
   ...OPERATORS,
+  ...KEYS,
 }
 
 const DESCRIPTION = `Text, embeddings, speech to text, Python in a sandbox and researched reports, behind a durable queue.

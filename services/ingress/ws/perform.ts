@@ -69,7 +69,7 @@ export async function runSubscription(
   reply.log.facts.job_id = job.id
   reply.log.facts.model = job.model
   const position = { after: frame.starting_after ?? 0, param: 'starting_after' }
-  await followEvents(context, { reply, key, method: 'GET' }, jobs, job, position)
+  await followEvents(context, { reply, key, method: 'GET' }, job, position)
 }
 
 /** The version and the trace of the connection are those of each of its requests; what is about one call stands in its frame. */

@@ -1,10 +1,11 @@
-import { type IncomingHttpHeaders, type IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { Cors } from '#services/ingress/cors.ts'
 import { sendError } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
+import { ServerResponse } from '#shared/process/node-http.ts'
 
 /** Where WebSockets are opened. */
 export const WS_PATH = '/v1/ws'

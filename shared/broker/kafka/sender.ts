@@ -85,7 +85,8 @@ export class CoalescingSender {
   readonly #bytesMax: number
   readonly #onSlow: () => void
   readonly #lanes = new Map<string, Lane>()
-  readonly #sweeper: NodeJS.Timeout
+  /** Runs while something waits: an idle process is not to wake for it. */
+  #sweeper: NodeJS.Timeout | undefined
   #bytes = 0
   #isScheduled = false
   #retryTimer: NodeJS.Timeout | undefined
@@ -98,7 +99,6 @@ export class CoalescingSender {
     this.#produce = produce
     this.#bytesMax = bytesMax
     this.#onSlow = onSlow
-    this.#sweeper = setInterval(() => this.#sweep(), SWEEP_INTERVAL_MS).unref()
   }
 
   /**
@@ -117,6 +117,7 @@ export class CoalescingSender {
     this.#bytes += bytes
     const lane = this.#lane(topic, partition)
     lane.waiting.push({ ...record, bytes, batchBytesMax, deadline, resolve, reject, isSettled: false })
+    this.#sweeper ??= setInterval(() => this.#sweep(), SWEEP_INTERVAL_MS).unref()
     this.#schedule()
     return promise
   }
@@ -132,7 +133,7 @@ export class CoalescingSender {
       await promise
       clearTimeout(timer)
     }
-    clearInterval(this.#sweeper)
+    this.#stopSweeping()
     clearTimeout(this.#retryTimer)
     for (const lane of this.#lanes.values()) {
       for (const entry of [...lane.batch, ...lane.waiting]) this.#settle(entry, overloaded('Kafka was closed first.'))
@@ -223,7 +224,13 @@ export class CoalescingSender {
     else entry.resolve()
   }
 
+  #stopSweeping(): void {
+    clearInterval(this.#sweeper)
+    this.#sweeper = undefined
+  }
+
   #sweep(): void {
+    if (this.#lanes.size === 0) return this.#stopSweeping()
     const now = performance.now()
     if (this.#callSince !== undefined && now - this.#callSince > SLOW_CALL_MS) this.#onSlow()
     for (const lane of this.#lanes.values()) {

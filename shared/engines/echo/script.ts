@@ -123,25 +123,26 @@ function readPairs(line: string): Record<string, string> {
   while (pair.lastIndex < trimmed.length) {
     const at = pair.lastIndex
     const [, key, value] = pair.exec(trimmed) ?? []
-    if (key === undefined || value === undefined) throw invalid(`cannot read ${trimmed.slice(at).trim()}`)
+    if (key === undefined || value === undefined)
+      throw invalid(`cannot read ${trimmed.slice(at).trim().slice(0, SHOWN_CHARS)}`)
     pairs[key] = value.startsWith('"') ? unquote(value) : value
   }
   return pairs
 }
 
+/** Of what cannot be read. */
+const SHOWN_CHARS = 200
+
 function unquote(value: string): string {
   try {
     return String(JSON.parse(value))
   } catch (cause) {
-    throw new ServiceError('invalid_value', `Invalid !echo line: ${value} is not a JSON string.`, {
-      cause,
-      param: 'messages',
-    })
+    throw invalid(`${value.slice(0, SHOWN_CHARS)} is not a JSON string`, cause)
   }
 }
 
-function invalid(problem: string): ServiceError {
-  return new ServiceError('invalid_value', `Invalid !echo line: ${problem}.`, { param: 'messages' })
+function invalid(problem: string, cause?: unknown): ServiceError {
+  return new ServiceError('invalid_value', `Invalid !echo line: ${problem}.`, { cause, param: 'messages' })
 }
 
 function writeText(

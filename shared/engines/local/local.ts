@@ -49,6 +49,7 @@ export function localConfig(path: string, concurrency: number): UpstreamConfig {
     concurrency,
     breaker: { failures: 5, reset_ms: 1_000 },
     force_usage: false,
+    api: 'chat',
   }
 }
 

@@ -2,16 +2,19 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { completesOf } from '#shared/engines/completions.ts'
-import { answerEvents } from '#shared/engines/upstream/answer.ts'
+import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answer.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 import { CompletionDecoder, countable, encodeCompletion } from './completions.ts'
 import { OpenAiDecoder } from './decode.ts'
 import { encodeOpenAi } from './encode.ts'
+import { ResponsesDecoder } from './responses/decode.ts'
+import { encodeResponses } from './responses/encode.ts'
 
 /**
- * A chat engine on any server that speaks POST /chat/completions, and POST /completions for raw prompts: vLLM, llama.cpp, Ollama, LocalAI, OpenAI.
+ * A chat engine on any server that speaks POST /chat/completions or POST /responses, and POST /completions for raw prompts: vLLM, llama.cpp,
+ * Ollama, LocalAI, OpenAI.
  *
  * @param model A model whose engine is of type `openai`.
  * @param env Where the key named by `api_key_env` is found. Where it names none none is sent.
@@ -24,6 +27,19 @@ export function openOpenAiEngine(
 ): ChatEngine {
   if (model.engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   return new OpenAiEngine(model, model.engine, env, share)
+}
+
+/** One of the APIs that make text. */
+interface Wire {
+  readonly path: string
+  readonly encode: (request: GenerateRequest, model: ModelConfig, config: UpstreamConfig) => object
+  readonly open: (request: GenerateRequest) => AnswerDecoder
+}
+
+const WIRES: Readonly<Record<'chat' | 'responses' | 'completions', Wire>> = {
+  chat: { path: '/chat/completions', encode: encodeOpenAi, open: (request) => new OpenAiDecoder(request) },
+  responses: { path: '/responses', encode: encodeResponses, open: (request) => new ResponsesDecoder(request) },
+  completions: { path: '/completions', encode: encodeCompletion, open: (request) => new CompletionDecoder(request) },
 }
 
 class OpenAiEngine implements ChatEngine {
@@ -48,21 +64,20 @@ class OpenAiEngine implements ChatEngine {
   }
 
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
+    const isRaw = request.completion !== undefined
+    const { path, encode, open: openDecoder } = WIRES[isRaw ? 'completions' : this.#config.api]
     const headers = {
       'idempotency-key': options.idempotencyKey,
       ...(options.traceparent ? { traceparent: options.traceparent } : {}),
     }
-    const isRaw = request.completion !== undefined
-    const encode = isRaw ? encodeCompletion : encodeOpenAi
     const open = () => ({
-      path: isRaw ? '/completions' : '/chat/completions',
+      path,
       headers,
       body: JSON.stringify(encode(request, this.#model, this.#config)),
       isStream: request.stream,
       signal: options.signal,
     })
-    const decoder = isRaw ? new CompletionDecoder(request) : new OpenAiDecoder(request)
-    return answerEvents(this.#upstream, isRaw ? countable(request) : request, open, decoder)
+    return answerEvents(this.#upstream, isRaw ? countable(request) : request, open, openDecoder(request))
   }
 
   close(): Promise<void> {

@@ -35,7 +35,8 @@ interface WireToolCall {
   function?: { name?: string | null; arguments?: string | object | null }
 }
 
-interface WireLogprob {
+/** A log probability as servers write it. */
+export interface WireLogprob {
   token: string
   logprob: number | null
   bytes?: number[] | null
@@ -191,7 +192,7 @@ class CallState {
 }
 
 /** Only the fields of `Logprob`: servers add others, such as token ids. */
-function readLogprob(wire: WireLogprob): Logprob {
+export function readLogprob(wire: WireLogprob): Logprob {
   const { token, logprob, bytes = null, top_logprobs } = wire
   const top = (top_logprobs ?? []).map((one) => ({
     token: one.token,

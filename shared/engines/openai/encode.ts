@@ -108,7 +108,8 @@ function responseFormat(request: GenerateRequest): unknown {
   return { type: 'json_schema', json_schema: defined({ name, description, schema, strict }) }
 }
 
-function effort(reasoning: GenerateRequest['reasoning']): string | undefined {
+/** How hard the model is to think, in the words of OpenAI; undefined: as it likes. */
+export function effort(reasoning: GenerateRequest['reasoning']): string | undefined {
   if (!reasoning) return undefined
   if (reasoning.effort !== undefined) return reasoning.effort
   if (reasoning.enabled === false) return 'none'

@@ -4,7 +4,7 @@ import type { ModerationResult } from '#schemas/moderations.ts'
 import { eachCategory, type ModerationEngine } from '#shared/engines/moderation.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
-import { WholeCalls } from './whole.ts'
+import { resultsIn, WholeCalls } from './whole.ts'
 
 /** What is read of an answer. Servers of older models leave out categories, and all that is about images. */
 const Answer = z.object({
@@ -45,10 +45,10 @@ export function openOpenAiModeration(
 
 /** @throws ServiceError `upstream_error` when it is not one result for each input */
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
+  if (resultsIn(body) !== count) throw answerError(model, `did not give one result for each of ${count} inputs`)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
-  if (answer.results.length === count) return answer.results.map(resultOf)
-  throw answerError(model, `did not give one result for each of ${count} inputs`)
+  return answer.results.map(resultOf)
 }
 
 /** Every category, with null for one that the server says nothing about. */

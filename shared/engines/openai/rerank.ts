@@ -3,7 +3,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { Ranked, RerankCall, RerankEngine } from '#shared/engines/rerank.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
-import { WholeCalls } from './whole.ts'
+import { resultsIn, WholeCalls } from './whole.ts'
 
 const Count = z.int().min(0).optional().catch(undefined)
 
@@ -43,6 +43,7 @@ export function openUpstreamRerank(
 
 /** @throws ServiceError `upstream_error` for results that are too few, or not of these documents */
 function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
+  if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw answerError(model, 'sent an answer of an unknown shape')
   const { results, usage, meta } = answer

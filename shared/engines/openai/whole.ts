@@ -5,6 +5,13 @@ import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
+/**
+ * Bytes of an answer, beside those for texts of the request that it repeats, which JSON may write six times as long. What is larger
+ * would hold up all other work of the process while it is read.
+ */
+const RESULTS_BYTES_MAX = 2 * 1024 * 1024
+const REPEATED_LONGER = 6
+
 /** An endpoint of a server whose requests and answers are whole JSON objects. */
 export class WholeCalls {
   /** The model's name at the server. */
@@ -41,7 +48,8 @@ export class WholeCalls {
     const exchange = await this.#upstream.call({ path, headers: {}, body, isStream: false, signal })
     try {
       const found: T[] = []
-      const reader = openReader(exchange, new WholeDecoder(this.#id, read))
+      const bytesMax = RESULTS_BYTES_MAX + REPEATED_LONGER * body.length
+      const reader = openReader(exchange, new WholeDecoder(this.#id, read), bytesMax)
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()
         isOver = reader.read(exchange.take(), found)
@@ -57,6 +65,12 @@ export class WholeCalls {
   close(): Promise<void> {
     return this.#upstream.close()
   }
+}
+
+/** How many `results` an answer has, to be looked at before any is read: there may be a million. NaN: it has no list of them. */
+export function resultsIn(body: unknown): number {
+  const { results } = body as { results?: unknown }
+  return Array.isArray(results) ? results.length : Number.NaN
 }
 
 class WholeDecoder<T> implements Decoder<T> {

@@ -76,11 +76,21 @@ export interface AnswerReader<Event> {
   read(chunks: readonly Buffer[], out: Event[]): boolean
 }
 
-/** The reader of an answer, by its content type. @throws ServiceError when that is none we read */
-export function openReader<Event>(exchange: Exchange, decoder: Decoder<Event>): AnswerReader<Event> {
+/**
+ * The reader of an answer, by its content type.
+ *
+ * @param wholeMax Bytes of an answer that is no stream, where these can be few.
+ * @throws ServiceError when that is none we read
+ */
+export function openReader<Event>(
+  exchange: Exchange,
+  decoder: Decoder<Event>,
+  wholeMax: number = WHOLE_MAX,
+): AnswerReader<Event> {
   const { mediaType, speaker } = exchange
   if (mediaType === 'text/event-stream') return new FrameReader(speaker, decoder)
-  if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(speaker, decoder)
+  if (mediaType === 'application/json' || mediaType.endsWith('+json'))
+    return new WholeReader(speaker, decoder, wholeMax)
   // Anything can stand in that header; what is shown is a type that is in use.
   const named = /^(text|application)\/[a-z0-9.+]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
   throw answerError(speaker.model, `answered with ${named}`)
@@ -119,19 +129,21 @@ class FrameReader<Event> implements AnswerReader<Event> {
 class WholeReader<Event> implements AnswerReader<Event> {
   readonly #speaker: Speaker
   readonly #decoder: Decoder<Event>
+  readonly #bytesMax: number
   readonly #chunks: Buffer[] = []
   #size = 0
 
-  constructor(speaker: Speaker, decoder: Decoder<Event>) {
+  constructor(speaker: Speaker, decoder: Decoder<Event>, bytesMax: number) {
     this.#speaker = speaker
     this.#decoder = decoder
+    this.#bytesMax = bytesMax
   }
 
   read(chunks: readonly Buffer[], out: Event[]): boolean {
     if (chunks.length > 0) {
       this.#chunks.push(...chunks)
       for (const chunk of chunks) this.#size += chunk.length
-      if (this.#size > WHOLE_MAX) throw answerError(this.#speaker.model, 'gave an answer that is too long')
+      if (this.#size > this.#bytesMax) throw answerError(this.#speaker.model, 'gave an answer that is too long')
       return false
     }
     const body = parseObject(this.#speaker, Buffer.concat(this.#chunks).toString('utf8'))

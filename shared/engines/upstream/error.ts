@@ -91,7 +91,8 @@ export function statusError(
 
 /** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body. */
 export function errorInAnswer(speaker: Speaker, body: object): ServiceError {
-  const complaint = readComplaint(body)
+  const { type, response } = body as Record<string, unknown>
+  const complaint = readComplaint(type === RESPONSE_FAILED ? response : body)
   const status = statusOf(complaint)
   const cause = new UpstreamAnswer(200, complaint, Buffer.byteLength(JSON.stringify(body)), speaker.clean)
   return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
@@ -112,10 +113,13 @@ export function answerError(model: string, what: string, cause?: unknown): Servi
   return new ServiceError('upstream_error', `The upstream of model '${model}' ${what}.`, { cause })
 }
 
+/** The frame by which POST /responses tells of a failure, which is in its `response`. */
+const RESPONSE_FAILED = 'response.failed'
+
 /** True when the object of an answer or frame carries an error instead of output. */
 export function hasError(body: object): boolean {
   const { error, object, type } = body as Record<string, unknown>
-  return (error !== undefined && error !== null) || object === 'error' || type === 'error'
+  return (error !== undefined && error !== null) || object === 'error' || type === 'error' || type === RESPONSE_FAILED
 }
 
 function classify(

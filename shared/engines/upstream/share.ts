@@ -51,6 +51,11 @@ export class UpstreamFleet {
     return [...models].flatMap((model) => this.#shares.get(model)?.tell() ?? [])
   }
 
+  /** Those of some models of which every server keeps failing. */
+  failing(models: Iterable<string>): string[] {
+    return [...models].filter((model) => this.#shares.get(model)?.isFailing)
+  }
+
   /** Another worker found out something, or there are other workers than before. */
   hear(found: readonly FoundLimit[]): void {
     for (const one of found) this.#shares.get(one.model)?.hear(one)
@@ -64,6 +69,7 @@ export class ModelShare {
   readonly #view: () => FleetView | undefined
   #limits: readonly AdaptiveLimit[] = []
   #onChange = () => {}
+  #isFailing = () => false
   #members: readonly Member[] = []
   #membersAtMs = Number.NEGATIVE_INFINITY
 
@@ -72,10 +78,16 @@ export class ModelShare {
     this.#view = view
   }
 
-  /** @param onChange There may be more places than before. */
-  use(limits: readonly AdaptiveLimit[], onChange: () => void): void {
+  /** @param onChange There may be more places than before. @param isFailing Whether every server keeps failing */
+  use(limits: readonly AdaptiveLimit[], onChange: () => void, isFailing = () => false): void {
     this.#limits = limits
     this.#onChange = onChange
+    this.#isFailing = isFailing
+  }
+
+  /** Whether every server keeps failing, so that calls are refused for a while. */
+  get isFailing(): boolean {
+    return this.#isFailing()
   }
 
   /** Workers that share the servers, at least one. */

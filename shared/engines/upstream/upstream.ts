@@ -93,7 +93,8 @@ export class Upstream {
     this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options)))
     const limits = this.#servers.all.map(({ limit }) => limit)
     this.#share = options.share
-    this.#share?.use(limits, () => this.#servers.letIn())
+    const isFailing = () => this.#servers.all.every(({ breaker }) => breaker.isOpen)
+    this.#share?.use(limits, () => this.#servers.letIn(), isFailing)
   }
 
   /** Calls that may run at once now, on all servers together. */

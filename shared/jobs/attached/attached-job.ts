@@ -1,7 +1,7 @@
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
-import { ServiceError } from '#shared/error.ts'
+import { answerTooLarge, ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { HandedBody, StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome } from '#shared/jobs/decide.ts'
@@ -190,7 +190,8 @@ export class AttachedJob {
       this.#buffer.push(event)
     }
     if (this.#buffer.bytes > this.#bytesMax) {
-      return this.#arbiter.onOverflow(this, { code: 'internal_error', message: TOO_MUCH, param: null })
+      const error = this.envelope.stream ? UNPAUSED : answerTooLarge(this.#bytesMax).toBody()
+      return this.#arbiter.onOverflow(this, error)
     }
     this.#pauseOrResume()
     this.#wake?.()
@@ -205,7 +206,11 @@ export class AttachedJob {
   }
 }
 
-const TOO_MUCH = 'The output is larger than the service can hold for its reader.'
+const UNPAUSED: ErrorBody = {
+  code: 'internal_error',
+  message: 'The output is larger than the service can hold for its reader.',
+  param: null,
+}
 
 /** The jobs that one ingress holds, by their ids. */
 export class HeldJobs extends Map<string, AttachedJob> {

@@ -33,10 +33,28 @@ export class Dispatcher {
 
   /** Puts a queued job on its queue, or tells workers that it waits. False when the broker did not take it. */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
-    if (this.#hints?.mayPublish(job) === false) {
-      this.#hints.tell(job)
+    return await this.publishFound(job, async () => job, request)
+  }
+
+  /**
+   * The same of one that is read only where it is to have a record, which few of many have that are submitted at once.
+   *
+   * @param find Gives it; undefined: it waits no more.
+   */
+  async publishFound(
+    of: QueuedOf & { readonly id: string },
+    find: () => Promise<DurableJob | undefined>,
+    request: unknown,
+  ): Promise<boolean> {
+    if (this.#hints?.mayPublish(of) === false) {
+      this.#hints.tell(of)
       return true
     }
+    const job = await find()
+    return job ? await this.#submit(job, request) : true
+  }
+
+  async #submit(job: DurableJob, request: unknown): Promise<boolean> {
     try {
       const value = Buffer.from(JSON.stringify(envelopeOf(job, readStored(request))))
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)

@@ -134,7 +134,13 @@ export class DurableJobs {
 
   /** What a completed job's caller gets; null before. */
   async result(scope: Scope, id: string): Promise<unknown> {
-    return (await this.#store.findContent(scope, id))?.result ?? null
+    const text = await this.resultText(scope, id)
+    return text === null ? null : JSON.parse(text)
+  }
+
+  /** The same as its JSON text. */
+  async resultText(scope: Scope, id: string): Promise<string | null> {
+    return await this.#store.findResultText(scope, id)
   }
 
   /**

@@ -1,6 +1,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
+import { batch } from '#shared/kinds/batch.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Scope, Store } from '#shared/store/store.ts'
 import { blobsOf, dropBlobs } from './blobs.ts'
@@ -27,7 +28,10 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   if (!(await store.erase(scope, id))) {
     throw new ServiceError('job_not_finished', `The job is ${state}. Cancel it first.`)
   }
-  await dropBlobs(context, [...blobsOf(content?.request), ...steps.flatMap(({ blob }) => blob ?? [])])
+  const own = blobsOf(content?.request)
+  // What a batch was made of counts as a file of its project.
+  if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
+  await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
 }
 
 /** Children that have children of their own may stand for very many jobs: these go with the next purges, the nearest at once. */

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
+import { answerTooLarge, ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
@@ -128,7 +128,7 @@ export class Attempt {
     for await (const event of this.#run(body)) {
       signal.throwIfAborted()
       buffer.push(event)
-      if (buffer.bytes > answerBytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+      if (buffer.bytes > answerBytesMax) throw answerTooLarge(answerBytesMax)
     }
     signal.throwIfAborted()
     for (const event of buffer.takeAll()) await this.#sink.event(event)

@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
-import { ServiceError } from '#shared/error.ts'
+import { answerTooLarge, ServiceError } from '#shared/error.ts'
 import { decide, isTry, type RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import type { Family } from '#shared/jobs/durable/family.ts'
@@ -113,7 +113,7 @@ export class DurableRun implements AttemptSink {
     this.#wrapsUp.abort()
   }
 
-  /** Gives a promise of room when there is none. @throws ServiceError `internal_error` when the answer is too large */
+  /** Gives a promise of room when there is none. @throws ServiceError `answer_too_large` */
   event(event: unknown): Promise<void> | undefined {
     this.#hear(event)
     if (!this.#job.stream) return undefined
@@ -124,7 +124,7 @@ export class DurableRun implements AttemptSink {
 
   #hear(event: unknown): void {
     this.#whole.push(event)
-    if (this.#whole.bytes > this.#bytesMax) throw new ServiceError('internal_error', 'The answer is too large.')
+    if (this.#whole.bytes > this.#bytesMax) throw answerTooLarge(this.#bytesMax)
   }
 
   /** Takes events that a step remembers, and gives them as they are written. */

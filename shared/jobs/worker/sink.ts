@@ -12,7 +12,7 @@ export const ANSWER_BYTES_MAX = 8 * 1024 * 1024
 export interface AttemptSink {
   /** Whether the job can run again although output of this attempt was told. */
   readonly canRestart: boolean
-  /** Gives a promise of room for more when there is none. @throws ServiceError `internal_error` for too large output */
+  /** Gives a promise of room for more when there is none. @throws ServiceError `answer_too_large`; `internal_error` for a piece that nothing can carry */
   event(event: unknown): Promise<void> | undefined
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /** @throws ServiceError When the output is not that of a finished job; nothing is told then */

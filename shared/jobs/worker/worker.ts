@@ -248,8 +248,9 @@ export class Worker {
   #tell(): Capacity {
     const capacity = this.#rooms.tell() ?? UNBOUNDED
     const found = this.#options.upstreams?.tell(capacity.models ?? []) ?? []
+    const failing = this.#options.upstreams?.failing(capacity.models ?? []) ?? []
     const self = { aside: this.aside, host: hostname(), pid: process.pid }
-    return { ...capacity, ...self, ...(found.length > 0 && { found }) }
+    return { ...capacity, ...self, ...(found.length > 0 && { found }), ...(failing.length > 0 && { failing }) }
   }
 
   #onControl(record: ControlRecord): void {

@@ -1,7 +1,7 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
-import { ServiceError } from '#shared/error.ts'
+import { answerTooLarge } from '#shared/error.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { OpenHosted } from './hosted.ts'
 import { type ItemEvent, OpenCall, type OpenItem, OpenMessage, OpenReasoning } from './items.ts'
@@ -82,7 +82,7 @@ export class ResponseOutput {
 
   /** The response at its end. @throws ServiceError `upstream_error` when the engine did not finish; `internal_error` */
   ended(): ResponseObject {
-    if (this.#chars > ANSWER_CHARS_MAX) throw new ServiceError('internal_error', 'The answer is too large.')
+    if (this.#chars > ANSWER_CHARS_MAX) throw answerTooLarge(ANSWER_CHARS_MAX)
     const finish = this.#finish
     if (finish === undefined) throw unfinished()
     const usage = this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 }

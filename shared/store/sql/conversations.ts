@@ -7,10 +7,15 @@ const COLUMNS = 'id, tenant, metadata, items, job_id, pending, version, created_
 /** The room is that of the moment: calls at once may exceed it by their number. */
 const CREATE: Statement = {
   name: 'conversation_create',
-  sql: `INSERT INTO conversations (${COLUMNS}, expires_at_ms)
-        SELECT :id, :tenant, :metadata, :items, NULL, '[]', 1, now_ms(), now_ms() + CAST(:keep_ms AS bigint)
+  sql: `INSERT INTO conversations (${COLUMNS}, expires_at_ms, chars)
+        SELECT :id, :tenant, :metadata, :items, NULL, '[]', 1, now_ms(), now_ms() + CAST(:keep_ms AS bigint),
+          CAST(:chars AS bigint)
         FROM (SELECT count(*) AS held FROM conversations WHERE tenant = :tenant) AS all_of_them
         WHERE all_of_them.held < CAST(:most AS bigint) RETURNING id`,
+}
+const SUM: Statement = {
+  name: 'conversation_chars',
+  sql: 'SELECT coalesce(sum(chars), 0) AS chars FROM conversations WHERE tenant = :tenant',
 }
 const FIND: Statement = {
   name: 'conversation_find',
@@ -19,7 +24,7 @@ const FIND: Statement = {
 const CHANGE: Statement = {
   name: 'conversation_change',
   sql: `UPDATE conversations SET metadata = :metadata, items = :items, job_id = :job_id, pending = :pending,
-          version = version + 1, expires_at_ms = now_ms() + CAST(:keep_ms AS bigint)
+          chars = CAST(:chars AS bigint), version = version + 1, expires_at_ms = now_ms() + CAST(:keep_ms AS bigint)
         WHERE id = :id AND tenant = :tenant AND version = CAST(:version AS bigint) RETURNING id`,
 }
 const DELETE: Statement = {
@@ -45,7 +50,8 @@ export class SqlConversations implements ConversationStore {
     { keepMs, most }: Parameters<ConversationStore['create']>[1],
   ): Promise<boolean> {
     const texts = { metadata: JSON.stringify(metadata), items: JSON.stringify(items) }
-    return (await this.#db.run(CREATE, { id, tenant, ...texts, keep_ms: keepMs, most })).length > 0
+    const params = { id, tenant, ...texts, chars: texts.items.length, keep_ms: keepMs, most }
+    return (await this.#db.run(CREATE, params)).length > 0
   }
 
   async find(tenant: string, id: string): Promise<StoredConversation | undefined> {
@@ -60,7 +66,13 @@ export class SqlConversations implements ConversationStore {
       items: JSON.stringify(items),
       pending: JSON.stringify(pending),
     }
-    return (await this.#db.run(CHANGE, { id, tenant, version, job_id, ...texts, keep_ms: keepMs })).length > 0
+    const chars = texts.items.length + texts.pending.length
+    return (await this.#db.run(CHANGE, { id, tenant, version, job_id, ...texts, chars, keep_ms: keepMs })).length > 0
+  }
+
+  async charsOf(tenant: string): Promise<number> {
+    const [row] = await this.#db.run(SUM, { tenant })
+    return Number(row?.chars ?? 0)
   }
 
   async delete(tenant: string, id: string): Promise<boolean> {

@@ -1,6 +1,6 @@
-import type { WebhookDelivery } from '#schemas/durable-job.ts'
+import type { DeliveryTry, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
-import { deliveryOf } from './rows.ts'
+import { deliveryOf, jsonText } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
 
@@ -28,6 +28,7 @@ export async function recordDelivery(
   id: string,
   tries: number,
   outcome: DeliveryOutcome,
+  history?: readonly DeliveryTry[],
 ): Promise<boolean> {
   const isPending = outcome.state === 'pending'
   const [row] = await db.run(statements.RECORD_DELIVERY, {
@@ -36,6 +37,7 @@ export async function recordDelivery(
     state: outcome.state,
     status: outcome.status ?? null,
     error: outcome.state === 'delivered' ? null : outcome.error,
+    history: jsonText(history),
     retry_in_ms: isPending ? Math.ceil(outcome.retryInMs) : 0,
   })
   if (row && !isPending) await db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })

@@ -1,4 +1,11 @@
-import type { FileBounds, FileQuery, FileStore, NewFile, StoredFile } from '#shared/store/files.ts'
+import {
+  BATCH_INPUT,
+  type FileBounds,
+  type FileQuery,
+  type FileStore,
+  type NewFile,
+  type StoredFile,
+} from '#shared/store/files.ts'
 import type { Params, Row, SqlDatabase } from './sql.ts'
 import type { Statement } from './statements.ts'
 
@@ -71,6 +78,7 @@ function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): 
     'tenant = :tenant',
     ...(hasPurpose ? ['purpose = :purpose'] : []),
     ...(hasAfter ? [`id ${order === 'asc' ? '>' : '<'} :after`] : []),
+    `purpose <> '${BATCH_INPUT}'`,
     'expires_at_ms > now_ms()',
   ]
   return {

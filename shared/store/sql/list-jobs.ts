@@ -30,7 +30,9 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
   const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))
   return {
     statement: {
-      name: ['list', order, unended, states.length - unended, ...filters.map(({ name }) => name)].join('_'),
+      name: ['list', order, unended, states.length - unended, ...filters.map(({ name }) => name)]
+        .concat(query.isOwn ? 'own' : [])
+        .join('_'),
       sql: `${pages.join(' UNION ALL ')} ORDER BY id ${order} LIMIT :limit`,
     },
     params: {
@@ -57,10 +59,17 @@ function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, par
 function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], query: ListQuery): string {
   const conditions = [
     ...filters.map(({ condition }) => condition),
-    query.endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0',
+    ...(query.isOwn ? ['depth = 0'] : []),
+    notErased(query),
     isUnended ? 'purge_at_ms IS NULL' : 'purge_at_ms > now_ms()',
     `state = :state${nth}`,
   ]
   return `SELECT * FROM (SELECT ${JOB_COLUMNS} FROM jobs WHERE ${conditions.join(' AND ')}
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
+}
+
+/** In the words of the index that is to be used. */
+function notErased({ endpoint, isOwn }: ListQuery): string {
+  if (isOwn) return 'coalesce(erased_at_ms, 0) < 1'
+  return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'
 }

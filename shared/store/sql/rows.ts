@@ -30,7 +30,7 @@ export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): Durab
 
 /** A row of `deliveries` as a message. */
 export function deliveryOf(row: Row): WebhookDelivery {
-  return { ...row } as WebhookDelivery
+  return { ...row, history: jsonOf(row.history) ?? [] } as WebhookDelivery
 }
 
 /** A row of the count of jobs. */

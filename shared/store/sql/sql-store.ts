@@ -21,7 +21,6 @@ import {
   type Scope,
   type Store,
 } from '#shared/store/store.ts'
-import type { DeliveryOutcome } from '#shared/store/webhooks.ts'
 import { claimInTurn } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
 import { createJob } from './create/create.ts'
@@ -239,6 +238,11 @@ export class SqlStore implements Store {
     return row && { request: jsonOf(row.request), result: jsonOf(row.result) }
   }
 
+  async findResultText(scope: Scope, id: string): Promise<string | null> {
+    const [row] = await this.#db.run(statements.FIND_RESULT, { id, tenant: tenantOf(scope) })
+    return typeof row?.result === 'string' ? row.result : null
+  }
+
   async list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }> {
     const { statement, params } = listJobs(tenantOf(scope), query)
     const rows = await this.#db.run(statement, params)
@@ -277,8 +281,8 @@ export class SqlStore implements Store {
     return await takeDeliveries(this.#db, limit, leaseMs)
   }
 
-  async recordDelivery(id: string, tries: number, outcome: DeliveryOutcome): Promise<boolean> {
-    return await recordDelivery(this.#db, id, tries, outcome)
+  async recordDelivery(...recorded: Parameters<Store['recordDelivery']>): Promise<boolean> {
+    return await recordDelivery(this.#db, ...recorded)
   }
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {

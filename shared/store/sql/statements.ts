@@ -45,6 +45,10 @@ export const FIND_CONTENT: Statement = {
   // Written so that no index of jobs that are not erased fits: see `STATE` in moves.ts.
   sql: `SELECT request, result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
 }
+export const FIND_RESULT: Statement = {
+  name: 'find_result',
+  sql: `SELECT result FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`,
+}
 
 /** The job that holds an idempotency key; its id alone when the job is gone. */
 export const FIND_KEY: Statement = {
@@ -155,7 +159,7 @@ export const ERASE_EVENTS = 'DELETE FROM job_events WHERE job_id = :id'
 /** Deletes the steps of an erased job. */
 export const ERASE_STEPS = 'DELETE FROM job_steps WHERE job_id = :id'
 /** Forgets where its webhook messages go, since an address may hold a secret. What was not sent yet is not sent. */
-export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL WHERE job_id = :id`
+export const ERASE_DELIVERIES = `UPDATE deliveries SET url = '', error = NULL, history = NULL WHERE job_id = :id`
 
 /** Deletes some of the events first, so that no statement has to delete all those of a long run. */
 export const ERASE_FIRST_EVENTS: Statement = {
@@ -228,7 +232,8 @@ export const RELEASE_LEASE: Statement = {
 }
 
 /** Columns of `WebhookDelivery`. */
-export const DELIVERY_COLUMNS = 'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms'
+export const DELIVERY_COLUMNS =
+  'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
 /**
  * Messages of one job go out in the order of its events. Looks at the `:look` longest due only: what waits for an earlier
@@ -277,7 +282,7 @@ function dueDeliveries(lock: string): string {
 /** Says how a try went, unless somebody else has taken the message since, which `tries` would show. */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
-  sql: `UPDATE deliveries SET state = :state, status = :status, error = :error,
+  sql: `UPDATE deliveries SET state = :state, status = :status, error = :error, history = coalesce(:history, history),
           next_at_ms = now_ms() + CAST(:retry_in_ms AS bigint)
         WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING job_id`,
 }

@@ -1,4 +1,12 @@
-import type { EndedJob, Spender, UsageAmounts, UsageEntry, UsageLedger, UsageQuery } from '#shared/store/usage.ts'
+import type {
+  Activity,
+  EndedJob,
+  Spender,
+  UsageAmounts,
+  UsageEntry,
+  UsageLedger,
+  UsageQuery,
+} from '#shared/store/usage.ts'
 import { jsonOf } from './rows.ts'
 import type { Row, SqlDatabase, Write } from './sql.ts'
 import type { Statement } from './statements.ts'
@@ -59,11 +67,18 @@ const LIST_ENDED: Statement = {
 }
 
 const GROUPS = { project: 'project', key: 'key_id', model: 'model', day: 'day' } as const
-const sumsBy = (group: keyof typeof GROUPS, isOfOne: boolean): Statement => ({
-  name: `usage_by_${group}${isOfOne ? '_of_one' : ''}`,
+const sumsBy = (group: keyof typeof GROUPS, isOfOne: boolean, isOfKey: boolean): Statement => ({
+  name: `usage_by_${group}${isOfOne ? '_of_one' : ''}${isOfKey ? '_of_key' : ''}`,
   sql: `SELECT ${GROUPS[group]} AS name, ${SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')}
-        FROM usage_days WHERE ${isOfOne ? 'project = :project AND' : ''} day >= :from_day AND day <= :to_day
+        FROM usage_days WHERE ${isOfOne ? 'project = :project AND' : ''} ${isOfKey ? 'key_id = :key_id AND' : ''} day >= :from_day AND day <= :to_day
         GROUP BY ${GROUPS[group]} ORDER BY ${GROUPS[group]} LIMIT :limit`,
+})
+const activityBy = (owner: Spender['owner']): Statement => ({
+  name: `usage_activity_${owner}`,
+  sql: `SELECT max(day) AS last_day,
+          CAST(coalesce(sum(CASE WHEN day >= :from_day THEN calls END), 0) AS bigint) AS calls,
+          CAST(coalesce(sum(CASE WHEN day >= :from_day THEN cost_nanos END), 0) AS bigint) AS cost_nanos
+        FROM usage_days WHERE ${GROUPS[owner]} = :id AND day >= :since_day`,
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
@@ -93,10 +108,20 @@ export class SqlUsage implements UsageLedger {
     await this.#db.write(ENTER, { rows })
   }
 
-  async sum({ project, from, to, groupBy, limit }: UsageQuery) {
-    const params = { from_day: from, to_day: to, limit, ...(project !== undefined && { project }) }
-    const rows = await this.#db.run(sumsBy(groupBy, project !== undefined), params)
+  async sum({ project, keyId, from, to, groupBy, limit }: UsageQuery) {
+    const whose = { ...(project !== undefined && { project }), ...(keyId !== undefined && { key_id: keyId }) }
+    const params = { from_day: from, to_day: to, limit, ...whose }
+    const rows = await this.#db.run(sumsBy(groupBy, project !== undefined, keyId !== undefined), params)
     return rows.map((row) => ({ group: String(row.name), ...amountsOf(row) }))
+  }
+
+  async activity(of: readonly Spender[], since: string, from: string) {
+    const ask = async ({ owner, id }: Spender): Promise<Activity> => {
+      const [row] = await this.#db.run(activityBy(owner), { id, since_day: since, from_day: from })
+      const lastDay = row?.last_day == null ? null : String(row.last_day)
+      return { lastDay, calls: Number(row?.calls ?? 0), costNanos: Number(row?.cost_nanos ?? 0) }
+    }
+    return await Promise.all(of.map(ask))
   }
 
   async spent(of: readonly Spender[], from: string, to: string) {

@@ -99,7 +99,7 @@ export class RoleActor implements Actor {
   #spawn(): void {
     const { roles, env, logFile } = this.#options
     const log = openSync(logFile, 'a')
-    const child = spawn(process.execPath, ['services/main.ts', ...roles], { env, stdio: ['ignore', log, log] })
+    const child = spawn(process.execPath, ['services/main.js', ...roles], { env, stdio: ['ignore', log, log] })
     closeSync(log)
     this.#child = child
     child.once('exit', (code, signal) => {

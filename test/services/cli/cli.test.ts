@@ -528,10 +528,10 @@ describe('sluice doctor', () => {
     const ran = await sluice(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
     // What is switched off, or not needed in one process, is neither fine nor wrong.
-    const unneeded = ['sandbox', 'postgres', 'kafka']
+    const unneeded = ['postgres', 'kafka', 'sandbox']
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
-      ['node', 'settings', 'data', 'models', 'sandbox', 'postgres', 'kafka', 'service', 'key'].map(
-        (check) => `${check} ${unneeded.includes(check) ? 'skip' : 'ok'}`,
+      ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet'].map(
+        (check) => `${check} ${[...unneeded, 'fleet'].includes(check) ? 'skip' : 'ok'}`,
       ),
     )
     for (const check of unneeded) expect(of(ran, check)[0]?.message).toMatch(/^not needed: /)
@@ -561,9 +561,9 @@ describe('sluice doctor', () => {
       'models ok',
       'models warn',
       'weights fail',
-      'sandbox skip',
       'postgres fail',
       'kafka fail',
+      'sandbox skip',
       'service fail',
     ])
     for (const { status, fix } of ran.lines)

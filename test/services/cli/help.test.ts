@@ -38,28 +38,69 @@ describe('help', () => {
   })
 })
 
-describe('completion', () => {
-  /** What bash itself offers after that line. */
-  async function offered(line: string): Promise<string[]> {
-    const { out: script } = await sluice(['completion', 'bash'])
+/** What a shell makes of the words of a line, with a real script of ours. */
+const SHELLS: Readonly<Record<string, (script: string, line: string) => string[]>> = {
+  /** What its completion function offers. */
+  bash: (script, line) => {
     const words = line.split(' ').map((word) => `'${word}'`)
-    const { stdout } = bash(
-      `${script}\nCOMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; _sluice; printf '%s\\n' "\${COMPREPLY[@]}"`,
-    )
-    return stdout.trim().split('\n')
-  }
+    const called = `COMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; _sluice`
+    return bash(`${script}\n${called}; printf '%s\n' "\${COMPREPLY[@]}"`).stdout.trim().split('\n')
+  },
+  /** What stands on its terminal after the key Tab: one that is offered alone is written out. */
+  zsh: (script, line) => {
+    const typed = execFileSync('zsh', ['-f', '-c', TYPE_IN_ZSH, 'zsh', script, line], { encoding: 'utf8' })
+    const last = typed.slice(typed.lastIndexOf('sluice ')).match(/^[\w-:/. ]+/)?.[0] ?? ''
+    return [last.trim().split(' ').at(-1) ?? '']
+  },
+  /** What it answers to `complete -C`, without the descriptions. */
+  fish: (script, line) => {
+    const lines = execFileSync('fish', ['-N', '-c', `${script}\ncomplete -C '${line}'`], { encoding: 'utf8' }).trim()
+    return lines.split('\n').map((offered) => offered.split('\t')[0] ?? '')
+  },
+}
 
-  it('offers every command', async () => {
-    expect(await offered('sluice ')).toEqual(names)
-    expect(await offered('sluice --url http://127.0.0.1:1 dead')).toEqual(['dead-letters'])
+/** A zsh on a terminal of its own gets the script, then a line and Tab; what it shows within a second of the last sign is printed. */
+const TYPE_IN_ZSH = `
+zmodload zsh/zpty
+print -r -- "$1" > $TMPPREFIX.sluice
+zpty shell 'PS1= zsh -f -i'
+zpty -w shell "autoload -Uz compinit; compinit -D -u; source $TMPPREFIX.sluice; print REA''DY"
+until [[ $shown == *READY* ]]; do zpty -r shell more; shown+=$more; done
+zpty -w -n shell "$2"$'\t'
+quiet=0
+while ((quiet < 20)); do
+  if zpty -rt shell more; then shown+=$more; quiet=0; else ((quiet++)); sleep 0.1; fi
+  [[ $shown != *READY*sluice* ]] && quiet=0
+done
+zpty -d shell
+rm -f $TMPPREFIX.sluice
+print -r -- "$shown"
+`
+
+describe.each(Object.entries(SHELLS))('completion for %s', (shell, offered) => {
+  const isHere = execFileSync('sh', ['-c', `command -v ${shell} || true`], { encoding: 'utf8' }) !== ''
+  if (!isHere) process.stderr.write(`skipped: completion for ${shell}, which is not installed here\n`)
+
+  it.skipIf(!isHere).each([
+    ['sluice dead', 'dead-letters'],
+    ['sluice --url http://127.0.0.1:1 dead', 'dead-letters'],
+    ['sluice keys ro', 'rotate'],
+    ['sluice --url http://127.0.0.1:1 keys ro', 'rotate'],
+    ['sluice submit --pro', '--prompt'],
+    ['sluice jobs --he', '--help'],
+  ])('makes of %s the one that fits', async (line, wanted) => {
+    const { out } = await sluice(['completion', shell])
+    expect(offered(out, line)).toEqual([wanted])
   })
 
-  it('offers the actions and the options of a command', async () => {
-    expect(await offered('sluice keys ro')).toEqual(['rotate'])
-    expect(await offered('sluice submit --pro')).toEqual(['--prompt'])
-    expect(await offered('sluice jobs --he')).toEqual(['--help'])
+  it.skipIf(!isHere || shell === 'zsh')('offers every command, and after an action none again', async () => {
+    const { out } = await sluice(['completion', shell])
+    expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
+    expect(offered(out, 'sluice keys rotate ')).not.toContain('audit')
   })
+})
 
+describe('completion', () => {
   it.each(['zsh', 'fish'])('names every command and option for %s', async (shell) => {
     const { out } = await sluice(['completion', shell])
     for (const [name, { options }] of Object.entries(COMMANDS)) {

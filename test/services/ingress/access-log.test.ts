@@ -33,7 +33,7 @@ beforeAll(async () => {
     ...{ ...ENVIRONMENT, PORT: '0', DATA_DIR: dataDir, MODELS_FILE: modelsFile, SLUICE_API_KEY: TEST_KEY },
     ...{ SANDBOX: 'off', SLOW_READER_MS: '1000' },
   }
-  const child = spawn(process.execPath, ['services/main.ts'], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, ['services/main.js'], { env, stdio: ['ignore', 'pipe', 'pipe'] })
   let [rest, stderr] = ['', '']
   child.stderr.on('data', (chunk) => {
     stderr += chunk

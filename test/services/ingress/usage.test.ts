@@ -141,6 +141,7 @@ async function openLedger() {
     add: (...batch) => (link.isAway ? refuse() : usage.add(...batch)),
     spent: (...query) => (link.isAway ? refuse() : usage.spent(...query)),
     sum: (query) => usage.sum(query),
+    activity: (...query) => usage.activity(...query),
     enter: (jobs) => usage.enter(jobs),
     listEnded: (limit) => usage.listEnded(limit),
   }

@@ -124,6 +124,17 @@ for (const { mode, settings } of MODES) {
       // Nobody knows it in the store, so that its worker lets it go.
       await until(async () => !(await service.broker.lag(jobsTopic('inference'))))
       expect(service.dead).toHaveLength(3)
+      const [mine, unknown] = listed.data.map(({ id }) => id)
+      expect(await service.admin('POST', `dead-letters/${mine}/redrive`)).toMatchObject({ job_id: 'job_2' })
+      const refused = await service.admin('POST', `dead-letters/${unknown}/redrive`)
+      expect(refused).toMatchObject({ error: { message: expect.stringContaining('cannot run again') } })
+      expect(await service.admin('DELETE', `dead-letters/${mine}`)).toMatchObject({ id: mine, deleted: true })
+      const left = await service.admin('GET', 'dead-letters')
+      expect(left.data.map(({ reason }) => reason)).toEqual(['unknown_kind', 'not_understood'])
+      expect(await redriven({})).toMatchObject({ data: [] })
+      expect(await service.admin('DELETE', 'dead-letters/123456')).toMatchObject({
+        error: { message: expect.stringContaining('123456') },
+      })
     })
 
     it('are passed over on the channels, too', async () => {

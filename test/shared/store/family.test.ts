@@ -99,6 +99,22 @@ describe.each(ADAPTERS)('a family in the store on $name', ({ isHere, openDatabas
     expect(await store.listRecordedSteps('key_b', run.id, 0, 2)).toEqual([])
   })
 
+  it('lists those that no other job has made without those between them, and the text of what came of one', async () => {
+    const { ids } = await parentOf(3)
+    for (const id of ids) await end(id)
+    const own = await running(store, { endpoint: '/v1/embeddings' })
+    await store.complete(own, { result: { text: 'own' }, usage: null })
+    const query = { limit: 1, endpoint: '/v1/embeddings', states: ['completed' as const] }
+    expect(await store.list(TENANT, { ...query, order: 'asc' })).toMatchObject({ hasMore: true })
+    for (const order of ['asc', 'desc'] as const) {
+      const { jobs, hasMore } = await store.list(TENANT, { ...query, order, isOwn: true })
+      expect([jobs.map(({ id }) => id), hasMore]).toEqual([[own.id], false])
+      expect((await store.list(TENANT, { ...query, order, isOwn: true, after: own.id })).jobs).toEqual([])
+    }
+    expect(JSON.parse((await store.findResultText(TENANT, own.id)) ?? '')).toEqual({ text: 'own' })
+    expect(await store.findResultText('key_b', own.id)).toBeNull()
+  })
+
   it('gives a step that is written again, without output, the same answer, and no other step', async () => {
     const run = await running(store)
     await store.addStep(run, step('a'), [])

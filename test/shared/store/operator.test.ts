@@ -106,16 +106,18 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
       (await store.operator.listUndelivered({ limit: 10, state, tenant })).deliveries
     const taken = (await store.takeDeliveries(10, 30_000)).find(({ job_id }) => job_id === given)
     if (!taken) throw new Error('nothing to deliver')
-    await store.recordDelivery(taken.id, taken.tries, { state: 'failed', status: 500, error: 'It is broken.' })
+    const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
+    const broken = { state: 'failed', status: 500, error: 'It is broken.' } as const
+    await store.recordDelivery(taken.id, taken.tries, broken, [tried])
     expect((await undelivered()).map(({ job_id }) => job_id)).toEqual([pending, given])
-    expect(await undelivered('failed')).toMatchObject([{ id: taken.id, status: 500, tries: 1 }])
+    expect(await undelivered('failed')).toMatchObject([{ id: taken.id, status: 500, tries: 1, history: [tried] }])
     expect(await undelivered('pending', 'key_a')).toEqual([])
     const page = await store.operator.listUndelivered({ limit: 1 })
     const rest = await store.operator.listUndelivered({ limit: 1, after: page.next ?? '' })
     expect(rest).toMatchObject({ next: null, deliveries: [{ job_id: given }] })
     expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending', tries: 0 })
     const [again] = await store.takeDeliveries(10, 30_000)
-    expect(again).toMatchObject({ id: taken.id, tries: 1 })
+    expect(again).toMatchObject({ id: taken.id, tries: 1, history: [tried] })
     await store.recordDelivery(taken.id, 1, { state: 'delivered', status: 200 })
     expect(await store.operator.retryDelivery(taken.id)).toBeUndefined()
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()

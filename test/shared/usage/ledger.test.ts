@@ -67,6 +67,27 @@ describe.each(ADAPTERS)('the ledger on $name', ({ isHere, openDatabase }) => {
     expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
   })
 
+  it('tells the last day of keys and projects, and what they used of late', async () => {
+    const old = { ...ENTRY, day: '2029-12-01', costNanos: 100 }
+    await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-01-02' }, old, { ...old, keyId: 'key_b' }])
+    const of = [
+      { owner: 'key', id: 'key_a' },
+      { owner: 'key', id: 'key_b' },
+      { owner: 'key', id: 'none' },
+      { owner: 'project', id: 'proj' },
+    ] as const
+    expect(await store.usage.activity(of, '2029-11-01', '2030-01-01')).toEqual([
+      { lastDay: '2030-01-31', calls: 2, costNanos: 14 },
+      { lastDay: '2029-12-01', calls: 0, costNanos: 0 },
+      { lastDay: null, calls: 0, costNanos: 0 },
+      { lastDay: '2030-01-31', calls: 2, costNanos: 14 },
+    ])
+    expect(await store.usage.activity(of.slice(1, 2), '2030-01-01', '2030-01-01')).toMatchObject([{ lastDay: null }])
+    const ofKey = { from: '2029-01-01', to: '2030-12-31', groupBy: 'day', limit: 10, keyId: 'key_b' } as const
+    expect(await store.usage.sum(ofKey)).toMatchObject([{ group: '2029-12-01', calls: 1 }])
+    expect(await store.usage.sum({ ...ofKey, project: 'other' })).toEqual([])
+  })
+
   it('gives the sums of one project and of the days that are asked for', async () => {
     await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, day: '2030-02-01' }, { ...ENTRY, project: 'other' }])
     expect((await sum('day', 'proj')).map(({ group, calls }) => [group, calls])).toEqual([

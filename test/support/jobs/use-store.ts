@@ -104,6 +104,7 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.find(MANY_TENANT, middle)
   await store.find(EVERY_TENANT, middle)
   await store.findContent(MANY_TENANT, middle)
+  await store.findResultText(MANY_TENANT, middle)
   await store.listEvents(MANY_TENANT, middle, 0, 100)
   await store.isPast(MANY_TENANT, middle)
   await store.depth()
@@ -116,6 +117,12 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.tenants.isWaiting({ pool, kind, model, priority: 'normal' })
   await store.queuedModels()
   for (const query of listings(middle)) await store.list(MANY_TENANT, query)
+  // Half of the way behind `middle` lie jobs that others have made.
+  const own = { limit: 100, endpoint: '/v1/chat/completions', states: ['completed' as const], isOwn: true }
+  for (const order of ['asc', 'desc'] as const) {
+    await store.list(MANY_TENANT, { ...own, order })
+    await store.list(MANY_TENANT, { ...own, order, after: middle })
+  }
   await store.list('key_b', { limit: 100 })
 }
 

@@ -80,7 +80,7 @@ export async function openFleet(kafka: string, models: readonly object[] = [ECHO
 }
 
 function startRole(role: string, env: Record<string, string | undefined>, cwd?: string) {
-  const child = spawn(process.execPath, ['services/main.ts', role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, ['services/main.js', role], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const log: Record<string, unknown>[] = []
   let stderr = ''
   let rest = ''

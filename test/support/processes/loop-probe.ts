@@ -5,7 +5,7 @@
 const QUESTION = 'longest hold?'
 
 // Processes that the service forks inherit its flags and have channels of their own.
-if (process.argv[1]?.endsWith('services/main.ts')) watch()
+if (process.argv[1]?.endsWith('services/main.js')) watch()
 
 function watch(): void {
   let longestMs = 0

@@ -17,7 +17,7 @@ export interface Answer {
   /** Sends any text with any status and content type. */
   text(body: string, contentType: string, status?: number): void
   /** Sends the head: of an event stream, unless told otherwise. */
-  open(contentType?: string): void
+  open(contentType?: string, headers?: Record<string, string>): void
   /** One frame, as a JSON object or as the text after `data: `. */
   frame(data: unknown, event?: string): void
   /** Bytes of the stream as they are. Settles when they have left for the network. */
@@ -83,7 +83,9 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   })
   const chunks: Buffer[] = []
   for await (const chunk of request) chunks.push(chunk as Buffer)
-  const body = JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}') as Record<string, unknown>
+  // A form is not read: those who send one look at what is answered.
+  const isForm = request.headers['content-type']?.startsWith('multipart/') ?? false
+  const body = isForm ? {} : JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}')
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }
 }
 
@@ -96,8 +98,8 @@ export function answerOn(response: ServerResponse): Answer {
     text(body, contentType, status = 200) {
       response.writeHead(status, { 'content-type': contentType }).end(body)
     },
-    open(contentType = 'text/event-stream; charset=utf-8') {
-      response.writeHead(200, { 'content-type': contentType }).flushHeaders()
+    open(contentType = 'text/event-stream; charset=utf-8', headers = {}) {
+      response.writeHead(200, { 'content-type': contentType, ...headers }).flushHeaders()
       response.socket?.setNoDelay(true)
     },
     frame(data, event) {

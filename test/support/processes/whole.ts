@@ -51,7 +51,7 @@ export async function startWhole(options: WholeOptions = {}): Promise<WholeProce
     SANDBOX: 'off',
     ...options.settings,
   }
-  const child = spawn(process.execPath, [...flags, 'services/main.ts'], {
+  const child = spawn(process.execPath, [...flags, 'services/main.js'], {
     env,
     stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
   })

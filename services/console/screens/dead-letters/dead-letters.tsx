@@ -3,6 +3,7 @@ import { useEffect, useMemo } from 'preact/hooks'
 import { askJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { DeadLetter, Page, Pool } from '#services/console/api/types.ts'
+import { Confirm } from '#services/console/parts/confirm.tsx'
 import { useDeed } from '#services/console/parts/deed.ts'
 import { ForOperators } from '#services/console/parts/operators.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
@@ -13,7 +14,7 @@ import { DeadLetterList } from './list.ts'
 import { Redrive } from './redrive.tsx'
 
 const REFRESH_MS = 5_000
-const COLUMNS = ['Reason', 'Pool', 'Job', 'What', 'Size', 'When']
+const COLUMNS = ['Reason', 'Pool', 'Job', 'What', 'Size', 'When', '']
 
 /** What no worker could run, why, and the way back into the queues. */
 export function DeadLetters() {
@@ -78,12 +79,12 @@ function Shown({ list, letters }: { readonly list: DeadLetterList; readonly lett
       {letters.length > 0 ? (
         <Table label="Dead letters" columns={COLUMNS}>
           {letters.map((letter) => (
-            <Row key={letter.id} letter={letter} />
+            <Row key={letter.id} list={list} letter={letter} />
           ))}
         </Table>
       ) : (
         <div class="empty card">
-          <h2>{list.hasMore.value ? 'None among the newest' : 'There are none'}</h2>
+          <h2>{list.hasMore.value ? 'None among the newest ten thousand' : 'There are none'}</h2>
           <p class="dim">Every record that came to a worker could be read.</p>
         </div>
       )}
@@ -99,8 +100,8 @@ function Shown({ list, letters }: { readonly list: DeadLetterList; readonly lett
   )
 }
 
-function Row({ letter }: { readonly letter: DeadLetter }) {
-  const { reason, message, pool, position, job_id, kind, model, project, bytes, redrivable, created_at } = letter
+function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter: DeadLetter }) {
+  const { id, reason, message, pool, position, job_id, kind, model, project, bytes, redrivable, created_at } = letter
   return (
     <tr>
       <Cell of="Reason">
@@ -114,12 +115,25 @@ function Row({ letter }: { readonly letter: DeadLetter }) {
       </Cell>
       <Cell of="Job">{job_id ? <JobName id={job_id} isDurable={redrivable} /> : '–'}</Cell>
       <Cell of="What">
-        {[kind, model].filter(Boolean).join(', ') || '–'}
+        {kind ?? '–'}
+        {model && <span class="below">{model}</span>}
         {project && <span class="dim below">of {project}</span>}
       </Cell>
       <Cell of="Size">{bytes.toLocaleString()} B</Cell>
       <Cell of="When">
         <span title={clock(created_at)}>{ago(created_at)}</span>
+      </Cell>
+      <Cell>
+        <div class="actions">
+          {redrivable && (
+            <Confirm verb="Put back" what={`letter ${id}`} deed={() => list.putBack(id)}>
+              <p>It goes back into its queue. A job that has ended meanwhile stays as it is.</p>
+            </Confirm>
+          )}
+          <Confirm verb="Discard" what={`letter ${id}`} deed={() => list.discard(id)}>
+            <p>It is shown no more, and is not put back with others. A durable job of it ends at its deadline.</p>
+          </Confirm>
+        </div>
       </Cell>
     </tr>
   )

@@ -9,6 +9,7 @@ const LETTERS_MAX = 2_000
 /** Which letters were put back, or would be. */
 export interface Redriven {
   readonly data: readonly DeadLetter[]
+  readonly last_id: string | null
   readonly has_more: boolean
 }
 
@@ -19,6 +20,8 @@ export class DeadLetterList {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly pool: string
+  /** What was asked before one was discarded may be answered after it. */
+  readonly #discarded = new Set<string>()
   #last: string | null = null
 
   /** @param pool Empty: of all pools */
@@ -41,16 +44,28 @@ export class DeadLetterList {
     }
   }
 
-  /** Takes the next page. @throws ApiFailure */
+  /** Takes the next page that has any, as far as one look goes. @throws ApiFailure */
   async more(): Promise<void> {
     const page = await this.#page({ after: this.#last ?? '' })
     this.#goOn(page)
     this.#take(page.data)
   }
 
-  /** Puts letters back into their queues. @throws ApiFailure */
-  async redrive(max: number, isDry: boolean): Promise<Redriven> {
-    const body = { max, dry_run: isDry, ...(this.pool && { pool: this.pool }) }
+  /** Puts one back into its queue. @throws ApiFailure */
+  async putBack(id: string): Promise<void> {
+    await askJson(`/v1/admin/dead-letters/${id}/redrive`, { method: 'POST' })
+  }
+
+  /** Has one shown no more. @throws ApiFailure */
+  async discard(id: string): Promise<void> {
+    await askJson(`/v1/admin/dead-letters/${id}`, { method: 'DELETE' })
+    this.#discarded.add(id)
+    this.letters.value = this.letters.value.filter((letter) => letter.id !== id)
+  }
+
+  /** Puts letters back into their queues. @param after `last_id` of those before, for older ones. @throws ApiFailure */
+  async redrive(max: number, isDry: boolean, after: string | null = null): Promise<Redriven> {
+    const body = { max, dry_run: isDry, ...(this.pool && { pool: this.pool }), ...(after !== null && { after }) }
     return await askJson('/v1/admin/dead-letters/redrive', { method: 'POST', body })
   }
 
@@ -65,7 +80,8 @@ export class DeadLetterList {
   }
 
   #take(letters: readonly DeadLetter[]): void {
-    const known = new Map([...this.letters.value, ...letters].map((letter) => [letter.id, letter]))
+    const all = [...this.letters.value, ...letters].filter(({ id }) => !this.#discarded.has(id))
+    const known = new Map(all.map((letter) => [letter.id, letter]))
     this.letters.value = [...known.values()].toSorted((a, b) => Number(b.id) - Number(a.id))
   }
 

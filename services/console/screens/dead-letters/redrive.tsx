@@ -22,7 +22,7 @@ export function Redrive({ list }: { readonly list: DeadLetterList }) {
           isOpen.value = true
         }}
       >
-        <Icon name="again" /> Put back
+        <Icon name="again" /> Put many back
       </button>
       {isOpen.value && (
         <Dialog
@@ -42,16 +42,25 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   const max = useSignal(MAX.usual)
   const dry = useSignal<Redriven | undefined>(undefined)
   const done = useSignal<Redriven | undefined>(undefined)
+  /** Behind those that were put back already. */
+  const after = useSignal<string | null>(null)
   const { isBusy, problem, act } = useDeed()
   const look = () =>
     act(async () => {
-      dry.value = await list.redrive(max.value, true)
+      dry.value = await list.redrive(max.value, true, after.value)
     })
   const putBack = () =>
     act(async () => {
-      done.value = await list.redrive(max.value, false)
+      done.value = await list.redrive(max.value, false, after.value)
     })
+  const goOn = () => {
+    after.value = (done.value ?? dry.value)?.last_id ?? null
+    done.value = undefined
+    dry.value = undefined
+    void look()
+  }
   const count = dry.value?.data.length ?? 0
+  const canGoOn = done.value?.has_more || (dry.value?.has_more && count === 0)
   return (
     <>
       <p>Those that are durable jobs which this version can read, newest first. First you see which.</p>
@@ -82,7 +91,12 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
         <button type="button" onClick={close}>
           {done.value ? 'Close' : 'Leave it'}
         </button>
-        {!done.value && (
+        {canGoOn && (
+          <button type="button" class="primary" disabled={isBusy.value} onClick={goOn}>
+            Look at older ones
+          </button>
+        )}
+        {!done.value && !canGoOn && (
           <button
             type="button"
             class="primary"

@@ -3,7 +3,7 @@ import { askJson } from '#services/console/api/client.ts'
 import { askFigures, Figures, quantile } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
-import type { Model, Page, Pool } from '#services/console/api/types.ts'
+import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
 
 /** Moments that are kept: five minutes. */
 const MOMENTS_MAX = 150
@@ -43,6 +43,8 @@ export const models = signal<readonly Model[]>([])
 export const preparations = signal<readonly Preparation[]>([])
 /** Sentences of `/readyz`. */
 export const problems = signal<readonly string[]>([])
+/** What the doctor found; undefined for those who may not ask. */
+export const findings = signal<readonly Finding[] | undefined>(undefined)
 export const isAway = signal(false)
 /** The figures are on a port of their own, where this page cannot ask for them. */
 export const hasFigures = signal(true)
@@ -52,6 +54,7 @@ const history: Figures[] = []
 
 /** Takes all of it once more. */
 export async function look(abort: AbortSignal): Promise<void> {
+  void askFindings(abort)
   try {
     const [figures, ready, list, operated] = await Promise.all([
       askFigures(abort),
@@ -67,6 +70,21 @@ export async function look(abort: AbortSignal): Promise<void> {
   } catch (error) {
     if (!abort.aborted) isAway.value = error instanceof TypeError
   }
+}
+
+let isLooking = false
+
+/** They are asked for beside the rest, and not again before they are there: a look at a database that is away takes seconds. */
+async function askFindings(abort: AbortSignal): Promise<void> {
+  if (isLooking) return
+  isLooking = true
+  try {
+    const found = isOperator.value ? askJson<Page<Finding>>('/v1/admin/findings', { signal: abort }) : undefined
+    findings.value = (await found)?.data
+  } catch {
+    // Whether the service answers is told by what is asked beside this.
+  }
+  isLooking = false
 }
 
 function show(figures: Figures, operated: readonly Pool[] | undefined): void {

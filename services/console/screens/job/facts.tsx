@@ -23,18 +23,6 @@ export function Facts({ job, operated }: { readonly job: AnyJob; readonly operat
             </dd>
           </div>
         )}
-        {'children' in job && (job.children?.length ?? 0) > 0 && (
-          <div>
-            <dt>Children</dt>
-            <dd>
-              {job.children?.map(({ id, status }) => (
-                <a key={id} href={`${BASE}/jobs/${id}`}>
-                  {id} ({status}){' '}
-                </a>
-              ))}
-            </dd>
-          </div>
-        )}
       </dl>
     </aside>
   )
@@ -56,8 +44,14 @@ function factsOf(job: AnyJob): [string, string][] {
   if (ended === null) facts.push(['Ends by', clock(job.expires_at)])
   else facts.push(['Kept until', clock(job.result_expires_at)])
   for (const [name, value] of Object.entries(job.metadata)) facts.push([`metadata.${name}`, value])
+  if ('cost_usd' in job && job.cost_usd !== undefined) facts.push(['Cost', costWords(job.cost_usd)])
   if (job.request_id) facts.push(['Request', job.request_id])
   return facts
+}
+
+/** Calls cost fractions of a cent. */
+function costWords(usd: number): string {
+  return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }
 
 function operatorFactsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {

@@ -13,7 +13,9 @@ export interface Line {
   readonly type: string
   readonly at: number
   readonly note: string
-  /** How many events it stands for. */
+  /** What the newest of the events said for which it stands, one at least. */
+  readonly notes: readonly string[]
+  /** How many these are. */
   readonly times: number
 }
 
@@ -29,6 +31,11 @@ export class FollowedJob {
 
   constructor(id: string) {
     this.#id = id
+  }
+
+  /** Whether it was found. */
+  get isKnown(): boolean {
+    return (this.job.peek() ?? this.operated.peek()) !== undefined
   }
 
   /** Follows it until it has ended. */
@@ -90,13 +97,21 @@ export class FollowedJob {
     const lines = this.lines.value
     const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1
     const same = REPEATED.has(type) ? lines.findIndex((line, nth) => nth >= first && line.type === type) : -1
-    if (same < 0) this.lines.value = [...lines, { type, at, note, times: 1 }]
-    else this.lines.value = lines.map((line, nth) => (nth === same ? { ...line, note, times: line.times + 1 } : line))
+    if (same < 0) this.lines.value = [...lines, { type, at, note, notes: [note], times: 1 }]
+    else this.lines.value = lines.map((line, nth) => (nth === same ? withNote(line, note) : line))
   }
 }
 
 /** Events that come many times, and are one line. */
 const REPEATED: ReadonlySet<string> = new Set(['job.output.delta', 'job.progress'])
+
+/** Notes of one line that are kept. */
+const NOTES_MAX = 200
+
+function withNote({ type, at, notes, times }: Line, note: string): Line {
+  const isNew = note !== '' && note !== notes.at(-1)
+  return { type, at, note, notes: isNew ? [...notes, note].slice(-NOTES_MAX) : notes, times: times + 1 }
+}
 
 function noteOf(event: Record<string, unknown>): string {
   const { attempt, reason, delay_ms, progress, job, partial } = event as {

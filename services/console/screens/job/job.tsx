@@ -1,13 +1,20 @@
 import { useEffect, useMemo } from 'preact/hooks'
+import { usePoll } from '#services/console/api/poll.ts'
 import type { AnyJob, Job } from '#services/console/api/types.ts'
 import { Copy } from '#services/console/parts/copy.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { BASE } from '#services/console/place.ts'
+import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { Actions } from './actions.tsx'
+import { Input, Steps } from './asked.tsx'
 import { Facts } from './facts.tsx'
+import { Family } from './family.tsx'
 import { FollowedJob, type Line } from './follow.ts'
 import { textOfResult } from './output.ts'
+
+/** How often its place in the line and its children are looked at. */
+const LOOK_MS = 3_000
 
 /** One job: where it is and why, what happened to it, what it says, and what can be done. */
 export function JobScreen({ id }: { readonly id: string }) {
@@ -18,6 +25,14 @@ export function JobScreen({ id }: { readonly id: string }) {
     return () => abort.abort()
   }, [followed])
   const shown: AnyJob | undefined = followed.job.value ?? followed.operated.value
+  const isOver = isEnded(shown?.status ?? '')
+  usePoll(
+    LOOK_MS,
+    async (signal) => {
+      if (followed.isKnown && !isOver) await followed.look(signal)
+    },
+    [followed, isOver],
+  )
   return (
     <section class="job">
       <p>
@@ -43,6 +58,9 @@ export function JobScreen({ id }: { readonly id: string }) {
           <div class="columns">
             <div>
               <Output job={followed.job.value} said={followed.output.value} />
+              {followed.job.value && <Input id={id} />}
+              <Family job={shown} isOwn={followed.job.value !== undefined} />
+              {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
               {followed.job.value && <History lines={followed.lines.value} from={shown.created_at} />}
             </div>
             <Facts job={shown} operated={followed.operated.value} />
@@ -51,6 +69,10 @@ export function JobScreen({ id }: { readonly id: string }) {
       )}
     </section>
   )
+}
+
+function stepsOf(job: AnyJob): number {
+  return 'steps' in job ? (job.steps?.length ?? 0) : 0
 }
 
 /** Why it waits, or why it failed. */
@@ -67,13 +89,18 @@ function Why({ followed }: { readonly followed: FollowedJob }) {
   }
   if (job?.status !== 'queued') return null
   const { position } = job.queue
-  const place = position === null ? '' : position === 0 ? 'It is the next one.' : `${position} jobs come before it.`
+  const place = position === null ? '' : placeWords(position)
   return (
     <div class="note">
       <strong>It waits</strong>
       <p>{[waits?.message, place].filter(Boolean).join(' ') || 'It is about to be taken by a worker.'}</p>
     </div>
   )
+}
+
+function placeWords(position: number): string {
+  if (position === 0) return 'It is the next one.'
+  return position === 1 ? '1 job comes before it.' : `${position.toLocaleString()} jobs come before it.`
 }
 
 function Output({ job, said }: { readonly job: Job | undefined; readonly said: string }) {
@@ -118,11 +145,22 @@ function History({ lines, from }: { readonly lines: readonly Line[]; readonly fr
     <div class="card">
       <h2>Timeline</h2>
       <ol class="history">
-        {lines.map(({ type, at, note, times }, nth) => (
+        {lines.map(({ type, at, note, notes, times }, nth) => (
           <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
             <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
             {times > 1 && <span class="dim">× {times}</span>}
-            <span class="note-text">{note}</span>
+            {notes.length > 1 ? (
+              <details class="note-text">
+                <summary>{note}</summary>
+                {notes.slice(0, -1).map((one, earlier) => (
+                  <p key={`${earlier}-${one}`} class="dim">
+                    {one}
+                  </p>
+                ))}
+              </details>
+            ) : (
+              <span class="note-text">{note}</span>
+            )}
             <span class="when dim">+{Math.max(0, at - from)} s</span>
           </li>
         ))}

@@ -26,6 +26,8 @@ export class JobList {
   readonly #known = new Map<string, AnyJob>()
   #last: string | null = null
   #isLoading = false
+  /** Of those further down that have not ended, how many were looked at in this turn. */
+  #looked = 0
 
   constructor(filter: Filter) {
     this.#filter = filter
@@ -62,7 +64,11 @@ export class JobList {
 
   /** Those that wait or run are read again in pages; one that is in none of them has ended. */
   async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
-    const asked = open.filter(({ id }) => !seen.has(id)).slice(0, OPEN_MAX)
+    // Round and round: what is far down is looked at as well.
+    const below = open.filter(({ id }) => !seen.has(id))
+    const begin = this.#looked < below.length ? this.#looked : 0
+    const asked = below.slice(begin, begin + OPEN_MAX)
+    this.#looked = begin + OPEN_MAX
     const url = this.#filter.isAll ? '/v1/admin/jobs' : '/v1/jobs'
     const now = await Promise.all(
       asked.map(({ id }) => askJson<AnyJob>(`${url}/${id}`, { signal }).catch(() => undefined)),

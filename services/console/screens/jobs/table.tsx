@@ -4,6 +4,7 @@ import type { AnyJob } from '#services/console/api/types.ts'
 import { Status } from '#services/console/parts/status.tsx'
 import { ago, clock, lasted } from '#services/console/parts/time.ts'
 import { BASE } from '#services/console/place.ts'
+import { doneOf } from './done.ts'
 import type { JobList } from './list.ts'
 
 /** Height of a row in pixels, as styles/screens.css has it: wide, and where its parts stand below each other. */
@@ -70,7 +71,7 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         {model}
       </span>
       <span role="cell" class="endpoint dim">
-        {[endpoint.replace('/v1/', ''), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
+        {[endpoint.replace('/v1/', ''), doneOf(job), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
       </span>
       <span role="cell" class="made dim" title={clock(created_at)}>
         {ago(created_at)}

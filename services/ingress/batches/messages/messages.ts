@@ -25,13 +25,14 @@ const HOUR_MS = 3_600_000
 /** POST /v1/messages/batches: requests that came with the call, to be done as jobs of low priority. */
 export async function createMessageBatch(context: IngressContext, call: Call, body: unknown): Promise<void> {
   parseVersion(call.headers)
-  const { input, requests, sha256 } = body as UploadedRequests
+  const { input, bytes, requests, sha256 } = body as UploadedRequests
   const { jobDeadlineMaxMs, fileRetentionMs: keepMs } = context.config
   const job = await submitBatch(context, call, {
     path: MESSAGE_BATCHES,
     dialect: 'messages',
     endpoint: messages.path,
     input,
+    inputBytes: bytes,
     inputFileId: null,
     requests,
     window: `${WINDOW_HOURS}h`,

@@ -12,6 +12,7 @@ import { RequestsReader } from './requests.ts'
 /** Requests that lie in a blob, a line each. */
 export interface UploadedRequests {
   readonly input: string
+  readonly bytes: number
   readonly requests: number
   /** Of all their bytes: two equal uploads are the same call. */
   readonly sha256: string
@@ -36,10 +37,14 @@ export async function readRequests(
   const reader = new RequestsReader(lineBytesMax)
   const checker = new LineChecker({ dialect: 'messages', lineBytesMax })
   const hash = createHash('sha256')
+  let bytes = 0
   async function* lines(): AsyncGenerator<Buffer> {
     for await (const piece of piecesOf(context, req)) {
       hash.update(piece)
-      yield* await inTurns(checkedLines(reader, checker, piece))
+      for (const line of await inTurns(checkedLines(reader, checker, piece))) {
+        bytes += line.length
+        yield line
+      }
       call.held.hold(reader.held * HELD_PER_BYTE)
     }
     reader.end()
@@ -48,7 +53,7 @@ export async function readRequests(
   const input = newAttachmentKey(newJobId())
   call.uploads.add(input)
   await context.blobs.put(input, lines())
-  return { input, requests: checker.count, sha256: hash.digest('hex') }
+  return { input, bytes, requests: checker.count, sha256: hash.digest('hex') }
 }
 
 /** The requests that end in a piece, as lines. */

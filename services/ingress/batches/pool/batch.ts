@@ -1,4 +1,5 @@
 import type { BatchEvent, BatchPartRange, BatchPartResult, BatchRequest, BatchResult } from '#schemas/batches/batch.ts'
+import { dropInput } from '#services/ingress/batches/input.ts'
 import { PARTS_AT_ONCE } from '#services/ingress/batches/parts.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
@@ -63,7 +64,10 @@ class BatchRun {
       const value = await planBatch(this.#tools, this.#request, this.#options.tenant, signal)
       return { value, cost: { requests: value.requests } }
     })
-    if (plan.problems.length > 0) return failed(plan)
+    if (plan.problems.length > 0) {
+      await this.#dropInput()
+      return failed(plan)
+    }
     const parts = await this.#runParts(plan)
     const status = parts.length === plan.parts.length ? 'completed' : this.#isCancelled ? 'cancelled' : 'expired'
     const all = parts.length === plan.parts.length ? parts : await this.#cutParts(plan, parts)
@@ -144,8 +148,16 @@ class BatchRun {
       return { value: { ...files, finalizing_at_ms } }
     })
     await dropParts(this.#tools, ids)
+    // What was cut short is written from the lines again where this attempt dies.
+    if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
     return { status, model: plan.model, problems: [], counts, usage, ...ended }
+  }
+
+  /** Every step that reads the lines is remembered, and a batch that has ended is not run again. */
+  async #dropInput(): Promise<void> {
+    const { context, files } = this.#tools
+    await dropInput({ blobs: context.blobs, files }, this.#options.tenant, this.#request.input)
   }
 
   #childOf(nth: number, range: BatchPartRange): ChildJob {

@@ -58,7 +58,7 @@ async function submitLines(
     const child = await childOf(tools, part, line).catch((error: unknown) => refusalOf(error))
     if (child instanceof ServiceError) refused[line.number] = child.toBody()
     else {
-      await composition.submit(child)
+      await context.pace.line(() => composition.submit(child), signal)
       lines.push(line.number)
     }
   }

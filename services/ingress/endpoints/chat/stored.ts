@@ -1,5 +1,5 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { z } from 'zod'
-import type { ChatCompletion } from '#schemas/chat.ts'
 import { ChatRequest } from '#schemas/chat.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
@@ -12,7 +12,9 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { fetchBody } from '#shared/jobs/body.ts'
 import { readStored } from '#shared/jobs/records.ts'
+import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { JsonText } from '#shared/protocols/encode.ts'
 import { messagesOfTurns } from './stored-messages.ts'
 
 /*
@@ -45,28 +47,29 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   const { limit, order, after, model: name } = parseBody(ListCompletions, rest, 'openai')
   const model = name === undefined ? undefined : (context.models.find(name)?.id ?? name)
   const matches = (job: DurableJob) =>
-    job.depth === 0 &&
-    (model === undefined || job.model === model) &&
-    pairs.every(([key, value]) => job.metadata[key] === value)
+    (model === undefined || job.model === model) && pairs.every(([key, value]) => job.metadata[key] === value)
   const from = after === undefined ? {} : { after: jobIdOf(after) ?? throwNotFound(after, 'after') }
-  const query = { limit, order, endpoint: CHAT_PATH, states: ['completed' as const], ...from }
-  const look = { matches, group: undefined, needsLook: true }
+  const query = { limit, order, endpoint: CHAT_PATH, states: ['completed' as const], isOwn: true, ...from }
+  const look = { matches, group: undefined, needsLook: model !== undefined || pairs.length > 0, untilFound: true }
   const page = await pageOf(requireJobs(context), projectIdOf(call.key), query, look)
-  const data: StoredCompletion[] = []
+  const data: ShownItem[] = []
   let chars = 0
   for (const job of page.jobs) {
     // One that is deleted meanwhile is left out.
     const completion = await completionOf(context, job)
-    chars += completion ? JSON.stringify(completion).length : 0
+    if (!completion) continue
+    chars += completion.text.length
     if (chars > PAGE_CHARS_MAX && data.length > 0) return await sendPage(call, data, true)
-    if (completion) data.push(completion)
+    data.push(completion)
+    // Each may be as large as an answer: others have their turn in between.
+    await nextTurn()
   }
   await sendPage(call, data, page.hasMore)
 }
 
 /** GET /v1/chat/completions/{id} */
 export async function getCompletion(context: IngressContext, call: Call): Promise<void> {
-  await call.reply.whole((await findCompletion(context, call)).completion)
+  await call.reply.whole(new JsonText((await findCompletion(context, call)).completion.text))
 }
 
 /** POST /v1/chat/completions/{id}: other metadata, in place of all there was; null: none. */
@@ -75,8 +78,8 @@ export async function updateCompletion(context: IngressContext, call: Call, body
   const metadata = boundMetadata(parseBody(UpdateCompletion, body, 'openai').metadata ?? {}) ?? {}
   const { job, completion } = await findCompletion(context, call)
   const isSet = await context.store?.setMetadata(job.tenant, job.id, metadata)
-  if (!isSet) throwNotFound(completion.id)
-  await call.reply.whole({ ...completion, metadata })
+  const changed = (isSet && (await completionOf(context, { ...job, metadata }))) || throwNotFound(completion.id)
+  await call.reply.whole(new JsonText(changed.text))
 }
 
 /** DELETE /v1/chat/completions/{id} */
@@ -100,17 +103,23 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   if (after !== undefined && at < 0) {
     throw new ServiceError('invalid_value', "'after' is none of the messages of this completion.", { param: 'after' })
   }
-  const data: { id: string }[] = []
+  const data: ShownItem[] = []
   let chars = 0
   for (const message of messages.slice(at + 1, at + 1 + limit)) {
-    chars += JSON.stringify(message).length
+    const text = await inTurns(jsonTextIn(message))
+    chars += text.length
     if (chars > PAGE_CHARS_MAX && data.length > 0) break
-    data.push(message)
+    data.push({ id: message.id, text })
   }
   await sendPage(call, data, at + 1 + data.length < messages.length)
 }
 
-type StoredCompletion = ChatCompletion & { readonly metadata: Readonly<Record<string, string>> }
+/** Something of a list, as it is written. */
+interface ShownItem {
+  readonly id: string
+  /** JSON. */
+  readonly text: string
+}
 
 async function findCompletion(context: IngressContext, call: Call) {
   const jobs = requireJobs(context)
@@ -124,15 +133,28 @@ async function findCompletion(context: IngressContext, call: Call) {
   return { job, completion: (await completionOf(context, job)) ?? throwNotFound(id) }
 }
 
-/** A completed job as what its caller got, with its metadata as it is now. Undefined: it is gone. */
-async function completionOf(context: IngressContext, job: DurableJob): Promise<StoredCompletion | undefined> {
-  const result = (await requireJobs(context).result(job.tenant, job.id)) as ChatCompletion | null
-  return result === null ? undefined : { ...result, metadata: job.metadata }
+/**
+ * A completed job as what its caller got, with its metadata as it is now. It is neither read nor written anew, which takes long where
+ * an answer is large. Undefined: it is gone.
+ */
+async function completionOf(
+  context: IngressContext,
+  { tenant, id, metadata }: DurableJob,
+): Promise<ShownItem | undefined> {
+  const result = await requireJobs(context).resultText(tenant, id)
+  if (result === null) return undefined
+  const text = `${result.slice(0, result.lastIndexOf('}'))},"metadata":${JSON.stringify(metadata)}}`
+  return { id: completionIdOf(id), text }
 }
 
-async function sendPage({ reply }: Call, data: readonly { readonly id: string }[], has_more: boolean): Promise<void> {
+async function sendPage({ reply }: Call, data: readonly ShownItem[], has_more: boolean): Promise<void> {
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
-  await reply.whole({ object: 'list', data, first_id, last_id, has_more })
+  const rest = JSON.stringify({ first_id, last_id, has_more }).slice(1)
+  await reply.whole(new JsonText(`{"object":"list","data":[${data.map(({ text }) => text).join(',')}],${rest}`))
+}
+
+function completionIdOf(jobId: string): string {
+  return jobId.replace('job_', PREFIX)
 }
 
 function jobIdOf(id: string): string | undefined {

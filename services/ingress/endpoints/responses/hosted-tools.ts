@@ -8,6 +8,7 @@ import {
 } from '#schemas/responses/request.ts'
 import { parseAt } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
+import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { isUsable } from '#services/ingress/endpoints/model.ts'
@@ -22,6 +23,13 @@ const NAMES: Readonly<Record<string, HostedTool>> = {
   web_search_preview: 'web_search',
   web_search_preview_2025_03_11: 'web_search',
   file_search: 'file_search',
+}
+
+/** What each runs, as a key may call it: a tool gives nobody more rights than its endpoint does. */
+const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
+  code_interpreter: '/v1/tools/code',
+  web_search: '/v1/deep-research',
+  file_search: '/v1/deep-research',
 }
 
 /** What stands for the documents of the deployment where a list of vector stores is asked for. */
@@ -44,7 +52,8 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 /**
  * The tools of a request that the service runs; undefined where there are none.
  *
- * @throws ServiceError for a search where the caller may use no model that researches
+ * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; for a search where it may use no model that
+ *   researches
  */
 export function hostedTools(
   { models }: Pick<IngressContext, 'models'>,
@@ -53,6 +62,7 @@ export function hostedTools(
 ): GenerateRequest['hosted'] {
   const named = (tools ?? []).flatMap(({ type }) => hostedTool(type) ?? [])
   if (named.length === 0) return undefined
+  for (const name of named) requireEndpoint(key, ENDPOINTS[name])
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }

@@ -4,7 +4,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { queryNumber, requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
-import { writeJson } from '#shared/json/write.ts'
+import { jsonTextIn } from '#shared/json/write.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { JsonText } from '#shared/protocols/encode.ts'
 import { findResponse, hasEnded, keptObject, readKept, responseIdOf, turnsOf } from './kept.ts'
@@ -68,17 +68,8 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   const data = items.slice(from, from + limit)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   const page = { object: 'list', data, first_id, last_id, has_more: from + limit < items.length }
-  await call.reply.whole(new JsonText(await inTurns(textOf(page))))
-}
-
-/** An item may be as large as a body. */
-function* textOf(page: object): Generator<undefined, string> {
-  let text = ''
-  for (const piece of writeJson(page)) {
-    text += piece
-    yield
-  }
-  return text
+  // An item may be as large as a body.
+  await call.reply.whole(new JsonText(await inTurns(jsonTextIn(page))))
 }
 
 function startOf(items: readonly { readonly id: string }[], after: unknown): number {

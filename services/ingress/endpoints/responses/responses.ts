@@ -2,7 +2,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { beginResponse, requireRoom } from '#services/ingress/conversations/held.ts'
+import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
 import { keptItems } from '#services/ingress/conversations/item-form.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
@@ -96,6 +96,7 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
+  await requireRoomInAll(context, projectIdOf(caller.key))
   return { request, conversation, input }
 }
 

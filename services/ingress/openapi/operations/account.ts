@@ -24,6 +24,12 @@ export const ACCOUNT: Operations = {
     headers: ['anthropic-version'],
     answers: one('The model.', 'Model', 'ModelInfo'),
   },
+  'GET /v1/key': {
+    id: 'getOwnKey',
+    tag: 'Account',
+    summary: 'What the key that asks is, and what it may do',
+    answers: one('The key, without its secret.', 'OwnKey'),
+  },
   'GET /v1/usage': {
     id: 'getUsage',
     tag: 'Account',

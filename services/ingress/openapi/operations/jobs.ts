@@ -49,6 +49,13 @@ export const JOBS: Operations = {
     answers: { 200: { description: 'The result.', json: [], media: ['text/plain'] } },
     failures: [408, 409, 410, 413, 415, 422, 429, 502, 504, 529],
   },
+  'GET /v1/jobs/:id/input': {
+    id: 'getJobInput',
+    tag: 'Jobs',
+    summary: 'What the job was asked',
+    description: 'In the form that its kind has inside the service. A large one is shown by its beginning.',
+    answers: one('The input.', 'JobInput'),
+  },
   'GET /v1/jobs/:id/events': {
     id: 'followJob',
     tag: 'Jobs',

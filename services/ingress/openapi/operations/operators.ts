@@ -1,4 +1,4 @@
-import { ListAdminJobs, ListDeadLetters, ListDeliveries } from '#schemas/admin.ts'
+import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin.ts'
 import type { Operation, Operations } from '#services/ingress/openapi/operation.ts'
 import { one } from './answers.ts'
 
@@ -60,6 +60,18 @@ export const OPERATORS: Operations = {
     body: 'RedriveDeadLettersRequest',
     answers: one('Which these are.', 'DeadLettersRedriven'),
   },
+  'POST /v1/admin/dead-letters/:id/redrive': {
+    id: 'redriveDeadLetter',
+    tag: 'Operators',
+    summary: 'Puts one dead letter back into its queue',
+    answers: { 202: { description: 'It was put back.', json: ['DeadLetter'] } },
+  },
+  'DELETE /v1/admin/dead-letters/:id': {
+    id: 'discardDeadLetter',
+    tag: 'Operators',
+    summary: 'Has a dead letter shown and put back no more',
+    answers: one('It is discarded.', 'DeadLetterDeleted'),
+  },
   'GET /v1/admin/deliveries': {
     id: 'listDeliveries',
     tag: 'Operators',
@@ -86,6 +98,13 @@ export const OPERATORS: Operations = {
     tag: 'Operators',
     summary: 'Who works in each pool, what waits and for how long',
     answers: one('The pools.', 'PoolList'),
+  },
+  'GET /v1/admin/findings': {
+    id: 'listFindings',
+    tag: 'Operators',
+    summary: 'What is wrong now and what to do about it, as `sluice doctor` says it',
+    query: ListFindings,
+    answers: one('What was looked at.', 'FindingList'),
   },
   'GET /v1/admin/pauses': {
     id: 'listPauses',

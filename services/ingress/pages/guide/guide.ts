@@ -3,11 +3,14 @@ import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from '#services/ingress/pages/files.ts'
 import { CHAPTERS, type Chapter, PARTS } from './chapters.ts'
+import { type Section, sectionsOf } from './search-index.ts'
 
 /** Where the guide lies. */
 export const GUIDE = '/docs/guide'
 
 const DOCS = new URL('../../../../docs/', import.meta.url)
+/** What is not written as marked would. */
+const RENDERER = { table: scrollable, code: codeOf, html: shown }
 const NAMES: ReadonlySet<string> = new Set(CHAPTERS.map(({ name }) => name))
 
 /**
@@ -19,16 +22,33 @@ export function guideFiles(): ReadonlyMap<string, PageFile> {
     return [`${GUIDE}/${chapter.name}`, new PageFile('html', async () => Buffer.from(await pageOf(chapter)))]
   })
   const first = pages[0]?.[1]
-  const style = PageFile.at(new URL('guide.css', import.meta.url))
-  return new Map([...pages, [`${GUIDE}/guide.css`, style], ...(first ? [[GUIDE, first] as const] : [])])
+  const ours = ['guide.css', 'search.js'].map((name): [string, PageFile] => {
+    return [`${GUIDE}/${name}`, PageFile.at(new URL(name, import.meta.url))]
+  })
+  const index = new PageFile('json', async () => Buffer.from(JSON.stringify(await searchIndex())))
+  return new Map([...pages, ...ours, [`${GUIDE}/search.json`, index], ...(first ? [[GUIDE, first] as const] : [])])
+}
+
+/** Every section of the guide. Reading a page lets other work in between. */
+async function searchIndex(): Promise<Section[]> {
+  const sections: Section[] = []
+  for (const chapter of CHAPTERS) {
+    sections.push(...sectionsOf(`${GUIDE}/${chapter.name}`, chapter.title, await bodyOf(chapter)))
+  }
+  return sections
+}
+
+/** The document of a chapter as HTML. @throws Error when it cannot be read */
+async function bodyOf({ name }: Chapter): Promise<string> {
+  const markdown = await readFile(new URL(`${name}.md`, DOCS), 'utf8')
+  // Made anew for each page: a parser numbers headings of the same name.
+  const marked = new Marked({ gfm: true, walkTokens: relink, renderer: RENDERER }, gfmHeadingId())
+  return await marked.parse(markdown)
 }
 
 /** @throws Error when the document cannot be read */
 async function pageOf(chapter: Chapter): Promise<string> {
-  const markdown = await readFile(new URL(`${chapter.name}.md`, DOCS), 'utf8')
-  // Made anew for each page: a parser numbers headings of the same name.
-  const marked = new Marked({ gfm: true, walkTokens: relink, renderer: { table: scrollable } }, gfmHeadingId())
-  const body = await marked.parse(markdown)
+  const body = await bodyOf(chapter)
   const place = CHAPTERS.indexOf(chapter)
   return `<!doctype html>
 <html lang="en">
@@ -38,11 +58,13 @@ async function pageOf(chapter: Chapter): Promise<string> {
 <title>${escaped(chapter.title)} · Sluice</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="${GUIDE}/guide.css">
+<script type="module" src="${GUIDE}/search.js"></script>
 </head>
 <body>
 <a class="skip" href="#content">Skip to the text</a>
 <header>
 <a class="name" href="${GUIDE}">Sluice guide</a>
+<search class="search"></search>
 <nav class="elsewhere" aria-label="Elsewhere"><a href="/console">Console</a> <a href="/docs">API reference</a></nav>
 </header>
 <div class="columns">
@@ -92,6 +114,16 @@ function scrollable(this: { parser: { parseInline(tokens: Token[]): string } }, 
   const body = rows.map((row) => line(row, 'td')).join('')
   const table = `<table><thead>${line(header, 'th')}</thead><tbody>${body}</tbody></table>`
   return `<div class="table" role="group" aria-label="Table" tabindex="0">${table}</div>\n`
+}
+
+/** Code scrolls as tables do. */
+function codeOf({ text }: Tokens.Code): string {
+  return `<pre role="group" aria-label="Code" tabindex="0"><code>${escaped(text)}\n</code></pre>\n`
+}
+
+/** Comments are for whoever changes the document, and for its tests. */
+function shown({ text }: Tokens.HTML | Tokens.Tag): string {
+  return text.startsWith('<!--') ? '' : text
 }
 
 function escaped(text: string): string {

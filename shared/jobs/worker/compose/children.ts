@@ -10,7 +10,7 @@ import type { OwnerWrites } from '#shared/jobs/worker/owner-writes.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import type { Log } from '#shared/log/log.ts'
 import { childJobId } from '#shared/store/job-id.ts'
-import { EVERY_TENANT, type Store } from '#shared/store/store.ts'
+import { EVERY_TENANT, type QueuedOf, type Store } from '#shared/store/store.ts'
 import { lost, tooMuch } from './steps.ts'
 
 /** Levels below the job of a caller. */
@@ -18,6 +18,9 @@ const DEPTH_MAX = 3
 /** Children of one job, in all and at once. */
 const CHILDREN_MAX = 500
 const UNENDED_MAX = 50
+
+/** Children that are asked for together from which on all are listed. */
+const LISTED_MIN = 8
 
 /** What {@link Children} need. */
 export interface ChildrenOptions {
@@ -62,7 +65,17 @@ export class Children {
 
   /** The children of these ids, as they are. @throws ServiceError `invalid_request` for what is no child of this job */
   async find(ids: readonly string[]): Promise<DurableJob[]> {
-    return await Promise.all(ids.map((id) => this.#find(id)))
+    const unknown = ids.filter((id) => !this.#ended.has(id))
+    const listed = unknown.length >= LISTED_MIN ? await this.#list() : []
+    const found = new Map(listed.map((child) => [child.id, child]))
+    return await Promise.all(ids.map(async (id) => found.get(id) ?? (await this.#find(id))))
+  }
+
+  /** Learns in one read which children have ended. */
+  async #list(): Promise<DurableJob[]> {
+    const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, this.#options.job.id))) ?? []
+    for (const child of children) if (TERMINAL.has(child.state)) this.#ended.set(child.id, child)
+    return children
   }
 
   /** How a child ended, by its id, or a child of one of them; undefined while it has not, and where there is none. */
@@ -97,18 +110,21 @@ export class Children {
     if (!moved) throw lost(signal)
     this.#count++
     // It is committed: the next one need not wait until it is published.
-    void this.#publish(id, request)
+    void this.#publish({ id, pool, kind, model, priority: job.priority }, request)
     return id
   }
 
   /** Never rejects: the scheduler publishes what nobody did. */
-  async #publish(id: string, request: unknown): Promise<void> {
+  async #publish(of: QueuedOf & { readonly id: string }, request: unknown): Promise<void> {
     const { dispatcher, log } = this.#options
+    const find = async () => {
+      const row = await this.#read((reads) => reads.find(EVERY_TENANT, of.id))
+      return row?.state === 'queued' ? row : undefined
+    }
     try {
-      const row = await this.#read((reads) => reads.find(EVERY_TENANT, id))
-      if (row?.state === 'queued') await dispatcher.publishJob(row, request)
+      await dispatcher.publishFound(of, find, request)
     } catch (error) {
-      log.info({ err: error, job_id: id }, 'child not published; the scheduler tries again')
+      log.info({ err: error, job_id: of.id }, 'child not published; the scheduler tries again')
     }
   }
 
@@ -117,13 +133,12 @@ export class Children {
     if (job.depth >= DEPTH_MAX) throw tooMuch(`children more than ${DEPTH_MAX} levels below the job of a caller`)
     if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
     if (this.#count < most) return
-    const children = (await this.#read((store) => store.listChildren(EVERY_TENANT, job.id))) ?? []
-    const unended = children.filter(({ state }) => !TERMINAL.has(state)).length
+    const unended = (await this.#list()).filter(({ state }) => !TERMINAL.has(state)).length
     if (unended >= most) throw tooMuch(`more than ${most} children at once`)
   }
 
   async #find(id: string): Promise<DurableJob> {
-    const child = await this.#read((store) => store.find(EVERY_TENANT, id))
+    const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(EVERY_TENANT, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === this.#options.job.id
     if (isOurs && TERMINAL.has(child.state)) this.#ended.set(id, child)
     if (isOurs) return child

@@ -109,6 +109,14 @@ describe('a frame', () => {
     expect(draw(snapshot({ jobs: null }))).toContain('This service keeps no durable jobs.')
   })
 
+  it('shows whole characters in the direction of the terminal, however narrow a column is', () => {
+    const model = `a\u202egnp.\u2066${'\u{1f600}'.repeat(40)}`
+    for (let columns = 30; columns < 90; columns++) {
+      const text = draw(snapshot({ jobs: [job(1, { model })] }), { columns, trouble: model }).join('\n')
+      expect([columns, text.isWellFormed(), /[\u202a-\u202e\u2066-\u2069]/.test(text)]).toEqual([columns, true, false])
+    }
+  })
+
   it('shows why it is old, and lets no text from elsewhere command the terminal', () => {
     const lines = draw(snapshot({ jobs: [job(1, { model: 'a\x1b[2Jb\nc' })] }), {
       trouble: 'Tries again:\n\x1b[2Jgone',

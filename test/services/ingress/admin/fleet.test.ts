@@ -132,5 +132,10 @@ it('lists the messages that no receiver took, without their addresses, and sends
   expect(await undelivered('?project=bob')).toEqual([])
   expect((await op.post(`/v1/admin/deliveries/${message?.id}/retry`)).status).toBe(202)
   await until(async () => Number((await undelivered())[0]?.attempts) >= 2)
+  const [again] = await undelivered()
+  const history = again?.history as { at: number; duration_ms: number; error: string | null }[]
+  expect(history.length).toBeGreaterThanOrEqual(1)
+  expect(history[0]).toMatchObject({ response_status: null, at: expect.any(Number), duration_ms: expect.any(Number) })
+  expect(history[0]?.error).toBeTruthy()
   expect(door.deeds()).toMatchObject([{ deed: 'retry_delivery', delivery_id: message?.id, of_project: 'alice' }])
 })

@@ -52,6 +52,43 @@ describe('the rights of a key', () => {
     expect(await statuses('sk-messages')).toEqual([403, 200, 200, 403])
     expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
   })
+
+  it('are those of the tools that a response runs, also in a job', async () => {
+    const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
+    await using stack = await startStack({ models: [ECHO_MODEL, research] })
+    const keyOf = (secret: string, endpoints: string[]) => ({
+      ...{ id: `key_${secret}`, hash: createHash('sha256').update(secret).digest('hex'), hint: 'sk-...' },
+      ...{ created_at: 1_790_000_000, endpoints },
+    })
+    const keys = [
+      keyOf('sk-text', ['/v1/responses']),
+      keyOf('sk-code', ['/v1/responses', '/v1/tools/code']),
+      keyOf('sk-search', ['/v1/responses', '/v1/deep-research']),
+    ]
+    await writeFile(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
+    const as = (secret: string) => ({ headers: { authorization: `Bearer ${secret}` } })
+    const ask = async (secret: string, ...tools: object[]) => {
+      const body = { model: ECHO_MODEL.id, input: 'hi', tools }
+      const plain = await stack.post('/v1/responses', body, as(secret))
+      const job = await stack.post('/v1/jobs', { endpoint: '/v1/responses', body }, as(secret))
+      return [plain.status, job.status]
+    }
+    const [code, files] = [{ type: 'code_interpreter', container: { type: 'auto' } }, { type: 'file_search' }]
+    const search = [{ type: 'web_search' }, { ...files, vector_store_ids: ['local'] }]
+    await until(async () => (await ask('sk-text'))[0] === 200)
+    const asked = async (secret: string) => [
+      await ask(secret, code),
+      ...(await Promise.all(search.map((tool) => ask(secret, tool)))),
+    ]
+    const [no, yes] = [
+      [403, 403],
+      [200, 202],
+    ]
+    expect(await asked('sk-text')).toEqual([no, no, no])
+    expect(await asked('sk-code')).toEqual([yes, no, no])
+    expect(await asked('sk-search')).toEqual([no, yes, yes])
+    expect(await ask('sk-code', code, { type: 'web_search' })).toEqual(no)
+  })
 })
 
 describe('what can be no key', () => {

@@ -1,3 +1,8 @@
+import { writeFileSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import OpenAI from 'openai'
 import type { ConversationItem } from 'openai/resources/conversations/items'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -142,4 +147,58 @@ describe('a conversation', () => {
     expect(await failureOf(client.conversations.items.list(id, { after: 'msg_none' }))).toMatchObject({ status: 400 })
     expect(await textsOf(id)).toEqual([])
   })
+})
+
+test('conversations of a project hold so much together, and no more', async () => {
+  const dataDir = await mkdtemp(join(tmpdir(), 'sluice-conversations-'))
+  const open = async () => {
+    const own = await startStack({ dataDir })
+    return { own, client: new OpenAI({ apiKey: TEST_KEY, baseURL: `${own.url}/v1`, maxRetries: 0 }) }
+  }
+  const item = { role: 'user' as const, content: 'hello' }
+  const first = await open()
+  const { id } = await first.client.conversations.create({ items: [item] })
+  await first.own[Symbol.asyncDispose]()
+  // As if there were very much: the process that had the file has ended.
+  const db = new DatabaseSync(join(dataDir, 'store.db'))
+  expect(Number(db.prepare('SELECT chars FROM conversations').get()?.chars)).toBeGreaterThan(50)
+  db.exec('UPDATE conversations SET chars = 1024 * 1024 * 1024')
+  db.close()
+  const { own, client } = await open()
+  const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('Delete some of them.') }
+  expect(await failureOf(client.conversations.create())).toMatchObject(full)
+  expect(await failureOf(client.conversations.items.create(id, { items: [item] }))).toMatchObject(full)
+  expect(await failureOf(client.responses.create({ model: 'echo-1', input: 'hi', conversation: id }))).toMatchObject(
+    full,
+  )
+  await client.conversations.update(id, { metadata: { a: 'b' } })
+  expect(await client.conversations.items.create(id, { items: [item] })).toMatchObject({ object: 'list' })
+  await own[Symbol.asyncDispose]()
+  await rm(dataDir, { recursive: true, force: true })
+})
+
+test('making and filling conversations counts against the limits of a key, as calls do', async () => {
+  const own = await startStack()
+  const secret = 'sk-limited-0123456789'
+  const { createHash } = await import('node:crypto')
+  const key = {
+    ...{ id: 'key_limited', hash: createHash('sha256').update(secret).digest('hex'), hint: 'sk-...' },
+    ...{ created_at: 1_790_000_000, limits: { requests_per_minute: 3 } },
+  }
+  writeFileSync(join(own.dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+  const limited = new OpenAI({ apiKey: secret, baseURL: `${own.url}/v1`, maxRetries: 0 })
+  await until(() =>
+    limited.models.list().then(
+      () => true,
+      () => false,
+    ),
+  )
+  const { id } = await limited.conversations.create()
+  await limited.conversations.update(id, { metadata: {} })
+  await limited.conversations.items.create(id, { items: [{ role: 'user', content: 'hello' }] })
+  const refused = { status: 429, code: 'rate_limit_exceeded' }
+  expect(await failureOf(limited.conversations.create())).toMatchObject(refused)
+  expect(await failureOf(limited.conversations.update(id, { metadata: {} }))).toMatchObject(refused)
+  expect((await limited.conversations.items.list(id)).data).toHaveLength(1)
+  await own[Symbol.asyncDispose]()
 })

@@ -15,13 +15,15 @@ beforeAll(async () => {
     if (path !== '/v1/moderations') return answer.json({ error: { message: 'no' } }, 404)
     const input = body.input as (string | { type: string })[]
     if (input[0] === 'STALL') return
+    if (input[0] === 'MANY') return answer.json({ results: Array.from({ length: 1_000 }, () => ({})) })
+    const padding = input[0] === 'LONG' ? 'a'.repeat(3 * 1024 * 1024) : undefined
     const inputs = typeof input[0] === 'string' ? input : [input]
     const count = input[0] === 'SHORT' ? 0 : inputs.length
     const results = inputs.slice(0, count).map((one) => {
       const isBad = JSON.stringify(one).includes('bad')
       return { flagged: isBad, categories: { violence: isBad }, category_scores: { violence: isBad ? 0.9 : 0.01 } }
     })
-    answer.json({ id: 'modr-1', model: body.model, results })
+    answer.json({ id: 'modr-1', model: body.model, results, padding })
   })
   const engine = { type: 'openai', base_url: `${upstream.url}/v1`, model: 'guard-7b' }
   const guard = { task: 'moderation', engine }
@@ -117,6 +119,14 @@ describe('a model that moderates', () => {
   test('fails the call when it does not give a result for each input', async () => {
     const call = client.moderations.create({ model: 'guard', input: ['SHORT', 'b'] })
     await expect(call).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
+  })
+
+  test.each([
+    ['MANY', 'one result for each of 1 inputs'],
+    ['LONG', 'too long'],
+  ])('fails the call before it reads what cannot be the answer: %s', async (input, message) => {
+    const call = client.moderations.create({ model: 'guard', input: [input] })
+    await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
   })
 
   test('is listed as what it is, and does nothing else', async () => {

@@ -39,6 +39,7 @@ afterAll(async () => {
 function answerRanked({ query, documents }: Record<string, unknown>, answer: Answer): void {
   const texts = documents as string[]
   if (query === 'STALL') return
+  if (query === 'MANY') return answer.json({ results: Array.from({ length: 1_000 }, () => ({})) })
   const scored = texts.map((text, index) => ({ index, relevance_score: text.length / 10 }))
   const results =
     query === 'SHORT' ? scored.slice(1) : query === 'WRONG' ? [...scored.slice(1), { ...scored[0], index: 99 }] : scored
@@ -146,6 +147,11 @@ describe('a model that reranks', () => {
   test.each(['SHORT', 'WRONG'])('fails the call when its answer does not rank the documents: %s', async (query) => {
     const response = await ask({ model: 'reader', query })
     expect([response.status, await response.json()]).toMatchObject([502, { error: { code: 'upstream_error' } }])
+  })
+
+  test('fails the call before it reads more results than there are documents', async () => {
+    const response = await ask({ model: 'reader', query: 'MANY' })
+    expect([response.status, await response.text()]).toEqual([502, expect.stringContaining('more than 5 documents')])
   })
 
   test('is stopped when its caller leaves', async () => {

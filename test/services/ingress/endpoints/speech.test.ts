@@ -26,7 +26,8 @@ afterAll(async () => {
 async function speak(input: string, answer: Answer): Promise<void> {
   if (input === 'JSON') return answer.json({ no: 'audio' })
   if (input === 'REFUSE') return answer.json({ error: { message: 'Unknown voice', param: 'voice' } }, 400)
-  answer.open('audio/mpeg')
+  if (input === 'GZIP') answer.open('audio/mpeg', { 'content-encoding': 'gzip' })
+  else answer.open('audio/mpeg')
   if (input === 'EMPTY') return answer.end()
   await answer.bytes(AUDIO.subarray(0, 100_000))
   if (input === 'CUT') return answer.cut()
@@ -111,7 +112,7 @@ describe('speech', () => {
 })
 
 describe('a failure', () => {
-  test.each(['JSON', 'EMPTY'])('of a server that sends no audio is told as one: %s', async (input) => {
+  test.each(['JSON', 'EMPTY', 'GZIP'])('of a server that sends no audio is told as one: %s', async (input) => {
     await expect(ask(input)).rejects.toMatchObject({ status: 502, code: 'upstream_error' })
   })
 

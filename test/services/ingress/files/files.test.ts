@@ -2,7 +2,7 @@ import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import OpenAI, { toFile } from 'openai'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
-import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
 const line = (id: string, more: object = {}) =>
   JSON.stringify({
@@ -107,6 +107,51 @@ describe('files', () => {
     // The second line is blank: it counts, and is no request.
     await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
     expect(await blobs()).toEqual([])
+  })
+
+  it('are counted with what batches were made of, until these have ended, or are deleted', async () => {
+    const pad = 'x'.repeat(90_000)
+    const lines = (content: string) =>
+      Array.from({ length: 12 }, (_, i) =>
+        line(`r${i}`, { body: { model: 'echo-1', messages: [{ role: 'user', content: `${content}\n${pad}` }] } }),
+      ).join('\n')
+    const make = async (input_file_id: string) =>
+      await client.batches.create({ input_file_id, endpoint: '/v1/chat/completions', completion_window: '24h' })
+    const ended = async (id: string) =>
+      await until(async () => {
+        const batch = await client.batches.retrieve(id)
+        return ['completed', 'cancelled'].includes(batch.status) ? batch : undefined
+      })
+    const slow = await upload(lines('!echo text=never first_ms=600000'))
+    const running = await make(slow.id)
+    const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('until it has ended') }
+    await expect(make(slow.id)).rejects.toMatchObject(full)
+    expect((await client.files.list()).data.map(({ id }) => id)).not.toContain(running.id)
+    expect((await client.files.list({ purpose: 'batch' })).data).toHaveLength(1)
+    const requests = [
+      { custom_id: 'a', params: { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content: pad }] } },
+    ]
+    const messages = { requests: Array.from({ length: 10 }, (_, i) => ({ ...requests[0], custom_id: `m${i}` })) }
+    const refused = await stack.post('/v1/messages/batches', messages, {
+      headers: { 'anthropic-version': '2023-06-01' },
+    })
+    expect([refused.status, await refused.json()]).toMatchObject([429, { error: { type: 'rate_limit_error' } }])
+
+    await client.batches.cancel(running.id)
+    await ended(running.id)
+    await expect(make(slow.id)).rejects.toMatchObject(full)
+    const job = running.id.replace('batch_', 'job_')
+    expect((await fetch(`${stack.url}/v1/jobs/${job}`, { method: 'DELETE', headers })).status).toBe(200)
+    await client.files.delete(slow.id)
+
+    const quick = await upload(lines('!echo text=done'))
+    for (let nth = 0; nth < 2; nth++) {
+      const batch = await ended((await make(quick.id)).id)
+      expect(batch.request_counts).toMatchObject({ total: 12, completed: 12 })
+      await client.files.delete(`${batch.output_file_id}`)
+    }
+    for (const { id } of (await client.files.list()).data) await client.files.delete(id)
+    expect((await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.includes('-'))).toEqual([])
   })
 
   it('are refused where they are too large, too many, empty, or for nothing that is known', async () => {

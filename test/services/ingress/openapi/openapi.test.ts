@@ -221,6 +221,8 @@ describe('what is answered is what the description says', () => {
     await ask('GET', '/v1/models', '/v1/models', { headers: NEW_VERSION })
     await ask('GET', '/v1/models/{id}', '/v1/models/echo-1', { headers: NEW_VERSION })
     await ask('GET', '/v1/models/{id}', '/v1/models/none', { headers: NEW_VERSION })
+    await ask('GET', '/v1/key', '/v1/key')
+    await ask('GET', '/v1/key', '/v1/key', { who: 'op' })
     await ask('GET', '/v1/usage', '/v1/usage?group_by=model')
     await ask('GET', '/v1/admin/pools', '/v1/admin/pools')
     await ask('GET', '/v1/ws', '/v1/ws')
@@ -242,10 +244,34 @@ describe('what is answered is what the description says', () => {
     await ask('GET', '/v1/admin/pools', '/v1/admin/pools', { who })
     await ask('GET', '/v1/admin/deliveries', '/v1/admin/deliveries', { who })
     await ask('GET', '/v1/admin/dead-letters', '/v1/admin/dead-letters', { who })
+    await ask('GET', '/v1/admin/audit', '/v1/admin/audit', { who })
     const dry = { dry_run: true }
     await ask('POST', '/v1/admin/jobs/cancel', '/v1/admin/jobs/cancel', { who, body: dry })
     await ask('POST', '/v1/admin/jobs/redrive', '/v1/admin/jobs/redrive', { who, body: dry })
     await ask('POST', '/v1/admin/dead-letters/redrive', '/v1/admin/dead-letters/redrive', { who, body: dry })
+  })
+})
+
+describe('answers are as they are described', () => {
+  it('for keys and projects', async () => {
+    const who = 'op'
+    const limits = { running: 2, budget_usd_per_month: 3 }
+    const { json: project } = await ask('POST', '/v1/admin/projects', '/v1/admin/projects', { who, body: { limits } })
+    await ask('GET', '/v1/admin/projects', '/v1/admin/projects', { who })
+    const of = `/v1/admin/projects/${project.id}`
+    await ask('GET', '/v1/admin/projects/{id}', of, { who })
+    await ask('POST', '/v1/admin/projects/{id}', of, { who, body: { name: 'search' } })
+    const body = { scopes: ['admin'], project: project.id, limits }
+    const { json: key } = await ask('POST', '/v1/admin/keys', '/v1/admin/keys', { who, body })
+    const one = `/v1/admin/keys/${key.id}`
+    await ask('GET', '/v1/admin/keys', '/v1/admin/keys?limit=5&state=valid', { who })
+    await ask('GET', '/v1/admin/keys/{id}', one, { who })
+    await ask('POST', '/v1/admin/keys/{id}', one, { who, body: { name: 'x', limits: null } })
+    await ask('POST', '/v1/admin/keys/{id}/rotate', `${one}/rotate`, { who, body: {} })
+    await ask('POST', '/v1/admin/keys/{id}/revoke', `${one}/revoke`, { who })
+    await ask('POST', '/v1/admin/keys/{id}/rotate', `${one}/rotate`, { who, body: {} })
+    await ask('POST', '/v1/admin/keys', '/v1/admin/keys', { who, body: {} })
+    await ask('POST', '/v1/admin/keys', '/v1/admin/keys', { body: {} })
   })
 })
 

@@ -51,9 +51,22 @@ it('has behind every link a page, and behind every anchor a heading', async () =
   for (const path of elsewhere) await read(path)
 })
 
-it('asks nothing of other hosts, and needs neither scripts nor styles of its own inside', () => {
+it('asks nothing of other hosts, and has neither scripts nor styles inside', () => {
   for (const [path, html] of pages) {
-    expect(attributes(html, 'src'), path).toEqual([])
-    expect(html, path).not.toMatch(/<(script|style|iframe|img)\b| style=/)
+    expect(attributes(html, 'src'), path).toEqual([`${GUIDE}/search.js`])
+    expect(html.replace(/<script type="module" src="[^"]*"><\/script>/, ''), path).not.toMatch(
+      /<(script|style|iframe|img)\b| style=|<!--/,
+    )
   }
+})
+
+it('has an index of every section: of plain text, at addresses that are there', async () => {
+  const sections = JSON.parse(await read(`${GUIDE}/search.json`)) as { path: string; page: string; text: string }[]
+  expect(new Set(sections.map(({ page }) => page))).toEqual(new Set(CHAPTERS.map(({ title }) => title)))
+  for (const { path, text } of sections) {
+    const [page = '', id] = path.split('#')
+    if (id) expect(attributes(pages.get(page) ?? '', 'id'), path).toContain(id)
+    expect(text, path).not.toMatch(/&(lt|gt|quot|amp);|<\/(p|a|code|td)>|\s\s/)
+  }
+  expect(sections.find(({ path }) => path === `${GUIDE}/jobs#follow-it`)?.text).toContain('Last-Event-ID')
 })

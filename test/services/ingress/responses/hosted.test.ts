@@ -3,6 +3,7 @@ import { generateText, streamText } from 'ai'
 import OpenAI from 'openai'
 import type { ResponseCreateParamsNonStreaming, ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { expect, inject, it } from 'vitest'
+import { runBatch } from '../../../support/batches.ts'
 import { describeCode, untilBusy } from '../../../support/sandbox/code-service.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
@@ -38,6 +39,17 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     expect(next.output_text).toBe('and then?')
     const again = await ask(script('print(8)'), { include: [], previous_response_id: next.id })
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
+  })
+
+  it('does so in a batch, where code runs by itself as well', async () => {
+    const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
+    const responses = await runBatch(client(), '/v1/responses', [asked])
+    expect(responses.output).toMatchObject([
+      { response: { body: { output: [{ type: 'code_interpreter_call' }, { content: [{ text: '42' }] }] } } },
+    ])
+    const runs = await runBatch(client(), '/v1/tools/code', [{ lang: 'python', code: 'print(1)' }, { lang: 'python' }])
+    expect(runs.output).toMatchObject([{ custom_id: 'r0', response: { body: { stdout: '1\n' } } }])
+    expect(runs.errors).toMatchObject([{ custom_id: 'r1', response: { body: { error: { param: 'code' } } } }])
   })
 
   it('says each event once and in order, live and from its record, whole or from any number', async () => {

@@ -429,7 +429,7 @@ describe('an ingress with attached jobs', () => {
     for (let seq = 2; job.state === 'running'; seq++) await tell(taken, seq, [{ text: 'x'.repeat(500_000) }])
     await vi.advanceTimersByTimeAsync(0)
     expect(controls).toEqual([{ type: 'cancel', job_id: job.id }])
-    expect(ends).toEqual(['failed internal_error'])
+    expect(ends).toEqual(['failed answer_too_large'])
   })
 
   it('tells its worker to pause while the caller does not read', async () => {

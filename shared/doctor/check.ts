@@ -1,5 +1,4 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { coloured, type Output, plain } from '#services/cli/text/output.ts'
 import type { Config } from '#shared/config/config.ts'
 
 /** What a check found out about one thing. */
@@ -68,20 +67,4 @@ export function reasonOf(error: unknown): string {
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
-}
-
-const LABELS = {
-  ok: ['OK  ', 'green'],
-  skip: ['SKIP', 'dim'],
-  warn: ['WARN', 'yellow'],
-  fail: ['FAIL', 'red'],
-} as const
-const NAME_WIDTH = 9
-
-/** One finding on a line, its details and its fix on the next ones. */
-export async function printFinding(out: Output, { check, status, message, fix, details = [] }: Finding): Promise<void> {
-  const [label, colour] = LABELS[status]
-  const line = `${coloured(colour, label)}  ${check.padEnd(NAME_WIDTH)}  ${plain(message)}\n`
-  const more = [...details.map((detail) => `- ${plain(detail)}`), ...(fix ? [`→ ${fix}`] : [])]
-  await out.write(line + more.map((text) => `${' '.repeat(NAME_WIDTH + 8)}${text}\n`).join(''))
 }

@@ -1,0 +1,32 @@
+/**
+ * Receives webhooks, and checks who sent them: `WEBHOOK_SECRET=whsec_… node webhook.ts`. Node 22.18 or newer. A message that is not
+ * genuine, or older than five minutes, gets a 400 and is not looked at.
+ */
+import { createHmac, timingSafeEqual } from 'node:crypto'
+import { createServer, type IncomingHttpHeaders } from 'node:http'
+import { text } from 'node:stream/consumers'
+
+const secret = process.env.WEBHOOK_SECRET
+if (!secret) throw new Error('WEBHOOK_SECRET is missing: GET /v1/webhook-secrets gives it.')
+const key = Buffer.from(secret.replace(/^whsec_/, ''), 'base64')
+const seen = new Set<unknown>() // a table of your database, where messages must not be lost
+
+createServer(async (request, response) => {
+  const body = await text(request).catch(() => '') // the sender went away
+  if (!isGenuine(request.headers, body)) return response.writeHead(400).end()
+  response.writeHead(204).end() // answer first, then work
+  const { id, type, data } = JSON.parse(body)
+  if (!seen.has(id)) console.log(type, data.id)
+  seen.add(id)
+}).listen(Number(process.env.PORT ?? 9000), '127.0.0.1')
+
+/** Whether a message is signed with our secret, and not an old one sent again. */
+function isGenuine(headers: IncomingHttpHeaders, body: string): boolean {
+  const { 'webhook-id': id, 'webhook-timestamp': time, 'webhook-signature': signatures } = headers
+  if (!(Math.abs(Date.now() / 1_000 - Number(time)) <= 300)) return false
+  const expected = Buffer.from(`v1,${createHmac('sha256', key).update(`${id}.${time}.${body}`).digest('base64')}`)
+  const given = String(signatures)
+    .split(' ')
+    .map((each) => Buffer.from(each))
+  return given.some((each) => each.length === expected.length && timingSafeEqual(each, expected))
+}

@@ -1,0 +1,99 @@
+import { useSignal } from '@preact/signals'
+import { askJson } from '#services/console/api/client.ts'
+import type { JobInput, Step, StepPage } from '#services/console/api/types.ts'
+import { Copy } from '#services/console/parts/copy.tsx'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { clock } from '#services/console/parts/time.ts'
+
+/** Characters of one value that are shown. */
+const SHOWN_CHARS = 20_000
+
+/** What a job was asked, read once somebody wants to see it. */
+export function Input({ id }: { readonly id: string }) {
+  const asked = useSignal<JobInput | undefined>(undefined)
+  const { problem, act } = useDeed()
+  const read = () =>
+    act(async () => {
+      asked.value ??= await askJson<JobInput>(`/v1/jobs/${id}/input`)
+    })
+  return (
+    <details class="card" onToggle={({ currentTarget }) => currentTarget.open && void read()}>
+      <summary class="folded">
+        <h2>Input</h2>
+      </summary>
+      <Refusal of={problem.value} />
+      {asked.value ? <Asked of={asked.value} /> : !problem.value && <p class="dim">Loading…</p>}
+    </details>
+  )
+}
+
+function Asked({ of }: { readonly of: JobInput }) {
+  const { input, input_cut: cut, attachments } = of
+  const text = cut ? cut.beginning : JSON.stringify(input, null, 2)
+  return (
+    <>
+      {cut && <p class="dim">It has {cut.length.toLocaleString()} bytes. It begins so:</p>}
+      <pre class="output">{shown(text)}</pre>
+      {attachments > 0 && (
+        <p class="dim">{attachments === 1 ? 'A file belongs to it.' : `${attachments} files belong to it.`}</p>
+      )}
+      <p>
+        <Copy text={text} label="Copy" />
+      </p>
+    </>
+  )
+}
+
+/** What a composed job asked for outside, page by page. */
+export function Steps({ id, count }: { readonly id: string; readonly count: number }) {
+  const steps = useSignal<readonly Step[]>([])
+  const { problem, isBusy, act } = useDeed()
+  const more = () =>
+    act(async () => {
+      const after = steps.value.at(-1)?.number ?? 0
+      const page = await askJson<StepPage>(`/v1/jobs/${id}/steps?after=${after}`)
+      steps.value = [...steps.value, ...page.data]
+    })
+  return (
+    <details class="card" onToggle={({ currentTarget }) => currentTarget.open && !steps.value[0] && void more()}>
+      <summary class="folded">
+        <h2>Steps</h2> <span class="dim">{count.toLocaleString()}</span>
+      </summary>
+      <Refusal of={problem.value} />
+      <ol class="steps">
+        {steps.value.map((step) => (
+          <OneStep key={step.number} step={step} />
+        ))}
+      </ol>
+      {steps.value.length > 0 && steps.value.length < count && (
+        <button type="button" class="small" disabled={isBusy.value} onClick={() => void more()}>
+          Show more of them
+        </button>
+      )}
+    </details>
+  )
+}
+
+function OneStep({ step }: { readonly step: Step }) {
+  const { number, kind, input, input_cut: cut, output, cost, done_at } = step
+  const costs = Object.entries((cost ?? {}) as Record<string, number>).map(
+    ([unit, amount]) => `${amount.toLocaleString()} ${unit.replaceAll('_', ' ')}`,
+  )
+  return (
+    <li>
+      <details>
+        <summary class="folded">
+          {number}. {kind} <span class="dim">{[...costs, clock(done_at)].join(' · ')}</span>
+        </summary>
+        <pre class="output">{shown(cut ? cut.beginning : JSON.stringify(input, null, 2))}</pre>
+        <pre class="output">{shown(JSON.stringify(output, null, 2))}</pre>
+      </details>
+    </li>
+  )
+}
+
+function shown(text = 'null'): string {
+  if (text.length <= SHOWN_CHARS) return text
+  return `${text.slice(0, SHOWN_CHARS)}\n… and ${(text.length - SHOWN_CHARS).toLocaleString()} characters more`
+}

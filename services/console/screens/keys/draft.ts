@@ -1,0 +1,39 @@
+import { signal } from '@preact/signals'
+import { useMemo } from 'preact/hooks'
+
+/** What stands in the fields of a form, by their names. */
+export class Draft {
+  readonly #values = signal<Readonly<Record<string, string>>>({})
+
+  constructor(before: Readonly<Record<string, string>> = {}) {
+    this.#values.value = before
+  }
+
+  /** Empty where nobody wrote anything. */
+  text(name: string): string {
+    return this.#values.value[name] ?? ''
+  }
+
+  set(name: string, text: string): void {
+    this.#values.value = { ...this.#values.value, [name]: text }
+  }
+
+  /** A number; null for an empty field. */
+  number(name: string): number | null {
+    const text = this.text(name).trim()
+    return text === '' ? null : Number(text)
+  }
+
+  /** What is separated by commas or spaces; null for an empty field. */
+  parts(name: string): string[] | null {
+    const parts = this.text(name)
+      .split(/[\s,]+/)
+      .filter(Boolean)
+    return parts.length > 0 ? parts : null
+  }
+}
+
+/** A draft that stays as long as its form. */
+export function useDraft(before: Readonly<Record<string, string>> = {}): Draft {
+  return useMemo(() => new Draft(before), [])
+}

@@ -1,0 +1,198 @@
+import { usePoll } from '#services/console/api/poll.ts'
+import { ownKey } from '#services/console/api/session.ts'
+import type { ApiKey } from '#services/console/api/types.ts'
+import { Confirm } from '#services/console/parts/confirm.tsx'
+import { ForOperators } from '#services/console/parts/operators.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { Status } from '#services/console/parts/status.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
+import { clock } from '#services/console/parts/time.ts'
+import { asked, askFor } from '#services/console/place.ts'
+import { KeyForm } from './form.tsx'
+import { limitTexts } from './limits.tsx'
+import { Opens } from './opens.tsx'
+import { Projects } from './projects.tsx'
+import { Rotate } from './rotate.tsx'
+import { hasMore, isLoaded, keys, look, nameOf, problem, projects, revokeKey } from './state.ts'
+import { Usage, usd } from './usage.tsx'
+
+const LOOK_MS = 10_000
+/** An end within this time is shown to the minute. */
+const SOON_SECONDS = 172_800
+const COLUMNS = ['Key', 'Project', 'May', 'Limits', 'Last used', 'This month', 'State', '']
+const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
+
+/** Who may call, what they may use, and what they have used. */
+export function Keys() {
+  return (
+    <section>
+      <ForOperators>
+        <Shown />
+      </ForOperators>
+    </section>
+  )
+}
+
+function Shown() {
+  const state = asked('state') || 'valid'
+  const wanted = { project: asked('project'), state: state === 'all' ? '' : state }
+  const again = () => void look(wanted)
+  usePoll(LOOK_MS, (signal) => look(wanted, signal), [wanted.project, wanted.state])
+  const [, owner, id] = /^(key|project):(.+)$/.exec(asked('usage')) ?? []
+  return (
+    <>
+      <div class="title">
+        <h1>Keys and projects</h1>
+        <Opens verb="Make a key" isPrimary title="Make a key" onClose={again}>
+          {(close) => <KeyForm close={close} />}
+        </Opens>
+      </div>
+      <Refusal of={problem.value} />
+      {id && <Usage owner={owner as 'key' | 'project'} id={id} name={owner === 'key' ? keyName(id) : nameOf(id)} />}
+      {isLoaded.value ? (
+        <>
+          <Projects look={again} />
+          <h2>Keys</h2>
+          <Filters state={state} project={wanted.project} />
+          <List look={again} />
+        </>
+      ) : (
+        !problem.value && <p class="dim">Loading…</p>
+      )}
+    </>
+  )
+}
+
+function Filters({ state, project }: { readonly state: string; readonly project: string }) {
+  return (
+    <div class="filters">
+      <fieldset class="chips">
+        <legend class="unseen">State</legend>
+        {Object.entries(STATES).map(([id, name]) => (
+          <button key={id} type="button" class="chip" aria-pressed={id === state} onClick={() => askFor({ state: id })}>
+            {name}
+          </button>
+        ))}
+      </fieldset>
+      <select
+        aria-label="Project"
+        value={project}
+        onChange={({ currentTarget }) => askFor({ project: currentTarget.value })}
+      >
+        <option value="">All projects</option>
+        {[...new Set([...projects.value.map(({ id }) => id), ...(project ? [project] : [])])].map((id) => (
+          <option key={id} value={id}>
+            {nameOf(id)}
+          </option>
+        ))}
+      </select>
+    </div>
+  )
+}
+
+function List({ look: again }: { readonly look: () => void }) {
+  if (keys.value.length === 0) return <p class="card dim">There are no such keys.</p>
+  return (
+    <>
+      <Table label="Keys" columns={COLUMNS}>
+        {keys.value.map((key) => (
+          <Row key={key.id} of={key} look={again} />
+        ))}
+      </Table>
+      {hasMore.value && <p class="dim">There are more. Narrow them to a project.</p>}
+    </>
+  )
+}
+
+function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => void }) {
+  const { id, name, hint, project, scopes, endpoints, models, limits, last_used_on, month, state, expires_at } = of
+  const isOwn = id === ownKey.value?.id
+  return (
+    <tr>
+      <Cell of="Key">
+        <strong>{name ?? id}</strong>
+        {isOwn && <span class="dim"> (this tab’s)</span>}
+        {name && name !== id && <code class="dim below">{id}</code>}
+        <code class="dim below">{hint}</code>
+        {of.is_setting && <span class="dim below">SLUICE_API_KEY</span>}
+      </Cell>
+      <Cell of="Project">{nameOf(project)}</Cell>
+      <Cell of="May">
+        {scopes.join(', ')}
+        {models && <span class="dim below">{models.join(', ')}</span>}
+        {endpoints && <span class="dim below">{endpoints.join(', ')}</span>}
+      </Cell>
+      <Cell of="Limits">
+        {limitTexts(limits).map((text) => (
+          <span key={text} class="limit">
+            {text}
+          </span>
+        ))}
+        {limitTexts(limits).length === 0 && <span class="dim">–</span>}
+      </Cell>
+      <Cell of="Last used">{last_used_on ?? <span class="dim">not in 90 days</span>}</Cell>
+      <Cell of="This month">
+        {month ? usd(month.cost_usd) : '–'}
+        {month && (
+          <span class="dim below">{month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}</span>
+        )}
+      </Cell>
+      <Cell of="State">
+        <Status of={state} />
+        {expires_at !== null && state === 'valid' && (
+          <span class="dim below" title={clock(expires_at)}>
+            until {endText(expires_at)}
+          </span>
+        )}
+      </Cell>
+      <Cell>
+        <div class="deeds">
+          <button
+            type="button"
+            class="small"
+            aria-label={`Usage of ${name ?? id}`}
+            onClick={() => askFor({ usage: `key:${id}` })}
+          >
+            Usage
+          </button>
+          {state === 'valid' && !of.is_setting && <Deeds of={of} look={again} />}
+        </div>
+      </Cell>
+    </tr>
+  )
+}
+
+function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => void }) {
+  const what = of.name ?? of.id
+  return (
+    <>
+      <Opens verb="Change" isSmall title={`Change ${what}`} onClose={again}>
+        {(close) => <KeyForm before={of} close={close} />}
+      </Opens>
+      <Opens verb="Rotate" isSmall title={`Rotate ${what}`} onClose={again}>
+        {(close) => <Rotate of={of} close={close} />}
+      </Opens>
+      <Confirm verb="Revoke" what={what} deed={() => revokeKey(of.id).then(again)}>
+        <p>
+          Calls with it are refused from now on, and what is open under it ends. It cannot be taken back. Jobs that were
+          handed in with it go on.
+        </p>
+        {of.id === ownKey.value?.id && (
+          <p class="note warn">You signed in with this key: you are signed out with it.</p>
+        )}
+      </Confirm>
+    </>
+  )
+}
+
+function keyName(id: string): string {
+  return keys.value.find((key) => key.id === id)?.name ?? id
+}
+
+/** A day; the time as well where that is soon. */
+function endText(expiresAt: number): string {
+  const end = new Date(expiresAt * 1_000)
+  return expiresAt - Date.now() / 1_000 < SOON_SECONDS
+    ? end.toLocaleString(undefined, { dateStyle: 'short', timeStyle: 'short' })
+    : end.toLocaleDateString()
+}

@@ -1,0 +1,43 @@
+import { useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
+import { Dialog } from '#services/console/parts/dialog.tsx'
+
+interface OpensProps {
+  readonly verb: string
+  readonly title: string
+  readonly isSmall?: boolean
+  readonly isPrimary?: boolean
+  /** It was closed: something may have changed. */
+  readonly onClose: () => void
+  readonly children: (close: () => void) => ComponentChildren
+}
+
+/** A button that opens a dialog with a form in it. */
+export function Opens({ verb, title, isSmall = false, isPrimary = false, onClose, children }: OpensProps) {
+  const isOpen = useSignal(false)
+  return (
+    <>
+      <button
+        type="button"
+        class={isPrimary ? 'primary' : isSmall ? 'small' : undefined}
+        aria-label={isSmall ? title : undefined}
+        onClick={() => {
+          isOpen.value = true
+        }}
+      >
+        {verb}
+      </button>
+      {isOpen.value && (
+        <Dialog
+          title={title}
+          onClose={() => {
+            isOpen.value = false
+            onClose()
+          }}
+        >
+          {children}
+        </Dialog>
+      )}
+    </>
+  )
+}

@@ -1,0 +1,104 @@
+import type { Project } from '#services/console/api/types.ts'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { askFor } from '#services/console/place.ts'
+import { useDraft } from './draft.ts'
+import { Text } from './form.tsx'
+import { LIMIT_NAMES, LimitFields, limitTexts } from './limits.tsx'
+import { Opens } from './opens.tsx'
+import { projects, setProject } from './state.ts'
+import { usd } from './usage.tsx'
+
+/** Each project, with what it may use and what it has spent. */
+export function Projects({ look }: { readonly look: () => void }) {
+  return (
+    <>
+      <div class="title">
+        <h2>Projects</h2>
+        <Opens verb="Make a project" title="Make a project" onClose={look}>
+          {(close) => <ProjectForm close={close} />}
+        </Opens>
+      </div>
+      {projects.value.length === 0 ? (
+        <p class="card dim">There are none yet. A key that names no project is a project of its own.</p>
+      ) : (
+        <ul class="models" aria-label="Projects">
+          {projects.value.map((project) => (
+            <Card key={project.id} project={project} look={look} />
+          ))}
+        </ul>
+      )}
+    </>
+  )
+}
+
+function Card({ project, look }: { readonly project: Project; readonly look: () => void }) {
+  const { id, name, keys, month, budget, limits } = project
+  const { budget_usd_per_month: _, ...rest } = limits
+  return (
+    <li class="card project">
+      <div class="title">
+        <h3>{name ?? id}</h3>
+        <span class="dim">{keys === 1 ? '1 key' : `${keys} keys`}</span>
+      </div>
+      {name && <code class="dim">{id}</code>}
+      <p>
+        {month
+          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}`
+          : 'No usage is kept here.'}
+      </p>
+      {budget && (
+        <label class="budget">
+          <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
+          <span class={budget.remaining_usd === 0 ? 'bad' : 'dim'}>
+            {budget.remaining_usd === 0 ? 'Spent' : `${usd(budget.remaining_usd)} left`} of {usd(budget.budget_usd)}
+          </span>
+        </label>
+      )}
+      {limitTexts(rest).length > 0 && <p class="dim">{limitTexts(rest).join(', ')}</p>}
+      <div class="actions">
+        <button
+          type="button"
+          class="small"
+          aria-label={`Usage of ${name ?? id}`}
+          onClick={() => askFor({ usage: `project:${id}` })}
+        >
+          Usage
+        </button>
+        <Opens verb="Change" isSmall title={`Change ${name ?? id}`} onClose={look}>
+          {(close) => <ProjectForm before={project} close={close} />}
+        </Opens>
+      </div>
+    </li>
+  )
+}
+
+function ProjectForm({ before, close }: { readonly before?: Project; readonly close: () => void }) {
+  const limits = Object.entries(before?.limits ?? {}).map(([name, value]) => [name, String(value)])
+  const draft = useDraft({ name: before?.name ?? '', ...Object.fromEntries(limits) })
+  const { isBusy, problem, act } = useDeed()
+  const send = (event: Event) => {
+    event.preventDefault()
+    const body = {
+      name: draft.text('name').trim() || null,
+      limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, draft.number(name)])),
+    }
+    void act(() => setProject(before?.id, body)).then((isDone) => isDone && close())
+  }
+  return (
+    <form class="fields" onSubmit={send}>
+      <Text draft={draft} name="name" label="Name" hint="A team, a product, a program" />
+      <LimitFields draft={draft} />
+      <p class="dim">Limits hold for all of its keys together, in the whole fleet. 0: nothing.</p>
+      <Refusal of={problem.value} />
+      <div class="actions end">
+        <button type="button" onClick={close}>
+          Leave it
+        </button>
+        <button type="submit" class="primary" disabled={isBusy.value}>
+          {before ? 'Change it' : 'Make it'}
+        </button>
+      </div>
+    </form>
+  )
+}

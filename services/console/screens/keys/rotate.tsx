@@ -1,0 +1,70 @@
+import { useSignal } from '@preact/signals'
+import type { ApiKey } from '#services/console/api/types.ts'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { useDraft } from './draft.ts'
+import { endOf } from './form.tsx'
+import { Secret } from './secret.tsx'
+import { type MadeKey, rotateKey } from './state.ts'
+
+/** How long the old key may go on, in seconds. */
+const OVERLAPS = [
+  [0, 'It ends now'],
+  [3_600, 'An hour'],
+  [86_400, 'A day'],
+  [604_800, 'A week'],
+] as const
+
+/** Makes the successor of a key, and shows its secret. */
+export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () => void }) {
+  const draft = useDraft({ overlap: '86400', end: of.expires_at === null ? '' : '30' })
+  const made = useSignal<MadeKey | undefined>(undefined)
+  const { isBusy, problem, act } = useDeed()
+  const send = (event: Event) => {
+    event.preventDefault()
+    void act(async () => {
+      const expires_at = endOf(draft)
+      const body = { overlap_seconds: Number(draft.text('overlap')), ...(expires_at !== undefined && { expires_at }) }
+      made.value = await rotateKey(of.id, body)
+    })
+  }
+  if (made.value) return <Secret of={made.value} close={close} />
+  return (
+    <form class="fields" onSubmit={send}>
+      <p>A new key of the same project with the same rights takes the place of {of.name ?? of.id}.</p>
+      <label>
+        <span>How long the old key goes on</span>
+        <select
+          value={draft.text('overlap')}
+          onChange={({ currentTarget }) => draft.set('overlap', currentTarget.value)}
+        >
+          {OVERLAPS.map(([seconds, text]) => (
+            <option key={seconds} value={String(seconds)}>
+              {text}
+            </option>
+          ))}
+        </select>
+      </label>
+      {of.expires_at !== null && (
+        <label>
+          <span>When the new key ends</span>
+          <select value={draft.text('end')} onChange={({ currentTarget }) => draft.set('end', currentTarget.value)}>
+            <option value="30">In 30 days</option>
+            <option value="90">In 90 days</option>
+            <option value="365">In a year</option>
+            <option value="never">Never</option>
+          </select>
+        </label>
+      )}
+      <Refusal of={problem.value} />
+      <div class="actions end">
+        <button type="button" onClick={close}>
+          Leave it
+        </button>
+        <button type="submit" class="primary" disabled={isBusy.value}>
+          Rotate it
+        </button>
+      </div>
+    </form>
+  )
+}

@@ -1,0 +1,89 @@
+import { signal } from '@preact/signals'
+import { askJson, wordsOf } from '#services/console/api/client.ts'
+import type { ApiKey, Page, Project } from '#services/console/api/types.ts'
+
+const PAGE = 100
+/** Keys and projects that a tab shows: beyond them one narrows to a project. */
+const SHOWN_MAX = 1_000
+
+/** Every project, newest first. */
+export const projects = signal<readonly Project[]>([])
+/** The keys that are shown, newest first. */
+export const keys = signal<readonly ApiKey[]>([])
+/** There are more than are shown. */
+export const hasMore = signal(false)
+export const isLoaded = signal(false)
+export const problem = signal('')
+
+/** Which keys are shown. */
+export interface Wanted {
+  /** Empty: of all. */
+  readonly project: string
+  /** Empty: all. */
+  readonly state: string
+}
+
+/** Asks which there are now. */
+export async function look({ project, state }: Wanted, abort?: AbortSignal): Promise<void> {
+  try {
+    const wanted = { ...(project && { project }), ...(state && { state }) }
+    const found = await allOf<ApiKey>('/v1/admin/keys', wanted, abort)
+    const all = await allOf<Project>('/v1/admin/projects', {}, abort)
+    keys.value = found.data
+    hasMore.value = found.has_more
+    projects.value = all.data
+    isLoaded.value = true
+    problem.value = ''
+  } catch (error) {
+    if (!abort?.aborted) problem.value = wordsOf(error)
+  }
+}
+
+/** A key that was just made: its secret is told once. */
+export type MadeKey = ApiKey & { readonly secret: string }
+
+/** Makes a key. @throws ApiFailure */
+export async function makeKey(body: object): Promise<MadeKey> {
+  return await askJson('/v1/admin/keys', { method: 'POST', body })
+}
+
+/** Changes a key. @throws ApiFailure */
+export async function changeKey(id: string, body: object): Promise<void> {
+  await askJson(pathOf('keys', id), { method: 'POST', body })
+}
+
+/** Makes the successor of a key. @throws ApiFailure */
+export async function rotateKey(id: string, body: object): Promise<MadeKey> {
+  return await askJson(`${pathOf('keys', id)}/rotate`, { method: 'POST', body })
+}
+
+/** Ends a key. @throws ApiFailure */
+export async function revokeKey(id: string): Promise<void> {
+  await askJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
+}
+
+/** Makes a project, or changes one. @throws ApiFailure */
+export async function setProject(id: string | undefined, body: object): Promise<void> {
+  await askJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
+}
+
+/** The name of a project, or its id where it has none. */
+export function nameOf(id: string): string {
+  return projects.value.find((project) => project.id === id)?.name ?? id
+}
+
+function pathOf(what: 'keys' | 'projects', id: string): string {
+  return `/v1/admin/${what}/${encodeURIComponent(id)}`
+}
+
+async function allOf<Item>(path: string, wanted: Record<string, string>, signal?: AbortSignal) {
+  const data: Item[] = []
+  let after: string | null = null
+  for (;;) {
+    const query = new URLSearchParams({ limit: String(PAGE), ...wanted, ...(after && { after }) })
+    const page: Page<Item> = await askJson(`${path}?${query}`, signal ? { signal } : {})
+    data.push(...page.data)
+    after = page.last_id
+    if (!page.has_more || data.length >= SHOWN_MAX) return { data, has_more: page.has_more }
+  }
+}

@@ -1,0 +1,109 @@
+import { useSignal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import type { z } from 'zod'
+import type { UsageReport } from '#schemas/usage.ts'
+import { askJson } from '#services/console/api/client.ts'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Plot } from '#services/console/parts/plot.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { askFor } from '#services/console/place.ts'
+
+const DAY_MS = 86_400_000
+const DAYS = 30
+type Report = z.infer<typeof UsageReport>
+
+/** An amount of US dollars, small ones too. */
+export function usd(amount: number): string {
+  if (amount === 0) return '$0'
+  return amount < 0.01 ? `$${amount.toPrecision(2)}` : `$${amount.toFixed(2)}`
+}
+
+/** What a key or a project used and what it cost, by day. */
+export function Usage({
+  owner,
+  id,
+  name,
+}: {
+  readonly owner: 'key' | 'project'
+  readonly id: string
+  readonly name: string
+}) {
+  const report = useSignal<Report | undefined>(undefined)
+  const { problem, act } = useDeed()
+  useEffect(() => {
+    const from = dayOf(Date.now() - (DAYS - 1) * DAY_MS)
+    const query = new URLSearchParams({ from, to: dayOf(Date.now()), group_by: 'day', [owner]: id })
+    void act(async () => {
+      report.value = await askJson<Report>(`/v1/usage?${query}`)
+    })
+  }, [owner, id])
+  return (
+    <section class="card usage" aria-label={`Usage of ${name}`}>
+      <div class="title">
+        <h2>
+          {name}: the last {DAYS} days
+        </h2>
+        <button type="button" class="small" onClick={() => askFor({ usage: '' })}>
+          Close
+        </button>
+      </div>
+      <Refusal of={problem.value} />
+      {report.value && <Plots of={report.value} />}
+    </section>
+  )
+}
+
+function Plots({ of: { data, total } }: { readonly of: Report }) {
+  const days = Array.from({ length: DAYS }, (_, nth) => dayOf(Date.now() - (DAYS - 1 - nth) * DAY_MS))
+  const by = new Map(data.map((sums) => [sums.group, sums]))
+  const values = (of: (sums: Report['data'][number]) => number) =>
+    days.map((day) => {
+      const sums = by.get(day)
+      return sums ? of(sums) : 0
+    })
+  const tokens = total.input_tokens + total.output_tokens
+  const all = [
+    {
+      name: 'calls',
+      text: total.calls.toLocaleString(),
+      values: values(({ calls }) => calls),
+      textOf: String,
+      topMin: 1,
+    },
+    {
+      ...{ name: 'tokens', text: tokens.toLocaleString(), textOf: (most: number) => most.toLocaleString(), topMin: 1 },
+      values: values(({ input_tokens, output_tokens }) => input_tokens + output_tokens),
+    },
+    {
+      name: 'cost',
+      text: usd(total.cost_usd),
+      values: values(({ cost_usd }) => cost_usd),
+      textOf: (most: number) => (total.cost_usd > 0 ? usd(most) : '$0'),
+      topMin: 0.0001,
+    },
+  ]
+  return (
+    <div class="grid">
+      {all.map(({ name, text, values: line, textOf, topMin }) => (
+        <figure key={name}>
+          <figcaption>
+            <span class="dim">{name}</span> <strong>{text}</strong>
+          </figcaption>
+          <Plot
+            label={`${name} by day: ${text} in ${DAYS} days`}
+            series={[{ name: 'running', values: line }]}
+            {...{ moments: DAYS, textOf, topMin }}
+          />
+          <p class="dim span">
+            <span>{days[0]}</span>
+            <span>{days.at(-1)}</span>
+          </p>
+        </figure>
+      ))}
+    </div>
+  )
+}
+
+function dayOf(ms: number): string {
+  return new Date(ms).toISOString().slice(0, 10)
+}

@@ -1,0 +1,174 @@
+import { useMemo } from 'preact/hooks'
+import { usePoll } from '#services/console/api/poll.ts'
+import type { Delivery } from '#services/console/api/types.ts'
+import { useDeed } from '#services/console/parts/deed.ts'
+import { Icon } from '#services/console/parts/icon.tsx'
+import { ForOperators } from '#services/console/parts/operators.tsx'
+import { Refusal } from '#services/console/parts/refusal.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
+import { ago, brief, clock, lasted } from '#services/console/parts/time.ts'
+import { asked, askFor, BASE } from '#services/console/place.ts'
+import { DeliveryList } from './list.ts'
+
+const REFRESH_MS = 3_000
+const COLUMNS = ['Message', 'Job', 'To', 'Tries', 'Last answer', 'Next try', 'Made', '']
+const STATES = { '': 'All', pending: 'Waiting', failed: 'Given up' } as const
+
+/** What webhooks were not told yet, or could not be told: why, and the way to send it again. */
+export function Webhooks() {
+  return (
+    <section>
+      <ForOperators>
+        <Messages />
+      </ForOperators>
+    </section>
+  )
+}
+
+function Messages() {
+  const status = asked('status')
+  const list = useMemo(() => new DeliveryList(status), [status])
+  usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
+  const { isLoaded, problem } = list
+  return (
+    <>
+      <div class="title">
+        <h1>Webhooks</h1>
+        {isLoaded.value && <p class="dim">{countOf(list)}</p>}
+      </div>
+      <p class="dim">
+        Messages that nobody has received. Each is tried for about 17 hours; one that was given up can be sent again.
+        What was received is with its job.
+      </p>
+      <div class="filters">
+        <fieldset class="chips">
+          <legend class="unseen">State</legend>
+          {Object.entries(STATES).map(([id, name]) => (
+            <button
+              key={id}
+              type="button"
+              class="chip"
+              aria-pressed={id === status}
+              onClick={() => askFor({ status: id })}
+            >
+              {name}
+            </button>
+          ))}
+        </fieldset>
+      </div>
+      <Refusal of={problem.value} />
+      {isLoaded.value ? <Shown list={list} /> : !problem.value && <p class="dim">Loading…</p>}
+    </>
+  )
+}
+
+function Shown({ list }: { readonly list: DeliveryList }) {
+  const { isBusy, problem, act } = useDeed()
+  const { deliveries, hasMore } = list
+  if (deliveries.value.length === 0) {
+    return (
+      <div class="empty card">
+        <h2>There are none</h2>
+        <p class="dim">Every message that was due has been received.</p>
+      </div>
+    )
+  }
+  return (
+    <>
+      <Table label="Webhook messages" columns={COLUMNS}>
+        {deliveries.value.map((delivery) => (
+          <Row key={delivery.id} of={delivery} list={list} />
+        ))}
+      </Table>
+      <Refusal of={problem.value} />
+      {hasMore.value && (
+        <p>
+          <button type="button" disabled={isBusy.value} onClick={() => void act(() => list.more())}>
+            Show older ones
+          </button>
+        </p>
+      )}
+    </>
+  )
+}
+
+function Row({ of, list }: { readonly of: Delivery; readonly list: DeliveryList }) {
+  const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = of
+  return (
+    <tr>
+      <Cell of="Message">
+        <span class={`status ${status === 'failed' ? 'failed' : 'queued'}`}>
+          {status === 'failed' ? 'given up' : 'waiting'}
+        </span>
+        <span class="below">{type}</span>
+      </Cell>
+      <Cell of="Job">
+        <a href={`${BASE}/jobs/${job_id}`}>
+          <code class="breaks">{job_id}</code>
+        </a>
+        <span class="dim below">of {project}</span>
+      </Cell>
+      <Cell of="To">{host ?? <span class="dim">–</span>}</Cell>
+      <Cell of="Tries">{attempts}</Cell>
+      <Cell of="Last answer">
+        {response_status !== null && <strong>{response_status} </strong>}
+        {error ?? (response_status === null && <span class="dim">not tried yet</span>)}
+        {of.history.length > 0 && <History of={of.history} />}
+      </Cell>
+      <Cell of="Next try">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
+      <Cell of="Made">
+        <span title={clock(created_at)}>{ago(created_at)}</span>
+      </Cell>
+      <Cell>
+        <SendAgain id={id} list={list} />
+      </Cell>
+    </tr>
+  )
+}
+
+function History({ of }: { readonly of: Delivery['history'] }) {
+  return (
+    <details class="tries">
+      <summary>{of.length === 1 ? '1 try' : `The last ${of.length} tries`}</summary>
+      <ol>
+        {of.toReversed().map(({ at, duration_ms, response_status, error }) => (
+          <li key={`${at} ${duration_ms}`}>
+            <span title={clock(at)}>{ago(at)}</span>
+            <span class="dim">, {brief(duration_ms / 1_000)}: </span>
+            {response_status ?? 'no answer'}
+            {error && <span class="dim below">{error}</span>}
+          </li>
+        ))}
+      </ol>
+    </details>
+  )
+}
+
+function Next({ at }: { readonly at: number }) {
+  const left = at - Date.now() / 1_000
+  return <span title={clock(at)}>{left < 1 ? 'now' : `in ${lasted(left)}`}</span>
+}
+
+function SendAgain({ id, list }: { readonly id: string; readonly list: DeliveryList }) {
+  const { isBusy, problem, act } = useDeed()
+  return (
+    <>
+      <button
+        type="button"
+        class="small"
+        aria-label={`Send again ${id}`}
+        disabled={isBusy.value}
+        onClick={() => void act(() => list.sendAgain(id))}
+      >
+        <Icon name="again" /> Send again
+      </button>
+      <Refusal of={problem.value} />
+    </>
+  )
+}
+
+function countOf({ deliveries, hasMore }: DeliveryList): string {
+  const count = deliveries.value.length
+  const said = count === 1 ? '1 message' : `${count} messages`
+  return hasMore.value ? `${said} and more` : said
+}

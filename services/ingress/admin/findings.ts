@@ -1,0 +1,102 @@
+import { ListFindings } from '#schemas/admin.ts'
+import { PoolName } from '#schemas/job.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { type Finding, runCheck } from '#shared/doctor/check.ts'
+import { checksOfMachine } from '#shared/doctor/doctor.ts'
+import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
+import { listDead } from '#shared/jobs/dead-letters.ts'
+import { jobsTopic } from '#shared/jobs/topics.ts'
+import { depthOf } from './pools.ts'
+
+/** How old what was found of the machine and of the dead letters may be: each look asks a disk, a database or a broker. */
+const KEPT_MS = 30_000
+/** Dead letters that are counted: more are told of as that many or more. */
+const DEAD_COUNTED_MAX = 100
+
+/** What is read seldom, and when it was. */
+interface Kept<T> {
+  readonly atMs: number
+  readonly value: Promise<T>
+}
+
+const machines = new WeakMap<object, Kept<readonly Finding[]>>()
+const deads = new WeakMap<object, Kept<FleetFacts['deadLetters']>>()
+
+/** GET /v1/admin/findings: what is wrong now and what to do about it, in the words of `sluice doctor`. */
+export async function listFindings(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListFindings, call.query)
+  const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
+  const machine = of === 'fleet' ? [] : await keptOr(machines, context.config, () => machineFindings(context))
+  const fleet = of === 'machine' ? [] : fleetFindings(await factsOf(context))
+  await call.reply.whole({ object: 'list', data: [...fleet, ...machine].map(findingObject), has_more: false })
+}
+
+function findingObject({ check, status, message, fix, details = [] }: Finding) {
+  return { check, status, message, fix: fix ?? null, details }
+}
+
+/** Of the machine that this ingress runs on, with its settings. */
+async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
+  const checks = await checksOfMachine()
+  return (await Promise.all(checks.map((check) => runCheck(check, config)))).flat()
+}
+
+async function factsOf(context: IngressContext): Promise<FleetFacts> {
+  const { broker, store, pauses } = context
+  const depth = await depthOf(context).catch(() => undefined)
+  return {
+    broker,
+    store,
+    pools: await Promise.all(PoolName.options.map((pool) => poolFacts(context, pool, depth))),
+    paused: pauses.all,
+    failing: failingOf(context),
+    deadLetters: await keptOr(deads, broker, () => countDead(context)),
+  }
+}
+
+async function poolFacts(
+  { broker, jobs, models }: IngressContext,
+  pool: PoolName,
+  depth: Awaited<ReturnType<typeof depthOf>>,
+): Promise<PoolFacts> {
+  const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
+  const oldestMs = Math.min(...queued.map(({ oldest_at_ms }) => oldest_at_ms))
+  const inStore = queued.reduce((sum, { count }) => sum + count, 0)
+  // What lies in the queue is in the store as well, but for calls.
+  const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
+  return {
+    id: pool,
+    workers: jobs.presence.workers(pool).length,
+    slots: jobs.presence.slots(pool),
+    free: jobs.presence.freeSlots(pool),
+    waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
+    oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
+    isNeeded: models.models.some((model) => model.pool === pool),
+  }
+}
+
+function failingOf({ jobs }: IngressContext): FleetFacts['failing'] {
+  const workers = new Map<string, number>()
+  for (const { capacity } of jobs.presence.peers.values()) {
+    for (const model of capacity?.failing ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
+  }
+  return [...workers].map(([model, count]) => ({ model, workers: count }))
+}
+
+/** Undefined while the broker is away. */
+async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
+  const found = await listDead(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
+  return found && { count: found.letters.length, hasMore: found.next !== undefined }
+}
+
+/** What is known already, where it is not too old; else it is read again, and meanwhile what was known before is given. */
+async function keptOr<T>(kept: WeakMap<object, Kept<T>>, key: object, read: () => Promise<T>): Promise<T> {
+  const known = kept.get(key)
+  if (known && Date.now() - known.atMs < KEPT_MS) return await known.value
+  const value = read()
+  // One that is slow, such as a look at a database that is away, keeps nobody waiting but the first who asks.
+  kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
+  if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
+  return await (known?.value ?? value)
+}

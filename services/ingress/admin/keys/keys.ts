@@ -1,0 +1,132 @@
+/** Keys for operators (docs/keys.md, Over HTTP). What is done to them is `shared/keys/changes.ts`, as with `sluice keys`. */
+import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/keys.ts'
+import { audit } from '#services/ingress/admin/audit.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { FIXED_KEY_ID } from '#services/ingress/callers/keys.ts'
+import { projectIdNamed } from '#services/ingress/callers/named-project.ts'
+import { ServiceError } from '#shared/error.ts'
+import { createKey, OVERLAP_SECONDS, rotateKey, stateOf, whyNotRotated } from '#shared/keys/changes.ts'
+import { type ApiKey, KEYS_MAX } from '#shared/keys/keys.ts'
+import { projectIdOf } from '#shared/keys/project.ts'
+import { keyObjects } from './objects.ts'
+import { authorOf, checkFields, nothingAsked, pageOf, requireProject, requireRoom } from './of-call.ts'
+import { endOf, keyChangeOf, requireGivable } from './rights.ts'
+
+/** GET /v1/admin/keys: every key, revoked ones too, newest first; never a secret. */
+export async function listKeys(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListKeys, call.query)
+  const { project: asked, state, limit, after } = parseBody(ListKeys, { ...call.query }, 'openai')
+  const known = await context.keys.fresh()
+  const project = asked === undefined ? undefined : projectIdNamed(known, asked)
+  const nowMs = Date.now()
+  const found = known.keys.filter((key) => {
+    return (project === undefined || projectIdOf(key) === project) && (!state || stateOf(key, nowMs) === state)
+  })
+  const { page, hasMore } = pageOf(found, limit, after)
+  const data = await keyObjects(context, page)
+  const ends = { first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
+  await call.reply.whole({ object: 'list', data, ...ends, has_more: hasMore })
+}
+
+/** GET /v1/admin/keys/{id}. @throws ServiceError `not_found` */
+export async function getKey(context: IngressContext, call: Call): Promise<void> {
+  await sendKey(context, call, await findKey(context, call))
+}
+
+/** POST /v1/admin/keys: the answer has the secret, which nobody can tell later. */
+export async function createAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  checkFields(CreateKey, body)
+  const { project: asked, ...wishes } = parseBody(CreateKey, body, 'openai')
+  const known = await context.keys.fresh()
+  const rights = keyChangeOf(context, wishes)
+  requireGivable(call, rights)
+  const project = typeof asked === 'string' ? requireProject(known, asked) : undefined
+  requireRoom(known.keys.length, KEYS_MAX, 'keys')
+  const options = { ...rights, project }
+  const { key, secret } = await context.keys.change((store) => createKey(store, options, authorOf(call)))
+  audit(context, call, 'create_key', { of_key: key.id, of_project: projectIdOf(key) })
+  await sendSecret(context, call, key, { secret })
+}
+
+/** POST /v1/admin/keys/{id}: what is named is changed. @throws ServiceError `not_found`, `permission_denied` */
+export async function updateKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  checkFields(UpdateKey, body)
+  const wishes = parseBody(UpdateKey, body, 'openai')
+  const before = await findStoredKey(context, call)
+  const change = keyChangeOf(context, wishes, before.limits)
+  if (Object.keys(change).length === 0) throw nothingAsked()
+  requireGivable(call, { ...before, ...change }, before)
+  const key = await context.keys.change((store) => store.update(before.id, change, authorOf(call)))
+  if (!key) throw noSuchKey(before.id)
+  audit(context, call, 'update_key', { of_key: key.id, of_project: projectIdOf(key) })
+  await sendKey(context, call, key)
+}
+
+/** POST /v1/admin/keys/{id}/rotate: a new key with the same rights; the old one ends after the overlap. */
+export async function rotateAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  checkFields(RotateKey, body)
+  const { overlap_seconds: overlapSeconds = OVERLAP_SECONDS, expires_at } = parseBody(RotateKey, body, 'openai')
+  const old = await findStoredKey(context, call)
+  requireRotatable(old, expires_at !== undefined)
+  const expiresAt = endOf(expires_at)
+  requireGivable(call, { ...old, expires_at: expiresAt })
+  requireRoom(context.keys.known.keys.length, KEYS_MAX, 'keys')
+  const rotated = await context.keys.change((store) => {
+    return rotateKey(store, old, { expiresAt, overlapSeconds }, authorOf(call))
+  })
+  if (!rotated) throw noSuchKey(old.id)
+  const { key, secret, ending } = rotated
+  audit(context, call, 'rotate_key', { of_key: old.id, new_key: key.id, of_project: projectIdOf(key) })
+  const [replaces] = await keyObjects(context, [ending])
+  await sendSecret(context, call, key, { secret, replaces })
+}
+
+/** POST /v1/admin/keys/{id}/revoke: for good. A second time changes nothing. @throws ServiceError `not_found` */
+export async function revokeKey(context: IngressContext, call: Call): Promise<void> {
+  const { id } = await findStoredKey(context, call)
+  const key = await context.keys.change((store) => store.revoke(id, authorOf(call)))
+  if (!key) throw noSuchKey(id)
+  audit(context, call, 'revoke_key', { of_key: id, of_project: projectIdOf(key) })
+  await sendKey(context, call, key)
+}
+
+async function sendKey(context: IngressContext, call: Call, key: ApiKey): Promise<void> {
+  await call.reply.whole((await keyObjects(context, [key]))[0])
+}
+
+async function sendSecret(context: IngressContext, call: Call, key: ApiKey, more: object): Promise<void> {
+  const [object] = await keyObjects(context, [key])
+  call.reply.setHeader('cache-control', 'no-store')
+  call.reply.setHeader('location', `/v1/admin/keys/${key.id}`)
+  await call.reply.whole({ ...object, ...more }, 201)
+}
+
+async function findKey({ keys }: IngressContext, call: Call): Promise<ApiKey> {
+  const id = String(call.params.id)
+  const key = (await keys.fresh()).keys.find((one) => one.id === id)
+  if (!key) throw noSuchKey(id)
+  return key
+}
+
+/** One that can be changed. */
+async function findStoredKey(context: IngressContext, call: Call): Promise<ApiKey> {
+  const key = await findKey(context, call)
+  if (key.id !== FIXED_KEY_ID) return key
+  throw new ServiceError('invalid_request', `${FIXED_KEY_ID} is SLUICE_API_KEY: it changes with that setting alone.`)
+}
+
+function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
+  const why = whyNotRotated(old, isEndSaid)
+  if (why === undefined) return
+  if (why === 'ends') {
+    const message = `${old.id} ends by itself. Say in 'expires_at' when the new key ends, or null for never.`
+    throw new ServiceError('missing_required_parameter', message, { param: 'expires_at' })
+  }
+  const next = `Make a new one of its project, ${projectIdOf(old)}: POST /v1/admin/keys.`
+  throw new ServiceError('invalid_request', `${old.id} is ${why}: there is nothing to hand over. ${next}`)
+}
+
+function noSuchKey(id: string): ServiceError {
+  return new ServiceError('not_found', `There is no key '${id.slice(0, 100)}'. GET /v1/admin/keys lists them.`)
+}

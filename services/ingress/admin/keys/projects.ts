@@ -1,0 +1,73 @@
+/** Projects, and who changed what, for operators (docs/keys.md, Over HTTP). */
+import { ChangeProject, ListAudit, ListProjects } from '#schemas/keys.ts'
+import { audit } from '#services/ingress/admin/audit.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/call.ts'
+import { ServiceError } from '#shared/error.ts'
+import { changeProject, createProject, limitsAfter } from '#shared/keys/changes.ts'
+import { PROJECTS_MAX, type Project, projectIdOf } from '#shared/keys/project.ts'
+import { projectObjects } from './objects.ts'
+import { authorOf, checkFields, nothingAsked, pageOf, requireRoom } from './of-call.ts'
+
+/** GET /v1/admin/projects: those that were made, newest first; a key that names no project is one of its own, and not listed. */
+export async function listProjects(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListProjects, call.query)
+  const { limit, after } = parseBody(ListProjects, { ...call.query }, 'openai')
+  const { page, hasMore } = pageOf((await context.keys.fresh()).projects, limit, after)
+  const data = await projectObjects(context, page)
+  const ends = { first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
+  await call.reply.whole({ object: 'list', data, ...ends, has_more: hasMore })
+}
+
+/** GET /v1/admin/projects/{id}: also one that only keys tell of. @throws ServiceError `not_found` */
+export async function getProject(context: IngressContext, call: Call): Promise<void> {
+  await sendProject(context, call, await findProject(context, call))
+}
+
+/** POST /v1/admin/projects. */
+export async function createAnyProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  checkFields(ChangeProject, body)
+  const { name, limits = {} } = parseBody(ChangeProject, body, 'openai')
+  requireRoom((await context.keys.fresh()).projects.length, PROJECTS_MAX, 'projects')
+  const wishes = { name: name ?? undefined, limits: limitsAfter({}, limits) }
+  const project = await context.keys.change((store) => createProject(store, wishes, authorOf(call)))
+  audit(context, call, 'create_project', { of_project: project.id })
+  call.reply.setHeader('location', `/v1/admin/projects/${project.id}`)
+  await sendProject(context, call, project, 201)
+}
+
+/** POST /v1/admin/projects/{id}: what is named is changed, of limits each one. @throws ServiceError `not_found` */
+export async function updateProject(context: IngressContext, call: Call, body: unknown): Promise<void> {
+  checkFields(ChangeProject, body)
+  const { name, limits } = parseBody(ChangeProject, body, 'openai')
+  const before = await findProject(context, call)
+  if (name === undefined && limits === undefined) throw nothingAsked()
+  const change = {
+    ...(name !== undefined && { name: name ?? undefined }),
+    ...(limits && { limits: limitsAfter(before.limits, limits) }),
+  }
+  const project = await context.keys.change((store) => changeProject(store, before.id, change, authorOf(call)))
+  audit(context, call, 'update_project', { of_project: project.id })
+  await sendProject(context, call, project)
+}
+
+/** GET /v1/admin/audit: who changed which key, project or webhook secret, the last first. */
+export async function listAudit(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListAudit, call.query)
+  const { limit } = parseBody(ListAudit, { ...call.query }, 'openai')
+  await call.reply.whole({ object: 'list', data: await context.keys.listAudit(limit) })
+}
+
+async function sendProject(context: IngressContext, call: Call, project: Project, status = 200): Promise<void> {
+  await call.reply.whole((await projectObjects(context, [project]))[0], status)
+}
+
+async function findProject({ keys }: IngressContext, call: Call): Promise<Project> {
+  const id = String(call.params.id)
+  const known = await keys.fresh()
+  const made = known.projects.find((project) => project.id === id)
+  if (made) return made
+  if (known.keys.some((key) => projectIdOf(key) === id)) return { id, created_at: 0, limits: {} }
+  const message = `There is no project '${id.slice(0, 100)}'. GET /v1/admin/projects lists those that were made.`
+  throw new ServiceError('not_found', message)
+}

@@ -1,0 +1,89 @@
+import { writeFileSync } from 'node:fs'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { parse, stringify } from 'yaml'
+import { z } from 'zod'
+import { ChatRequest } from '#schemas/chat.ts'
+import { SubmitJob } from '#schemas/jobs.ts'
+import { loadModels } from '#shared/models/models.ts'
+import { type Block, blocksOf, PAGES } from '../support/docs/blocks.ts'
+
+/* Every block of README.md and docs/ is looked at: data here, programs and commands in commands.test.ts, clients in test/clients. */
+
+const BLOCKS = PAGES.flatMap(blocksOf)
+const DATA = ['json', 'yaml']
+const PROGRAMS = ['sh', 'js', 'python']
+/** Of a program too short to be true. */
+const REASON_LENGTH_MIN = 20
+
+const ofLanguage = (language: string) =>
+  BLOCKS.filter((block) => block.language === language && block.notRun === undefined)
+
+describe('blocks of the documents', () => {
+  it('are in a language that a test understands, or are pictures and output without one', () => {
+    const known = ['', ...DATA, ...PROGRAMS]
+    expect(BLOCKS.filter(({ language }) => !known.includes(language)).map(({ place }) => place)).toEqual([])
+    expect(BLOCKS.length).toBeGreaterThan(90)
+  })
+
+  it('that are not run say why', () => {
+    const marked = BLOCKS.filter(({ notRun }) => notRun !== undefined)
+    expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
+    expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
+    expect(marked.length).toBeLessThan(20)
+  })
+
+  it('that are of a client stand in docs/clients.md alone, whose test runs them', () => {
+    expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/clients.md')).toBe(true)
+  })
+})
+
+describe('JSON of the documents', () => {
+  it.each(ofLanguage('json'))('$place is JSON, and what the service takes where it is a request', ({ code }) => {
+    for (const value of valuesOf(code)) {
+      const { endpoint, url, body } = value as { endpoint?: string; url?: string; body?: unknown }
+      if (body === undefined) continue
+      if (endpoint) expect(SubmitJob.safeParse(value).error).toBe(undefined)
+      if (url) expect(BatchLine.safeParse(value).error).toBe(undefined)
+      if ((endpoint ?? url) === '/v1/chat/completions') expect(ChatRequest.safeParse(body).error).toBe(undefined)
+    }
+  })
+
+  const BatchLine = z.strictObject({
+    custom_id: z.string().min(1),
+    method: z.literal('POST'),
+    url: z.string().startsWith('/v1/'),
+    body: z.looseObject({ model: z.string() }),
+  })
+
+  /** One value, or one in each line. */
+  function valuesOf(code: string): unknown[] {
+    try {
+      return [JSON.parse(code)]
+    } catch {
+      return code.split('\n').map((line) => JSON.parse(line))
+    }
+  }
+})
+
+describe('models.yaml of the documents', () => {
+  it.each(ofLanguage('yaml'))('$place is a catalogue, or a part of one, that the service loads', async ({ code }) => {
+    const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
+    onTestFinished(() => rm(directory, { recursive: true }))
+    const path = join(directory, 'models.yaml')
+    // With the models that the repository has, to which fallbacks lead.
+    const ours = parse(await readFile('models.yaml', 'utf8')).models as { id: string }[]
+    const { models, ...rest } = parse(wholeOf(code)) as { models: { id: string }[] }
+    const ids = models.map(({ id }) => id)
+    writeFileSync(path, stringify({ ...rest, models: [...models, ...ours.filter(({ id }) => !ids.includes(id))] }))
+    const catalogue = loadModels(path)
+    for (const id of ids) expect(catalogue.find(id)?.id).toBe(id)
+  })
+
+  function wholeOf(code: Block['code']): string {
+    if (code.startsWith('  - ')) return `models:\n${code}`
+    return code.startsWith('    ') ? `models:\n  - id: part\n${code}` : code
+  }
+})

@@ -1,0 +1,170 @@
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { createHmac } from 'node:crypto'
+import { once } from 'node:events'
+import { readFile, writeFile } from 'node:fs/promises'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
+
+/* The programs of examples/, as they stand there, against a real service. They use nothing but Node and Python. */
+
+const execute = promisify(execFile)
+const EXAMPLES = join(import.meta.dirname, '../examples')
+/** The event of a job before which its connection breaks: the first two are there at once, the others are written one by one. */
+const CUT_AT = 5
+const PROGRAM_MS = 50_000
+const LANGUAGES = [
+  { language: 'TypeScript', command: process.execPath, extension: 'ts' },
+  { language: 'Python', command: 'python3', extension: 'py' },
+]
+
+let stack: Stack
+beforeAll(async () => {
+  stack = await startStack({ settings: { WEBHOOK_ALLOW_PRIVATE: 'true' } })
+})
+afterAll(() => stack[Symbol.asyncDispose]())
+
+describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
+  const environment = (env: Record<string, string> = {}) => {
+    return { PATH: process.env.PATH ?? '', SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY, ...env }
+  }
+  /** Runs a program to its end. */
+  async function run(name: string, args: readonly string[], env: Record<string, string> = {}, stdin = '') {
+    const options = { env: environment(env), timeout: PROGRAM_MS }
+    const running = execute(command, [join(EXAMPLES, `${name}.${extension}`), ...args], options)
+    running.child.stdin?.end(stdin)
+    return await running
+  }
+
+  it('follow a job to its end over a connection that breaks, and get each event once', async () => {
+    const breaking = await startBreaking(stack.url)
+    const { stdout, stderr } = await run('job', ['!echo tokens=12 delay_ms=50'], { SLUICE_URL: breaking.url })
+    const events = stderr.trim().split('\n')
+    expect(events.map((line) => Number.parseInt(line, 10))).toEqual(events.map((_, i) => i + 1))
+    expect(events.at(-1)).toMatch(/ job\.completed$/)
+    expect(breaking.follows.length).toBeGreaterThan(1)
+    expect(breaking.follows.at(-1)).not.toBe('starting_after=0')
+    expect(JSON.parse(stdout)).toMatchObject({ object: 'chat.completion' })
+  })
+
+  it('end with the words of the service when it refuses the key', async () => {
+    const failed = run('job', ['x'], { SLUICE_API_KEY: 'sk-wrong-0123456789' })
+    await expect(failed).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/401|API key/) })
+  })
+
+  it('receive a webhook, and refuse what others sign, what is old, and what comes again', async () => {
+    const { data } = (await (await stack.get('/v1/webhook-secrets')).json()) as { data: { secret: string }[] }
+    const secret = String(data[0]?.secret)
+    const port = await freePort()
+    const script = join(EXAMPLES, `webhook.${extension}`)
+    const child = spawn(command, [script], { env: environment({ WEBHOOK_SECRET: secret, PORT: String(port) }) })
+    const said = listenTo(child)
+    const hook = `http://127.0.0.1:${port}/hook`
+    await until(() => fetch(hook).catch(() => undefined))
+
+    const body = { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] }
+    const answer = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body, webhook: { url: hook } })
+    const job = (await answer.json()) as { id: string }
+    await until(() => said() === `job.completed ${job.id}\n`)
+
+    const now = Math.floor(Date.now() / 1_000)
+    const message = JSON.stringify({ id: 'evt_1', type: 'job.failed', data: { id: 'job_forged' } })
+    const send = async (key: string, at: number, more = '') => {
+      const bytes = Buffer.from(key.replace('whsec_', ''), 'base64')
+      const signature = createHmac('sha256', bytes).update(`evt_1.${at}.${message}`).digest('base64')
+      const signed = {
+        'webhook-id': 'evt_1',
+        'webhook-timestamp': String(at),
+        'webhook-signature': `${more}v1,${signature}`,
+      }
+      return (await fetch(hook, { method: 'POST', body: message, headers: signed })).status
+    }
+    expect(await send('whsec_Zm9yZ2Vk', now)).toBe(400)
+    expect(await send(secret, now - 1_000)).toBe(400)
+    expect((await fetch(hook, { method: 'POST', body: message })).status).toBe(400)
+    expect(said()).not.toContain('job_forged')
+    expect(await send(secret, now, 'v1,b2xk ')).toBe(204)
+    expect(await send(secret, now)).toBe(204)
+    await until(() => said().includes('job_forged'))
+    expect(said().match(/job_forged/g)).toHaveLength(1)
+  })
+
+  it('run a batch', async () => {
+    const prompts = Array.from({ length: 12 }, (_, i) => `Prompt ${i + 1}`)
+    const answers = extension === 'ts' ? await batchOfLines(prompts) : await batchOfPrompts(prompts)
+    expect(answers).toEqual(prompts)
+  })
+
+  /** A file with requests in, a file with answers out. */
+  async function batchOfLines(prompts: readonly string[]): Promise<string[]> {
+    const [from, to] = [join(stack.dataDir, 'requests.jsonl'), join(stack.dataDir, 'answers.jsonl')]
+    const lines = prompts.map((content, i) => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
+      return JSON.stringify({ custom_id: `row-${i}`, method: 'POST', url: '/v1/chat/completions', body })
+    })
+    await writeFile(from, lines.join('\n'))
+    await run('batch', [from, to])
+    const answers = (await readFile(to, 'utf8')).trim().split('\n')
+    return answers.map((line) => JSON.parse(line).response.body.choices[0].message.content)
+  }
+
+  /** Prompts by standard input, answers by standard output. */
+  async function batchOfPrompts(prompts: readonly string[]): Promise<string[]> {
+    const { stdout } = await run('batch', [], {}, prompts.join('\n'))
+    const lines = stdout.trim().split('\n')
+    return lines.map((line) => JSON.parse(line.slice(line.indexOf(' ')))[0].text)
+  }
+})
+
+/** What a process says, while it runs. It ends with the test. */
+function listenTo(child: ChildProcess): () => string {
+  onTestFinished(() => void child.kill('SIGKILL'))
+  let text = ''
+  child.stdout?.on('data', (piece: Buffer) => {
+    text += piece
+  })
+  return () => text
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+/** Passes connections on to a service, and cuts the first that carries event {@link CUT_AT} of a job, in front of it. `follows` has the query of each follow. */
+async function startBreaking(to: string): Promise<{ url: string; follows: string[] }> {
+  const follows: string[] = []
+  let isCut = false
+  const sockets = new Set<Socket>()
+  const server = createServer((near) => {
+    const far = connect(Number(new URL(to).port), '127.0.0.1')
+    for (const socket of [near, far]) sockets.add(socket.on('error', () => socket.destroy()))
+    near
+      .on('close', () => far.destroy())
+      .on('data', (bytes) => {
+        const query = /\/events\?(\S+) HTTP/.exec(String(bytes))?.[1]
+        if (query) follows.push(query)
+        far.write(bytes)
+      })
+    far
+      .on('close', () => near.destroy())
+      .on('data', (bytes) => {
+        const cut = isCut ? -1 : bytes.indexOf(`id: ${CUT_AT}\n`)
+        if (cut < 0) return void near.write(bytes)
+        isCut = true
+        near.end(bytes.subarray(0, cut))
+      })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  onTestFinished(() => {
+    server.close()
+    for (const socket of sockets) socket.destroy()
+  })
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, follows }
+}

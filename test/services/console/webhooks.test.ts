@@ -1,0 +1,92 @@
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { until } from '../../support/stack.ts'
+
+/*
+ * The screen of webhooks, against a real receiver that refuses messages until it is mended.
+ */
+
+const NARROW = { width: 360, height: 740 }
+
+/** A receiver on this machine. */
+async function openReceiver() {
+  const state = { status: 500, received: [] as string[] }
+  const server = createServer((req, res) => {
+    state.received.push(String(req.headers['webhook-id']))
+    req.resume().on('end', () => res.writeHead(state.status).end())
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  onTestFinished(() => void server.close())
+  return { state, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/told` }
+}
+
+describe.skipIf(!CHROMIUM)('the screen of webhooks', { timeout: 6 * PAGE_MS }, () => {
+  let admin: Admin
+  let browser: Browser
+  const faults: string[] = []
+
+  beforeAll(async () => {
+    admin = await openAdmin({ settings: { WEBHOOK_ALLOW_PRIVATE: 'true' } })
+    browser = await openChromium()
+  }, PAGE_MS)
+  afterAll(async () => {
+    await browser?.close()
+    await admin?.[Symbol.asyncDispose]()
+  })
+
+  const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
+
+  it('shows what was not received and each try, and sends it again', async () => {
+    const { state, url } = await openReceiver()
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    await page.getByRole('link', { name: 'Webhooks', exact: true }).click()
+    await page.getByText('There are none').waitFor()
+    const id = await admin.submit('alice', 'Tell them.', { webhook: { url } })
+    const row = page.getByRole('row').filter({ hasText: id })
+    await row.getByText(/^(1 try|The last \d+ tries)$/).click()
+    await row.getByText('The receiver answered 500.').first().waitFor()
+    await look(page, 'webhooks')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'webhooks-dark')
+    const before = state.received.length
+    state.status = 204
+    await row.getByRole('button', { name: /^Send again evt_/ }).click()
+    await row.waitFor({ state: 'detached' })
+    expect(state.received.length).toBeGreaterThan(before)
+    expect(new Set(state.received).size).toBe(1)
+    expect(admin.deeds().map(({ deed }) => deed)).toEqual(['retry_delivery'])
+    await page.context().close()
+  })
+
+  it('shows those that were given up, narrow', async () => {
+    const { state, url } = await openReceiver()
+    // The receiver wants no more: nothing is tried again by itself.
+    state.status = 410
+    const id = await admin.submit('bob', 'Tell them.', { webhook: { url } })
+    const failed = async () => (await (await admin.as('op').get('/v1/admin/deliveries?status=failed')).json()) as object
+    await until(async () => JSON.stringify(await failed()).includes(id))
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults, { viewport: NARROW })
+    await page.goto(`${admin.stack.url}/console/webhooks`)
+    await page.getByRole('button', { name: 'Given up' }).click()
+    const row = page.getByRole('row').filter({ hasText: id })
+    await row.locator('.status.failed').waitFor()
+    await look(page, 'webhooks-narrow')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'webhooks-narrow-dark')
+    state.status = 200
+    await row.getByRole('button', { name: /^Send again evt_/ }).focus()
+    await page.keyboard.press('Enter')
+    await row.waitFor({ state: 'detached' })
+    expect(state.received).toHaveLength(2)
+    await page.context().close()
+  })
+
+  it('was never in want of anything from elsewhere, and never wrong', () => {
+    expect(faults).toEqual([])
+  })
+})

@@ -1,0 +1,93 @@
+/** What is wrong now, as the service tells operators: with the words of the doctor, and nothing that is not so. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
+import { bury } from '#shared/jobs/dead-letters.ts'
+import { keyOf } from '#shared/keys/keys.ts'
+import { openAdmin } from '../../../support/admin.ts'
+import { startStack, until } from '../../../support/stack.ts'
+
+interface Finding {
+  readonly check: string
+  readonly status: string
+  readonly message: string
+  readonly fix: string | null
+}
+const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
+
+describe('the findings of the service', () => {
+  it('are for operators, and say that nothing is wrong, what is paused, and what is dead', async () => {
+    await using admin = await openAdmin()
+    const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
+    expect((await admin.as('alice').get('/v1/admin/findings')).status).toBe(403)
+    expect((await admin.as('op').get('/v1/admin/findings?of=nothing')).status).toBe(400)
+    await bury(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+    const machine = await found('?of=machine')
+    expect(machine.map(({ check }) => check)).toEqual(expect.arrayContaining(['data', 'models', 'postgres', 'kafka']))
+    expect(machine.find(({ check }) => check === 'models')).toMatchObject({
+      status: 'ok',
+      message: expect.stringContaining('echo-1'),
+    })
+    const dead = (await found('?of=fleet')).find(({ check }) => check === 'dead')
+    expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 record is/) })
+    await admin.as('op').post('/v1/admin/models/echo-1/pause')
+    await until(async () =>
+      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume echo-1')),
+    )
+  })
+
+  it('name a model whose upstream keeps failing', async () => {
+    const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 60_000 } }
+    await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }] })
+    const operator = keyOf('sk-op-0123456789', { id: 'op', project: 'ops', scopes: ['admin'] })
+    writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [operator] }))
+    const headers = { authorization: 'Bearer sk-op-0123456789' }
+    const body = { model: 'gone', messages: [{ role: 'user', content: 'Are you there?' }] }
+    await until(
+      async () => {
+        await stack.post('/v1/chat/completions', body)
+        const response = await stack.get('/v1/admin/findings?of=fleet', { headers })
+        if (response.status !== 200) return false
+        const failing = (await dataOf(response)).find(({ check }) => check === 'upstream')
+        return failing?.status === 'fail' && failing.message.includes("'gone'")
+      },
+      { withinMs: 60_000 },
+    )
+  })
+})
+
+describe('the findings of a fleet', () => {
+  const pool = { id: 'inference', workers: 2, slots: 8, free: 4, waiting: 0, oldestSeconds: undefined, isNeeded: true }
+  const facts: FleetFacts = {
+    broker: { name: 'memory', isReachable: true },
+    store: { name: 'sqlite', isReachable: true },
+    pools: [pool],
+    paused: [],
+    failing: [],
+    deadLetters: { count: 0, hasMore: false },
+  }
+  const checksOf = (more: Partial<FleetFacts>) =>
+    fleetFindings({ ...facts, ...more }).map(({ check, status }) => `${check} ${status}`)
+
+  it.each<[string, Partial<FleetFacts>, string[]]>([
+    ['nothing is wrong', {}, ['fleet ok']],
+    ['the broker is down', { broker: { name: 'kafka', isReachable: false } }, ['broker fail']],
+    ['the store is down', { store: { name: 'postgres', isReachable: false } }, ['store fail']],
+    ['jobs wait and nobody works', { pools: [{ ...pool, workers: 0, slots: 0, waiting: 3 }] }, ['pool fail']],
+    ['nobody works', { pools: [{ ...pool, workers: 0, slots: 0 }] }, ['pool warn']],
+    ['nobody works for what nothing needs', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],
+    ['all are drained', { pools: [{ ...pool, slots: 0 }] }, ['pool warn']],
+    ['jobs wait for long', { pools: [{ ...pool, free: 0, waiting: 9, oldestSeconds: 90 }] }, ['pool warn']],
+    ['jobs wait for long, but there is room', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
+    [
+      'several things are wrong, the worst first',
+      { paused: [{ what: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
+      ['upstream fail', 'pause warn'],
+    ],
+  ])('where %s', (_, more, checks) => {
+    expect(checksOf(more)).toEqual(checks)
+    for (const { status, fix } of fleetFindings({ ...facts, ...more }))
+      expect(status === 'ok' || Boolean(fix)).toBe(true)
+  })
+})

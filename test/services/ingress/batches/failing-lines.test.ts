@@ -1,0 +1,104 @@
+import OpenAI from 'openai'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { createBatch, endOf } from '../../../support/batches.ts'
+import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
+
+/** Batches of which every line is wrong, and files that go away (docs/batches.md, Lines). */
+
+const CHAT = '/v1/chat/completions'
+const LINES = 1_200
+
+let stack: Stack
+let client: OpenAI
+beforeAll(async () => {
+  stack = await startStack()
+  client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+})
+afterAll(() => stack[Symbol.asyncDispose]())
+
+const say = (content: string) => ({ model: 'echo-1', messages: [{ role: 'user', content }] })
+const lineOf = (i: number, body: object, name = `r${i}`) =>
+  JSON.stringify({ custom_id: name, method: 'POST', url: CHAT, body })
+const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
+
+describe('a batch of which each line fails', () => {
+  it('tells of each once, in order, why: refused before it ran, and failed as it ran', async () => {
+    const wrong = [
+      { model: 'echo-1', messages: 'none' },
+      say('!echo fail=upstream_refused'),
+      { ...say('x'), stream: true },
+    ]
+    const made = await createBatch(
+      client,
+      CHAT,
+      linesOf((i) => wrong[i % wrong.length] ?? {}),
+    )
+    const { batch, output, errors } = await endOf(client, made)
+    expect(batch).toMatchObject({ status: 'completed', output_file_id: null, errors: null })
+    expect(batch.request_counts).toEqual({ total: LINES, completed: 0, failed: LINES })
+    expect(output).toEqual([])
+    expect(errors.map(({ custom_id }) => custom_id)).toEqual(Array.from({ length: LINES }, (_, i) => `r${i}`))
+    const codes = ['invalid_type', 'upstream_refused', 'unsupported_value']
+    expect(errors.map(({ response }) => (response?.body.error as { code: string } | undefined)?.code)).toEqual(
+      errors.map((_, i) => codes[i % codes.length]),
+    )
+  })
+
+  it.each([
+    ['that are no JSON', (i: number) => `{"custom_id": "r${i}", `, 'Line 1: The line is not JSON.'],
+    [
+      'that name another model each',
+      (i: number) => lineOf(i, { ...say('x'), model: `m${i}` }),
+      /^Line 2: The model 'm1' is not/,
+    ],
+    [
+      'that repeat a custom_id',
+      (i: number) => lineOf(i, say('x'), 'same'),
+      /^Line 2.*'same' was used in line 1 already/,
+    ],
+  ])('is refused as a file with the number of the first of the lines %s', async (_, line, message) => {
+    const lines = Array.from({ length: LINES }, (_, i) => line(i))
+    await expect(createBatch(client, CHAT, lines)).rejects.toMatchObject({
+      status: 400,
+      param: 'file',
+      error: { message: typeof message === 'string' ? message : expect.stringMatching(message) },
+    })
+  })
+
+  it('is not begun where all name a model that is not there', async () => {
+    const { batch } = await endOf(
+      client,
+      await createBatch(
+        client,
+        CHAT,
+        linesOf(() => ({ ...say('x'), model: 'none' })),
+      ),
+    )
+    expect(batch).toMatchObject({ status: 'failed', request_counts: { total: LINES, completed: 0, failed: 0 } })
+    expect(batch.errors?.data).toMatchObject([{ code: 'model_not_found', line: 1, param: 'body.model' }])
+  })
+})
+
+it('a batch loses nothing of its file, or of its results, when either is deleted', async () => {
+  const made = await createBatch(client, CHAT, [
+    lineOf(0, say('!echo first_ms=300 text=slow')),
+    lineOf(1, say('quick')),
+  ])
+  await client.files.delete(made.input_file_id)
+  await expect(client.files.retrieve(made.input_file_id)).rejects.toMatchObject({ status: 404 })
+  const { batch, output } = await endOf(client, made)
+  expect(output.map(({ custom_id }) => custom_id)).toEqual(['r0', 'r1'])
+  for (const again of ['replay', 'redrive']) {
+    const refused = await stack.post(`/v1/jobs/${batch.id.replace('batch_', 'job_')}/${again}`, {})
+    expect([refused.status, await refused.json()]).toMatchObject([again === 'replay' ? 404 : 409, { error: {} }])
+  }
+  await client.files.delete(`${batch.output_file_id}`)
+  await expect(client.files.content(`${batch.output_file_id}`)).rejects.toMatchObject({ status: 404 })
+  expect(await client.batches.retrieve(batch.id)).toMatchObject({
+    status: 'completed',
+    output_file_id: batch.output_file_id,
+  })
+  await expect(
+    client.batches.create({ input_file_id: made.input_file_id, endpoint: CHAT, completion_window: '24h' }),
+  ).rejects.toMatchObject({ status: 404, param: 'input_file_id' })
+})

@@ -1,0 +1,79 @@
+/** Records that no worker could run: which are found among very many, and what is discarded. */
+import { describe, expect, it } from 'vitest'
+import type { KeptRecord } from '#shared/broker/broker.ts'
+import { type DeadLetter, discard, findDead, LOOKED_MAX, listDead } from '#shared/jobs/dead-letters.ts'
+
+/** A topic as {@link Broker.history} and {@link Broker.send} have it. */
+function topic() {
+  const records: KeptRecord[] = []
+  let reads = 0
+  return {
+    get reads() {
+      return reads
+    },
+    send: async (_channel: string, _partition: number, key: string, value: Buffer) => {
+      records.push({ key, value, offset: records.length, sentAtMs: Date.now() })
+    },
+    history: async (
+      _channel: string,
+      _partition: number,
+      { before = Number.POSITIVE_INFINITY, max }: { before?: number | undefined; max: number },
+      onRecord: (record: KeptRecord) => void,
+    ) => {
+      reads++
+      const older = records.slice(0, Math.min(before, records.length))
+      for (const record of older.slice(-max)) onRecord(record)
+      return { hasMore: older.length > max }
+    },
+  }
+}
+
+const bury = async (dead: ReturnType<typeof topic>, pool: string, count: number) => {
+  for (let nth = 0; nth < count; nth++) await dead.send('dead', 0, `${pool} p@${nth}`, Buffer.from('{}'))
+}
+const offsets = (letters: readonly DeadLetter[]) => letters.map(({ offset }) => offset)
+
+describe('dead letters', () => {
+  it('of one pool are found behind very many of another, in pages that are full', async () => {
+    const dead = topic()
+    await bury(dead, 'code', 5)
+    await bury(dead, 'inference', 3_000)
+    const isWanted = ({ pool }: DeadLetter) => pool === 'code'
+    const first = await listDead(dead, { max: 3, isWanted })
+    expect(offsets(first.letters)).toEqual([4, 3, 2])
+    const second = await listDead(dead, { before: first.next, max: 3, isWanted })
+    expect(offsets(second.letters)).toEqual([1, 0])
+    expect(second.next).toBeUndefined()
+    expect((await listDead(dead, { max: 3, isWanted: ({ pool }) => pool === 'research' })).next).toBeUndefined()
+  })
+
+  it('are looked for among so many at once, and one goes on from there', async () => {
+    const dead = topic()
+    await bury(dead, 'code', 1)
+    await bury(dead, 'inference', LOOKED_MAX + 500)
+    const isWanted = ({ pool }: DeadLetter) => pool === 'code'
+    const first = await listDead(dead, { max: 3, isWanted })
+    expect(first.letters).toEqual([])
+    expect(first.next).toBeGreaterThan(0)
+    expect(offsets((await listDead(dead, { before: first.next, max: 3, isWanted })).letters)).toEqual([0])
+  })
+
+  it('that were discarded are shown no more, on whichever page, and neither is what says so', async () => {
+    const dead = topic()
+    await bury(dead, 'code', 1_200)
+    for (const offset of [1_199, 700, 3]) await discard(dead, { offset })
+    await bury(dead, 'code', 700)
+    const seen: number[] = []
+    for (let next: number | undefined, isFirst = true; isFirst || next !== undefined; isFirst = false) {
+      const page = await listDead(dead, { before: next, max: 400 })
+      seen.push(...offsets(page.letters))
+      next = page.next
+    }
+    expect(seen).toHaveLength(1_897)
+    expect(new Set(seen).size).toBe(1_897)
+    for (const offset of [1_199, 700, 3, 1_200, 1_201, 1_202]) expect(seen).not.toContain(offset)
+    expect(await findDead(dead, 1_200)).toBeUndefined()
+    expect(await findDead(dead, 9_999)).toBeUndefined()
+    expect((await findDead(dead, 4))?.offset).toBe(4)
+  })
+})
