@@ -6,6 +6,8 @@ import { idempotencyOf, readIdempotencyKey, WAIT_SECONDS_MAX } from '#services/i
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { findEndpoint, requireModelOf } from '#services/ingress/endpoints/endpoints.ts'
+import { requireHosted } from '#services/ingress/endpoints/responses/hosted-tools.ts'
+import { RESPONSES_PATH, readKept } from '#services/ingress/endpoints/responses/kept.ts'
 import { formatOf } from '#services/ingress/reply/errors.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
@@ -83,16 +85,22 @@ export async function replayJob(context: IngressContext, call: Call): Promise<vo
 async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'replay'): Promise<void> {
   const jobs = requireJobs(context)
   refuseJobHeaders(call.headers, 'a job that is run again is asked what it was asked before.')
-  const { id, tenant, endpoint, model, pool } = await findJob(jobs, call)
-  // The key may have lost a right since, and the catalogue a model.
+  const job = await findJob(jobs, call)
+  const { id, tenant, endpoint, model, pool } = job
+  // The key may have lost a right since or be another one, and the catalogue may have lost a model.
   requireEndpoint(call.key, endpoint)
+  if (endpoint === RESPONSES_PATH) {
+    const { encode } = await readKept(context, job)
+    const { tools } = (encode.responses?.shown ?? {}) as { readonly tools?: readonly { readonly type: string }[] }
+    requireHosted(call.key, tools ?? [])
+  }
   if (hasModels(pool)) requireModelOf(findEndpoint(endpoint), context, call, model)
   const key = readIdempotencyKey(call.headers['idempotency-key'])
   const asked = await idempotencyOf(key, call, null, context.config.jobRetentionMs)
-  const { job, isReplay } = acceptedOf(await jobs[how](tenant, id, asked))
-  call.facts.job_id = job.id
+  const { job: again, isReplay } = acceptedOf(await jobs[how](tenant, id, asked))
+  call.facts.job_id = again.id
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')
-  await sendAccepted(jobs, call, job)
+  await sendAccepted(jobs, call, again)
 }
 
 /** DELETE /v1/jobs/{id}: forgets a job that has ended. @throws ServiceError `job_not_finished` */

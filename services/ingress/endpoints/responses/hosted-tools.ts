@@ -60,9 +60,8 @@ export function hostedTools(
   { key }: Pick<Caller, 'key'>,
   { tools, max_tool_calls }: Pick<ResponsesRequest, 'tools' | 'max_tool_calls'>,
 ): GenerateRequest['hosted'] {
-  const named = (tools ?? []).flatMap(({ type }) => hostedTool(type) ?? [])
+  const named = requireHosted(key, tools ?? [])
   if (named.length === 0) return undefined
-  for (const name of named) requireEndpoint(key, ENDPOINTS[name])
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }
@@ -71,6 +70,13 @@ export function hostedTools(
   if (!model)
     refuse('unsupported_value', `tools[${at}].type`, 'No model that researches can be used here: nothing searches.')
   return { tools: named, calls_max, search: { model: model.id, ...searchOf(tools ?? []) } }
+}
+
+/** The tools of a request that the service runs. @throws ServiceError `permission_denied` for one whose endpoint the key may not call */
+export function requireHosted(key: Caller['key'], tools: readonly { readonly type: string }[]): HostedTool[] {
+  const named = tools.flatMap(({ type }) => hostedTool(type) ?? [])
+  for (const name of named) requireEndpoint(key, ENDPOINTS[name])
+  return named
 }
 
 /** How searches are made, by the tools that ask for them. */

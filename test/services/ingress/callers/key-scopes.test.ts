@@ -58,7 +58,7 @@ describe('the rights of a key', () => {
     await using stack = await startStack({ models: [ECHO_MODEL, research] })
     const keyOf = (secret: string, endpoints: string[]) => ({
       ...{ id: `key_${secret}`, hash: createHash('sha256').update(secret).digest('hex'), hint: 'sk-...' },
-      ...{ created_at: 1_790_000_000, endpoints },
+      ...{ created_at: 1_790_000_000, project: 'team', endpoints },
     })
     const keys = [
       keyOf('sk-text', ['/v1/responses']),
@@ -88,6 +88,16 @@ describe('the rights of a key', () => {
     expect(await asked('sk-code')).toEqual([yes, no, no])
     expect(await asked('sk-search')).toEqual([no, yes, yes])
     expect(await ask('sk-code', code, { type: 'web_search' })).toEqual(no)
+
+    const body = { model: ECHO_MODEL.id, input: '!echo fail=invalid_request', tools: [code] }
+    const made = await stack.post('/v1/jobs', { endpoint: '/v1/responses', body }, as('sk-code'))
+    const { id } = (await made.json()) as { id: string }
+    await until(async () => {
+      const { status } = (await (await stack.get(`/v1/jobs/${id}?wait=20`, as('sk-code'))).json()) as { status: string }
+      return status === 'failed'
+    })
+    const again = async (secret: string) => (await stack.post(`/v1/jobs/${id}/redrive`, undefined, as(secret))).status
+    expect([await again('sk-text'), await again('sk-search'), await again('sk-code')]).toEqual([403, 403, 202])
   })
 })
 
