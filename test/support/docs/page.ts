@@ -135,8 +135,9 @@ const COMMANDS: Readonly<Record<string, string>> = {
   curl: `${REPLACE}
 PATH=\${PATH#*:}
 headers=$(mktemp)
-curl --fail-with-body --silent --show-error --max-time 200 --dump-header "$headers" "\${args[@]}"
-code=$?
+curl --fail-with-body --silent --show-error --max-time 200 --dump-header "$headers" "\${args[@]}" | tee "$IDS/said"
+code=\${PIPESTATUS[0]}
+note KEY_ID "$(grep -ao '"id":"key_[[:alnum:]]*' "$IDS/said" | head -1 | cut -d'"' -f4)"
 note JOB_ID "$(sed -n 's/^location: .*\\(job_[[:alnum:]]*\\).*/\\1/pI' "$headers" | tail -1)"
 rm -f "$headers"
 exit $code
