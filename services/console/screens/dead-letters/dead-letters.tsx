@@ -4,7 +4,7 @@ import { askJson } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { DeadLetter, Page, Pool } from '#services/console/api/types.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { useDeed } from '#services/console/parts/deed.ts'
+import { Older } from '#services/console/parts/older.tsx'
 import { ForOperators } from '#services/console/parts/operators.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
@@ -73,7 +73,6 @@ function PoolFilter({ pool }: { readonly pool: string }) {
 }
 
 function Shown({ list, letters }: { readonly list: DeadLetterList; readonly letters: readonly DeadLetter[] }) {
-  const { isBusy, problem, act } = useDeed()
   return (
     <>
       {letters.length > 0 ? (
@@ -88,14 +87,7 @@ function Shown({ list, letters }: { readonly list: DeadLetterList; readonly lett
           <p class="dim">Every record that came to a worker could be read.</p>
         </div>
       )}
-      <Refusal of={problem.value} />
-      {list.hasMore.value && (
-        <p>
-          <button type="button" disabled={isBusy.value} onClick={() => void act(() => list.more())}>
-            Show older ones
-          </button>
-        </p>
-      )}
+      <Older list={list} />
     </>
   )
 }

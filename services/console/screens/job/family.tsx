@@ -1,5 +1,6 @@
 import { useSignal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
+import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
 import { Refusal } from '#services/console/parts/refusal.tsx'
@@ -7,7 +8,6 @@ import { Status } from '#services/console/parts/status.tsx'
 import { BASE } from '#services/console/place.ts'
 import { doneOf } from '#services/console/screens/jobs/done.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
-import { Children } from './children.ts'
 
 const REFRESH_MS = 3_000
 /** Levels below a job that are opened within its page: what is below has a page of its own. */
@@ -40,7 +40,10 @@ export function Family({ job, isOwn }: FamilyProps) {
 }
 
 function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number }) {
-  const children = useMemo(() => new Children(job.id, isOwn), [job.id, isOwn])
+  const children = useMemo(() => {
+    // Those of other projects are seen through the operator's door.
+    return new Pages<AnyJob>(isOwn ? '/v1/jobs' : '/v1/admin/jobs', { parent_id: job.id })
+  }, [job.id, isOwn])
   const isOver = isEnded(job.status)
   usePoll(
     REFRESH_MS,
@@ -50,7 +53,8 @@ function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number })
     },
     [children, isOver],
   )
-  const jobs = children.jobs.value
+  // Their ids have no order in time.
+  const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
   return (
     <>
       <Refusal of={children.problem.value} />
@@ -60,7 +64,7 @@ function Branch({ job, isOwn, depth }: FamilyProps & { readonly depth: number })
           <Child key={child.id} job={child} isOwn={isOwn} depth={depth} />
         ))}
       </ul>
-      {children.canShowMore && (
+      {children.hasMore.value && (
         <p>
           <button type="button" class="small" onClick={() => void children.more()}>
             Show more of them

@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { ownKey } from '#services/console/api/session.ts'
 import type { ApiKey } from '#services/console/api/types.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { FormEnd } from '#services/console/parts/form-end.tsx'
 import { type Draft, useDraft } from './draft.ts'
 import { LIMIT_NAMES, LimitFields } from './limits.tsx'
 import { Secret } from './secret.tsx'
@@ -25,13 +25,15 @@ export function KeyForm({ before, close }: FormProps) {
     before ? draftOf(before) : { calls: mayGive('calls') ? 'on' : '', admin: mayGive('calls') ? '' : 'on' },
   )
   const made = useSignal<MadeKey | undefined>(undefined)
-  const { isBusy, problem, act } = useDeed()
+  const deed = useDeed()
   const send = (event: Event) => {
     event.preventDefault()
-    void act(async () => {
-      if (before) await changeKey(before.id, changeOf(draft))
-      else made.value = await makeKey({ ...changeOf(draft), project: draft.text('project') || null })
-    }).then((isDone) => isDone && before && close())
+    void deed
+      .act(async () => {
+        if (before) await changeKey(before.id, changeOf(draft))
+        else made.value = await makeKey({ ...changeOf(draft), project: draft.text('project') || null })
+      })
+      .then((isDone) => isDone && before && close())
   }
   if (made.value) return <Secret of={made.value} close={close} />
   return (
@@ -69,15 +71,7 @@ export function KeyForm({ before, close }: FormProps) {
           <LimitFields draft={draft} />
         </div>
       </details>
-      <Refusal of={problem.value} />
-      <div class="actions end">
-        <button type="button" onClick={close}>
-          Leave it
-        </button>
-        <button type="submit" class="primary" disabled={isBusy.value}>
-          {before ? 'Change it' : 'Make it'}
-        </button>
-      </div>
+      <FormEnd deed={deed} verb={before ? 'Change it' : 'Make it'} close={close} />
     </form>
   )
 }

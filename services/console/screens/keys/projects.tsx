@@ -1,6 +1,6 @@
 import type { Project } from '#services/console/api/types.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { FormEnd } from '#services/console/parts/form-end.tsx'
 import { askFor } from '#services/console/place.ts'
 import { useDraft } from './draft.ts'
 import { Text } from './form.tsx'
@@ -76,29 +76,21 @@ function Card({ project, look }: { readonly project: Project; readonly look: () 
 function ProjectForm({ before, close }: { readonly before?: Project; readonly close: () => void }) {
   const limits = Object.entries(before?.limits ?? {}).map(([name, value]) => [name, String(value)])
   const draft = useDraft({ name: before?.name ?? '', ...Object.fromEntries(limits) })
-  const { isBusy, problem, act } = useDeed()
+  const deed = useDeed()
   const send = (event: Event) => {
     event.preventDefault()
     const body = {
       name: draft.text('name').trim() || null,
       limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, draft.number(name)])),
     }
-    void act(() => setProject(before?.id, body)).then((isDone) => isDone && close())
+    void deed.act(() => setProject(before?.id, body)).then((isDone) => isDone && close())
   }
   return (
     <form class="fields" onSubmit={send}>
       <Text draft={draft} name="name" label="Name" hint="A team, a product, a program" />
       <LimitFields draft={draft} />
       <p class="dim">Limits hold for all of its keys together, in the whole fleet. 0: nothing.</p>
-      <Refusal of={problem.value} />
-      <div class="actions end">
-        <button type="button" onClick={close}>
-          Leave it
-        </button>
-        <button type="submit" class="primary" disabled={isBusy.value}>
-          {before ? 'Change it' : 'Make it'}
-        </button>
-      </div>
+      <FormEnd deed={deed} verb={before ? 'Change it' : 'Make it'} close={close} />
     </form>
   )
 }

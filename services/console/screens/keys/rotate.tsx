@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import type { ApiKey } from '#services/console/api/types.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
-import { Refusal } from '#services/console/parts/refusal.tsx'
+import { FormEnd } from '#services/console/parts/form-end.tsx'
 import { useDraft } from './draft.ts'
 import { endOf } from './form.tsx'
 import { Secret } from './secret.tsx'
@@ -19,10 +19,10 @@ const OVERLAPS = [
 export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () => void }) {
   const draft = useDraft({ overlap: '86400', end: of.expires_at === null ? '' : '30' })
   const made = useSignal<MadeKey | undefined>(undefined)
-  const { isBusy, problem, act } = useDeed()
+  const deed = useDeed()
   const send = (event: Event) => {
     event.preventDefault()
-    void act(async () => {
+    void deed.act(async () => {
       const expires_at = endOf(draft)
       const body = { overlap_seconds: Number(draft.text('overlap')), ...(expires_at !== undefined && { expires_at }) }
       made.value = await rotateKey(of.id, body)
@@ -56,15 +56,7 @@ export function Rotate({ of, close }: { readonly of: ApiKey; readonly close: () 
           </select>
         </label>
       )}
-      <Refusal of={problem.value} />
-      <div class="actions end">
-        <button type="button" onClick={close}>
-          Leave it
-        </button>
-        <button type="submit" class="primary" disabled={isBusy.value}>
-          Rotate it
-        </button>
-      </div>
+      <FormEnd deed={deed} verb="Rotate it" close={close} />
     </form>
   )
 }

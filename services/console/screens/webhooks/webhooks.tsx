@@ -1,14 +1,16 @@
 import { useMemo } from 'preact/hooks'
+import { askJson } from '#services/console/api/client.ts'
+import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { Delivery } from '#services/console/api/types.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
+import { Older } from '#services/console/parts/older.tsx'
 import { ForOperators } from '#services/console/parts/operators.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { ago, brief, clock, lasted } from '#services/console/parts/time.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
-import { DeliveryList } from './list.ts'
 
 const REFRESH_MS = 3_000
 const COLUMNS = ['Message', 'Job', 'To', 'Tries', 'Last answer', 'Next try', 'Made', '']
@@ -27,7 +29,7 @@ export function Webhooks() {
 
 function Messages() {
   const status = asked('status')
-  const list = useMemo(() => new DeliveryList(status), [status])
+  const list = useMemo(() => new Pages<Delivery>('/v1/admin/deliveries', { status }), [status])
   usePoll(REFRESH_MS, (signal) => list.refresh(signal), [list])
   const { isLoaded, problem } = list
   return (
@@ -62,10 +64,9 @@ function Messages() {
   )
 }
 
-function Shown({ list }: { readonly list: DeliveryList }) {
-  const { isBusy, problem, act } = useDeed()
-  const { deliveries, hasMore } = list
-  if (deliveries.value.length === 0) {
+function Shown({ list }: { readonly list: Pages<Delivery> }) {
+  const { items } = list
+  if (items.value.length === 0) {
     return (
       <div class="empty card">
         <h2>There are none</h2>
@@ -76,23 +77,16 @@ function Shown({ list }: { readonly list: DeliveryList }) {
   return (
     <>
       <Table label="Webhook messages" columns={COLUMNS}>
-        {deliveries.value.map((delivery) => (
+        {items.value.map((delivery) => (
           <Row key={delivery.id} of={delivery} list={list} />
         ))}
       </Table>
-      <Refusal of={problem.value} />
-      {hasMore.value && (
-        <p>
-          <button type="button" disabled={isBusy.value} onClick={() => void act(() => list.more())}>
-            Show older ones
-          </button>
-        </p>
-      )}
+      <Older list={list} />
     </>
   )
 }
 
-function Row({ of, list }: { readonly of: Delivery; readonly list: DeliveryList }) {
+function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Delivery> }) {
   const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = of
   return (
     <tr>
@@ -148,8 +142,12 @@ function Next({ at }: { readonly at: number }) {
   return <span title={clock(at)}>{left < 1 ? 'now' : `in ${lasted(left)}`}</span>
 }
 
-function SendAgain({ id, list }: { readonly id: string; readonly list: DeliveryList }) {
+function SendAgain({ id, list }: { readonly id: string; readonly list: Pages<Delivery> }) {
   const { isBusy, problem, act } = useDeed()
+  const send = async () => {
+    await askJson(`/v1/admin/deliveries/${encodeURIComponent(id)}/retry`, { method: 'POST' })
+    await list.refresh()
+  }
   return (
     <>
       <button
@@ -157,7 +155,7 @@ function SendAgain({ id, list }: { readonly id: string; readonly list: DeliveryL
         class="small"
         aria-label={`Send again ${id}`}
         disabled={isBusy.value}
-        onClick={() => void act(() => list.sendAgain(id))}
+        onClick={() => void act(send)}
       >
         <Icon name="again" /> Send again
       </button>
@@ -166,8 +164,8 @@ function SendAgain({ id, list }: { readonly id: string; readonly list: DeliveryL
   )
 }
 
-function countOf({ deliveries, hasMore }: DeliveryList): string {
-  const count = deliveries.value.length
+function countOf({ items, hasMore }: Pages<Delivery>): string {
+  const count = items.value.length
   const said = count === 1 ? '1 message' : `${count} messages`
   return hasMore.value ? `${said} and more` : said
 }

@@ -1,0 +1,58 @@
+import { signal } from '@preact/signals'
+import { askJson, wordsOf } from './client.ts'
+import type { Page } from './types.ts'
+
+const PAGE = 50
+/** Pages that are asked for at most, all of them again with each look. */
+const PAGES_MAX = 10
+
+/** A list of the service, as many pages of it as somebody wanted to see; each once, in the order of the service. */
+export class Pages<Item extends { readonly id: string }> {
+  readonly items = signal<readonly Item[]>([])
+  readonly isLoaded = signal(false)
+  /** Whether another page can be shown. */
+  readonly hasMore = signal(false)
+  readonly problem = signal('')
+  readonly #path: string
+  readonly #wanted: Readonly<Record<string, string>>
+  #pages = 1
+
+  /** @param wanted The query: what is empty is left out */
+  constructor(path: string, wanted: Readonly<Record<string, string>>) {
+    this.#path = path
+    this.#wanted = wanted
+  }
+
+  /** Asks what there is now. */
+  async refresh(abort?: AbortSignal): Promise<void> {
+    try {
+      // What comes meanwhile moves others to the next page.
+      const found = new Map<string, Item>()
+      let after = ''
+      let isMore = true
+      for (let nth = 0; isMore && nth < this.#pages; nth++) {
+        const page = await this.#page(after, abort)
+        for (const item of page.data) found.set(item.id, item)
+        after = page.last_id ?? ''
+        isMore = page.has_more && after !== ''
+      }
+      this.items.value = [...found.values()]
+      this.hasMore.value = isMore && this.#pages < PAGES_MAX
+      this.isLoaded.value = true
+      this.problem.value = ''
+    } catch (error) {
+      if (!abort?.aborted) this.problem.value = wordsOf(error)
+    }
+  }
+
+  /** Shows one page more. */
+  async more(): Promise<void> {
+    this.#pages = Math.min(PAGES_MAX, this.#pages + 1)
+    await this.refresh()
+  }
+
+  async #page(after: string, signal?: AbortSignal): Promise<Page<Item>> {
+    const given = Object.entries({ limit: String(PAGE), ...this.#wanted, after }).filter(([, value]) => value !== '')
+    return await askJson(`${this.#path}?${new URLSearchParams(given)}`, signal ? { signal } : {})
+  }
+}
