@@ -6,6 +6,7 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { freePort } from './support/processes/free-ports.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
 /* The programs of examples/, as they stand there, against a real service. They use nothing but Node and Python. */
@@ -126,15 +127,6 @@ function listenTo(child: ChildProcess): () => string {
     text += piece
   })
   return () => text
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
 }
 
 /** Passes connections on to a service, and cuts the first that carries event {@link CUT_AT} of a job, in front of it. `follows` has the query of each follow. */

@@ -1,10 +1,9 @@
-import { once } from 'node:events'
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { stringify } from 'yaml'
 import { ENVIRONMENT } from '../support/processes/environment.ts'
+import { freePorts } from '../support/processes/free-ports.ts'
 import { whyNoLocalKafka } from '../support/processes/kafka.ts'
 import { type LocalPostgres, startLocalPostgres, whyNoLocalPostgres } from '../support/processes/postgres.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../support/stack.ts'
@@ -159,18 +158,4 @@ function databaseActor(postgres: LocalPostgres): Actor {
     freeze: () => postgres.freeze(),
     thaw: () => postgres.thaw(),
   }
-}
-
-/** Ports that were free a moment ago; all are held until all are known, so that they differ. */
-export async function freePorts(count: number): Promise<number[]> {
-  const probes = await Promise.all(
-    Array.from({ length: count }, async () => {
-      const probe = createServer().listen(0, '127.0.0.1')
-      await once(probe, 'listening')
-      return probe
-    }),
-  )
-  const ports = probes.map((probe) => (probe.address() as { port: number }).port)
-  await Promise.all(probes.map((probe) => new Promise((resolve) => probe.close(resolve))))
-  return ports
 }

@@ -1,13 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { once } from 'node:events'
 import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
-import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { blocksOf, PAGES } from '../support/docs/blocks.ts'
 import { runPage, type World } from '../support/docs/page.ts'
+import { freePort } from '../support/processes/free-ports.ts'
 import { findPythonEnv } from '../support/processes/python.ts'
 import { startUpstream } from '../support/processes/upstream.ts'
 import { pinsOf } from '../support/python-cases.ts'
@@ -119,13 +118,4 @@ function isHere(command: string): boolean {
   } catch {
     return false
   }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  server.close()
-  await once(server, 'close')
-  return port
 }

@@ -1,4 +1,4 @@
-import { ListDeadLetters, RedriveDeadLetters } from '#schemas/admin.ts'
+import { ListDeadLetters, RedriveDeadLetters } from '#schemas/admin/admin.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'

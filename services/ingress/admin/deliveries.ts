@@ -1,4 +1,4 @@
-import { ListDeliveries } from '#schemas/admin.ts'
+import { ListDeliveries } from '#schemas/admin/admin.ts'
 import type { WebhookDelivery } from '#schemas/durable-job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'

@@ -1,4 +1,4 @@
-import { ListFindings } from '#schemas/admin.ts'
+import { ListFindings } from '#schemas/admin/admin.ts'
 import { PoolName } from '#schemas/job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'

@@ -1,4 +1,4 @@
-import { ListAdminJobs } from '#schemas/admin.ts'
+import { ListAdminJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
 import { acceptedOf } from '#services/ingress/answer/durable.ts'

@@ -1,4 +1,4 @@
-import { ManyJobs } from '#schemas/admin.ts'
+import { ManyJobs } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'

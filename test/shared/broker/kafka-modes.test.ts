@@ -1,6 +1,3 @@
-/** Share groups and classic groups on the same topics of a real Kafka, one after the other and at once. */
-import { once } from 'node:events'
-import { type AddressInfo, createServer } from 'node:net'
 import kafkajs from 'kafkajs'
 import { describe, expect, inject, it, vi } from 'vitest'
 import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
@@ -9,6 +6,7 @@ import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/id.ts'
 import { Starvation } from '#shared/process/starvation.ts'
 import { openFleet } from '../../support/processes/fleet.ts'
+import { freePort } from '../../support/processes/free-ports.ts'
 import { until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
@@ -149,14 +147,6 @@ describe('a worker that takes nothing', () => {
     }
   })
 })
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
 
 /** Attempts a worker has run, by its own metrics. */
 async function attemptsOf(port: number): Promise<number> {

@@ -1,8 +1,8 @@
 /** Researches in processes of their own, over a real broker and a real database, and what becomes of them when one is killed. */
 import { createHash } from 'node:crypto'
-import { createServer } from 'node:net'
 import { openPostgresDatabase, type TestDatabase } from '../jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from '../processes/fleet.ts'
+import { freePort } from '../processes/free-ports.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { type Outside, questionOf, startOutside } from './outside.ts'
 
@@ -180,12 +180,4 @@ export function reportHash({ result }: ResearchJob): string {
   return createHash('sha256')
     .update(JSON.stringify([message?.content, message?.annotations]))
     .digest('hex')
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await new Promise((resolve) => server.once('listening', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise((resolve) => server.close(resolve))
-  return port
 }

@@ -5,7 +5,7 @@ import { Icon } from '#services/console/parts/icon.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import type { DeadLetterList, Redriven } from './list.ts'
 
-/** As schemas/admin.ts has them. */
+/** As schemas/admin/admin.ts has them. */
 const MAX = { most: 1_000, usual: 100 }
 /** Letters of a dry run that are named. */
 const NAMED = 8

@@ -1,5 +1,5 @@
 /** Keys for operators (docs/keys.md, Over HTTP). What is done to them is `shared/keys/changes.ts`, as with `sluice keys`. */
-import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/keys.ts'
+import { CreateKey, ListKeys, RotateKey, UpdateKey } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'

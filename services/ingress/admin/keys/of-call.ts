@@ -1,5 +1,5 @@
 import type { z } from 'zod'
-import { ChangeLimits } from '#schemas/keys.ts'
+import { ChangeLimits } from '#schemas/admin/keys.ts'
 import { refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call } from '#services/ingress/call.ts'
 import { projectIdNamed } from '#services/ingress/callers/named-project.ts'

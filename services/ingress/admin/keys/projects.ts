@@ -1,5 +1,5 @@
 /** Projects, and who changed what, for operators (docs/keys.md, Over HTTP). */
-import { ChangeProject, ListAudit, ListProjects } from '#schemas/keys.ts'
+import { ChangeProject, ListAudit, ListProjects } from '#schemas/admin/keys.ts'
 import { audit } from '#services/ingress/admin/audit.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'

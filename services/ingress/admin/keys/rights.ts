@@ -1,4 +1,4 @@
-import type { UpdateKey } from '#schemas/keys.ts'
+import type { UpdateKey } from '#schemas/admin/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { modelNotFound } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'

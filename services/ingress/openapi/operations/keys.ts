@@ -1,4 +1,4 @@
-import { ListAudit, ListKeys, ListProjects } from '#schemas/keys.ts'
+import { ListAudit, ListKeys, ListProjects } from '#schemas/admin/keys.ts'
 import type { Operations } from '#services/ingress/openapi/operation.ts'
 import { one } from './answers.ts'
 

@@ -1,4 +1,4 @@
-import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin.ts'
+import { ListAdminJobs, ListDeadLetters, ListDeliveries, ListFindings } from '#schemas/admin/admin.ts'
 import type { Operation, Operations } from '#services/ingress/openapi/operation.ts'
 import { one } from './answers.ts'
 

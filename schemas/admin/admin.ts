@@ -1,14 +1,6 @@
 import { z } from 'zod'
-import { PoolName } from './job.ts'
-
-/** Longest id or name in a query. */
-const TEXT_MAX = 256
-/** No control characters: Postgres refuses NUL. */
-const Text = z
-  .string()
-  .min(1)
-  .max(TEXT_MAX)
-  .regex(/^\P{Cc}*$/u)
+import { PoolName } from '#schemas/job.ts'
+import { Text } from './text.ts'
 
 /** Which jobs an operator means, of all projects. */
 const Which = {

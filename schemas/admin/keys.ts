@@ -1,13 +1,6 @@
 import { z } from 'zod'
+import { Text } from './text.ts'
 
-/** Longest name, id or path. */
-const TEXT_MAX = 256
-/** No control characters: Postgres refuses NUL. */
-const Text = z
-  .string()
-  .min(1)
-  .max(TEXT_MAX)
-  .regex(/^\P{Cc}*$/u)
 const COUNT_MAX = 1_000_000_000_000
 const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
