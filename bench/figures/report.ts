@@ -255,13 +255,15 @@ function factsOf({ seconds, coresUsed }: Duration, commandLine: string, servers:
   ].join(' ')
 }
 
-const INTRODUCTION = `# Benchmarks
+/** How docs/benchmarks.md begins, whatever a run has measured. */
+export const INTRODUCTION = `# Benchmarks
 
 <!-- Written by \`npm run bench -- --write\`; change bench/figures/report.ts, not this file. -->
 
 What Sluice adds to a call of the model server behind it, and its durable jobs beside BullMQ and pg-boss. One command
 measures it on your machine, in about twenty minutes:
 
+<!-- not run: a benchmark takes an hour and the whole machine; test/bench runs parts of it -->
 \`\`\`sh
 npm run bench                          # prints the tables below
 npm run bench -- --quick               # one short round on code that is not warm: does it run? Two minutes
