@@ -94,7 +94,7 @@ export class Presence extends Peers {
   /** Joins the channel; resolves once control records are received. */
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
-    presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
+    presence.#receiver = await options.broker.receive(CONTROL, [0], (record) => presence.#onRecord(record.value))
     presence.#beat()
     presence.#stopTicking = every(BEAT_MS, () => {
       presence.#beatInTime()

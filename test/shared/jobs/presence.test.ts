@@ -80,7 +80,7 @@ function fragile(): { broker: Broker; isDown: boolean } {
 function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
   const beats = new Map<string, number>()
-  void broker.receive(CONTROL, 0, ({ value }) => {
+  void broker.receive(CONTROL, [0], ({ value }) => {
     const { type, boot } = JSON.parse(value.toString())
     if (type === 'heartbeat') beats.set(boot, (beats.get(boot) ?? 0) + 1)
   })
@@ -319,7 +319,7 @@ describe('presence', () => {
     await presence.close()
     await presence.close()
     const heard: ControlRecord[] = []
-    await broker.receive(CONTROL, 0, (record) => heard.push(JSON.parse(record.value.toString())))
+    await broker.receive(CONTROL, [0], (record) => heard.push(JSON.parse(record.value.toString())))
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(10_000)
     expect(heard).toHaveLength(1)
