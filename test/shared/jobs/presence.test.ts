@@ -63,11 +63,12 @@ function beatOf(boot: string): ControlRecord {
   return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
 }
 
-/** The broker, except that nothing is sent while `isDown`. */
+/** The broker, except that nothing is sent while `isDown`, and that it is not in this process. */
 function fragile(): { broker: Broker; isDown: boolean } {
   const state = { broker, isDown: false }
   state.broker = new Proxy(broker, {
     get: (target, name) => {
+      if (name === 'pass') return undefined
       if (name === 'send' && state.isDown) return () => Promise.reject(new Error('the channel is down'))
       const value = Reflect.get(target, name) as unknown
       return typeof value === 'function' ? value.bind(target) : value
