@@ -12,7 +12,8 @@ import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './erro
 import { fetchGapMs, type KafkaOptions } from './options.ts'
 import { handOver, pause, Supervisor } from './supervision.ts'
 
-const LONG_POLL_MS = 500
+/** A poll that finds nothing wakes the process for nothing; one whose broker leads no more is answered at once. */
+const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
 const LATEST = -1n
