@@ -1,5 +1,5 @@
 import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator } from '#services/console/api/session.ts'
+import { isOperator, mayCall } from '#services/console/api/session.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { brief, lasted } from '#services/console/parts/time.ts'
@@ -16,9 +16,11 @@ export function Home() {
     <section class="home">
       <div class="title">
         <h1>Home</h1>
-        <a class="button primary" href={`${BASE}/playground`}>
-          <Icon name="play" /> Try a model
-        </a>
+        {mayCall.value !== false && (
+          <a class="button primary" href={`${BASE}/playground`}>
+            <Icon name="play" /> Try a model
+          </a>
+        )}
       </div>
       <Attention />
       <Preparing />
