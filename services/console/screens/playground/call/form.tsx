@@ -1,6 +1,7 @@
 import type { Signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect } from 'preact/hooks'
+import { asked } from '#services/console/place.ts'
 import { modelFor } from '#services/console/screens/playground/served.ts'
 import { Code } from './code.tsx'
 import { ModelChoice } from './models.tsx'
@@ -40,7 +41,7 @@ interface CallFormProps {
 export function CallForm(props: CallFormProps) {
   const { run, model, fields, values, shown, verb, isReady, send } = props
   useEffect(() => {
-    if (model) model.chosen.value = modelFor(model.capability, model.chosen.value)
+    if (model) model.chosen.value = modelFor(model.capability, asked('model') || model.chosen.value)
   }, [])
   return (
     <>
