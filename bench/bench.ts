@@ -11,6 +11,7 @@ import { type DurableResults, measureDurable } from './durable/durable.ts'
 import { measureEmbeddings } from './embeddings/embeddings.ts'
 import { nameOf } from './figures/figures.ts'
 import { type Duration, type Results, renderDocument, renderResults, type SectionResults } from './figures/report.ts'
+import { findGateways, type Gateway } from './gateways/gateways.ts'
 import { measureFootprint } from './machine/footprint.ts'
 import { type Kafka, openKafka } from './machine/kafka.ts'
 import { Processes } from './machine/processes.ts'
@@ -60,14 +61,15 @@ async function runAll(options: Options): Promise<Results> {
     options.embeddings ||
     options.transcription
   try {
+    const gateways = await findGateways(options.gateways, options.install, print)
     await using kafka = needsKafka ? await openBroker(dir) : undefined
-    const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka)) : undefined
+    const calls = options.targets.length > 0 ? await timed(() => runCalls(options, dir, kafka, gateways)) : undefined
     const durable = kafka && options.durable.length > 0 ? await timed(() => runDurable(options, dir, kafka)) : undefined
     const embeddings = kafka && options.embeddings ? await timed(() => runEmbeddings(options, dir, kafka)) : undefined
     const transcription = options.transcription ? await timed(() => runTranscription(options, dir, kafka)) : undefined
     const sandbox = options.sandbox ? await timed(() => runSandbox(options)) : undefined
     const research = options.research ? await timed(() => runResearch(options, dir)) : undefined
-    const sections = kafka ? await runSections(options, dir, kafka) : []
+    const sections = kafka ? await runSections(options, dir, kafka, gateways) : []
     return { calls, durable, embeddings, transcription, sandbox, research, sections, kafkaVersion: kafka?.version }
   } finally {
     rmSync(dir, { recursive: true, force: true })
@@ -82,10 +84,10 @@ async function timed<T extends object>(work: () => Promise<T>): Promise<T & Dura
   return { ...found, seconds: ms / 1_000, coresUsed: (machineCpuMs() - cpuBefore) / ms }
 }
 
-async function runCalls(options: Options, dir: string, kafka: Kafka | undefined) {
+async function runCalls(options: Options, dir: string, kafka: Kafka | undefined, gateways: readonly Gateway[]) {
   await using processes = new Processes(dir, options.profileDir)
   const footprint = await measureFootprint(processes)
-  const targets = await startTargets(options, processes, kafka)
+  const targets = await startTargets(options, processes, kafka, gateways)
   return { samples: await measureAll(options, targets), footprint }
 }
 
@@ -117,11 +119,12 @@ async function runSections(
   { sections, isQuick, sectionSeconds: seconds, rounds, hangSeconds, beside, profileDir }: Options,
   dir: string,
   kafka: Kafka,
+  gateways: readonly Gateway[],
 ): Promise<SectionResults[]> {
   const results: SectionResults[] = []
   for (const section of SECTIONS.filter(({ name }) => sections.includes(name))) {
     const { signal } = interrupted
-    const how = { kafka, dir, isQuick, seconds, rounds, hangSeconds, beside, profileDir, print, signal }
+    const how = { kafka, dir, isQuick, seconds, rounds, hangSeconds, beside, gateways, profileDir, print, signal }
     results.push(await timed(async () => ({ section, tables: await section.measure(how) })))
   }
   return results
@@ -132,12 +135,19 @@ async function openBroker(dir: string): Promise<Kafka> {
   return await openKafka(dir)
 }
 
-async function startTargets(options: Options, processes: Processes, kafka: Kafka | undefined): Promise<Target[]> {
+async function startTargets(
+  options: Options,
+  processes: Processes,
+  kafka: Kafka | undefined,
+  gateways: readonly Gateway[],
+): Promise<Target[]> {
   const upstream = await startUpstream(processes)
   const targets: Target[] = []
-  for (const name of options.targets) {
+  const others = gateways.map(({ name }) => name)
+  const names = options.targets.flatMap((name) => (name === 'direct' ? [name, ...others] : [name]))
+  for (const name of names) {
     print(`starting ${name}, warming it up`)
-    const target = await startTarget(name, upstream, processes, kafka, options.beside)
+    const target = await startTarget(name, upstream, processes, kafka, { beside: options.beside, gateways })
     targets.push(target)
     // Compilers first, the broker's above all: what is measured are processes that have worked for a while. A lone caller
     // makes the broker handle a request each, many callers share them.

@@ -2,6 +2,7 @@ import { parseArgs } from 'node:util'
 import type { Cell } from './calls/measure.ts'
 import { BESIDE, TARGET_NAMES, type TargetName } from './calls/targets.ts'
 import { DURABLE_NAMES, type DurableName } from './durable/targets.ts'
+import { GATEWAY_NAMES, type GatewayName } from './gateways/gateways.ts'
 import { SECTIONS } from './sections.ts'
 
 const HELP = `Usage: npm run bench -- [options]        (or: node bench/bench.ts [options])
@@ -26,6 +27,9 @@ Options:
       --cells <list>   loads, comma separated: whole-1, whole-16, whole-64, whole-256, streams-1, streams-64, streams-256
       --beside <dir>   measure another version of Sluice as well, in the same rounds (plain calls and speed): a checkout with
                        its packages installed
+      --with <list>    measure gateways of others as well, in the same rounds (plain calls and speed), of: ${GATEWAY_NAMES.join(', ')};
+                       found by SMG_BIN or PORTKEY_BIN, or where --install has put them; else skipped
+      --install        download those of --with that are missing (PyPI, npm) into node_modules/.cache: 150 and 25 MB
       --rounds <n>     default 3
       --seconds <n>    of each cell; default 2, and 4 for streams; of overload 30
       --hang <n>       seconds for which one model hangs beside the others; default 15
@@ -40,6 +44,10 @@ export interface Options {
   readonly targets: readonly TargetName[]
   /** Directory of another version that is measured as well. */
   readonly beside: string | undefined
+  /** Gateways of others that are wanted. */
+  readonly gateways: readonly GatewayName[]
+  /** Whether those that are missing are downloaded. */
+  readonly install: boolean
   /** None: durable jobs are not measured. */
   readonly durable: readonly DurableName[]
   readonly embeddings: boolean
@@ -80,6 +88,8 @@ export function readOptions(): Options {
       only: { type: 'string' },
       cells: { type: 'string' },
       beside: { type: 'string' },
+      with: { type: 'string' },
+      install: { type: 'boolean', default: false },
       rounds: { type: 'string' },
       seconds: { type: 'string' },
       hang: { type: 'string' },
@@ -100,6 +110,8 @@ export function readOptions(): Options {
     ...others,
     targets: beside === undefined ? targets : targets.flatMap(withOther),
     beside,
+    gateways: readGateways(values.with),
+    install: values.install,
     code: quick ? { opens: 1, runs: 10, seconds: 2 } : { opens: 10, runs: 100, seconds: 8 },
     questions: quick ? 20 : Number.POSITIVE_INFINITY,
     speech: quick ? { conversations: 1, uploads: 10 } : { conversations: 3, uploads: 50 },
@@ -163,6 +175,13 @@ function readTargets(only: string | undefined): Measured {
     research: wanted.has('research'),
     sections: SECTIONS.map(({ name }) => name).filter((name) => wanted.has(name)),
   }
+}
+
+function readGateways(text: string | undefined): GatewayName[] {
+  const wanted = text?.split(',') ?? []
+  const unknown = wanted.filter((name) => !GATEWAY_NAMES.some((known) => known === name))
+  if (unknown.length > 0) throw new Error(`--with: ${unknown.join(', ')} is none of ${GATEWAY_NAMES.join(', ')}`)
+  return GATEWAY_NAMES.filter((name) => wanted.includes(name))
 }
 
 function withOther(name: TargetName): TargetName[] {

@@ -1,3 +1,4 @@
+import type { Gateway } from './gateways/gateways.ts'
 import type { Kafka } from './machine/kafka.ts'
 
 /** One part of the benchmark, with its own section in docs/benchmarks.md. */
@@ -26,6 +27,8 @@ export interface SectionOptions {
   readonly seconds: number | undefined
   /** Directory of another version that is measured as well, where a section can. */
   readonly beside: string | undefined
+  /** Gateways of others that are measured as well, where a section can. */
+  readonly gateways: readonly Gateway[]
   /** Where CPU profiles go; undefined: none are made. */
   readonly profileDir: string | undefined
   /** For how long one model hangs beside the others. */

@@ -27,6 +27,8 @@ export interface Address {
   readonly key: string
   /** Default: bench. */
   readonly model?: string
+  /** What a call carries beside what every call does. */
+  readonly headers?: Readonly<Record<string, string>>
 }
 
 /** What the callers saw. Times are in milliseconds, unsorted. */
@@ -64,17 +66,17 @@ export class Callers {
     stalls: 0,
   }
 
-  private constructor(address: Address, shape: Shape, connections: Connection[]) {
+  private constructor(address: Address, shape: Shape, promptKib: number, connections: Connection[]) {
     this.#address = address
     this.#shape = shape
-    this.#request = requestOf(address, shape)
+    this.#request = requestOf(address, shape, promptKib)
     this.#connections = connections
   }
 
-  /** Opens the connections of so many callers. The caller of this closes them. */
-  static async open(address: Address, shape: Shape, count: number): Promise<Callers> {
+  /** Opens the connections of so many callers. The caller of this closes them. @param promptKib Of each call; 0: a short one */
+  static async open(address: Address, shape: Shape, count: number, promptKib = 0): Promise<Callers> {
     const connections = await Promise.all(Array.from({ length: count }, () => Connection.open(address.url)))
-    return new Callers(address, shape, connections)
+    return new Callers(address, shape, promptKib, connections)
   }
 
   /** Calls for so long, then waits for the answers that are under way. @param callsMax Calls of each caller */
@@ -139,12 +141,13 @@ export class Callers {
 
 const QUESTION = 'What is the capital of France, and what is it known for? Name three things.'
 
-/** The bytes of the one request that is sent all the time: a short conversation. */
-function requestOf({ url, key, model = 'bench' }: Address, shape: Shape): Buffer {
+/** The bytes of the one request that is sent all the time: a short conversation, or one about a text of so many KiB. */
+function requestOf({ url, key, model = 'bench', headers = {} }: Address, shape: Shape, promptKib: number): Buffer {
   const body = JSON.stringify({
     model,
     messages: [
       { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
+      ...(promptKib > 0 ? [{ role: 'user', content: textOf(promptKib * 1_024) }] : []),
       { role: 'user', content: shape === 'lockstep' ? `${IN_STEP} ${QUESTION}` : QUESTION },
     ],
     temperature: 0.7,
@@ -156,7 +159,25 @@ function requestOf({ url, key, model = 'bench' }: Address, shape: Shape): Buffer
     `host: ${url.host}`,
     `authorization: Bearer ${key}`,
     'content-type: application/json',
+    ...Object.entries(headers).map(([name, value]) => `${name}: ${value}`),
     `content-length: ${Buffer.byteLength(body)}`,
   ]
   return Buffer.from(`${head.join('\r\n')}\r\n\r\n${body}`)
+}
+
+const SENTENCES = [
+  'The city lies on both banks of the river, and its bridges are older than its walls.',
+  'Whoever came by road paid a toll; those who came by boat paid "whatever the harbour asked".',
+  'In 1889 a tower of iron was built for a fair, 330 metres high, and it was never taken down.',
+  'Its museums hold some 380,000 works, of which a tenth can be seen on any one day.',
+  'Bread, cheese and wine are sold at eleven markets, each on its own day of the week.',
+]
+
+/** Plain English of so many bytes in paragraphs, as a document that is asked about. */
+function textOf(bytes: number): string {
+  let text = ''
+  for (let count = 0; text.length < bytes; count++) {
+    text += `${SENTENCES[(count * 7 + Math.trunc(count / 5)) % SENTENCES.length]}${count % 6 === 5 ? '\n\n' : ' '}`
+  }
+  return text.slice(0, bytes)
 }

@@ -7,6 +7,8 @@ import type { Target, TargetName } from './targets.ts'
 export interface Cell {
   readonly shape: Shape
   readonly callers: number
+  /** Length of the text that each call is about; undefined: there is none, and the call is short. */
+  readonly promptKib?: number
 }
 
 /** One target under one load in one round. Times in milliseconds; NaN where there is nothing to tell. */
@@ -44,7 +46,7 @@ const CPU_MS_MIN = 200
 export async function measure(target: Target, cell: Cell, round: number, seconds: number): Promise<Sample> {
   const pids = target.processes.map(({ pid }) => pid)
   const cpuOf = () => [...pids, target.brokerPid ?? 0].map(cpuMs)
-  const callers = await Callers.open(target.address, cell.shape, cell.callers)
+  const callers = await Callers.open(target.address, cell.shape, cell.callers, cell.promptKib)
   const before = cpuOf()
   const seen = await callers.run(seconds).finally(() => callers.close())
   const used = cpuOf().map((ms, index) => ms - (before[index] ?? 0))

@@ -46,7 +46,9 @@ class RequestReader {
 }
 
 function answer(socket: Socket, body: Buffer): void {
-  if (body.includes(IN_STEP)) inStep(socket)
+  // No body: it is asked which models it has, by gateways that want to know.
+  if (body.length === 0) socket.write(MODELS)
+  else if (body.includes(IN_STEP)) inStep(socket)
   else if (body.includes('"stream":true')) stream(socket)
   else socket.write(WHOLE)
 }
@@ -54,7 +56,10 @@ function answer(socket: Socket, body: Buffer): void {
 const NAMES = '"id":"chatcmpl-mock","created":1780000000,"model":"bench"'
 const USAGE = '"usage":{"prompt_tokens":60,"completion_tokens":64,"total_tokens":124}'
 const WHOLE_BODY = `{${NAMES},"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"${'The capital of France is Paris. '.repeat(8)}"},"logprobs":null,"finish_reason":"stop"}],${USAGE}}`
-const WHOLE = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${WHOLE_BODY.length}\r\n\r\n${WHOLE_BODY}`
+const WHOLE = json(WHOLE_BODY)
+const MODELS = json(
+  '{"object":"list","data":[{"id":"bench","object":"model","created":1780000000,"owned_by":"bench"}]}',
+)
 
 const STREAM_HEAD = 'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n'
 const FRAME = `data: {${NAMES},"object":"chat.completion.chunk","choices":[{"index":0,"delta":`
@@ -106,6 +111,10 @@ function writeNext(socket: Socket, count: number): void {
   const text = writeToken(nowMicros())
   const token = chunk(`${FRAME}{"content":"${text}"},"logprobs":null,"finish_reason":null}]}\n\n`)
   socket.write(count < TOKENS ? token : token + LAST + END)
+}
+
+function json(body: string): string {
+  return `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`
 }
 
 function chunk(text: string): string {

@@ -1,6 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { type Gateway, type GatewayName, startGateway } from '../gateways/gateways.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import type { Processes, Running, Start } from '../machine/processes.ts'
 import { type Address, Callers } from './load.ts'
@@ -9,7 +10,14 @@ import { type Address, Callers } from './load.ts'
 export const TARGET_NAMES = ['direct', 'proxy', 'embedded', 'kafka'] as const
 /** The same of another version of Sluice, each right after ours. */
 export const BESIDE = { embedded: 'beside-embedded', kafka: 'beside-kafka' } as const
-export type TargetName = (typeof TARGET_NAMES)[number] | (typeof BESIDE)[keyof typeof BESIDE]
+export type TargetName = (typeof TARGET_NAMES)[number] | GatewayName | (typeof BESIDE)[keyof typeof BESIDE]
+
+/** What is measured beside our own targets. */
+export interface Others {
+  /** Directory of another version. */
+  readonly beside: string | undefined
+  readonly gateways: readonly Gateway[]
+}
 
 /** One way from the callers to the mock upstream. */
 export interface Target {
@@ -27,7 +35,7 @@ const TRY_AGAIN_MS = 100
 /**
  * Starts one target; resolves when a call through it has been answered.
  *
- * @param beside Directory of the other version.
+ * @param others What is measured beside ours, for the names that are its.
  * @throws Error when none is in time
  */
 export async function startTarget(
@@ -35,9 +43,9 @@ export async function startTarget(
   upstream: URL,
   processes: Processes,
   kafka: Kafka | undefined,
-  beside?: string,
+  others: Others,
 ): Promise<Target> {
-  const target = await launchTarget(name, upstream, processes, kafka, beside)
+  const target = await launchTarget(name, upstream, processes, kafka, others)
   await untilAnswered(target)
   return target
 }
@@ -53,7 +61,7 @@ export async function launchTarget(
   upstream: URL,
   processes: Processes,
   kafka: Kafka | undefined,
-  beside: string | undefined,
+  { beside, gateways }: Others,
 ): Promise<Target> {
   const targetOf = (url: URL, running: Target['processes'], brokerPid?: number): Target => {
     return { name, address: { url, key: KEY }, processes: running, brokerPid }
@@ -63,6 +71,11 @@ export async function launchTarget(
     const args = [upstream.href, KEY]
     const proxy = await processes.node({ name, script: './calls/proxy.ts', args, addressOn: 'stdout' })
     return targetOf(urlOf(proxy), [{ name: 'proxy', pid: proxy.pid }])
+  }
+  const gateway = gateways.find((gateway) => gateway.name === name)
+  if (gateway) {
+    const { url, headers, pid } = await startGateway(gateway, { processes, upstream, key: KEY })
+    return { name, address: { url, key: KEY, headers }, processes: [{ name, pid }], brokerPid: undefined }
   }
   const isOther = name === BESIDE.embedded || name === BESIDE.kafka
   const script = isOther && beside ? { script: entryOf(beside) } : {}

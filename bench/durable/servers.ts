@@ -1,12 +1,12 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdirSync } from 'node:fs'
-import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
 import { findPostgres } from '../../test/support/processes/postgres.ts'
+import { freePort, isListening } from '../machine/ports.ts'
 
 const REDIS = 'redis-server'
 const START_MS = 20_000
@@ -89,23 +89,4 @@ async function untilListening(server: ChildProcess, port: number): Promise<void>
     if (server.exitCode !== null || Date.now() > deadline) throw new Error('Redis did not start')
     await sleep(50)
   }
-}
-
-async function isListening(port: number): Promise<boolean> {
-  const socket = connect({ host: '127.0.0.1', port })
-  const isOpen = await once(socket, 'connect').then(
-    () => true,
-    () => false,
-  )
-  socket.destroy()
-  return isOpen
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const { port } = probe.address() as { port: number }
-  probe.close()
-  await once(probe, 'close')
-  return port
 }

@@ -48,7 +48,7 @@ export const added = (value: number, base: number) => value - base
 /** How many times the base. */
 export const ratio = (value: number, base: number) => value / base
 
-/** The name of a load, such as `whole-64`. */
+/** The name of a load, such as `whole-64`, or `whole-64-32k` where calls are about a text of 32 KiB. */
 export function nameOf(cell: Cell): string {
-  return `${cell.shape}-${cell.callers}`
+  return `${cell.shape}-${cell.callers}${cell.promptKib === undefined ? '' : `-${cell.promptKib}k`}`
 }

@@ -179,6 +179,8 @@ function eachRow(
 const TITLES: Record<TargetName, string> = {
   direct: 'nothing (direct)',
   proxy: 'bare proxy',
+  smg: 'smg',
+  portkey: 'Portkey',
   embedded: 'Sluice, one process',
   kafka: 'Sluice, Kafka',
   'beside-embedded': 'the other version, one process',
@@ -268,6 +270,7 @@ measures it on your machine, in about twenty minutes:
 npm run bench                          # prints the tables below
 npm run bench -- --quick               # one short round on code that is not warm: does it run? Two minutes
 npm run bench -- --only speed          # beside the bare proxy, with one core for either
+npm run bench -- --only speed --with smg,portkey --install  # and beside gateways of others, which it downloads
 npm run bench -- --only durable        # the durable jobs only
 npm run bench -- --only embeddings     # the embeddings only
 npm run bench -- --only transcription  # transcription by the built-in model only
@@ -284,7 +287,8 @@ It needs Linux and, for Kafka, Java 17 (a local broker is started) or KAFKA_BROK
 **How.** Every part is a process of its own on 127.0.0.1: a mock upstream that answers whole calls at once and streams 64
 tokens, the first after 50 ms, then 50 a second; the callers, in closed loops on connections they keep; and what lies
 between. *Direct* is nothing. The *bare proxy* is the least a gateway in Node can do: it checks the key, parses the body, and
-pipes the call through undici. *Sluice, one process* is \`npm start\` with its defaults. *Sluice, Kafka* is one ingress and one
+pipes the call through undici. *smg* (Rust) and *Portkey* (Node) are gateways without a queue, measured when \`--with\` asks for
+them, with their default settings; Portkey checks no key. *Sluice, one process* is \`npm start\` with its defaults. *Sluice, Kafka* is one ingress and one
 worker around a real broker. Both log at their default level, to a file. The targets are visited in turn, cell by cell, and
 every comparison is with the same cell of the same round; figures are medians over the rounds.
 

@@ -52,20 +52,20 @@ export class Processes implements AsyncDisposable {
   /** Starts a process with this very Node and waits until it says where it listens. @throws Error when it ends before */
   async node(start: Start): Promise<Running> {
     const startedAt = performance.now()
-    const log = openSync(join(this.dir, `${start.name}.log`), 'a')
-    const outputs = (name: 'stdout' | 'stderr') => (start.addressOn === name ? 'pipe' : log)
     const script = resolve(import.meta.dirname, '..', start.script)
-    const child = spawn(process.execPath, [...this.#nodeFlags(start), script, ...start.args], {
-      cwd: this.dir,
-      env: { PATH: process.env.PATH, HOME: process.env.HOME, SANDBOX: 'off', ...start.env },
-      stdio: ['ignore', outputs('stdout'), outputs('stderr')],
-    })
-    closeSync(log)
-    this.#children.add(child)
-    child.once('exit', () => this.#children.delete(child))
+    const args = [...this.#nodeFlags(start), script, ...start.args]
+    const child = this.#spawn(start.name, process.execPath, args, { SANDBOX: 'off', ...start.env }, start.addressOn)
     const output = child.stdout ?? child.stderr
     const url = output ? await addressIn(output, start.name, child) : undefined
     return { pid: child.pid ?? 0, url, startSeconds: (performance.now() - startedAt) / 1_000 }
+  }
+
+  /** Starts another program, of which nothing is known but its process id. */
+  program(name: string, file: string, args: readonly string[], env: Record<string, string> = {}): number {
+    const child = this.#spawn(name, file, args, env, 'none')
+    // Without one it could not be started; whoever waits for it says so.
+    child.once('error', () => this.#children.delete(child))
+    return child.pid ?? 0
   }
 
   /** Stops one process. */
@@ -76,6 +76,26 @@ export class Processes implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all([...this.#children].map(stopChild))
+  }
+
+  #spawn(
+    name: string,
+    file: string,
+    args: readonly string[],
+    env: Record<string, string>,
+    piped: Start['addressOn'],
+  ): ChildProcess {
+    const log = openSync(join(this.dir, `${name}.log`), 'a')
+    const outputs = (output: 'stdout' | 'stderr') => (piped === output ? 'pipe' : log)
+    const child = spawn(file, args, {
+      cwd: this.dir,
+      env: { PATH: process.env.PATH, HOME: process.env.HOME, ...env },
+      stdio: ['ignore', outputs('stdout'), outputs('stderr')],
+    })
+    closeSync(log)
+    this.#children.add(child)
+    child.once('exit', () => this.#children.delete(child))
+    return child
   }
 
   #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {

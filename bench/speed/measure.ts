@@ -2,7 +2,14 @@ import { mkdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Callers } from '../calls/load.ts'
 import { type Cell, measure, type Sample } from '../calls/measure.ts'
-import { launchTarget, startTarget, startUpstream, type Target, type TargetName } from '../calls/targets.ts'
+import {
+  launchTarget,
+  type Others,
+  startTarget,
+  startUpstream,
+  type Target,
+  type TargetName,
+} from '../calls/targets.ts'
 import { nameOf } from '../figures/figures.ts'
 import { percentile } from '../figures/stats.ts'
 import type { Kafka } from '../machine/kafka.ts'
@@ -12,11 +19,13 @@ import { cpuMs, residentMib } from '../machine/usage.ts'
 import { sharesIn, type Where } from './where.ts'
 
 export const WHOLE: Cell = { shape: 'whole', callers: 64 }
+export const LONG: Cell = { shape: 'whole', callers: 64, promptKib: 32 }
+export const LONGER: Cell = { shape: 'whole', callers: 64, promptKib: 128 }
 export const SPARSE: Cell = { shape: 'sparse', callers: 1 }
 export const STREAMS: Cell = { shape: 'streams', callers: 256 }
 export const FEW_IN_STEP: Cell = { shape: 'lockstep', callers: 64 }
 export const MANY_IN_STEP: Cell = { shape: 'lockstep', callers: 256 }
-const CELLS: readonly Cell[] = [WHOLE, SPARSE, STREAMS, FEW_IN_STEP, MANY_IN_STEP]
+const CELLS: readonly Cell[] = [WHOLE, LONG, LONGER, SPARSE, STREAMS, FEW_IN_STEP, MANY_IN_STEP]
 
 /** Calls of one caller after a start. */
 export const FIRST_CALLS = 100
@@ -28,7 +37,7 @@ const SETTLE_MS = 5_000
 const FIRST_CALLS_SECONDS = 60
 
 /** How speed is measured. */
-export interface SpeedOptions {
+export interface SpeedOptions extends Others {
   readonly targets: readonly TargetName[]
   readonly rounds: number
   /** Of each load. */
@@ -37,8 +46,6 @@ export interface SpeedOptions {
   readonly idleSeconds: number
   /** Default: all of them. */
   readonly cells?: readonly Cell[]
-  /** Directory of the other version. */
-  readonly beside: string | undefined
   readonly profileDir: string | undefined
   readonly print: (line: string) => void
   readonly signal: AbortSignal
@@ -182,7 +189,7 @@ async function measureLoads(options: SpeedOptions, kafka: Kafka, dir: string, co
 
 async function startAll(
   start: typeof startTarget,
-  { targets: names, profileDir, beside }: SpeedOptions,
+  { targets: names, profileDir, beside, gateways }: SpeedOptions,
   kafka: Kafka,
   dir: string,
   core: OneCore,
@@ -193,7 +200,7 @@ async function startAll(
     const upstream = await startUpstream(processes)
     const targets: Target[] = []
     for (const name of names) {
-      const target = await start(name, upstream, processes, kafka, beside)
+      const target = await start(name, upstream, processes, kafka, { beside, gateways })
       for (const { pid } of target.processes) core.take(pid)
       targets.push(target)
     }

@@ -6,6 +6,8 @@ import { median } from '../figures/stats.ts'
 import {
   FEW_IN_STEP,
   FIRST_CALLS,
+  LONG,
+  LONGER,
   MANY_IN_STEP,
   SPARSE,
   type SpeedResults,
@@ -54,6 +56,8 @@ function whereOf(cell: Cell, columns: readonly Where[]): string[] {
 const TITLES: Record<TargetName, string> = {
   direct: 'direct',
   proxy: 'bare proxy',
+  smg: 'smg',
+  portkey: 'Portkey',
   embedded: 'Sluice, one process',
   kafka: 'Sluice, Kafka',
   'beside-embedded': 'the other, one process',
@@ -95,6 +99,8 @@ function rowsOf({ samples, starts }: SpeedResults): Row[] {
   const first = ({ firstTokenP50 }: Sample) => firstTokenP50
   return [
     row('whole, 64 callers: CPU', 'ms', 3, plain(WHOLE, cpu), { is: 'times', values: [1.75, 2.5] }),
+    row('whole, 64 callers, prompts of 32 KiB: CPU', 'ms', 3, plain(LONG, cpu)),
+    row('whole, 64 callers, prompts of 128 KiB: CPU', 'ms', 3, plain(LONGER, cpu)),
     row('256 streams: CPU of a token', 'µs', 1, plain(STREAMS, cpu), { is: 'times', values: [1.5, 2] }),
     row('64 streams in step: added first token p50', 'ms', 1, above(FEW_IN_STEP, first), {
       is: 'most',

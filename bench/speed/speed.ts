@@ -4,8 +4,8 @@ import type { Section } from '../section.ts'
 import { FIRST_CALLS, measureSpeed } from './measure.ts'
 import { renderSpeed } from './report.ts'
 
-const TARGETS: readonly TargetName[] = ['direct', 'proxy', 'embedded', 'kafka']
-const WITH_OTHER: readonly TargetName[] = ['direct', 'proxy', 'embedded', 'beside-embedded', 'kafka', 'beside-kafka']
+const TARGETS: readonly TargetName[] = ['embedded', 'kafka']
+const WITH_OTHER: readonly TargetName[] = ['embedded', 'beside-embedded', 'kafka', 'beside-kafka']
 
 /** What the queue costs beside a proxy, one core for either. */
 export const SPEED: Section = {
@@ -13,8 +13,8 @@ export const SPEED: Section = {
   title: '## The queue beside a proxy, on one core',
   introduction: `Whatever stands between callers and upstream has one core: the bare proxy, Sluice in one process, or its
 ingress and its worker together; callers, upstream and broker have the others. *In step* means that so many streams begin at once and
-all their tokens come in the same moment, as from one model server, 50 times a second. *Sparse* is one caller who waits 20 ms
-after each answer. *First calls* are the first ${FIRST_CALLS} of one caller after a start, *idle* is the process before them. *Added* is
+all their tokens come in the same moment, as from one model server, 50 times a second. *Prompts of 32 KiB* are calls that carry
+a document of that length, the others a question. *Sparse* is one caller who waits 20 ms after each answer. *First calls* are the first ${FIRST_CALLS} of one caller after a start, *idle* is the process before them. *Added* is
 what a figure is above that of calling the upstream directly. *Where the CPU goes* is V8's sampling profile of the second half of such a
 load, of a process of its own, by the file whose code ran.
 
@@ -24,16 +24,21 @@ its code in the caches less often, and takes longer too; system calls are as man
 how long the others of the same moment take. The first calls of a process run before V8 has compiled it. What was tried and
 gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, and
 iterators in the place of generators, of which one costs 0.2 µs a token.`,
-  async measure({ kafka, dir, isQuick, rounds, seconds, beside, profileDir, print, signal }) {
+  async measure({ kafka, dir, isQuick, rounds, seconds, beside, gateways, profileDir, print, signal }) {
     const { problem } = OneCore
     if (problem !== undefined) return [`Not measured: ${problem}.`]
     const how = {
-      targets: beside === undefined ? TARGETS : WITH_OTHER,
+      targets: [
+        'direct',
+        'proxy',
+        ...gateways.map(({ name }) => name),
+        ...(beside === undefined ? TARGETS : WITH_OTHER),
+      ] satisfies TargetName[],
       rounds,
       seconds: seconds ?? (isQuick ? 1.5 : 4),
       warmUpSeconds: isQuick ? 1 : 4,
       idleSeconds: isQuick ? 3 : 20,
-      ...{ beside, profileDir, print, signal },
+      ...{ beside, gateways, profileDir, print, signal },
     }
     return renderSpeed(await measureSpeed(how, kafka, dir))
   },

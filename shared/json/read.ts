@@ -8,6 +8,8 @@
 
 /** Bytes that are parsed at once: about half a millisecond. Shorter texts are not cut. */
 export const PIECE_BYTES = 128 * 1024
+/** The same of one string: what costs time are values and their memory, of which it is one. */
+export const STRING_PIECE_BYTES = 2 * PIECE_BYTES
 
 const QUOTE = 0x22
 const BACKSLASH = 0x5c
@@ -103,7 +105,7 @@ class Reader {
   }
 
   *#object(): Generator<undefined, object> {
-    const object = {}
+    const object: Record<string, unknown> = {}
     yield* this.#members(CLOSE_OBJECT, {
       run: (start, end) => {
         const some = parse(this.#json, start, end, '{', '}') as object
@@ -182,18 +184,21 @@ class Reader {
   *#string(): Generator<undefined, string> {
     const json = this.#json
     const parts: string[] = []
-    let i = this.#at + 1
+    let start = this.#at + 1
     for (;;) {
-      const start = i
-      const most = Math.min(json.length, start + PIECE_BYTES)
-      while (i < most && json[i] !== QUOTE) i += json[i] === BACKSLASH ? escapeBytes(json, i) : 1
-      while (isContinuation(json[i])) i++
-      parts.push(parse(json, start, Math.min(i, json.length), '"', '"') as string)
+      const most = Math.min(json.length, start + STRING_PIECE_BYTES)
+      const quote = endOfString(json, start, most)
+      const isWhole = quote < most
+      const end = isWhole ? quote : endOfCharacter(json, most, start)
+      // With its own quotes a piece is one text already; with others it would be copied to be one.
+      if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
+      else parts.push(parse(json, start, end, '"', '"') as string)
       yield
-      if (json[i] === QUOTE) break
-      if (i >= json.length) throw new JsonSyntaxError(json.length, new Error('Unexpected end of JSON input'))
+      start = end
+      if (isWhole) break
+      if (end >= json.length) throw new JsonSyntaxError(json.length, new Error('Unexpected end of JSON input'))
     }
-    this.#at = i + 1
+    this.#at = start + 1
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
   }
 
@@ -235,6 +240,21 @@ function backslashesBefore(json: Buffer, at: number, start: number): number {
   return at - first
 }
 
+/** Where a piece of a string that has no end before `most` may end: behind the escape or the character that lies there. */
+function endOfCharacter(json: Buffer, most: number, start: number): number {
+  let end = most
+  for (let i = most - 1; i >= Math.max(start, most - ESCAPE_BYTES_MAX); i--) {
+    if (json[i] !== BACKSLASH) continue
+    const isEscaped = backslashesBefore(json, i, start) % 2 === 1
+    if (!isEscaped) end = Math.max(most, i + escapeBytes(json, i))
+    break
+  }
+  while (isContinuation(json[end])) end++
+  return Math.min(end, json.length)
+}
+
+const ESCAPE_BYTES_MAX = 6
+
 /** `\n` has two bytes, `\u0041` six. */
 function escapeBytes(json: Buffer, at: number): number {
   return json[at + 1] === 0x75 ? 6 : 2
@@ -254,6 +274,10 @@ function isEndOfScalar(byte: number): boolean {
 }
 
 /** As JSON.parse does: an assignment to `__proto__` would make no key. */
-function setOwn(object: object, key: string, value: unknown): void {
+function setOwn(object: Record<string, unknown>, key: string, value: unknown): void {
+  if (key !== '__proto__') {
+    object[key] = value
+    return
+  }
   Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
 }

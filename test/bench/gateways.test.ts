@@ -1,0 +1,23 @@
+import { expect, it, onTestFinished, vi } from 'vitest'
+import { findGateways } from '../../bench/gateways/gateways.ts'
+
+/** The gateways of others that `npm run bench -- --with …` measures: found where the user says, never downloaded unasked. */
+
+it('a gateway is the program that its variable names', async () => {
+  setVariable('PORTKEY_BIN', import.meta.filename)
+  const said: string[] = []
+  expect(await findGateways(['portkey'], false, (line) => said.push(line))).toEqual([
+    { name: 'portkey', program: import.meta.filename },
+  ])
+  expect(said).toEqual([])
+})
+
+it('a variable that names no file is refused, not skipped', async () => {
+  setVariable('SMG_BIN', '/nowhere/smg')
+  await expect(findGateways(['smg'], false, () => {})).rejects.toThrow('SMG_BIN: there is no file /nowhere/smg')
+})
+
+function setVariable(name: string, value: string): void {
+  vi.stubEnv(name, value)
+  onTestFinished(() => void vi.unstubAllEnvs())
+}
