@@ -1,7 +1,6 @@
 import { type CodeFile, RUN_FILES_BYTES_MAX, RUN_FILES_MAX } from '#schemas/code.ts'
 import { CodeInterpreterTool, type ResponsesRequest } from '#schemas/responses/request.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
-import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/files/read.ts'
@@ -16,8 +15,7 @@ const NOT_A_NAME = /^.*[/\\]|\p{Cc}/gsu
 /**
  * The files that the tools of a request put into the directory of its code, under names that are different.
  *
- * @throws ServiceError `not_found` for one that is not of the caller's project; `permission_denied` where the key may not read files;
- *   `invalid_value` for too many, or too much
+ * @throws ServiceError `not_found` for one that is not of the caller's project; `invalid_value` for too many, or too much
  */
 export async function codeFiles(
   context: IngressContext,
@@ -27,7 +25,6 @@ export async function codeFiles(
   const files: CodeFile[] = []
   let bytes = 0
   for (const [nth, { id, param }] of askedFor(tools ?? []).entries()) {
-    if (nth === 0) requireEndpoint(key, '/v1/files')
     if (nth === RUN_FILES_MAX) refuse('invalid_value', param, `Code gets ${RUN_FILES_MAX} files at most.`)
     const file = await getFile(requireFiles(context), projectIdOf(key), id, param)
     bytes += file.bytes
