@@ -5,6 +5,7 @@ import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
 import { keptItems } from '#services/ingress/conversations/item-form.ts'
+import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
@@ -41,7 +42,8 @@ export const responses: JobEndpoint = {
     const metadata = asked.metadata ?? undefined
     const onCreated = conversation && ((job: DurableJob) => beginResponse(context, conversation, input, job))
     const { requestTimeoutMs: timeoutMs } = context.config
-    return { model, body: request, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
+    const userId = request.hosted?.tools.includes('code_interpreter') ? userIdOf(caller) : undefined
+    return { model, body: request, userId, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
   },
 }
 
