@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { flushCompileCache } from 'node:module'
 import { parseArgs } from 'node:util'
 import { workOf } from '#schemas/models.ts'
 import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/config.ts'
@@ -66,6 +67,8 @@ async function main(): Promise<void> {
     })
     services.push(service)
   }
+  // Node writes what it compiled when it exits, and not at all when it is killed.
+  flushCompileCache()
   compactHeap()
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   healthPort?.show(services, ports)

@@ -32,7 +32,10 @@ export type ManyJobs = z.infer<typeof ManyJobs>
 /** Query of `GET /v1/admin/deliveries`. */
 export const ListDeliveries = z.object({
   project: Text.optional(),
-  status: z.enum(['pending', 'failed']).optional().describe('failed: given up; default: both'),
+  status: z
+    .enum(['pending', 'failed', 'delivered'])
+    .optional()
+    .describe('failed: given up; default: both that nobody has received'),
   limit: z.coerce.number().int().min(1).max(100).default(20),
   after: Text.optional().describe('Cursor: last_id of the page before'),
 })

@@ -42,7 +42,7 @@ export const DeadLetterDeletedAnswer = z.object({
   deleted: z.literal(true),
 })
 
-/** A message to a webhook that nobody has received. */
+/** A message to a webhook, and how far it is. */
 export const DeliveryAnswer = z.object({
   id: z.string(),
   object: z.literal('webhook_delivery'),
@@ -101,6 +101,7 @@ export const WorkerAnswer = z.object({
       }),
     )
     .describe('Calls at once that servers were found to bear, from all workers together'),
+  failing: z.array(z.string()).describe('Models whose servers all keep failing here, so that their calls are refused'),
 })
 
 /** Every process that is alive. */

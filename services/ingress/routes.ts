@@ -8,6 +8,7 @@ import { cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/job
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys/keys.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/keys/projects.ts'
 import { cancelManyJobs, redriveManyJobs } from './admin/many-jobs.ts'
+import { readMetrics } from './admin/metrics.ts'
 import { listPauses, pauseModel, pausePool, resumeModel, resumePool } from './admin/pauses.ts'
 import { listPools } from './admin/pools.ts'
 import { drainWorker, listWorkers, undrainWorker } from './admin/workers.ts'
@@ -109,6 +110,7 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
   admin('GET', 'findings', listFindings),
+  admin('GET', 'metrics', readMetrics),
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),

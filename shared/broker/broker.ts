@@ -45,10 +45,10 @@ export interface Broker {
   pass?(channel: string, partition: number, key: string, said: object): void
 
   /**
-   * Receives the records of one partition of a channel from its end. Resolves when the position is fixed: what is sent
+   * Receives the records of some partitions of a channel from their ends. Resolves when the positions are fixed: what is sent
    * after that is received. `onRecord` must not block; what it throws ends the process.
    */
-  receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver>
+  receive(channel: string, partitions: readonly number[], onRecord: (record: ChannelRecord) => void): Promise<Receiver>
 
   /**
    * Reads again what a partition of a channel keeps: up to `max` records before an offset, the oldest of them first. For people, not
@@ -75,7 +75,7 @@ export interface Closable {
   close(): Promise<void>
 }
 
-/** What receives a partition of a channel until it is closed. */
+/** What receives partitions of a channel until it is closed. */
 export interface Receiver extends Closable {
   /**
    * So many times as long passes between two fetches of a channel that has a {@link Topic.fetchGapMs}. Absent where nothing is

@@ -64,14 +64,18 @@ class MemoryBroker implements Broker {
     queueMicrotask(() => deliver(receivers, new PassedRecord(key, said)))
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
-    const receivers = this.#partition(channel, partition)
+  async receive(
+    channel: string,
+    partitions: readonly number[],
+    onRecord: (record: ChannelRecord) => void,
+  ): Promise<Closable> {
+    const received = partitions.map((partition) => this.#partition(channel, partition))
     // A function of its own, so that one callback may receive twice.
     const receive = (record: ChannelRecord) => onRecord(record)
-    receivers.add(receive)
+    for (const receivers of received) receivers.add(receive)
     return {
       close: async () => {
-        receivers.delete(receive)
+        for (const receivers of received) receivers.delete(receive)
       },
     }
   }

@@ -62,7 +62,7 @@ function failingFinding({ model, workers }: FleetFacts['failing'][number]): Find
 }
 
 function poolFinding({ id, workers, slots, free, waiting, oldestSeconds = 0, isNeeded }: PoolFacts): Finding[] {
-  const start = `Start one: node services/main.ts ${id}`
+  const start = `Start one: node services/main.js ${id}`
   const waits = waiting === 1 ? '1 job waits for it' : `${waiting.toLocaleString('en')} jobs wait for it`
   if (workers === 0 && waiting > 0) return [failed('pool', `No worker works for the pool ${id}, and ${waits}.`, start)]
   if (workers === 0) return isNeeded ? [warned('pool', `No worker works for the pool ${id}.`, start)] : []
@@ -78,6 +78,7 @@ function poolFinding({ id, workers, slots, free, waiting, oldestSeconds = 0, isN
 function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>): Finding {
   const what =
     count === 1 && !hasMore ? '1 record is' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} records are`
-  const fix = 'npx sluice dead-letters says why; the console puts them back or discards them.'
+  const fix =
+    'npx sluice dead-letters says why; dead-letters redrive puts them back, dead-letters discard ID has one shown no more, as the console does.'
   return warned('dead', `${what} among the dead letters: no worker could run what they ask for.`, fix)
 }

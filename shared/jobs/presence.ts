@@ -1,9 +1,9 @@
 import type { ControlRecord } from '#schemas/event.ts'
-import type { Broker, Receiver } from '#shared/broker/broker.ts'
+import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Log } from '#shared/log/log.ts'
 import { every } from '#shared/ticks.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
-import { readControl } from './records.ts'
+import { passedControl, readControl } from './records.ts'
 import { BEAT_MS, rhythmOf, slackMs, tellsRhythm } from './rhythm.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
@@ -17,7 +17,7 @@ const CAPACITY_MS_MIN = 100
  * than a heartbeat, or a late channel would be seen in the others first.
  */
 const CHANNEL_LATE_MS = 1_250
-/** Silence of our own heartbeat after which the channel is taken to be broken. */
+/** After such a silence of our own heartbeat the channel is taken to be broken. */
 const CHANNEL_SILENCE_MS = 2_500
 /** A check that is late by more saw a process that stood still, not a channel: what came meanwhile was not heard yet. */
 const CHECK_LATE_MS = 1_000
@@ -94,7 +94,7 @@ export class Presence extends Peers {
   /** Joins the channel; resolves once control records are received. */
   static async open(options: PresenceOptions): Promise<Presence> {
     const presence = new Presence(options)
-    presence.#receiver = await options.broker.receive(CONTROL, 0, (record) => presence.#onRecord(record.value))
+    presence.#receiver = await options.broker.receive(CONTROL, [0], (record) => presence.#onRecord(record))
     presence.#beat()
     presence.#stopTicking = every(BEAT_MS, () => {
       presence.#beatInTime()
@@ -142,6 +142,7 @@ export class Presence extends Peers {
 
   /** Tells everyone. A record that cannot be sent is logged: whoever waits for it has a timeout. */
   send(record: ControlRecord): void {
+    if (this.#broker.pass) return this.#broker.pass(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
       this.#log.warn({ err: error, type: record.type }, 'control record not sent')
     })
@@ -208,8 +209,8 @@ export class Presence extends Peers {
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
 
-  #onRecord(value: Buffer): void {
-    const record = readControl(value)
+  #onRecord(heard: ChannelRecord): void {
+    const record = heard.said ? passedControl(heard.said) : readControl(heard.value)
     if (record === undefined) return this.#skipped.note('control record not understood')
     if (typeof record === 'string') return this.#skipped.note('control record of another version passed over', record)
     if (record.type === 'heartbeat') this.#onHeartbeat(record)

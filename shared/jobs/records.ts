@@ -100,6 +100,11 @@ export function readReply(value: Buffer): WorkerReply | undefined {
   return { worker: head.worker, events, skipped }
 }
 
+/** A record on `control` that was passed inside this process (see {@link passedReply}). */
+export function passedControl(said: object): ControlRecord {
+  return said as ControlRecord
+}
+
 /** Reads a record on `control`; a string: the type of one that this version does not know. Undefined: neither. */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)

@@ -13,9 +13,9 @@ export interface OperatorStore {
   listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
   /** Jobs that are queued for the same work in the same lane and are older; at most {@link AHEAD_MAX}. */
   countAhead(job: Pick<DurableJob, 'id' | 'pool' | 'kind' | 'model' | 'priority'>): Promise<number>
-  /** A page of webhook messages that nobody has received, newest first, as {@link listJobs}. */
-  listUndelivered(
-    query: Undelivered,
+  /** A page of webhook messages, those that nobody has received or those that were, newest first, as {@link listJobs}. */
+  listDeliveries(
+    query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
   /**
    * Makes a message due at once; one that was given up has all of its tries again. Undefined: there is none, it was received,
@@ -46,13 +46,13 @@ export interface OperatorJobs {
   readonly sinceMs?: number | undefined
 }
 
-/** Which messages {@link OperatorStore.listUndelivered} gives. */
-export interface Undelivered {
+/** Which messages {@link OperatorStore.listDeliveries} gives. */
+export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
-  /** `failed`: given up. Default: both. */
-  readonly state?: 'pending' | 'failed' | undefined
+  /** `failed`: given up. Default: these and those that are pending. */
+  readonly state?: WebhookDelivery['state'] | undefined
 }
 
 /** A model, by its id, or a pool. */

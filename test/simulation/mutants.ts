@@ -185,7 +185,7 @@ async function* followCarelessly(
   signal: AbortSignal,
 ): AsyncGenerator<DurableEvent[]> {
   let heard: DurableEvent[] = []
-  const receiver = await broker.receive(EVENTS, eventPartition(id), ({ key, value }) => {
+  const receiver = await broker.receive(EVENTS, [eventPartition(id)], ({ key, value }) => {
     if (key === id) heard.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })
   for (let seq = after, quietMs = LISTEN_MS; !signal.aborted; ) {

@@ -104,6 +104,7 @@ export const DeadLetterView = z.looseObject({
 })
 export type DeadLetterView = z.infer<typeof DeadLetterView>
 
+const DiscardedView = z.looseObject({ id: z.string(), deleted: z.boolean() })
 const DeadLetterPage = z.looseObject({
   data: z.array(DeadLetterView),
   has_more: z.boolean(),
@@ -177,6 +178,12 @@ export class AdminApi {
   /** Puts such records back into their queues. @param isDry Only says which these would be */
   async redriveDead(asked: { pool?: string | undefined; after?: number | undefined }, max: number, isDry: boolean) {
     return await this.#post(DeadLetterPage, 'dead-letters/redrive', { ...asked, max, dry_run: isDry })
+  }
+
+  /** Has such a record shown no more. */
+  async discardDead(id: string) {
+    const path = `${ADMIN}/dead-letters/${encodeURIComponent(id)}`
+    return await this.http.json(DiscardedView, path, { method: 'DELETE' })
   }
 
   /** What is wrong with the fleet now, or one finding that nothing is. */

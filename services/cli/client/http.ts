@@ -11,7 +11,7 @@ const JSON_BYTES_MAX = 64 * 1024 * 1024
 
 /** What a request may say. */
 export interface RequestOptions {
-  readonly method?: 'GET' | 'POST'
+  readonly method?: 'GET' | 'POST' | 'DELETE'
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
   /** Sent in the place of a body, as it is read. */

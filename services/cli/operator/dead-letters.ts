@@ -9,15 +9,25 @@ const LIMIT_MAX = 10_000
 const MAX_DEFAULT = 100
 const MAX_MAX = 1_000
 
+const OPTIONS = {
+  pool: { type: 'string' },
+  limit: { type: 'string' },
+  max: { type: 'string' },
+  after: { type: 'string' },
+  'dry-run': { type: 'boolean' },
+} as const
+const OPTION_NAMES = Object.keys(OPTIONS)
+
 /** `sluice dead-letters` */
 export const deadLetters: Command = {
-  summary: 'Show records that no worker could run, and put them back',
+  summary: 'Show records that no worker could run, put them back, or discard them',
   help: `Usage: sluice dead-letters [--pool POOL] [--limit N]
        sluice dead-letters redrive [--pool POOL] [--max N] [--after ID] [--dry-run]
+       sluice dead-letters discard ID ...
 
 Lists the records of all projects that no worker could run, newest first: when, where they came from, and why. They are no jobs,
 calls of a kind that no worker knew, or jobs of another version. redrive puts back into their queues those that can still run: durable
-jobs that the service can read by now. (Jobs that ran and failed: sluice jobs --all-projects --status failed.) Needs a key with the
+jobs that the service can read by now. discard has letters shown no more, by their ids; it cannot be taken back. (Jobs that ran and failed: sluice jobs --all-projects --status failed.) Needs a key with the
 scope admin.
 
 Options:
@@ -29,17 +39,13 @@ Options:
 
 Examples:
   sluice dead-letters --pool inference
-  sluice dead-letters redrive --dry-run`,
-  options: {
-    pool: { type: 'string' },
-    limit: { type: 'string' },
-    max: { type: 'string' },
-    after: { type: 'string' },
-    'dry-run': { type: 'boolean' },
-  },
+  sluice dead-letters redrive --dry-run
+  sluice dead-letters discard 17 18`,
+  options: OPTIONS,
   async run(invocation): Promise<ExitCode> {
     const { args, values } = invocation
     const [action, ...rest] = args
+    if (action === 'discard') return await discard(invocation, rest)
     const isRedrive = action === 'redrive'
     noArguments(isRedrive ? rest : args)
     const lost = (isRedrive ? ['limit'] : ['max', 'after', 'dry-run']).find((name) => values.given().includes(name))
@@ -70,6 +76,18 @@ async function redrive({ api, out, values }: Invocation): Promise<ExitCode> {
   else if (isDry) out.note('Nothing was done. To do it, leave out --dry-run.')
   else out.note(`${data.length} went back into their queues.`)
   if (has_more) out.note(`There are older ones: --after ${last_id} takes these.`)
+  return EXIT.ok
+}
+
+async function discard({ api, out, values }: Invocation, ids: readonly string[]): Promise<ExitCode> {
+  const [lost] = OPTION_NAMES.filter((name) => values.given().includes(name))
+  if (lost !== undefined) throw usageError(`--${lost} goes without discard.`)
+  if (ids.length === 0) throw usageError('Which dead letters? Give their ids.', 'See them: sluice dead-letters')
+  for (const id of ids) {
+    const one = await api.admin.discardDead(id)
+    if (out.isForPeople) await out.write(`${one.id} is shown no more.\n`)
+    else await out.json(one)
+  }
   return EXIT.ok
 }
 

@@ -5,19 +5,19 @@ import { plain, tableOf } from '#services/cli/text/output.ts'
 
 const LIMIT_DEFAULT = 20
 const LIMIT_MAX = 10_000
-const STATUSES: readonly string[] = ['pending', 'failed']
+const STATUSES: readonly string[] = ['pending', 'failed', 'delivered']
 
 /** `sluice deliveries` */
 export const deliveries: Command = {
-  summary: 'Show webhook messages that nobody received, and send them again',
+  summary: 'Show webhook messages, and send again what nobody received',
   help: `Usage: sluice deliveries [options]
        sluice deliveries retry ID ...
 
 Lists the webhook messages of all projects that wait or were given up, newest first, with how the last try went and when the next
-is. retry sends some at once; one that was given up has all of its tries again. Needs a key with the scope admin.
+is; with --status delivered those that were received. retry sends some at once; one that was given up has all of its tries again. Needs a key with the scope admin.
 
 Options:
-  --status S   only these: pending or failed (given up)
+  --status S   only these: pending, failed (given up) or delivered
   --project P  only those of one project, by its id or its name
   --limit N    at most so many (default ${LIMIT_DEFAULT}, most ${LIMIT_MAX})
 
@@ -36,7 +36,7 @@ Examples:
 async function list({ api, out, values }: Invocation): Promise<ExitCode> {
   const [status, project] = [values.text('status'), values.text('project')]
   if (status !== undefined && !STATUSES.includes(status))
-    throw usageError(`--status ${status}: give pending or failed.`)
+    throw usageError(`--status ${status}: give pending, failed or delivered.`)
   const found: DeliveryView[] = []
   for await (const one of api.admin.deliveries(
     { status, project },

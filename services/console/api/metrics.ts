@@ -1,3 +1,6 @@
+import { ask } from './client.ts'
+import { isOperator } from './session.ts'
+
 /** One line of Prometheus' text format: a name, its labels and a value. */
 export interface Sample {
   readonly name: string
@@ -37,19 +40,53 @@ function labelsOf(text: string): Record<string, string> {
   )
 }
 
-/** The figures of the process that answers; undefined where they are at METRICS_PORT. */
+/** The figures of the process that answers; undefined where they are at METRICS_PORT, for those who are no operators. */
 export async function askFigures(abort: AbortSignal): Promise<Figures | undefined> {
-  const response = await fetch('/metrics', { signal: abort })
-  return response.ok ? new Figures(await response.text()) : undefined
+  if (isOperator.value === undefined || (isElsewhere && !isOperator.value)) return undefined
+  const response = isOperator.value
+    ? await ask('/v1/admin/metrics', { signal: abort })
+    : await fetch('/metrics', { signal: abort })
+  isElsewhere = response.status === 404
+  if (!response.ok) return undefined
+  const now = new Figures(await response.text())
+  while (Date.now() - (history[0]?.atMs ?? Date.now()) > RECENT_MS) history.shift()
+  history.push({ atMs: Date.now(), figures: now })
+  return now
+}
+
+/** They are not at the port of the API: nobody asks again. */
+let isElsewhere = false
+
+/** Latencies and failures are told of so long. */
+const RECENT_MS = 300_000
+const history: { readonly atMs: number; readonly figures: Figures }[] = []
+
+/** The figures of up to five minutes before these; undefined where there were none. */
+export function earlier(now: Figures): Figures | undefined {
+  const [oldest] = history
+  return oldest?.figures === now ? undefined : oldest?.figures
+}
+
+/** What half and nearly all of some work took, in seconds; of the last minutes, or of all of it where there was none then. */
+export interface Latency {
+  readonly p50: number | undefined
+  readonly p95: number | undefined
+}
+
+/** The latency of what a histogram counts. */
+export function latencyOf(name: string, labels: Readonly<Record<string, string>>, now: Figures): Latency {
+  const before = earlier(now)
+  return { p50: quantile(name, labels, 0.5, now, before), p95: quantile(name, labels, 0.95, now, before) }
 }
 
 /**
  * A quantile of a histogram, of what came between two moments; of all of it where nothing did.
  *
  * @param share 0.5 for the median.
- * @returns Seconds: the bound of the bucket it is in; undefined where nothing was counted
+ * @returns Seconds, as if what a bucket counts were spread evenly in it (as `histogram_quantile` of Prometheus has it); infinite beyond
+ * the last bound; undefined where nothing was counted
  */
-export function quantile(
+function quantile(
   name: string,
   labels: Readonly<Record<string, string>>,
   share: number,
@@ -68,5 +105,8 @@ export function quantile(
   const bounds = [...counts].toSorted(([a], [b]) => a - b)
   const total = bounds.at(-1)?.[1] ?? 0
   if (total <= 0) return before ? quantile(name, labels, share, now) : undefined
-  return bounds.find(([, count]) => count >= total * share)?.[0]
+  const nth = bounds.findIndex(([, count]) => count >= total * share)
+  const [from, below] = bounds[nth - 1] ?? [0, 0]
+  const [to, upTo] = bounds[nth] ?? [0, 0]
+  return Number.isFinite(to) ? from + ((to - from) * (total * share - below)) / (upTo - below) : to
 }

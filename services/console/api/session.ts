@@ -10,6 +10,8 @@ export const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
 export const isOperator = signal<boolean | undefined>(undefined)
 /** What the key is and may do; undefined while that is not known. */
 export const ownKey = signal<OwnKey | undefined>(undefined)
+/** Whether the key may call models; undefined while that is not known. */
+export const mayCall = computed(() => ownKey.value?.scopes.includes('calls'))
 /** Why the console asks for a key again. */
 export const refusal = signal('')
 

@@ -36,7 +36,7 @@ export type Finding = z.infer<typeof FindingListAnswer>['data'][number]
 /** A model of the catalogue. */
 export type Model = z.infer<typeof ModelListAnswer>['data'][number]
 
-/** A webhook message that nobody has received. */
+/** A webhook message, and how far it is. */
 export type Delivery = z.infer<typeof DeliveryAnswer>
 /** A key, as operators see it. */
 export type ApiKey = z.infer<typeof KeyAnswer>

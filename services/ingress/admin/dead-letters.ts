@@ -69,7 +69,10 @@ async function findLetter({ broker }: IngressContext, { params }: Call): Promise
   const id = String(params.id)
   const letter = /^\d{1,15}$/.test(id) ? await findDead(broker, Number(id)) : undefined
   if (letter) return letter
-  throw new ServiceError('not_found', `No dead letter with the id '${id.slice(0, 64)}' is kept.`)
+  throw new ServiceError(
+    'not_found',
+    `No dead letter '${id.slice(0, 64)}' is kept: GET /v1/admin/dead-letters lists them.`,
+  )
 }
 
 function isOf(pool: string | undefined, letter: DeadLetter): boolean {

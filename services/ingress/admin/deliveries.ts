@@ -7,13 +7,13 @@ import { ServiceError } from '#shared/error.ts'
 import { audit } from './audit.ts'
 import { requireOperator } from './jobs.ts'
 
-/** GET /v1/admin/deliveries: webhook messages that nobody has received, of all projects, newest first. */
+/** GET /v1/admin/deliveries: webhook messages that nobody has received, or those that were, of all projects, newest first. */
 export async function listDeliveries(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListDeliveries, call.query)
   const { limit, after, project, status } = parseBody(ListDeliveries, { ...call.query }, 'openai')
   const tenant = project === undefined ? undefined : projectIdNamed(context.keys.known, project)
   const query = { limit, after, tenant, state: status }
-  const { deliveries, next } = await requireOperator(context).listUndelivered(query)
+  const { deliveries, next } = await requireOperator(context).listDeliveries(query)
   const data = deliveries.map(deliveryObject)
   const last_id = next ?? data.at(-1)?.id ?? null
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })

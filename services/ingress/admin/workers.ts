@@ -81,6 +81,7 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     bounds,
     waiting: capacity?.waiting ?? [],
     found: capacity?.found ?? [],
+    failing: capacity?.failing ?? [],
   }
 }
 

@@ -16,10 +16,10 @@ export interface KafkaClient {
   isLed(topic: string, partition: number): boolean
   /** @param queue The queue's own name, for positions. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
-  /** @param from The offset of the first record; default: the end as it is when the receiver opens. */
+  /** @param from The offset of the first record in each partition; default: the end as it is when the receiver opens. */
   receiver(
     topic: string,
-    partition: number,
+    partitions: readonly number[],
     onRecord: (record: KeptRecord) => void,
     from?: number,
   ): Receiver & { open(): Promise<Receiver> }
@@ -77,8 +77,12 @@ export class KafkaBroker implements Broker {
     return consumer.open()
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Receiver> {
-    const receiver = this.#client.receiver(this.#options.prefix + channel, partition, onRecord)
+  async receive(
+    channel: string,
+    partitions: readonly number[],
+    onRecord: (record: ChannelRecord) => void,
+  ): Promise<Receiver> {
+    const receiver = this.#client.receiver(this.#options.prefix + channel, partitions, onRecord)
     this.#open.add(receiver)
     return await receiver.open()
   }

@@ -16,7 +16,7 @@ interface HistoryClient {
   kept(topic: string, partition: number): Promise<KeptOffsets>
   receiver(
     topic: string,
-    partition: number,
+    partitions: readonly number[],
     onRecord: (record: KeptRecord) => void,
     from: number,
   ): Closable & { open(): Promise<Closable> }
@@ -39,7 +39,7 @@ export async function readHistory(
   const { promise, resolve } = Promise.withResolvers<void>()
   const receiver = client.receiver(
     topic,
-    partition,
+    [partition],
     (record) => {
       if (record.offset < to) onRecord(record)
       if (record.offset >= to - 1) resolve()

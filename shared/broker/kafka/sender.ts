@@ -177,8 +177,9 @@ export class CoalescingSender {
     )
     this.#callSince = undefined
     for (const [index, lane] of lanes.entries()) this.#finish(lane, outcomes[index])
-    if (this.#lanes.size > 0) this.#schedule()
-    else this.#onEmpty?.()
+    if (this.#lanes.size > 0) return this.#schedule()
+    this.#stopSweeping()
+    this.#onEmpty?.()
   }
 
   /** The lanes that have something to send now, each with its batch filled. */
@@ -230,7 +231,6 @@ export class CoalescingSender {
   }
 
   #sweep(): void {
-    if (this.#lanes.size === 0) return this.#stopSweeping()
     const now = performance.now()
     if (this.#callSince !== undefined && now - this.#callSince > SLOW_CALL_MS) this.#onSlow()
     for (const lane of this.#lanes.values()) {

@@ -52,7 +52,7 @@ export class AttachedJobs implements Arbiter {
   /** Starts to receive replies and heartbeats. */
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
-    jobs.#receiver = await options.broker.receive(REPLIES, jobs.#reply.shard, (record) => {
+    jobs.#receiver = await options.broker.receive(REPLIES, [jobs.#reply.shard], (record) => {
       // Another replica may share the shard: the key tells whose record it is without parsing it.
       if (record.key === jobs.boot) jobs.#onReply(record)
     })

@@ -29,7 +29,7 @@ export function isLast(event: DurableEvent): boolean {
 export class LiveEvents {
   readonly #skipped: SkippedLog
   readonly #subscriptions = new Map<string, Set<Subscription>>()
-  #receivers: Closable[] = []
+  #receiver: Closable | undefined
 
   private constructor(log: Log) {
     this.#skipped = new SkippedLog(log)
@@ -39,15 +39,11 @@ export class LiveEvents {
   static async open(broker: Broker, log: Log): Promise<LiveEvents> {
     const live = new LiveEvents(log)
     const partitions = Array.from({ length: EVENT_PARTITIONS }, (_, partition) => partition)
-    live.#receivers = await Promise.all(
-      partitions.map((partition) =>
-        broker.receive(EVENTS, partition, ({ key, value }) => {
-          // Most records are of jobs nobody follows here: the key tells without parsing.
-          const subscriptions = live.#subscriptions.get(key)
-          if (subscriptions) live.#onRecord(value, subscriptions)
-        }),
-      ),
-    )
+    live.#receiver = await broker.receive(EVENTS, partitions, ({ key, value }) => {
+      // Most records are of jobs nobody follows here: the key tells without parsing.
+      const subscriptions = live.#subscriptions.get(key)
+      if (subscriptions) live.#onRecord(value, subscriptions)
+    })
     return live
   }
 
@@ -64,7 +60,7 @@ export class LiveEvents {
   }
 
   async close(): Promise<void> {
-    await Promise.all(this.#receivers.splice(0).map((receiver) => receiver.close()))
+    await this.#receiver?.close()
   }
 
   #onRecord(value: Buffer, subscriptions: Set<Subscription>): void {

@@ -1,6 +1,7 @@
 /** The operator's commands, against a running service. */
 import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands/commands.ts'
+import { bury } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { sluiceHere } from '../../support/processes/sluice-here.ts'
 import { until } from '../../support/stack.ts'
@@ -93,9 +94,18 @@ describe('an operator at the command line', () => {
     expect(lost.err).not.toContain('SLUICE_URL')
   })
 
-  it('asks for what no worker could run, and puts nothing back where there is nothing', async () => {
+  it('asks for what no worker could run, discards one, and puts nothing back where there is nothing', async () => {
     await using door = await openAdmin()
     const op = of(door, 'op')
+    await bury(door.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
+    const [letter] = (await op('dead-letters')).lines
+    expect(await op('dead-letters', 'discard', String(letter?.id))).toMatchObject({
+      ...{ code: 0, lines: [{ id: letter?.id, deleted: true }] },
+    })
+    expect((await op('dead-letters')).lines).toEqual([])
+    expect(await op('dead-letters', 'discard', '999')).toMatchObject({
+      ...{ code: 5, err: expect.stringContaining('dead-letters lists them') },
+    })
     expect(await op('dead-letters', '--pool', 'inference')).toMatchObject({ code: 0, lines: [] })
     expect((await op('dead-letters', '--pool', 'lost')).code).toBe(5)
     const dry = await op('dead-letters', 'redrive', '--dry-run')
@@ -105,6 +115,8 @@ describe('an operator at the command line', () => {
   it.each([
     { args: ['dead-letters', '--max', '5'], says: '--max goes with redrive' },
     { args: ['dead-letters', 'redrive', '--limit', '5'], says: '--limit goes without redrive' },
+    { args: ['dead-letters', 'discard'], says: 'Which dead letters?' },
+    { args: ['dead-letters', 'discard', '7', '--pool', 'code'], says: '--pool goes without discard' },
     { args: ['dead-letters', 'show'], says: 'show is not understood' },
     { args: ['drain', 'wrk_1', '--undo', '--wait', '5'], says: 'Give --wait or --undo' },
     { args: ['drain', 'wrk_1', '--wait', 'x'], says: 'give a whole number' },
@@ -119,7 +131,7 @@ describe('an operator at the command line', () => {
     { args: ['resume', 'model', 'a', 'b'], says: 'b is one too many' },
     { args: ['drain'], says: 'WORKER is missing.' },
     { args: ['deliveries', 'retry'], says: 'Which messages?' },
-    { args: ['deliveries', '--status', 'lost'], says: 'give pending or failed' },
+    { args: ['deliveries', '--status', 'lost'], says: 'give pending, failed or delivered' },
   ])('refuses $args with exit code 2 and says why', async ({ args, says }) => {
     expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(says) })
   })

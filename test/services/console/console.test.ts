@@ -185,6 +185,9 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
   })
 
   it('shows the models a key may call, and lets an operator pause one', async () => {
+    await admin
+      .as('alice')
+      .post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
     const caller = await openTab('alice')
     await caller.getByRole('link', { name: 'Try it: echo-1' }).waitFor()
     await look(caller, 'home')
@@ -196,6 +199,11 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     const operator = await openTab('op', { colorScheme: 'dark' })
     await operator.getByRole('link', { name: 'Models', exact: true }).click()
     await card(operator).getByText('256 / 256').waitFor()
+    const firstOutput = card(operator).getByRole('row').filter({ hasText: 'first output' })
+    await firstOutput
+      .getByText(/^\d+ ms$|^[\d.]+ s$/)
+      .first()
+      .waitFor()
     await card(operator).getByRole('button', { name: 'Pause' }).click()
     await operator.getByRole('dialog').getByRole('button', { name: 'Pause' }).click()
     await card(operator).locator('.status.paused').waitFor()

@@ -5,7 +5,17 @@ type Worker = Parameters<typeof servedOf>[2][number]
 
 const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...{ id, object: 'worker', role: 'inference', version: '1', slots: 8, running: 0, draining: false, silent: false },
-  ...{ aside: 0, host: 'a', pid: 1, last_seen_at: 1, models: ['m', 'other'], bounds: [], waiting: [], found: [] },
+  ...{
+    aside: 0,
+    host: 'a',
+    pid: 1,
+    last_seen_at: 1,
+    models: ['m', 'other'],
+    bounds: [],
+    waiting: [],
+    found: [],
+    failing: [],
+  },
   ...more,
 })
 
@@ -22,7 +32,7 @@ it('adds up what each worker has for a model: its widest bound, or every slot', 
 it('leaves out workers that are silent, drained, of another pool, or without the model', () => {
   const others = [{ silent: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
-  expect(servedOf('m', 'inference', all)).toEqual({ workers: 0, share: 0, slots: 0, limits: [] })
+  expect(servedOf('m', 'inference', all)).toEqual({ workers: 0, share: 0, slots: 0, failing: 0, limits: [] })
 })
 
 it('takes the newest of the limits that workers found of a server, and those of its model alone', () => {
@@ -37,4 +47,9 @@ it('takes the newest of the limits that workers found of a server, and those of 
     [0, 20],
     [1, 9],
   ])
+})
+
+it('counts the workers that refuse its calls', () => {
+  const all = [worker('wrk_1', { failing: ['other', 'm'] }), worker('wrk_2', { failing: ['other'] }), worker('wrk_3')]
+  expect(servedOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
 })

@@ -43,7 +43,7 @@ async function startWithBroker(settings: Record<string, string>) {
   })
   const { broker } = ports
   const dead: Buffer[] = []
-  await broker.receive(DEAD, 0, (record) => dead.push(record.value))
+  await broker.receive(DEAD, [0], (record) => dead.push(record.value))
   const services = [await startInference(ports), await startIngress(ports)] as const
   const [, ingress] = services
   return {

@@ -93,7 +93,7 @@ async function takeAll(): Promise<JobEnvelope[]> {
 /** Collects the types of the events that followers of a job hear. */
 async function follow(jobId: string): Promise<DurableEvent[]> {
   const events: DurableEvent[] = []
-  const receiver = await broker.receive(EVENTS, eventPartition(jobId), ({ key, value }) => {
+  const receiver = await broker.receive(EVENTS, [eventPartition(jobId)], ({ key, value }) => {
     if (key !== jobId) return
     events.push(...(EventsRecord.parse(JSON.parse(value.toString())).events ?? []))
   })

@@ -181,8 +181,8 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       const sender = await open()
       await sender.send('replies', 1, 'before', Buffer.from('before'))
       const [here, there] = [[] as string[], [] as string[]]
-      await sender.receive('replies', 1, ({ key, value }) => here.push(`${key}:${value}`))
-      await (await open()).receive('replies', 1, ({ key, value }) => there.push(`${key}:${value}`))
+      await sender.receive('replies', [1], ({ key, value }) => here.push(`${key}:${value}`))
+      await (await open()).receive('replies', [1], ({ key, value }) => there.push(`${key}:${value}`))
       const sent = Array.from({ length: 500 }, (_, i) => `${i % 7}:${i}`)
       await Promise.all(sent.map((text) => sender.send('replies', 1, text.split(':')[0] ?? '', bufferAfterColon(text))))
       await until(() => here.length >= 500 && there.length >= 500, WITHIN)
@@ -190,20 +190,20 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect(there).toEqual(sent)
     })
 
-    it('hands a receiver its own partition only, and nothing after it closed', async () => {
+    it('hands a receiver its own partitions only, and nothing after it closed', async () => {
       const broker = await fleet()()
       const mine: string[] = []
       const others: string[] = []
-      const receiver = await broker.receive('replies', 0, ({ value }) => mine.push(String(value)))
-      await broker.receive('replies', 2, ({ value }) => others.push(String(value)))
+      const receiver = await broker.receive('replies', [0], ({ value }) => mine.push(String(value)))
+      await broker.receive('replies', [2, 3], ({ value }) => others.push(String(value)))
       await Promise.all([0, 1, 2, 3].map((p) => broker.send('replies', p, 'k', Buffer.from(`to ${p}`))))
-      await until(() => mine.length > 0 && others.length > 0, WITHIN)
+      await until(() => mine.length > 0 && others.length > 1, WITHIN)
       await receiver.close()
       await broker.send('replies', 0, 'k', Buffer.from('late'))
       await broker.send('replies', 2, 'k', Buffer.from('last'))
       await until(() => others.includes('last'), WITHIN)
       expect(mine).toEqual(['to 0'])
-      expect(others).toEqual(['to 2', 'last'])
+      expect(others.toSorted()).toEqual(['last', 'to 2', 'to 3'])
     })
 
     it('reads again what a channel keeps, a page before an offset at a time', async () => {
@@ -227,7 +227,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
     it('tolerates closing everything twice, and refuses work afterwards', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
-      const receiver = await broker.receive('replies', 0, () => undefined)
+      const receiver = await broker.receive('replies', [0], () => undefined)
       for (const closable of [queue, queue, receiver, receiver, broker, broker]) await closable.close()
       expect(await queue.take(1, never)).toEqual([])
       await expect(broker.submit('jobs', Buffer.from('a'))).rejects.toMatchObject({ code: 'overloaded' })

@@ -63,11 +63,12 @@ function beatOf(boot: string): ControlRecord {
   return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
 }
 
-/** The broker, except that nothing is sent while `isDown`. */
+/** The broker, except that nothing is sent while `isDown`, and that it is not in this process. */
 function fragile(): { broker: Broker; isDown: boolean } {
   const state = { broker, isDown: false }
   state.broker = new Proxy(broker, {
     get: (target, name) => {
+      if (name === 'pass') return undefined
       if (name === 'send' && state.isDown) return () => Promise.reject(new Error('the channel is down'))
       const value = Reflect.get(target, name) as unknown
       return typeof value === 'function' ? value.bind(target) : value
@@ -80,7 +81,7 @@ function fragile(): { broker: Broker; isDown: boolean } {
 function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
   const beats = new Map<string, number>()
-  void broker.receive(CONTROL, 0, ({ value }) => {
+  void broker.receive(CONTROL, [0], ({ value }) => {
     const { type, boot } = JSON.parse(value.toString())
     if (type === 'heartbeat') beats.set(boot, (beats.get(boot) ?? 0) + 1)
   })
@@ -319,7 +320,7 @@ describe('presence', () => {
     await presence.close()
     await presence.close()
     const heard: ControlRecord[] = []
-    await broker.receive(CONTROL, 0, (record) => heard.push(JSON.parse(record.value.toString())))
+    await broker.receive(CONTROL, [0], (record) => heard.push(JSON.parse(record.value.toString())))
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(10_000)
     expect(heard).toHaveLength(1)

@@ -174,7 +174,7 @@ describe('a job that a worker does not know', () => {
 
   it('costs its caller an error with a time to come back where nobody knows it, and is kept for people', async () => {
     const dead: Buffer[] = []
-    await broker.receive(DEAD, 0, (record) => dead.push(record.value))
+    await broker.receive(DEAD, [0], (record) => dead.push(record.value))
     await openWorker(['say'], 100)
     const jobs = await openIngress()
     const call = await submit(jobs, 'dance')

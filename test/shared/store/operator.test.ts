@@ -98,27 +98,31 @@ describe.each(ADAPTERS)('the operator of the store on $name', ({ isHere, openDat
     expect(await store.operator.countAhead({ id: third, ...work })).toBe(2)
   })
 
-  it('lists the messages that nobody received, and makes one due again that was given up', async () => {
+  it('lists the messages that nobody received and those that were, and makes one due again that was given up', async () => {
     const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
     const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
     for (const id of [given, pending]) await fail(id)
-    const undelivered = async (state?: 'pending' | 'failed', tenant?: string) =>
-      (await store.operator.listUndelivered({ limit: 10, state, tenant })).deliveries
+    const listed = async (state?: 'pending' | 'failed' | 'delivered', tenant?: string) =>
+      (await store.operator.listDeliveries({ limit: 10, state, tenant })).deliveries
     const taken = (await store.takeDeliveries(10, 30_000)).find(({ job_id }) => job_id === given)
     if (!taken) throw new Error('nothing to deliver')
     const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
     const broken = { state: 'failed', status: 500, error: 'It is broken.' } as const
     await store.recordDelivery(taken.id, taken.tries, broken, [tried])
-    expect((await undelivered()).map(({ job_id }) => job_id)).toEqual([pending, given])
-    expect(await undelivered('failed')).toMatchObject([{ id: taken.id, status: 500, tries: 1, history: [tried] }])
-    expect(await undelivered('pending', 'key_a')).toEqual([])
-    const page = await store.operator.listUndelivered({ limit: 1 })
-    const rest = await store.operator.listUndelivered({ limit: 1, after: page.next ?? '' })
+    expect((await listed()).map(({ job_id }) => job_id)).toEqual([pending, given])
+    expect(await listed('failed')).toMatchObject([{ id: taken.id, status: 500, tries: 1, history: [tried] }])
+    expect(await listed('pending', 'key_a')).toEqual([])
+    const page = await store.operator.listDeliveries({ limit: 1 })
+    const rest = await store.operator.listDeliveries({ limit: 1, after: page.next ?? '' })
     expect(rest).toMatchObject({ next: null, deliveries: [{ job_id: given }] })
     expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending', tries: 0 })
     const [again] = await store.takeDeliveries(10, 30_000)
     expect(again).toMatchObject({ id: taken.id, tries: 1, history: [tried] })
+    expect(await listed('delivered')).toEqual([])
     await store.recordDelivery(taken.id, 1, { state: 'delivered', status: 200 })
+    expect(await listed('delivered')).toMatchObject([{ id: taken.id, status: 200, error: null }])
+    expect(await listed('delivered', 'key_b')).toEqual([])
+    expect((await listed()).map(({ job_id }) => job_id)).toEqual([pending])
     expect(await store.operator.retryDelivery(taken.id)).toBeUndefined()
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
   })

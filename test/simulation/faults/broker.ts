@@ -35,10 +35,23 @@ export class FaultyBroker implements Broker {
     await this.#put(`${channel}/${partition}`, () => this.#broker.send(channel, partition, key, value))
   }
 
-  async receive(channel: string, partition: number, onRecord: (record: ChannelRecord) => void): Promise<Closable> {
+  async receive(
+    channel: string,
+    partitions: readonly number[],
+    onRecord: (record: ChannelRecord) => void,
+  ): Promise<Closable> {
     await this.#process.alive()
-    const inbox = new Inbox(this.#process, this.#around, onRecord)
-    return await this.#broker.receive(channel, partition, (record) => inbox.put(record))
+    const receivers = await Promise.all(
+      partitions.map((partition) => {
+        const inbox = new Inbox(this.#process, this.#around, onRecord)
+        return this.#broker.receive(channel, [partition], (record) => inbox.put(record))
+      }),
+    )
+    return {
+      close: async () => {
+        for (const receiver of receivers) await receiver.close()
+      },
+    }
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {

@@ -160,9 +160,9 @@ async function operate({ operator }: Store, layout: Layout): Promise<void> {
   }
   const work = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
   await operator.countAhead({ id: manyId(layout, layout.jobs), ...work })
-  for (const state of [undefined, 'pending', 'failed'] as const) {
-    await operator.listUndelivered({ limit: 100, state })
-    const { deliveries } = await operator.listUndelivered({ limit: 100, state, tenant: 'key_b', after: 'evt_1' })
+  for (const state of [undefined, 'pending', 'failed', 'delivered'] as const) {
+    await operator.listDeliveries({ limit: 100, state })
+    const { deliveries } = await operator.listDeliveries({ limit: 100, state, tenant: 'key_b', after: 'evt_1' })
     for (const { id } of deliveries.slice(0, 2)) await operator.retryDelivery(id)
   }
   await operator.retryDelivery('evt_none')

@@ -1,8 +1,9 @@
 import { usePoll } from '#services/console/api/poll.ts'
-import { isOperator } from '#services/console/api/session.ts'
+import { isOperator, mayCall } from '#services/console/api/session.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { brief, lasted } from '#services/console/parts/time.ts'
+import { TryIt } from '#services/console/parts/try-it.tsx'
 import { BASE } from '#services/console/place.ts'
 import { advice } from './advice.ts'
 import { hasFigures, look, models, type PoolState, pools, preparations } from './state.ts'
@@ -16,17 +17,17 @@ export function Home() {
     <section class="home">
       <div class="title">
         <h1>Home</h1>
-        <a class="button primary" href={`${BASE}/playground`}>
-          <Icon name="play" /> Try a model
-        </a>
+        {mayCall.value !== false && (
+          <a class="button primary" href={`${BASE}/playground`}>
+            <Icon name="play" /> Try a model
+          </a>
+        )}
       </div>
       <Attention />
       <Preparing />
       <h2>Pools</h2>
       {!hasFigures.value && (
-        <p class="dim">
-          The figures of this process are at METRICS_PORT, so plots show what the operator's door tells.
-        </p>
+        <p class="dim">The figures of this process are at METRICS_PORT, so only operators see how the pools work.</p>
       )}
       <div class="grid">
         {pools.value.map((pool) => (
@@ -69,7 +70,7 @@ function Attention() {
 }
 
 function Preparing() {
-  const all = preparations.value.filter(({ share }) => share < 1)
+  const all = preparations.value
   if (all.length === 0) return null
   return (
     <div class="card preparing">
@@ -86,7 +87,8 @@ function Preparing() {
 }
 
 function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, moments, ended, failed, workers } = pool
+  const { id, slots, running, waiting, moments, ended, failed, workers, latency } = pool
+  const of = latency.isOfRuns ? 'run' : 'first output'
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'working' : 'idle'
   return (
     <article class="card pool">
@@ -105,8 +107,8 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name="running" value={`${running} / ${slots}`} mark="running" />
         <Figure name="waiting" value={waiting.toLocaleString()} mark="waiting" />
         <Figure name="oldest wait" value={pool.oldestSeconds === undefined ? '–' : lasted(pool.oldestSeconds)} />
-        <Figure name="p50" value={brief(pool.p50)} />
-        <Figure name="p95" value={brief(pool.p95)} />
+        <Figure name={`${of} p50`} value={brief(latency.p50)} />
+        <Figure name={`${of} p95`} value={brief(latency.p95)} />
         <Figure name="failed" value={ended === 0 ? '–' : `${failed} of ${ended}`} isBad={failed > 0} />
       </dl>
       {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
@@ -150,14 +152,7 @@ function Models() {
                 <span key={one}>{one.replace('_', ' ')}</span>
               ))}
             </p>
-            {capabilities.includes('chat') && (
-              <a
-                href={`${BASE}/playground?model=${encodeURIComponent(id)}`}
-                aria-label={`Try it: ${id} in the playground`}
-              >
-                Try it
-              </a>
-            )}
+            <TryIt model={id} capabilities={capabilities} />
           </li>
         ))}
       </ul>

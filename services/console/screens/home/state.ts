@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { askJson } from '#services/console/api/client.ts'
-import { askFigures, Figures, quantile } from '#services/console/api/metrics.ts'
+import { askFigures, earlier, Figures, type Latency, latencyOf } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
@@ -22,8 +22,8 @@ export interface PoolState {
   readonly running: number
   readonly waiting: number
   readonly oldestSeconds: number | undefined
-  readonly p50: number | undefined
-  readonly p95: number | undefined
+  /** Of runs; of the time to the first output where this process runs none. */
+  readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
   readonly isPaused: boolean
@@ -50,7 +50,6 @@ export const isAway = signal(false)
 export const hasFigures = signal(true)
 
 const moments = new Map<string, Moment[]>()
-const history: Figures[] = []
 
 /** Takes all of it once more. */
 export async function look(abort: AbortSignal): Promise<void> {
@@ -58,11 +57,12 @@ export async function look(abort: AbortSignal): Promise<void> {
   try {
     const [figures, ready, list, operated] = await Promise.all([
       askFigures(abort),
-      fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<{ problems?: string[] }>),
+      fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<Ready>),
       askModels(abort),
       isOperator.value ? askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }) : undefined,
     ])
     problems.value = ready.problems ?? []
+    preparations.value = preparationsOf(ready)
     models.value = list
     hasFigures.value = figures !== undefined
     isAway.value = false
@@ -70,6 +70,20 @@ export async function look(abort: AbortSignal): Promise<void> {
   } catch (error) {
     if (!abort.aborted) isAway.value = error instanceof TypeError
   }
+}
+
+/** What `/readyz` says. */
+interface Ready {
+  readonly problems?: readonly string[]
+  readonly preparing?: readonly string[]
+}
+
+/** From its sentences, such as `all-minilm-l6-v2 (40 %)`: figures may be on a port of their own. */
+function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
+  return preparing.map((sentence) => {
+    const [, what = sentence, percent = '0'] = /^(.*) \((\d+) %\)$/.exec(sentence) ?? []
+    return { what, share: Number(percent) / 100 }
+  })
 }
 
 let isLooking = false
@@ -88,11 +102,6 @@ async function askFindings(abort: AbortSignal): Promise<void> {
 }
 
 function show(figures: Figures, operated: readonly Pool[] | undefined): void {
-  history.push(figures)
-  if (history.length > MOMENTS_MAX) history.shift()
-  preparations.value = figures
-    .all('sluice_prepared_ratio')
-    .map(({ labels, value }) => ({ what: labels.what ?? '', share: value }))
   const ids = operated?.map(({ id }) => id) ?? figures.all('sluice_pool_slots').map(({ labels }) => labels.pool ?? '')
   pools.value = ids.map((id) =>
     stateOf(
@@ -104,7 +113,7 @@ function show(figures: Figures, operated: readonly Pool[] | undefined): void {
 }
 
 function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
-  const before = history[0] === now ? undefined : history[0]
+  const before = earlier(now)
   const since = (name: string, labels: Record<string, string>) =>
     now.sum(name, labels) - (before?.sum(name, labels) ?? 0)
   const durable = pool?.durable?.queued
@@ -115,7 +124,8 @@ function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
   const kept = [...(moments.get(id) ?? []), { waiting, running }].slice(-MOMENTS_MAX)
   moments.set(id, kept)
   const labels = { pool: id }
-  const seconds = 'sluice_attempt_duration_seconds'
+  const isOfRuns = now.all('sluice_pool_slots', labels).length > 0
+  const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
   const ended = since('sluice_attempts_total', labels)
   return {
     id,
@@ -124,8 +134,7 @@ function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
     running,
     waiting,
     oldestSeconds: pool?.oldest_queued_at ? Date.now() / 1_000 - pool.oldest_queued_at : undefined,
-    p50: quantile(seconds, labels, 0.5, now, before),
-    p95: quantile(seconds, labels, 0.95, now, before),
+    latency: { ...latencyOf(seconds, labels, now), isOfRuns },
     ended,
     failed: since('sluice_attempts_total', { ...labels, end: 'failed' }),
     isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,

@@ -8,7 +8,7 @@ import { doneOf } from './done.ts'
 import type { JobList } from './list.ts'
 
 /** Height of a row in pixels, as styles/screens.css has it: wide, and where its parts stand below each other. */
-const ROW = { wide: 44, narrow: 68 }
+const ROW = { wide: 44, narrow: 90 }
 const NARROW = '(max-width: 760px)'
 /** Rows that are there beyond those that are seen. */
 const BEYOND = 12
@@ -71,7 +71,7 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         {model}
       </span>
       <span role="cell" class="endpoint dim">
-        {[endpoint.replace('/v1/', ''), doneOf(job), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
+        {[doneOf(job), endpoint.replace('/v1/', ''), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
       </span>
       <span role="cell" class="made dim" title={clock(created_at)}>
         {ago(created_at)}

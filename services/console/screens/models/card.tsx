@@ -1,7 +1,7 @@
 import { isOperator } from '#services/console/api/session.ts'
 import { Confirm } from '#services/console/parts/confirm.tsx'
-import { ago } from '#services/console/parts/time.ts'
-import { BASE } from '#services/console/place.ts'
+import { ago, brief } from '#services/console/parts/time.ts'
+import { TryIt } from '#services/console/parts/try-it.tsx'
 import { type ModelState, setPaused } from './state.ts'
 
 interface CardProps {
@@ -11,7 +11,7 @@ interface CardProps {
 
 /** One model: what it can do, how it is, and what can be done about it. */
 export function ModelCard({ model, isPoolPaused }: CardProps) {
-  const { id, aliases, capabilities, prepared, pause } = model
+  const { id, aliases, capabilities, prepared, pause, served } = model
   return (
     <li class="card model">
       <div class="title">
@@ -30,6 +30,16 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
         <progress value={prepared} max={1} aria-label={`${id} is being prepared`} />
       )}
       <Facts model={model} />
+      <Latencies model={model} />
+      {served !== undefined && served.failing > 0 && (
+        <p class="note bad">
+          {served.failing === served.workers
+            ? 'Its breaker is open'
+            : `Its breaker is open at ${served.failing} of ${served.workers} workers`}
+          : its servers kept failing, so calls are refused, and after a while one is let through: when it succeeds, all
+          are.
+        </p>
+      )}
       {pause && (
         <p class="dim">
           Paused {ago(pause.since)} by <code>{pause.by_key}</code>
@@ -37,15 +47,7 @@ export function ModelCard({ model, isPoolPaused }: CardProps) {
         </p>
       )}
       <div class="actions">
-        {capabilities.includes('chat') && (
-          <a
-            class="button small"
-            href={`${BASE}/playground?model=${encodeURIComponent(id)}`}
-            aria-label={`Try it: ${id} in the playground`}
-          >
-            Try it
-          </a>
-        )}
+        <TryIt model={id} capabilities={capabilities} class="button small" />
         {isOperator.value && <PauseModel id={id} isPaused={pause !== undefined} />}
       </div>
     </li>
@@ -56,12 +58,14 @@ function State({ model, isPoolPaused }: CardProps) {
   const { prepared, pause, served } = model
   if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'its pool is paused'}</span>
   if (served?.workers === 0) return <span class="status no-worker">no worker</span>
+  if (served && served.failing > 0) return <span class="status failed">failing</span>
   if (prepared === undefined) return null
   if (prepared < 1) return <span class="status loading">loading, {Math.floor(prepared * 100)} %</span>
   return <span class="status prepared">prepared</span>
 }
 
-function Facts({ model: { waiting, contextTokens, served } }: { readonly model: ModelState }) {
+function Facts({ model }: { readonly model: ModelState }) {
+  const { waiting, contextTokens, served } = model
   const facts: [string, string][] = []
   if (waiting !== undefined) facts.push(['waiting', waiting.toLocaleString()])
   if (contextTokens !== undefined) facts.push(['context', contextTokens.toLocaleString()])
@@ -82,6 +86,32 @@ function Facts({ model: { waiting, contextTokens, served } }: { readonly model: 
         </div>
       ))}
     </dl>
+  )
+}
+
+function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelState }) {
+  const rows = [['first output', firstOutput] as const, ['whole run', run] as const]
+  const known = rows.filter(([, latency]) => latency?.p50 !== undefined)
+  if (known.length === 0) return null
+  return (
+    <table class="latency" aria-label={`Latency of ${id}`}>
+      <thead>
+        <tr>
+          <th scope="col">latency</th>
+          <th scope="col">p50</th>
+          <th scope="col">p95</th>
+        </tr>
+      </thead>
+      <tbody>
+        {known.map(([name, latency]) => (
+          <tr key={name}>
+            <th scope="row">{name}</th>
+            <td>{brief(latency?.p50)}</td>
+            <td>{brief(latency?.p95)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   )
 }
 

@@ -7,6 +7,8 @@ export interface Served {
   /** Calls that they run at once. */
   readonly share: number
   readonly slots: number
+  /** Workers that refuse its calls for a while, because each of its servers kept failing there (its circuit breaker is open). */
+  readonly failing: number
   /** Calls at once that its servers were found to bear, by server: none that answered without complaint has one. */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
@@ -22,6 +24,7 @@ export function servedOf(id: string, pool: string, all: readonly Worker[]): Serv
     workers: workers.length,
     share: sum((worker) => placesOf(id, worker)),
     slots: sum(({ slots }) => slots),
+    failing: workers.filter(({ failing }) => failing.includes(id)).length,
     limits: limitsOf(id, workers),
   }
 }

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { askJson, wordsOf } from '#services/console/api/client.ts'
-import { askFigures, type Figures } from '#services/console/api/metrics.ts'
+import { askFigures, type Figures, type Latency, latencyOf } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
@@ -19,6 +19,10 @@ export interface ModelState {
   readonly prepared: number | undefined
   /** Calls and jobs of everybody that wait for it; undefined: this process does not know. */
   readonly waiting: number | undefined
+  /** From acceptance to the first output, as this process saw it; undefined: it does not know. */
+  readonly firstOutput: Latency | undefined
+  /** Of whole runs, where workers of this process run it. */
+  readonly run: Latency | undefined
   readonly pause: Pause | undefined
   /** Who runs it, for operators. */
   readonly served: Served | undefined
@@ -116,6 +120,8 @@ function stateOf(id: string, pool: string, { callable, figures, operated }: Seen
     prepared: preparedOf(id, pool, figures),
     waiting:
       figures && figures.sum('sluice_waiting_calls', { model: id }) + figures.sum('sluice_waiting_jobs', { model: id }),
+    firstOutput: figures && latencyOf('sluice_job_first_output_seconds', { model: id }, figures),
+    run: figures && latencyOf('sluice_attempt_duration_seconds', { model: id }, figures),
     pause: pauseOf(operated, 'model', id),
     served: operated && servedOf(id, pool, operated.workers),
   }

@@ -1,5 +1,6 @@
 import type { FunctionComponent } from 'preact'
 import { useEffect } from 'preact/hooks'
+import { isOperator, mayCall } from '#services/console/api/session.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { asked, BASE } from '#services/console/place.ts'
@@ -61,13 +62,37 @@ const FORMS: readonly Form[] = [
 
 /** A form for each endpoint that is served, and the code of what was just done. */
 export function Playground() {
+  return (
+    <section class="playground">
+      <h1>Playground</h1>
+      {mayCall.value === false ? <ForCallers /> : isOperator.value !== undefined && <Forms />}
+    </section>
+  )
+}
+
+function ForCallers() {
+  return (
+    <div class="card empty">
+      <h2>This key makes no calls</h2>
+      <p>
+        It has the scope <code>admin</code> alone, which opens the screens for operators. A form here calls a model, for
+        which a key needs the scope <code>calls</code>.
+      </p>
+      <p>
+        Make one under <a href={`${BASE}/keys`}>Keys</a>, or with{' '}
+        <code>npx sluice keys create --scopes calls,admin</code>, and sign in with it.
+      </p>
+    </div>
+  )
+}
+
+function Forms() {
   const { problem, act } = useDeed()
   useEffect(() => void act(loadServed), [])
   const forms = FORMS.filter(({ path }) => served.value?.reference.paths[path])
   const form = forms.find(({ id }) => id === asked('form')) ?? forms[0]
   return (
-    <section class="playground">
-      <h1>Playground</h1>
+    <>
       <Refusal of={problem.value} />
       <nav class="tabs" aria-label="Endpoints">
         {forms.map(({ id, name, path }) => (
@@ -83,7 +108,7 @@ export function Playground() {
       </nav>
       {!form && !problem.value && <p class="dim">Loading…</p>}
       {form && <Chosen key={form.id} form={form} />}
-    </section>
+    </>
   )
 }
 

@@ -1,7 +1,7 @@
 import { signal } from '@preact/signals'
 import { askJson } from '#services/console/api/client.ts'
 import type { Model, Page } from '#services/console/api/types.ts'
-import type { Reference } from './call/schema.ts'
+import { type Field, fieldsOf, type Reference } from './call/schema.ts'
 
 /** What this key may ask for. */
 interface Served {
@@ -19,6 +19,11 @@ export async function loadServed(): Promise<void> {
     askJson<Reference>('/openapi.json'),
   ])
   served.value = { models, reference }
+}
+
+/** The options of an endpoint, of those that are named; none before they are known. */
+export function optionsOf(path: string, names: readonly string[]): readonly Field[] {
+  return served.value ? fieldsOf(served.value.reference, path, names) : []
 }
 
 /** The models that can do something. */

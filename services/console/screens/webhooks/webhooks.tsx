@@ -14,9 +14,21 @@ import { asked, askFor, BASE } from '#services/console/place.ts'
 
 const REFRESH_MS = 3_000
 const COLUMNS = ['Message', 'Job', 'To', 'Tries', 'Last answer', 'Next try', 'Made', '']
-const STATES = { '': 'All', pending: 'Waiting', failed: 'Given up' } as const
+/** What is asked for, and what stands where there is nothing of it. */
+const STATES = [
+  { id: '', name: 'Not received', none: 'Every message that was due has been received.' },
+  { id: 'pending', name: 'Waiting', none: 'No message waits to be sent.' },
+  { id: 'failed', name: 'Given up', none: 'No message was given up.' },
+  { id: 'delivered', name: 'Delivered', none: 'No message has been received in the time for which jobs are kept.' },
+] as const
+/** How the state of a message is called, and its colour. */
+const SAID: Readonly<Record<string, readonly [text: string, status: string]>> = {
+  pending: ['waiting', 'queued'],
+  failed: ['given up', 'failed'],
+  delivered: ['delivered', 'completed'],
+}
 
-/** What webhooks were not told yet, or could not be told: why, and the way to send it again. */
+/** What webhooks were told, were not told yet, or could not be told: each try, why, and the way to send it again. */
 export function Webhooks() {
   return (
     <section>
@@ -39,13 +51,13 @@ function Messages() {
         {isLoaded.value && <p class="dim">{countOf(list)}</p>}
       </div>
       <p class="dim">
-        Messages that nobody has received. Each is tried for about 17 hours; one that was given up can be sent again.
-        What was received is with its job.
+        Messages about jobs, to the addresses that these name. Each is tried for about 17 hours; one that was given up
+        can be sent again.
       </p>
       <div class="filters">
         <fieldset class="chips">
           <legend class="unseen">State</legend>
-          {Object.entries(STATES).map(([id, name]) => (
+          {STATES.map(({ id, name }) => (
             <button
               key={id}
               type="button"
@@ -70,7 +82,7 @@ function Shown({ list }: { readonly list: Pages<Delivery> }) {
     return (
       <div class="empty card">
         <h2>There are none</h2>
-        <p class="dim">Every message that was due has been received.</p>
+        <p class="dim">{STATES.find(({ id }) => id === asked('status'))?.none}</p>
       </div>
     )
   }
@@ -88,12 +100,11 @@ function Shown({ list }: { readonly list: Pages<Delivery> }) {
 
 function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Delivery> }) {
   const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = of
+  const [said, state] = SAID[status] ?? [status, status]
   return (
     <tr>
       <Cell of="Message">
-        <span class={`status ${status === 'failed' ? 'failed' : 'queued'}`}>
-          {status === 'failed' ? 'given up' : 'waiting'}
-        </span>
+        <span class={`status ${state}`}>{said}</span>
         <span class="below">{type}</span>
       </Cell>
       <Cell of="Job">
@@ -113,9 +124,7 @@ function Row({ of, list }: { readonly of: Delivery; readonly list: Pages<Deliver
       <Cell of="Made">
         <span title={clock(created_at)}>{ago(created_at)}</span>
       </Cell>
-      <Cell>
-        <SendAgain id={id} list={list} />
-      </Cell>
+      <Cell>{status !== 'delivered' && <SendAgain id={id} list={list} />}</Cell>
     </tr>
   )
 }

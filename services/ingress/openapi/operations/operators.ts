@@ -75,7 +75,7 @@ export const OPERATORS: Operations = {
   'GET /v1/admin/deliveries': {
     id: 'listDeliveries',
     tag: 'Operators',
-    summary: 'Webhook messages that nobody has received',
+    summary: 'Webhook messages that nobody has received, or those that were delivered',
     query: ListDeliveries,
     answers: one('A page of messages.', 'DeliveryList'),
   },
@@ -105,6 +105,12 @@ export const OPERATORS: Operations = {
     summary: 'What is wrong now and what to do about it, as `sluice doctor` says it',
     query: ListFindings,
     answers: one('What was looked at.', 'FindingList'),
+  },
+  'GET /v1/admin/metrics': {
+    id: 'readMetrics',
+    tag: 'Operators',
+    summary: 'What this process counts, for Prometheus, also where METRICS_PORT is set',
+    answers: { 200: { description: 'The metrics.', media: ['text/plain'] } },
   },
   'GET /v1/admin/pauses': {
     id: 'listPauses',

@@ -102,8 +102,13 @@ class ClassicClient implements KafkaClient {
     return new ClassicConsumer(this.#kafka, this.#admin, queue, topic, this.#options)
   }
 
-  receiver(topic: string, partition: number, onRecord: (record: KeptRecord) => void, from?: number): ClassicReceiver {
-    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partition, onRecord, from)
+  receiver(
+    topic: string,
+    partitions: readonly number[],
+    onRecord: (record: KeptRecord) => void,
+    from?: number,
+  ): ClassicReceiver {
+    return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partitions, onRecord, from)
   }
 
   async kept(topic: string, partition: number): Promise<KeptOffsets> {

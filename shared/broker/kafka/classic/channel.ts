@@ -1,6 +1,6 @@
 /**
- * Receives one partition of a channel through kafkajs, which reads in groups only: a group of its own with a throw-away
- * name, an assigner that gives its one member this one partition, a position of its own, and no commits. Kafka forgets a
+ * Receives partitions of a channel through kafkajs, which reads in groups only: a group of its own with a throw-away
+ * name, an assigner that gives its one member these partitions, positions of its own, and no commits. Kafka forgets a
  * group without members and commits by itself.
  */
 import { randomUUID } from 'node:crypto'
@@ -15,17 +15,18 @@ const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 3_000
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
 
-/** One receiver of one partition. Call `open` once. */
+/** One receiver of some partitions. Call `open` once. */
 export class ClassicReceiver implements Closable {
   readonly #kafka: Kafka
   readonly #admin: Admin
   readonly #options: KafkaOptions
   readonly #topic: string
-  readonly #partition: number
+  readonly #partitions: readonly number[]
   readonly #onRecord: (record: KeptRecord) => void
   readonly #supervisor: Supervisor
   readonly #closing = new AbortController()
-  #position: bigint | undefined
+  /** The offset of the next record of each partition, as far as it is known. */
+  readonly #positions = new Map<number, bigint>()
   #loop: Promise<void> = Promise.resolve()
 
   constructor(
@@ -33,7 +34,7 @@ export class ClassicReceiver implements Closable {
     admin: Admin,
     options: KafkaOptions,
     topic: string,
-    partition: number,
+    partitions: readonly number[],
     onRecord: (record: KeptRecord) => void,
     from?: number,
   ) {
@@ -41,16 +42,16 @@ export class ClassicReceiver implements Closable {
     this.#admin = admin
     this.#options = options
     this.#topic = topic
-    this.#partition = partition
+    this.#partitions = partitions
     this.#onRecord = onRecord
-    this.#position = from === undefined ? undefined : BigInt(from)
-    this.#supervisor = new Supervisor(`receiver of ${topic}/${partition}`, options, isTransientInKafkaJs)
+    if (from !== undefined) for (const partition of partitions) this.#positions.set(partition, BigInt(from))
+    this.#supervisor = new Supervisor(`receiver of ${topic}`, options, isTransientInKafkaJs)
   }
 
-  /** Fixes the position, at the end of the partition unless it was given one, waiting for the broker if need be, and starts. */
+  /** Fixes the positions, at the ends of the partitions unless it was given one, waiting for the broker if need be, and starts. */
   async open(): Promise<this> {
     await this.#supervisor.until(async () => {
-      this.#position ??= await this.#end()
+      if (this.#positions.size === 0) await this.#findEnds()
       return true
     }, this.#closing.signal)
     this.#loop = this.#supervisor.until(() => this.#runOnce(), this.#closing.signal)
@@ -62,18 +63,18 @@ export class ClassicReceiver implements Closable {
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#loop)
   }
 
-  async #end(): Promise<bigint> {
+  async #findEnds(): Promise<void> {
     const offsets = await this.#admin.fetchTopicOffsets(this.#topic)
-    const found = offsets.find(({ partition }) => partition === this.#partition)
-    if (!found) throw new Error(`${this.#topic} has no partition ${this.#partition}`)
-    return BigInt(found.high)
+    const missing = this.#partitions.find((wanted) => !offsets.some(({ partition }) => partition === wanted))
+    if (missing !== undefined) throw new Error(`${this.#topic} has no partition ${missing}`)
+    for (const { partition, high } of offsets) this.#positions.set(partition, BigInt(high))
   }
 
   /** Runs one kafkajs consumer until it crashes, which throws, or this is closed. */
   async #runOnce(): Promise<boolean> {
     const consumer = this.#kafka.consumer({
-      groupId: `${this.#topic}-${this.#partition}-${randomUUID()}`,
-      partitionAssigners: [assignOnly(this.#topic, this.#partition)],
+      groupId: `${this.#topic}-${this.#partitions.join('-')}-${randomUUID()}`,
+      partitionAssigners: [assignOnly(this.#topic, this.#partitions)],
       sessionTimeout: SESSION_TIMEOUT_MS,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
       maxWaitTimeInMs: LONG_POLL_MS,
@@ -86,7 +87,9 @@ export class ClassicReceiver implements Closable {
     this.#closing.signal.addEventListener('abort', end, { once: true })
     consumer.on(consumer.events.CRASH, ({ payload }) => ended.reject(payload.error))
     consumer.on(consumer.events.GROUP_JOIN, () => {
-      consumer.seek({ topic: this.#topic, partition: this.#partition, offset: String(this.#position) })
+      for (const partition of this.#partitions) {
+        consumer.seek({ topic: this.#topic, partition, offset: String(this.#positions.get(partition)) })
+      }
       this.#supervisor.progress()
     })
     try {
@@ -103,8 +106,8 @@ export class ClassicReceiver implements Closable {
   async #onBatch({ batch }: EachBatchPayload): Promise<void> {
     for (const { offset, key, value, timestamp } of batch.messages) {
       const at = BigInt(offset)
-      if (at < (this.#position ?? 0n) || this.#closing.signal.aborted) continue
-      this.#position = at + 1n
+      if (at < (this.#positions.get(batch.partition) ?? 0n) || this.#closing.signal.aborted) continue
+      this.#positions.set(batch.partition, at + 1n)
       handOver(this.#onRecord, {
         key: key?.toString() ?? '',
         value: value ?? Buffer.alloc(0),
@@ -117,8 +120,8 @@ export class ClassicReceiver implements Closable {
   }
 }
 
-/** Gives the group's only member one partition of the topic, instead of all. */
-function assignOnly(topic: string, partition: number): PartitionAssigner {
+/** Gives the group's only member some partitions of the topic, instead of all. */
+function assignOnly(topic: string, partitions: readonly number[]): PartitionAssigner {
   const name = 'OnlyOne'
   const version = 0
   return () => ({
@@ -133,7 +136,7 @@ function assignOnly(topic: string, partition: number): PartitionAssigner {
         memberId,
         memberAssignment: AssignerProtocol.MemberAssignment.encode({
           version,
-          assignment: { [topic]: [partition] },
+          assignment: { [topic]: [...partitions] },
           userData: Buffer.alloc(0),
         }),
       })),

@@ -84,8 +84,13 @@ class ShareClient implements KafkaClient {
     return new ShareConsumer(this.#cluster, queue, topic, this.#options)
   }
 
-  receiver(topic: string, partition: number, onRecord: (record: KeptRecord) => void, from?: number): ChannelReceiver {
-    return new ChannelReceiver(this.#cluster, this.#options, topic, partition, onRecord, from)
+  receiver(
+    topic: string,
+    partitions: readonly number[],
+    onRecord: (record: KeptRecord) => void,
+    from?: number,
+  ): ChannelReceiver {
+    return new ChannelReceiver(this.#cluster, this.#options, topic, partitions, onRecord, from)
   }
 
   async kept(topic: string, partition: number): Promise<KeptOffsets> {

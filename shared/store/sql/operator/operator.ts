@@ -1,5 +1,12 @@
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { Cursor, OperatorJobs, OperatorStore, Pause, PauseTarget, Undelivered } from '#shared/store/operator.ts'
+import type {
+  Cursor,
+  OperatorDeliveries,
+  OperatorJobs,
+  OperatorStore,
+  Pause,
+  PauseTarget,
+} from '#shared/store/operator.ts'
 import { deliveryOf, jobOf } from '#shared/store/sql/rows.ts'
 import type { Row, SqlDatabase } from '#shared/store/sql/sql.ts'
 import * as statements from './statements.ts'
@@ -27,7 +34,7 @@ export class SqlOperator implements OperatorStore {
     return Number(row?.count ?? 0)
   }
 
-  async listUndelivered(query: Undelivered): Promise<{ deliveries: WebhookDelivery[]; next: Cursor }> {
+  async listDeliveries(query: OperatorDeliveries): Promise<{ deliveries: WebhookDelivery[]; next: Cursor }> {
     const { statement, params } = statements.deliveriesToLookAt(query, LOOK_MAX)
     const rows = await this.#db.run(statement, params)
     const { page, next } = pageOf(rows, query.limit, ({ tenant }) => tenant === (query.tenant ?? tenant))

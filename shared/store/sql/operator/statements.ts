@@ -2,7 +2,7 @@
 
 import { DurableState } from '#schemas/durable-job.ts'
 import { firstJobId } from '#shared/store/job-id.ts'
-import { AHEAD_MAX, type OperatorJobs, type Undelivered } from '#shared/store/operator.ts'
+import { AHEAD_MAX, type OperatorDeliveries, type OperatorJobs } from '#shared/store/operator.ts'
 import type { Params } from '#shared/store/sql/sql.ts'
 import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from '#shared/store/sql/statements.ts'
 
@@ -85,18 +85,19 @@ export const COUNT_AHEAD: Statement = {
           AND model = :model AND priority = :priority AND id < :id LIMIT ${AHEAD_MAX}) AS ahead`,
 }
 
-/** The next `look` messages that nobody has received, newest first. */
+/** The next `look` messages of a state, or those that nobody has received, newest first. Two indexes have them, one for what was. */
 export function deliveriesToLookAt(
-  { after, state }: Undelivered,
+  { after, state }: OperatorDeliveries,
   look: number,
 ): { statement: Statement; params: Params } {
   const states = state === undefined ? (['failed', 'pending'] as const) : [state]
   const beyond = after === undefined ? '' : `AND id || '' < :after`
   const pages = states.map(
-    (one) => `SELECT * FROM (SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE state <> 'delivered' AND state = '${one}'
+    (one) => `SELECT * FROM (SELECT ${DELIVERY_COLUMNS} FROM deliveries
+      WHERE ${one === 'delivered' ? '' : "state <> 'delivered' AND"} state = '${one}'
       ${beyond} ORDER BY id || '' DESC LIMIT :look) AS of_${one}`,
   )
-  const name = ['operator_undelivered', ...states, ...(after === undefined ? [] : ['after'])].join('_')
+  const name = ['operator_deliveries', ...states, ...(after === undefined ? [] : ['after'])].join('_')
   const sql = `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`
   return { statement: { name, sql }, params: { look, ...(after !== undefined && { after }) } }
 }

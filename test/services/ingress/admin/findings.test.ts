@@ -37,6 +37,15 @@ describe('the findings of the service', () => {
     )
   })
 
+  it('come with what the process counts, also where METRICS_PORT hides that from those who may call', async () => {
+    await using admin = await openAdmin({ settings: { METRICS_PORT: '0' } })
+    expect((await admin.as('op').get('/metrics')).status).toBe(404)
+    expect((await admin.as('alice').get('/v1/admin/metrics')).status).toBe(403)
+    const answer = await admin.as('op').get('/v1/admin/metrics')
+    expect(answer.headers.get('content-type')).toContain('text/plain')
+    expect(await answer.text()).toContain('sluice_attached_jobs{pool="inference"')
+  })
+
   it('name a model whose upstream keeps failing', async () => {
     const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 60_000 } }
     await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }] })
@@ -54,6 +63,8 @@ describe('the findings of the service', () => {
       },
       { withinMs: 60_000 },
     )
+    const workers = (await (await stack.get('/v1/admin/workers', { headers })).json()) as { data: object[] }
+    expect(workers.data).toContainEqual(expect.objectContaining({ role: 'inference', failing: ['gone'] }))
   })
 })
 

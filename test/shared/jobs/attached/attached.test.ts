@@ -29,7 +29,7 @@ beforeEach(async () => {
   blobs = new Map()
   controls = []
   ends = []
-  await broker.receive(CONTROL, 0, (record) => {
+  await broker.receive(CONTROL, [0], (record) => {
     const control = ControlRecord.parse(JSON.parse(record.value.toString()))
     if (control.type !== 'heartbeat') controls.push(control)
   })

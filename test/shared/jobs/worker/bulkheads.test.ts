@@ -21,7 +21,7 @@ beforeEach(async () => {
   events = []
   workers = []
   running = new Map()
-  await broker.receive(REPLIES, 0, (record) => {
+  await broker.receive(REPLIES, [0], (record) => {
     events.push(...ReplyRecord.parse(JSON.parse(record.value.toString())).events)
   })
 })

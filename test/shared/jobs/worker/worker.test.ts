@@ -32,10 +32,10 @@ beforeEach(async () => {
   dead = []
   pools = []
   work = new Work()
-  await broker.receive(REPLIES, 0, (record) => {
+  await broker.receive(REPLIES, [0], (record) => {
     events.push(...ReplyRecord.parse(JSON.parse(record.value.toString())).events)
   })
-  await broker.receive(DEAD, 0, (record) => dead.push(record.value))
+  await broker.receive(DEAD, [0], (record) => dead.push(record.value))
 })
 afterEach(async () => {
   work.endAll()

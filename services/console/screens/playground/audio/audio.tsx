@@ -1,12 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
-import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
-import { modelFor, modelsFor, served } from '#services/console/screens/playground/served.ts'
+import { CallForm } from '#services/console/screens/playground/call/form.tsx'
+import { modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
 import { Spoken } from './spoken.tsx'
 import { audio } from './state.ts'
 import { Waveform } from './waveform.tsx'
@@ -14,54 +9,53 @@ import { Waveform } from './waveform.tsx'
 /** Speech by file or microphone, with its words and speakers on the waveform. */
 export function AudioForm() {
   const { run, model, file, values, player, transcript } = audio
-  useEffect(() => {
-    model.value = modelFor('transcription', model.value)
-    return () => player.stop()
-  }, [])
+  useEffect(() => () => player.stop(), [])
   const canTell = modelsFor('diarization').some(({ id }) => id === model.value)
-  const names = ['language', 'prompt', 'temperature']
-  const fields = served.value ? fieldsOf(served.value.reference, '/v1/audio/transcriptions', names) : []
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'transcription', chosen: model }}
+      fields={optionsOf('/v1/audio/transcriptions', ['language', 'prompt', 'temperature'])}
+      values={values}
+      verb="Transcribe"
+      isReady={file.value !== undefined}
+      send={(options) => audio.transcribe(canTell, options)}
+      beside={player.sound.value && <PlayButton />}
+      outcome={<Heard />}
+      hint={canTell && <SpeakersChoice />}
+      below={
+        transcript.value && (
+          <Spoken of={transcript.value} name={file.value?.name ?? 'audio'} onPlay={(at) => player.play(at)} />
+        )
+      }
+    >
+      <Source />
+      <Waveform player={player} transcript={transcript.value} />
+    </CallForm>
+  )
+}
+
+function Heard() {
   return (
     <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void audio.transcribe(canTell, filledIn(fields, values.value))
-          }}
-        >
-          <Source />
-          <Waveform player={player} transcript={transcript.value} />
-          <div class="actions">
-            <Send run={run} label="Transcribe" isReady={file.value !== undefined && model.value !== ''} />
-            {player.sound.value && <PlayButton />}
-          </div>
-          {run.isBusy.value && <p class="dim">It listens…</p>}
-          <ProblemOf run={run} />
-          {audio.note.value && <p class="dim took">{audio.note.value}</p>}
-        </form>
-        <Options fields={fields} values={values}>
-          <ModelChoice capability="transcription" model={model} />
-          {canTell && (
-            <label class="check">
-              <input
-                type="checkbox"
-                checked={audio.wantsSpeakers.value}
-                onChange={({ currentTarget }) => {
-                  audio.wantsSpeakers.value = currentTarget.checked
-                }}
-              />
-              <span>Tell speakers apart (a second call)</span>
-            </label>
-          )}
-        </Options>
-      </div>
-      {transcript.value && (
-        <Spoken of={transcript.value} name={file.value?.name ?? 'audio'} onPlay={(at) => player.play(at)} />
-      )}
-      <Code calls={run.calls.value} />
+      {audio.run.isBusy.value && <p class="dim">It listens…</p>}
+      {audio.note.value && <p class="dim took">{audio.note.value}</p>}
     </>
+  )
+}
+
+function SpeakersChoice() {
+  return (
+    <label class="check">
+      <input
+        type="checkbox"
+        checked={audio.wantsSpeakers.value}
+        onChange={({ currentTarget }) => {
+          audio.wantsSpeakers.value = currentTarget.checked
+        }}
+      />
+      <span>Tell speakers apart (a second call)</span>
+    </label>
   )
 }
 

@@ -4,8 +4,8 @@ import { asked } from '#services/console/place.ts'
 import { Code } from '#services/console/screens/playground/call/code.tsx'
 import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
 import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { type Field, fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { modelFor, modelsFor, served } from '#services/console/screens/playground/served.ts'
+import { type Field, filledIn } from '#services/console/screens/playground/call/schema.ts'
+import { modelFor, modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
 import { Conversation } from './conversation.ts'
 import { Say, Turns } from './talk.tsx'
 
@@ -95,5 +95,5 @@ function chatFields(): readonly Field[] {
   const sides = isCompared.value ? [first, second] : [first]
   const reasons = sides.every(({ model }) => modelsFor('reasoning').some(({ id }) => id === model.value))
   const names = reasons ? [...OPTIONS, 'reasoning_effort'] : OPTIONS
-  return served.value ? fieldsOf(served.value.reference, '/v1/chat/completions', names) : []
+  return optionsOf('/v1/chat/completions', names)
 }

@@ -1,15 +1,9 @@
 import { signal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
 import { Pace } from '#services/console/screens/playground/chat/conversation.ts'
-import { modelFor, served } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/completions'
 const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
@@ -28,51 +22,34 @@ const written = signal({ prompt: '', text: '', note: '' })
 
 /** A raw prompt, and how a model goes on. */
 export function CompletionsForm() {
-  useEffect(() => {
-    model.value = modelFor('completions', model.value)
-  }, [])
-  const fields = served.value ? fieldsOf(served.value.reference, PATH, OPTIONS) : []
   return (
-    <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void complete(filledIn(fields, values.value))
-          }}
-        >
-          <label>
-            <span>Prompt</span>
-            <textarea
-              rows={6}
-              value={prompt.value}
-              onInput={({ currentTarget }) => {
-                prompt.value = currentTarget.value
-              }}
-            />
-          </label>
-          <div class="actions">
-            <Send run={run} label="Complete" isReady={prompt.value !== '' && model.value !== ''} />
-          </div>
-          <ProblemOf run={run} />
-          {written.value.prompt && (
-            <div aria-live="polite">
-              <p class="output written">
-                <span class="dim">{written.value.prompt}</span>
-                {written.value.text}
-                {run.isBusy.value && <span class="caret" />}
-              </p>
-              <p class="dim took">{written.value.note}</p>
-            </div>
-          )}
-        </form>
-        <Options fields={fields} values={values}>
-          <ModelChoice capability="completions" model={model} />
-        </Options>
-      </div>
-      <Code calls={run.calls.value} />
-    </>
+    <CallForm
+      run={run}
+      model={{ capability: 'completions', chosen: model }}
+      fields={optionsOf(PATH, OPTIONS)}
+      values={values}
+      verb="Complete"
+      isReady={prompt.value !== ''}
+      send={complete}
+      outcome={<Written />}
+    >
+      <Words label="Prompt" of={prompt} rows={6} />
+    </CallForm>
+  )
+}
+
+function Written() {
+  const { prompt: asked, text, note } = written.value
+  if (!asked) return null
+  return (
+    <div aria-live="polite">
+      <p class="output written">
+        <span class="dim">{asked}</span>
+        {text}
+        {run.isBusy.value && <span class="caret" />}
+      </p>
+      <p class="dim took">{note}</p>
+    </div>
   )
 }
 

@@ -1,15 +1,9 @@
 import { signal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
 import { askJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
-import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
-import { modelFor, served } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/served.ts'
 import { HeatMap } from './heat-map.tsx'
 
 const PATH = '/v1/embeddings'
@@ -35,58 +29,38 @@ const found = signal<{ lines: readonly string[]; vectors: readonly (readonly num
 
 /** Lines, and how near each is to each other. */
 export function EmbeddingsForm() {
-  useEffect(() => {
-    model.value = modelFor('embeddings', model.value)
-  }, [])
-  const fields = served.value ? fieldsOf(served.value.reference, PATH, ['dimensions']) : []
   const lines = linesOf(text.value)
   const isTooMany = lines.length > LINES_MAX
   return (
-    <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void embed(lines, filledIn(fields, values.value))
-          }}
-        >
-          <label>
-            <span>Texts, one a line</span>
-            <textarea
-              rows={6}
-              value={text.value}
-              onInput={({ currentTarget }) => {
-                text.value = currentTarget.value
-              }}
-            />
-          </label>
-          <div class="actions">
-            <Send run={run} label="Compare" isReady={lines.length > 0 && !isTooMany && model.value !== ''} />
-            <span class={isTooMany ? 'bad' : 'dim'}>
-              {isTooMany ? `${lines.length} lines: a map shows ${LINES_MAX} at most.` : `${lines.length} lines`}
-            </span>
-          </div>
-          <ProblemOf run={run} />
-          {found.value && (
-            <>
-              <HeatMap lines={found.value.lines} vectors={found.value.vectors} />
-              <p class="dim took">{found.value.note}</p>
-            </>
-          )}
-        </form>
-        <Options fields={fields} values={values}>
-          <ModelChoice capability="embeddings" model={model} />
-        </Options>
-      </div>
-      <Code calls={run.calls.value} />
-    </>
+    <CallForm
+      run={run}
+      model={{ capability: 'embeddings', chosen: model }}
+      fields={optionsOf(PATH, ['dimensions'])}
+      values={values}
+      verb="Compare"
+      isReady={lines.length > 0 && !isTooMany}
+      send={(options) => embed(lines, options)}
+      beside={
+        <span class={isTooMany ? 'bad' : 'dim'}>
+          {isTooMany ? `${lines.length} lines: a map shows ${LINES_MAX} at most.` : `${lines.length} lines`}
+        </span>
+      }
+      outcome={<Found />}
+    >
+      <Words label="Texts, one a line" of={text} rows={6} />
+    </CallForm>
   )
 }
 
-/** The lines of a text that say something. */
-function linesOf(lines: string): readonly string[] {
-  return lines.split('\n').flatMap((line) => line.trim() || [])
+function Found() {
+  if (!found.value) return null
+  const { lines, vectors, note } = found.value
+  return (
+    <>
+      <HeatMap lines={lines} vectors={vectors} />
+      <p class="dim took">{note}</p>
+    </>
+  )
 }
 
 async function embed(input: readonly string[], options: Readonly<Record<string, unknown>>): Promise<void> {

@@ -1,13 +1,9 @@
 import { signal } from '@preact/signals'
 import { askJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
 import type { Field } from '#services/console/screens/playground/call/schema.ts'
-import { filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
 import { modelsFor } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/moderations'
@@ -36,38 +32,19 @@ const judged = signal<readonly Judged[]>([])
 
 /** Texts, and what each is judged to hold. Without a model that moderates the word list of the service judges. */
 export function ModerationsForm() {
-  const lines = text.value.split('\n').flatMap((line) => line.trim() || [])
-  const fields = [modelField()]
+  const lines = linesOf(text.value)
   return (
-    <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void moderate(lines, filledIn(fields, values.value))
-          }}
-        >
-          <label>
-            <span>Texts, one a line</span>
-            <textarea
-              rows={6}
-              value={text.value}
-              onInput={({ currentTarget }) => {
-                text.value = currentTarget.value
-              }}
-            />
-          </label>
-          <div class="actions">
-            <Send run={run} label="Judge" isReady={lines.length > 0} />
-          </div>
-          <ProblemOf run={run} />
-          <Judgements />
-        </form>
-        <Options fields={fields} values={values} />
-      </div>
-      <Code calls={run.calls.value} />
-    </>
+    <CallForm
+      run={run}
+      fields={[modelField()]}
+      values={values}
+      verb="Judge"
+      isReady={lines.length > 0}
+      send={(options) => moderate(lines, options)}
+      outcome={<Judgements />}
+    >
+      <Words label="Texts, one a line" of={text} rows={6} />
+    </CallForm>
   )
 }
 

@@ -2,13 +2,9 @@ import { signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { CodeResult } from '#schemas/code.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
-import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
-import { served } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/tools/code'
 const EXAMPLE = `import matplotlib.pyplot as plt
@@ -45,45 +41,24 @@ const ran = signal<Ran | undefined>(undefined)
 
 /** Python, and what became of it. */
 export function PythonForm() {
-  const fields = served.value ? fieldsOf(served.value.reference, PATH, ['timeout']) : []
   return (
-    <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void execute(filledIn(fields, values.value))
-          }}
-        >
-          <label>
-            <span>Python</span>
-            <textarea
-              class="source"
-              rows={11}
-              spellcheck={false}
-              autocapitalize="off"
-              value={code.value}
-              onInput={({ currentTarget }) => {
-                code.value = currentTarget.value
-              }}
-            />
-          </label>
-          <div class="actions">
-            <Send run={run} label="Run" isReady={code.value.trim() !== ''} />
-          </div>
-          <ProblemOf run={run} />
-          <Outcome />
-        </form>
-        <Options fields={fields} values={values}>
-          <p class="dim">
-            It runs in a sandbox without network. numpy, pandas, scipy, matplotlib and seaborn are there;{' '}
-            <code>plt.show()</code> gives a figure.
-          </p>
-        </Options>
-      </div>
-      <Code calls={run.calls.value} />
-    </>
+    <CallForm
+      run={run}
+      fields={optionsOf(PATH, ['timeout'])}
+      values={values}
+      verb="Run"
+      isReady={code.value.trim() !== ''}
+      send={execute}
+      outcome={<Outcome />}
+      hint={
+        <p class="dim">
+          It runs in a sandbox without network. numpy, pandas, scipy, matplotlib and seaborn are there;{' '}
+          <code>plt.show()</code> gives a figure.
+        </p>
+      }
+    >
+      <Words label="Python" of={code} rows={11} isSource />
+    </CallForm>
   )
 }
 

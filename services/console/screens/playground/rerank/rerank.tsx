@@ -1,15 +1,9 @@
 import { signal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
 import { askJson } from '#services/console/api/client.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
-import { Code } from '#services/console/screens/playground/call/code.tsx'
-import { ModelChoice } from '#services/console/screens/playground/call/models.tsx'
-import { Options } from '#services/console/screens/playground/call/options.tsx'
-import { ProblemOf } from '#services/console/screens/playground/call/problem.tsx'
+import { CallForm, linesOf, Words } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
-import { fieldsOf, filledIn } from '#services/console/screens/playground/call/schema.ts'
-import { Send } from '#services/console/screens/playground/call/send.tsx'
-import { modelFor, served } from '#services/console/screens/playground/served.ts'
+import { optionsOf } from '#services/console/screens/playground/served.ts'
 
 const PATH = '/v1/rerank'
 
@@ -26,52 +20,21 @@ const ranked = signal<readonly { readonly line: string; readonly score: number }
 
 /** Texts, sorted by how near they are to a query. */
 export function RerankForm() {
-  useEffect(() => {
-    model.value = modelFor('rerank', model.value)
-  }, [])
-  const fields = served.value ? fieldsOf(served.value.reference, PATH, ['top_n']) : []
-  const documents = text.value.split('\n').flatMap((line) => line.trim() || [])
+  const documents = linesOf(text.value)
   return (
-    <>
-      <div class="columns">
-        <form
-          class="card form"
-          onSubmit={(event) => {
-            event.preventDefault()
-            void rank(documents, filledIn(fields, values.value))
-          }}
-        >
-          <label>
-            <span>Query</span>
-            <input
-              value={query.value}
-              onInput={({ currentTarget }) => {
-                query.value = currentTarget.value
-              }}
-            />
-          </label>
-          <label>
-            <span>Documents, one a line</span>
-            <textarea
-              rows={6}
-              value={text.value}
-              onInput={({ currentTarget }) => {
-                text.value = currentTarget.value
-              }}
-            />
-          </label>
-          <div class="actions">
-            <Send run={run} label="Rank" isReady={documents.length > 0 && query.value !== '' && model.value !== ''} />
-          </div>
-          <ProblemOf run={run} />
-          <Ranked />
-        </form>
-        <Options fields={fields} values={values}>
-          <ModelChoice capability="rerank" model={model} />
-        </Options>
-      </div>
-      <Code calls={run.calls.value} />
-    </>
+    <CallForm
+      run={run}
+      model={{ capability: 'rerank', chosen: model }}
+      fields={optionsOf(PATH, ['top_n'])}
+      values={values}
+      verb="Rank"
+      isReady={documents.length > 0 && query.value !== ''}
+      send={(options) => rank(documents, options)}
+      outcome={<Ranked />}
+    >
+      <Words label="Query" of={query} />
+      <Words label="Documents, one a line" of={text} rows={6} />
+    </CallForm>
   )
 }
 

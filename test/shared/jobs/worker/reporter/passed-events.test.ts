@@ -9,7 +9,7 @@ import { envelopeOf, mergeSaid, openBroker, silentLog, textOfEvents } from '../.
 async function openPassing() {
   const broker = await openBroker()
   const records: ChannelRecord[] = []
-  await broker.receive(REPLIES, 0, (record) => records.push(record))
+  await broker.receive(REPLIES, [0], (record) => records.push(record))
   const reporter = new Reporter(broker, 'wrk_1', silentLog)
   const events = () => records.flatMap(({ said }) => (said as { events: JobEvent[] }).events)
   return { reporter, records, events }
