@@ -1,4 +1,7 @@
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
 import packageJson from '../../package.json' with { type: 'json' }
+import { sharesIn, type Where } from '../figures/where.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import { Processes } from '../machine/processes.ts'
 import type { DurableCell, DurableFigures } from './load.ts'
@@ -25,6 +28,8 @@ export interface DurableCpu {
 /** What a run found out about durable jobs. */
 export interface DurableResults {
   readonly samples: readonly DurableSample[]
+  /** Where the CPU of jobs that are submitted over HTTP goes. */
+  readonly where: readonly Where[]
   /** What the systems stood on, such as `Redis 7.0.15`. */
   readonly servers: readonly string[]
   /** What could not be measured, and why. */
@@ -71,6 +76,7 @@ export async function measureDurable(
   const targets = await startAll(options, servers, processes)
   return {
     samples: await measureAll(options, targets),
+    where: await profileSubmits(options, servers, dir),
     servers: [
       ...(postgres.server ? [`PostgreSQL ${postgres.server.version}`] : []),
       ...(redis.server ? [`Redis ${redis.server.version}, BullMQ ${versionOf('bullmq')}`] : []),
@@ -111,6 +117,39 @@ async function measureAll(options: DurableOptions, targets: readonly DurableTarg
     }
   }
   return samples
+}
+
+/** What takes submits over HTTP, by its part and its process: a server that keeps nothing, and the ingress. */
+const PROFILED = [
+  { name: 'http-bare', part: 'the server', process: 'http-bare-server', title: 'HTTP alone' },
+  { name: 'http', part: 'ingress', process: 'http-ingress', title: 'ingress' },
+] as const
+const PROFILED_CELL: DurableCell = { shape: 'submit', callers: 32 }
+/** Part of a profile that counts, from its end on: before that code was not warm. */
+const PROFILED_SHARE = 0.5
+
+/** Each in processes of its own: a profile costs some of what it shows. */
+async function profileSubmits(options: DurableOptions, servers: Servers, dir: string): Promise<Where[]> {
+  const columns: Where[] = []
+  for (const { name, part, process, title } of PROFILED) {
+    if (!options.systems.includes(name)) continue
+    const place = join(dir, `${name}-profiled`)
+    mkdirSync(place)
+    let cpu: number | undefined
+    {
+      await using processes = new Processes(place, place)
+      const target = await startDurableTarget(name, servers, processes)
+      if (!target) continue
+      await put(target, PROFILED_CELL, options.warmUpSeconds)
+      const cpuMs = () => target.parts.find((one) => one.name === part)?.cpuMs() ?? Number.NaN
+      const before = cpuMs()
+      const { jobs } = await put(target, PROFILED_CELL, options.seconds)
+      cpu = (cpuMs() - before) / jobs
+      options.print(`profiled ${name}: CPU ${cpu.toFixed(3)}`)
+    }
+    columns.push({ title, cpu, shares: sharesIn(place, PROFILED_SHARE, process) })
+  }
+  return columns
 }
 
 /** Has a driver put one load on its system. @throws Error with what went wrong there */

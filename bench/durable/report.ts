@@ -1,5 +1,6 @@
 import { renderTable, show } from '../figures/markdown.ts'
 import { median } from '../figures/stats.ts'
+import { renderWhere } from '../figures/where.ts'
 import type { DurableResults, DurableSample } from './durable.ts'
 import type { DurableCell, DurableFigures } from './load.ts'
 import type { DurableName } from './targets.ts'
@@ -15,7 +16,8 @@ Postgres with its default settings, 10 connections each; *SQLite* is one file wi
 
 **How.** A *library* is called in the process that also runs its workers, 32 jobs at once. *Sluice, HTTP* is called with
 \`Prefer: respond-async\` in processes of its own with their default settings: an ingress, a worker and a scheduler around Kafka
-and Postgres; or \`npm start\`. **Submit**: callers submit one job after another for two seconds, no worker runs (behind HTTP the pool is
+and Postgres; or \`npm start\`. *HTTP alone* is a server of Node's that parses a job, answers 202 and keeps nothing: the least that
+submits over HTTP cost. **Submit**: callers submit one job after another for two seconds, no worker runs (behind HTTP the pool is
 paused); then the workers are started and *completed/s* is how fast they empty the queue. **Submit while workers run**: the same with
 the workers started before; *completed/s* counts from the first submit on, with the submits. **Submit until completed**: callers submit a
 job, wait until it has been completed, and submit the next. pg-boss polls, at most twice a second. The systems are visited in turn,
@@ -28,12 +30,13 @@ const TITLES: Record<DurableName, string> = {
   'pg-boss': 'pg-boss, Postgres',
   library: 'Sluice, library, Postgres',
   'library-sqlite': 'Sluice, library, SQLite',
+  'http-bare': 'HTTP alone, nothing kept',
   http: 'Sluice, HTTP, Kafka and Postgres',
   'http-sqlite': 'Sluice, HTTP, one process, SQLite',
 }
 
 /** The section's tables, in Markdown. */
-export function renderDurable({ samples, skipped }: DurableResults): string[] {
+export function renderDurable({ samples, where, skipped }: DurableResults): string[] {
   const figures = new DurableTable(samples)
   return [
     DURABLE_TITLE,
@@ -47,6 +50,7 @@ export function renderDurable({ samples, skipped }: DurableResults): string[] {
     '### What uses the CPU, 32 callers',
     CPU_INTRODUCTION,
     renderCpu(samples),
+    ...(where.length > 0 ? [WHERE_INTRODUCTION, renderWhere('ms of a job', 3, where)] : []),
     ...skipped.map((reason) => `Not measured, ${reason}.`),
   ]
 }
@@ -54,6 +58,11 @@ export function renderDurable({ samples, skipped }: DurableResults): string[] {
 const CPU_INTRODUCTION = `CPU of one job, in milliseconds, from its submit until it is completed and whatever that takes before the next load: a system
 gives at most as many jobs a second as its parts together leave room for on the cores. A library has neither HTTP nor the processes between;
 its callers are its workers too.`
+
+const WHERE_INTRODUCTION = `Why submits over HTTP are fewer: the server that keeps nothing shows what HTTP costs, and Postgres takes as long for a job as it
+does for the library. The rest is what the ingress does for a call that a library's caller does not: who calls, what the key may, whether
+the body is sound and fits the model, the position in the queue, the log, the metrics, and the record for the workers. V8's sampling
+profile of both, by the file whose code ran, is flat.`
 
 /** Medians over the rounds. */
 function renderCpu(samples: readonly DurableSample[]): string {
@@ -141,7 +150,11 @@ class DurableTable {
         one(({ p99 }) => p99),
         2,
       ),
-      ...(hasCompleted ? [show(one(completed), 0), show(this.ratio(name, cell, completed), 2)] : []),
+      // What keeps nothing has no queue to empty.
+      ...(hasCompleted && name === 'http-bare' ? ['–', '–'] : []),
+      ...(hasCompleted && name !== 'http-bare'
+        ? [show(one(completed), 0), show(this.ratio(name, cell, completed), 2)]
+        : []),
     ]
   }
 

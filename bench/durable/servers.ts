@@ -69,7 +69,7 @@ export async function openPostgres(): Promise<Postgres | string> {
   return {
     version: String(rows[0].server_version).split(' ')[0] ?? 'unknown',
     async createDatabase(name) {
-      const database = `sluice_bench_${process.pid}_${name}`
+      const database = `sluice_bench_${process.pid}_${name}_${names.length}`
       await admin.query(`CREATE DATABASE ${database}`)
       names.push(database)
       const url = new URL(server.url)

@@ -1,5 +1,5 @@
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { basename, join, resolve } from 'node:path'
 import { sluice, urlOf } from '../calls/targets.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import { type Processes, run } from '../machine/processes.ts'
@@ -7,7 +7,15 @@ import { type DurablePart, processPart, programPart } from './parts.ts'
 import type { Postgres, Redis } from './servers.ts'
 
 /** What is measured, in the order of each round. BullMQ is what the others are compared with. */
-export const DURABLE_NAMES = ['bullmq', 'pg-boss', 'library', 'library-sqlite', 'http', 'http-sqlite'] as const
+export const DURABLE_NAMES = [
+  'bullmq',
+  'pg-boss',
+  'library',
+  'library-sqlite',
+  'http-bare',
+  'http',
+  'http-sqlite',
+] as const
 export type DurableName = (typeof DURABLE_NAMES)[number]
 
 /** A driver that runs one system: puts loads on it when it is asked to. */
@@ -36,7 +44,7 @@ export async function startDurableTarget(
   const parts: DurablePart[] = []
   const settings = await settingsOf(name, servers, processes, parts)
   if (!settings) return undefined
-  const system = name.replace('library', 'sluice').replace(/-sqlite$/, '')
+  const system = name.replace('library', 'sluice').replace(/-(sqlite|bare)$/, '')
   const args = [system, JSON.stringify(settings)]
   const driver = await processes.node({ name, script: './durable/driver.ts', args, addressOn: 'stdout' })
   const callers = name.startsWith('http') ? 'callers' : 'callers, library and workers'
@@ -53,7 +61,7 @@ async function settingsOf(
   const dir = join(processes.dir, name)
   mkdirSync(dir)
   if (name === 'bullmq') parts.push(...processPart('Redis', redis?.pid))
-  else if (!name.endsWith('sqlite')) parts.push(programPart('Postgres', 'postgres'))
+  else if (!/sqlite$|bare$/.test(name)) parts.push(programPart('Postgres', 'postgres'))
   switch (name) {
     case 'bullmq':
       return redis && { redisPort: String(redis.port) }
@@ -63,6 +71,8 @@ async function settingsOf(
       return postgres && { dir, databaseUrl: await postgres.createDatabase('library') }
     case 'library-sqlite':
       return { dir }
+    case 'http-bare':
+      return await startBare(processes, parts)
     case 'http':
       return postgres && (await startFleet(processes, dir, kafka, await postgres.createDatabase('http'), parts))
     case 'http-sqlite':
@@ -74,7 +84,8 @@ async function settingsOf(
 async function startFleet(processes: Processes, dir: string, kafka: Kafka, databaseUrl: string, parts: DurablePart[]) {
   const fleet = {
     KAFKA_BROKERS: kafka.brokers,
-    KAFKA_PREFIX: `bench-durable-${process.pid}.`,
+    // Topics of its own, as the database is.
+    KAFKA_PREFIX: `${basename(databaseUrl)}.`,
     DATABASE_URL: databaseUrl,
   }
   const env = { ...environmentOf(dir), ...fleet }
@@ -84,6 +95,18 @@ async function startFleet(processes: Processes, dir: string, kafka: Kafka, datab
   const roles = [...processPart('ingress', ingress.pid), ...processPart('worker', worker.pid)]
   parts.push(...roles, ...processPart('scheduler', scheduler.pid), ...processPart('Kafka', kafka.pid))
   return { url: urlOf(ingress).href, key: KEY, operatorKey: await createOperator(env) }
+}
+
+/** A server that keeps nothing. */
+async function startBare(processes: Processes, parts: DurablePart[]) {
+  const bare = await processes.node({
+    name: 'http-bare-server',
+    script: './durable/bare.ts',
+    args: [],
+    addressOn: 'stdout',
+  })
+  parts.push(...processPart('the server', bare.pid))
+  return { url: urlOf(bare).href, key: KEY, operatorKey: KEY }
 }
 
 /** `npm start`. */

@@ -101,7 +101,7 @@ export class Processes implements AsyncDisposable {
   #nodeFlags({ script, name, nodeFlags = [] }: Start): string[] {
     // As `npm start` runs it.
     const flags = script.endsWith('services/main.js') ? ['--expose-gc', ...nodeFlags] : [...nodeFlags]
-    if (!this.#profileDir || !/(main\.js|(durable-driver|proxy)\.ts)$/.test(script)) return flags
+    if (!this.#profileDir || !/(main\.js|(durable\/bare|proxy)\.ts)$/.test(script)) return flags
     return [...flags, '--cpu-prof', `--cpu-prof-dir=${this.#profileDir}`, `--cpu-prof-name=${name}.cpuprofile`]
   }
 }

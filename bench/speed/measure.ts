@@ -12,11 +12,11 @@ import {
 } from '../calls/targets.ts'
 import { nameOf } from '../figures/figures.ts'
 import { percentile } from '../figures/stats.ts'
+import { sharesIn, type Where } from '../figures/where.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import { OneCore } from '../machine/one-core.ts'
 import { Processes } from '../machine/processes.ts'
 import { cpuMs, residentMib } from '../machine/usage.ts'
-import { sharesIn, type Where } from './where.ts'
 
 export const WHOLE: Cell = { shape: 'whole', callers: 64 }
 export const LONG: Cell = { shape: 'whole', callers: 64, promptKib: 32 }

@@ -3,6 +3,7 @@ import type { TargetName } from '../calls/targets.ts'
 import { added, Figures } from '../figures/figures.ts'
 import { renderTable, show } from '../figures/markdown.ts'
 import { median } from '../figures/stats.ts'
+import { renderWhere, renderWhy, type Where } from '../figures/where.ts'
 import {
   FEW_IN_STEP,
   FIRST_CALLS,
@@ -15,7 +16,6 @@ import {
   type StartSample,
   WHOLE,
 } from './measure.ts'
-import { renderWhere, renderWhy, type Where } from './where.ts'
 
 /** What a row is, for a target beside the proxy. */
 interface Row {

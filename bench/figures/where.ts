@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { renderTable, show } from '../figures/markdown.ts'
+import { renderTable, show } from './markdown.ts'
 
 /** What of V8's format of CPU profiles is read here (Chrome DevTools Protocol, Profiler.Profile). Times in microseconds. */
 interface CpuProfile {
@@ -29,20 +29,27 @@ const PARTS: readonly (readonly [string, RegExp])[] = [
   ['promises, timers, the loop', /node:internal\/(process|timers)|node:timers/],
   ['undici: the call of the upstream', /undici|^wasm/],
   ["Node's HTTP server, streams, buffers", /^node:/],
+  ['client of Postgres', /node_modules\/pg/],
   ['access log, metrics', /pino|sonic-boom|prom-client|shared\/(log|metrics)|call-log/],
   ['content filter', /content-filter|obscenity/],
   ['key, limits, usage', /callers|shared\/(keys|usage|limits|store)/],
-  ['reading and checking the body', /zod|ingress\/body|schemas\/|shared\/json|body-parser|calls\/proxy/],
+  ['reading and checking the body', /zod|ingress\/body|schemas\/|shared\/json|body-parser|calls\/proxy|durable\/bare/],
   ['engine: the request and the answer of the upstream', /shared\/engines|services\/inference|eventsource-parser/],
   ['queue: turns, records, worker, attempts', /shared\/(jobs|broker|in-turns)|kafka/],
   ['endpoint, answer, frames', /shared\/(protocols|kinds)|services\/ingress/],
 ]
 const WRITES = /^(write(Latin1|Utf8|Ucs2)?String|writev|writeBuffer|shutdown)$/
 
-/** Reads the profiles in a directory, each the last of what its process did. @param share Of each profile, from its end on */
-export function sharesIn(dir: string, share: number): Map<string, number> {
+/**
+ * Reads the profiles in a directory.
+ *
+ * @param share Of each profile, from its end on: the last of what its process did.
+ * @param name The one profile that counts; default: all of them.
+ */
+export function sharesIn(dir: string, share: number, name?: string): Map<string, number> {
   const spent = new Map<string, number>()
-  for (const file of readdirSync(dir)) addSpent(JSON.parse(readFileSync(join(dir, file), 'utf8')), share, spent)
+  const files = name === undefined ? readdirSync(dir) : [`${name}.cpuprofile`]
+  for (const file of files) addSpent(JSON.parse(readFileSync(join(dir, file), 'utf8')), share, spent)
   const all = [...spent.values()].reduce((sum, micros) => sum + micros, 0)
   return new Map([...spent].map(([part, micros]) => [part, micros / all]))
 }
