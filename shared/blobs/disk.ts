@@ -1,9 +1,14 @@
-import { copyFile, open, opendir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { readFile as readFileWithCallback } from 'node:fs'
+import { copyFile, open, opendir, rename, rm, stat, unlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import { makeDirectory } from '#shared/directory.ts'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
+
+/** That of node:fs/promises takes a quarter more CPU. */
+const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
 /** After which it is worth to ask for room on a full disk again: a purge comes every minute. */
@@ -54,7 +59,8 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       return await readFile(pathOf(key)).catch(throwGone)
     },
     async delete(key) {
-      await rm(pathOf(key), { force: true })
+      // Not rm(), which first asks what it is.
+      await unlink(pathOf(key)).catch(passGone)
     },
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
       let count = 0
@@ -93,6 +99,10 @@ async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldB
     old = []
   }
   if (old.length > 0) yield old
+}
+
+function passGone(error: unknown): void {
+  if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
 }
 
 function throwGone(error: unknown): never {

@@ -9,6 +9,9 @@ import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
 /** Bytes of JSON above which a body travels as a blob (docs/design.md, Topics and records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
+/** Characters of a body that are written into its blob together: each write waits for a thread, and costs what 64 KiB do. */
+const WRITE_CHARS = 512 * 1024
+
 /** The body of a job as its record carries it: its JSON, or the key of the blob in which it lies. */
 export type StoredBody = { readonly json: string } | { readonly blob: string }
 /** The body of a job that was handed over inside this process. */
@@ -27,19 +30,28 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 }
 
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
-  let json = ''
-  for (let piece = pieces.next(); !piece.done; piece = pieces.next()) {
-    json += piece.value
-    if (json.length <= BODY_BYTES_MAX) continue
-    await blobs.put(id, bytesOf(json, pieces))
-    return { blob: id }
-  }
-  return { json }
+  const json = await inTurns(gathered(pieces))
+  // Less than was asked for: it is all.
+  const isAll = json.length < WRITE_CHARS
+  if (isAll && json.length <= BODY_BYTES_MAX) return { json }
+  await blobs.put(id, isAll ? Buffer.from(json) : bytesOf(json, pieces))
+  return { blob: id }
 }
 
-async function* bytesOf(first: string, rest: Iterable<string>): AsyncGenerator<Buffer> {
-  yield Buffer.from(first)
-  for (const piece of rest) yield Buffer.from(piece)
+async function* bytesOf(first: string, rest: Generator<string>): AsyncGenerator<Buffer> {
+  for (let json = first; json !== ''; json = await inTurns(gathered(rest))) yield Buffer.from(json)
+}
+
+/** As many of the next pieces as are written together. */
+function* gathered(pieces: Generator<string>): Generator<undefined, string> {
+  let json = ''
+  while (json.length < WRITE_CHARS) {
+    const piece = pieces.next()
+    if (piece.done) break
+    json += piece.value
+    yield
+  }
+  return json
 }
 
 /** The record of a job: its envelope as JSON, with its body, or with the key of the blob that has it. */

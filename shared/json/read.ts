@@ -57,6 +57,8 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
+  /** The long string that was searched last: what is around it is looked through once for each level. */
+  #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
     this.#json = json
@@ -154,7 +156,7 @@ class Reader {
     for (let i = this.#at; i < most; i++) {
       switch (json[i]) {
         case QUOTE:
-          i = endOfString(json, i + 1, most)
+          i = this.#endOfString(i + 1, most)
           break
         case OPEN_ARRAY:
         case OPEN_OBJECT:
@@ -187,7 +189,7 @@ class Reader {
     let start = this.#at + 1
     for (;;) {
       const most = Math.min(json.length, start + STRING_PIECE_BYTES)
-      const quote = endOfString(json, start, most)
+      const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
       // With its own quotes a piece is one text already; with others it would be copied to be one.
@@ -200,6 +202,16 @@ class Reader {
     }
     this.#at = start + 1
     return parts.length === 1 ? (parts[0] as string) : parts.join('')
+  }
+
+  /** As {@link endOfString}: where a search of the same string ended before, it goes on. */
+  #endOfString(start: number, most: number): number {
+    const { to, isFound } = this.#searched
+    const isSame = start === this.#searched.start
+    if (isSame && (isFound || to >= most)) return to
+    const end = endOfString(this.#json, isSame ? to : start, most)
+    if (end - start > NEAR_BYTES) this.#searched = { start, to: end, isFound: end < most }
+    return end
   }
 
   *#skipBlanks(): Generator<undefined, void> {

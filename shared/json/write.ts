@@ -10,7 +10,7 @@ import { isLowSurrogate } from '#shared/whole-characters.ts'
 const PIECE_CHARS = 64 * 1024
 /** Values and characters up to which JSON.stringify writes all at once. */
 const VALUES_AT_ONCE = 512
-const CHARS_AT_ONCE = 32 * 1024
+const CHARS_AT_ONCE = PIECE_CHARS
 
 /** How a value is written. */
 export interface WriteOptions {

@@ -1,0 +1,28 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { openDiskBlobs } from '#shared/blobs/disk.ts'
+import { BODY_BYTES_MAX, fetchBody, storeBody } from '#shared/jobs/body.ts'
+
+/** The body of a job in its record, or in a blob: whoever fetches it gets what was stored, whatever its length. */
+
+const KIB = 1_024
+
+test.each([
+  ['a record', 40 * KIB, false],
+  ['a blob', BODY_BYTES_MAX, true],
+  ['a blob that is written at once', 200 * KIB, true],
+  ['a blob that is written in pieces', 512 * KIB - 40, true],
+  ['a blob of several pieces', 3_000 * KIB, true],
+])('a body in %s is fetched as it was stored', async (_, chars, isBlob) => {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-test-'))
+  onTestFinished(() => rm(directory, { recursive: true }))
+  const blobs = await openDiskBlobs(directory)
+  const text = 'Is it "so"?\n😀 '.repeat(chars / 10).slice(0, chars - 100)
+  const body = { turns: [{ role: 'user', parts: [text, ...Array.from({ length: 20 }, (_, index) => `${index}`)] }] }
+  const stored = await storeBody('job_1', body, blobs)
+  expect('blob' in stored).toBe(isBlob)
+  const envelope = 'blob' in stored ? stored : { body: JSON.parse(stored.json) as unknown }
+  expect(await fetchBody(envelope, blobs)).toEqual(body)
+})
