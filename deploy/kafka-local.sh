@@ -16,6 +16,8 @@
 #   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
 #   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; a folder for each node: one Kafka for each run directory
 #   KAFKA_NODES     default 1. Node 1 is also the controller: stopping it stops elections
+#   KAFKA_HOST      default 127.0.0.1; the address of this machine in a network, so that workers of others reach the broker. It asks
+#                   nobody for a password: only in a network where everybody may read and write
 #   KAFKA_PORT      port of node 1 (the controller takes the next, node N takes port + N); default: a free one
 #   KAFKA_HEAP      default 256m
 #   KAFKA_JAVA      more options of the JVM; -XX:TieredStopAtLevel=1 spares a broker that lives for a minute
@@ -27,6 +29,7 @@ cache=${KAFKA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka}
 run=${KAFKA_RUN_DIR:-${TMPDIR:-/tmp}/sluice-kafka-$UID}
 heap=${KAFKA_HEAP:-256m}
 nodes=${KAFKA_NODES:-1}
+host=${KAFKA_HOST:-127.0.0.1}
 libs=$cache/$version
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 
@@ -90,8 +93,8 @@ properties() { # $1 = node, $2 = port of node 1, $3 = data directory
 process.roles=$roles
 node.id=$1
 controller.quorum.voters=1@127.0.0.1:$(($2 + 1))
-listeners=PLAINTEXT://127.0.0.1:$port$listener
-advertised.listeners=PLAINTEXT://127.0.0.1:$port
+listeners=PLAINTEXT://$host:$port$listener
+advertised.listeners=PLAINTEXT://$host:$port
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs=$3
@@ -202,10 +205,10 @@ start() {
   format "$formatted"
   for _ in 1 2 3; do
     port=${KAFKA_PORT:-$(free_port)}
-    addresses=127.0.0.1:$port
+    addresses=$host:$port
     for node in $(seq "$nodes"); do
       prepare "$node" "$port" "$formatted"
-      [ "$node" = 1 ] || addresses+=,127.0.0.1:$((port + node))
+      [ "$node" = 1 ] || addresses+=,$host:$((port + node))
     done
     # shellcheck disable=SC2046
     if launch_all $(seq "$nodes"); then echo "$addresses" | tee "$run/bootstrap"; return; fi

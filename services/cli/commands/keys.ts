@@ -1,3 +1,4 @@
+import { join } from 'node:path'
 import { type Command, type Invocation, noArguments } from '#services/cli/command.ts'
 import { EXIT, type ExitCode } from '#services/cli/failure.ts'
 import { LIMIT_HELP, LIMIT_OPTIONS, limitsOf } from '#services/cli/keys/limits.ts'
@@ -85,6 +86,9 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const isFirst = (await store.list()).length === 0
   const rights = { name, endpoints, models, scopes, project, expires_at, limits }
   const { key, secret } = await createKey(store, rights, author())
+  // Who forgot DATA_DIR would get a key that works nowhere, and a 401 that cannot say why.
+  if (isFirst)
+    out.note(`It is the first key in ${placeOf(config)}. Only services with that ${placeName(config)} know it.`)
   if (isFirst && config.sluiceApiKey === undefined) {
     out.note('Now that there is a key, the service makes none of its own at its start.')
   }
@@ -93,6 +97,15 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
     out.note(`This is ${key.id}, and the secret is shown only now. Send it as: Authorization: Bearer …`)
   } else await out.json({ ...shownKey(key), secret })
   return EXIT.ok
+}
+
+/** Where keys are kept, without the password of a database. */
+function placeOf({ databaseUrl, dataDir }: Invocation['config']): string {
+  return databaseUrl === undefined ? join(dataDir, 'keys.json') : 'the database'
+}
+
+function placeName({ databaseUrl }: Invocation['config']): string {
+  return databaseUrl === undefined ? 'DATA_DIR' : 'DATABASE_URL'
 }
 
 async function list(store: KeyStore, args: readonly string[], { values, out, config }: Invocation): Promise<ExitCode> {

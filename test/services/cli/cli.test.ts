@@ -484,7 +484,9 @@ describe('keys from the command line', () => {
   it('are valid in a running service, and no longer once they are revoked', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
-    const [key] = (await sluice(['keys', 'create'], { env })).lines
+    const made = await sluice(['keys', 'create'], { env })
+    expect(made.err).toContain(join(stack.dataDir, 'keys.json'))
+    const [key] = made.lines
     const status = async () =>
       (await stack.get('/v1/models', { headers: { authorization: `Bearer ${key?.secret}` } })).status
     await until(async () => (await status()) === 200)
