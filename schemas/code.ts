@@ -5,6 +5,10 @@ export const RUN_SECONDS_MAX = 120
 /** The time limit of a run that names none, in seconds. */
 export const RUN_SECONDS_DEFAULT = 30
 
+/** Files in the directory of a run, and their bytes together. */
+export const RUN_FILES_MAX = 20
+export const RUN_FILES_BYTES_MAX = 16 * 1024 * 1024
+
 /**
  * The wire shape of `POST /v1/tools/code` (docs/protocol.md, Code). What depends on settings, and on code points rather
  * than UTF-16 units, is checked by hand. Unknown fields are ignored.
@@ -18,10 +22,19 @@ export const CodeBody = z.looseObject({
 })
 export type CodeBody = z.infer<typeof CodeBody>
 
+/** A file of the caller's that code finds in its directory. */
+export const CodeFile = z.strictObject({
+  id: z.string().describe('Of the file, which is the key of its blob'),
+  name: z.string().describe('In the directory: no path'),
+  bytes: z.int().min(0),
+})
+export type CodeFile = z.infer<typeof CodeFile>
+
 /** A run, as it travels to a worker. */
 export const CodeRequest = z.strictObject({
   code: z.string(),
   timeout_seconds: z.int().min(1).max(RUN_SECONDS_MAX),
+  files: z.array(CodeFile).max(RUN_FILES_MAX).optional(),
   user_id: z.string().optional().describe("The caller's own name for its end user, for the log"),
 })
 export type CodeRequest = z.infer<typeof CodeRequest>

@@ -17,12 +17,13 @@ export async function startCode(ports: Ports): Promise<Service> {
   return await startWorker(ports, definition, stop, () => sandbox.problems())
 }
 
-function openWorkbench({ sandbox, metrics, log }: Ports): Workbench {
+function openWorkbench({ sandbox, blobs, metrics, log }: Ports): Workbench {
   const help = 'Interpreters of the sandbox, by whether they wait for a run or run'
   metrics.gauge('sluice_sandbox_interpreters', help, { state: 'idle' }, () => sandbox.stats().idle)
   metrics.gauge('sluice_sandbox_interpreters', help, { state: 'busy' }, () => sandbox.stats().busy)
   return {
     sandbox,
+    blobs,
     onRun({ user_id }, { idempotencyKey }, { sandbox, end, seconds }) {
       metrics.sandboxRuns.inc({ sandbox, end })
       metrics.sandboxSeconds.observe({ sandbox }, seconds)

@@ -1,11 +1,13 @@
 import type { CodeEvent, CodeRequest } from '#schemas/code.ts'
+import type { Blobs } from '#shared/blobs/blobs.ts'
 import { ServiceError } from '#shared/error.ts'
 import { EventBuffer } from '#shared/jobs/event-buffer.ts'
 import { mergeCodeEvents } from '#shared/kinds/execute.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
-import type { Sandbox, SandboxEnd, SandboxEvent } from '#shared/sandbox/sandbox.ts'
+import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/sandbox/sandbox.ts'
 import { endOf, piecesOf } from './events.ts'
+import { readFiles } from './files.ts'
 
 /** How a run ended, for metrics and the log. */
 export type RunEnd = 'ok' | 'error' | 'violations' | 'timeout' | 'killed' | 'cancelled' | 'failed'
@@ -20,6 +22,7 @@ export interface RunFacts {
 /** What runs work with. */
 export interface Workbench {
   readonly sandbox: ChosenSandbox
+  readonly blobs: Blobs
   onRun(request: CodeRequest, context: AttemptContext, facts: RunFacts): void
 }
 
@@ -28,15 +31,16 @@ export interface Workbench {
  *
  * Leaving early ends the run: this resolves when its processes have ended.
  *
- * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; the signal's reason
+ * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; `not_found` for a file that is gone; the signal's reason
  */
 export async function* runCode(
   bench: Workbench,
   request: CodeRequest,
   context: AttemptContext,
 ): AsyncGenerator<CodeEvent> {
+  const files = await readFiles(bench.blobs, request.files ?? [])
   const sandbox = await bench.sandbox.get(context.signal)
-  const run = new CodeRun(bench, sandbox, request, context)
+  const run = new CodeRun(bench, sandbox, request, files, context)
   try {
     yield* run.events()
   } finally {
@@ -49,6 +53,7 @@ class CodeRun {
   readonly #bench: Workbench
   readonly #sandbox: Sandbox
   readonly #request: CodeRequest
+  readonly #files: readonly SandboxFile[]
   readonly #context: AttemptContext
   #startedAt = performance.now()
   /** How long it took; a slow reader hears of its end later. */
@@ -62,10 +67,17 @@ class CodeRun {
   readonly #left = new AbortController()
   readonly #over: Promise<void>
 
-  constructor(bench: Workbench, sandbox: Sandbox, request: CodeRequest, context: AttemptContext) {
+  constructor(
+    bench: Workbench,
+    sandbox: Sandbox,
+    request: CodeRequest,
+    files: readonly SandboxFile[],
+    context: AttemptContext,
+  ) {
     this.#bench = bench
     this.#sandbox = sandbox
     this.#request = request
+    this.#files = files
     this.#context = context
     context.signal.throwIfAborted()
     context.signal.addEventListener('abort', this.#leave, { once: true })
@@ -94,7 +106,7 @@ class CodeRun {
 
   async #run(): Promise<void> {
     const { code, timeout_seconds } = this.#request
-    const job = { code, timeoutMs: timeout_seconds * 1_000, scan: true }
+    const job = { code, timeoutMs: timeout_seconds * 1_000, scan: true, files: this.#files }
     try {
       const onEvent = (event: SandboxEvent) => this.#onEvent(event)
       this.#end = await this.#sandbox.run(job, onEvent, this.#left.signal, () => {

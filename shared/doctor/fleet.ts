@@ -12,6 +12,8 @@ export interface PoolFacts {
   /** Calls and jobs that wait for it, in the queue and in the store. */
   readonly waiting: number
   readonly oldestSeconds: number | undefined
+  /** Models of which some worker runs as many jobs as it may, while others wait. */
+  readonly fullModels: readonly string[]
   /** Something is served by it, so that it should have a worker. */
   readonly isNeeded: boolean
 }
@@ -22,6 +24,8 @@ export interface FleetFacts {
   /** Undefined in a deployment without one. */
   readonly store: { readonly name: string; readonly isReachable: boolean } | undefined
   readonly pools: readonly PoolFacts[]
+  /** Durable jobs that wait or run, and how many may (DURABLE_JOBS_MAX); undefined while that is not known. */
+  readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly what: 'model' | 'pool'; readonly id: string }[]
   /** Models whose servers all fail, by the workers that say so. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
@@ -31,10 +35,11 @@ export interface FleetFacts {
 
 /** What is wrong with the fleet now and what to do about it, the worst first; one finding that all is well where nothing is. */
 export function fleetFindings(facts: FleetFacts): readonly Finding[] {
-  const { broker, store, pools, paused, failing, deadLetters } = facts
+  const { broker, store, pools, durable, paused, failing, deadLetters } = facts
   const findings = [
-    ...(broker.isReachable ? [] : [away('broker', broker.name, 'Start it, or mend KAFKA_BROKERS.')]),
-    ...(store && !store.isReachable ? [away('store', store.name, 'Start it, or mend DATABASE_URL.')] : []),
+    ...(broker.isReachable ? [] : [brokerAway(broker.name)]),
+    ...(store && !store.isReachable ? [storeAway(store.name)] : []),
+    ...(durable ? roomFinding(durable) : []),
     ...failing.map(failingFinding),
     ...pools.flatMap(poolFinding),
     ...paused.map(({ what, id }) =>
@@ -51,8 +56,25 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   return [ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, nothing is stuck`)]
 }
 
-function away(check: string, name: string, fix: string): Finding {
-  return failed(check, `The ${check} (${name}) cannot be reached, so that no new work is taken.`, fix)
+function brokerAway(name: string): Finding {
+  const message = `The broker (${name}) cannot be reached: new calls are refused, and durable jobs wait until it is back.`
+  return failed('broker', message, 'Start it, or mend KAFKA_BROKERS.')
+}
+
+function storeAway(name: string): Finding {
+  const message = `The store (${name}) cannot be reached: durable jobs are refused and stand still; plain calls go on.`
+  return failed('store', message, 'Start it, or mend DATABASE_URL.')
+}
+
+/** A project may have as many as are free for others, so one alone is refused when half of the places are taken. */
+function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
+  if (count < max / 2) return []
+  const fix =
+    'npx sluice jobs --all-projects --status queued says whose they are. Start more workers, cancel what nobody needs, or raise DURABLE_JOBS_MAX.'
+  const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
+  if (count >= max) return [failed('room', `All ${most} places for durable jobs are taken: new ones are refused.`, fix)]
+  const message = `${has} of ${most} places for durable jobs are taken: a project that has as many as are free is refused more.`
+  return [warned('room', message, fix)]
 }
 
 function failingFinding({ model, workers }: FleetFacts['failing'][number]): Finding {
@@ -61,7 +83,8 @@ function failingFinding({ model, workers }: FleetFacts['failing'][number]): Find
   return failed('upstream', message, 'Look at that server, and at the address and the key of the model in models.yaml.')
 }
 
-function poolFinding({ id, workers, slots, free, waiting, oldestSeconds = 0, isNeeded }: PoolFacts): Finding[] {
+function poolFinding(pool: PoolFacts): Finding[] {
+  const { id, workers, slots, waiting, isNeeded } = pool
   const start = `Start one: node services/main.js ${id}`
   const waits = waiting === 1 ? '1 job waits for it' : `${waiting.toLocaleString('en')} jobs wait for it`
   if (workers === 0 && waiting > 0) return [failed('pool', `No worker works for the pool ${id}, and ${waits}.`, start)]
@@ -70,9 +93,18 @@ function poolFinding({ id, workers, slots, free, waiting, oldestSeconds = 0, isN
     const fix = `Start another, or let one work again: npx sluice drain WORKER --undo`
     return [warned('pool', `Every worker of the pool ${id} is being drained.`, fix)]
   }
-  if (oldestSeconds <= LONG_WAIT || free > 0) return []
-  const message = `The pool ${id} is full: all ${slots} slots are taken, ${waits}, and the oldest since ${Math.floor(oldestSeconds)} s.`
-  return [warned('pool', message, 'Start more workers, or raise its slots where the machine has room.')]
+  return longWait(pool, waits)
+}
+
+/** Whoever waits for long where there is room waits for something that is not wrong, such as a limit of its key. */
+function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, waits: string): Finding[] {
+  if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []
+  const fix = 'Start more workers, or raise its slots where the machine has room.'
+  const since = `${waits}, and the oldest since ${Math.floor(oldestSeconds)} s`
+  if (free === 0) return [warned('pool', `The pool ${id} is full: all ${slots} slots are taken, ${since}.`, fix)]
+  const which = fullModels.map((model) => `'${model}'`).join(', ')
+  const message = `The pool ${id} runs as many jobs as it may of ${which}: ${since}. Free slots are for its other models.`
+  return [warned('pool', message, fix)]
 }
 
 function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>): Finding {

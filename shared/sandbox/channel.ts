@@ -49,11 +49,17 @@ const End = z.discriminatedUnion('type', [
 ])
 
 /** A job as a supervisor reads it. */
-export function encodeJob({ code, timeoutMs, scan }: SandboxJob): Buffer {
-  const body = Buffer.from(JSON.stringify({ code, scan, timeout_ms: timeoutMs, limits: LIMITS }))
+export function encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Buffer {
+  const job = { code, scan, timeout_ms: timeoutMs, limits: LIMITS, files: encodeFiles(files) }
+  const body = Buffer.from(JSON.stringify(job))
   const length = Buffer.alloc(4)
   length.writeUInt32BE(body.length)
   return Buffer.concat([MAGIC, length, body])
+}
+
+/** Files as a program's process reads them (python/execution.py): by their names, in base64. */
+export function encodeFiles(files: SandboxJob['files'] = []): Record<string, string> {
+  return Object.fromEntries(files.map(({ name, bytes }) => [name, bytes.toString('base64')]))
 }
 
 /** What hears of a run. */

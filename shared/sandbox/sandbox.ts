@@ -14,6 +14,15 @@ export interface SandboxJob {
   readonly timeoutMs: number
   /** Look for forbidden imports and calls first, and run nothing when there are any. Off in tests of the walls behind it. */
   readonly scan: boolean
+  /** In the directory in which the program begins; default: none. */
+  readonly files?: readonly SandboxFile[]
+}
+
+/** A file that a program finds. */
+export interface SandboxFile {
+  /** Letters, digits and the like: no path. */
+  readonly name: string
+  readonly bytes: Buffer
 }
 
 /** What a run gives while it goes on, in order. */

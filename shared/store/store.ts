@@ -141,6 +141,8 @@ export interface Sweeps {
 /** Reads. They see committed moves only, and no job past its `purge_at_ms`. */
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
+  /** What an equal call has made with this key; undefined: nobody holds it. Never `created`. */
+  findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined>
   /** Whether a job is past its `purge_at_ms`, as long as that is known: it is purged sooner or later. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>

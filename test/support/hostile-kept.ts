@@ -23,6 +23,9 @@ export const HOSTILE_KEPT: readonly HostileInput[] = [
     items: Array.from({ length: 20 }, () => message('\u0001'.repeat(LARGE / 6 / 20))),
   })),
   post('an item of 130,000 parts', '/v1/conversations', () => ({ items: [message(parts(130_000))] })),
+  post('2 MB of words, streamed', '/v1/responses', () => ({
+    ...{ model: 'echo-1', stream: true, input: 'hello world '.repeat((2 * MIB) / 12) },
+  })),
   inConversation('95,000 items', () => Array.from({ length: 95_000 }, () => message(''))),
   inConversation('28 MB of words', () => 'hello world '.repeat(LARGE / 12)),
 ]

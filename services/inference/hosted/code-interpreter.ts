@@ -14,12 +14,16 @@ const Result = tolerant(CodeResult)
 /** Python, in the pool of the sandbox. */
 export const codeInterpreter: HostedRunner = {
   read: codeOf,
-  child: (code, _tool, _request, { codeSecondsMax }) => ({
+  child: (code, _tool, { hosted }, { codeSecondsMax }) => ({
     endpoint: '/v1/tools/code',
     kind: 'execute',
     pool: 'code',
     model: 'python',
-    body: { code, timeout_seconds: Math.min(RUN_SECONDS_DEFAULT, codeSecondsMax) },
+    body: {
+      code,
+      timeout_seconds: Math.min(RUN_SECONDS_DEFAULT, codeSecondsMax),
+      ...(hosted?.files && { files: hosted.files }),
+    },
   }),
   result: ({ result }) => codeResult(result),
 }

@@ -6,6 +6,7 @@ import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
 import { listDead } from '#shared/jobs/dead-letters.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 import { jobsTopic } from '#shared/jobs/topics.ts'
 import { depthOf } from './pools.ts'
 
@@ -49,6 +50,10 @@ async function factsOf(context: IngressContext): Promise<FleetFacts> {
     broker,
     store,
     pools: await Promise.all(PoolName.options.map((pool) => poolFacts(context, pool, depth))),
+    durable: depth && {
+      count: depth.reduce((sum, { state, count }) => sum + (state === 'scheduled' ? 0 : count), 0),
+      max: context.config.durableJobsMax,
+    },
     paused: pauses.all,
     failing: failingOf(context),
     deadLetters: await keptOr(deads, broker, () => countDead(context)),
@@ -72,8 +77,14 @@ async function poolFacts(
     free: jobs.presence.freeSlots(pool),
     waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
     oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
+    fullModels: fullModels(jobs.presence.peers.values(), pool),
     isNeeded: models.models.some((model) => model.pool === pool),
   }
+}
+
+function fullModels(peers: Iterable<Peer>, pool: PoolName): string[] {
+  const waiting = [...peers].filter(({ role, isSilent }) => role === pool && !isSilent)
+  return [...new Set(waiting.flatMap(({ capacity }) => capacity?.waiting ?? []).map(({ model }) => model))]
 }
 
 function failingOf({ jobs }: IngressContext): FleetFacts['failing'] {

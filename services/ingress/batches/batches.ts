@@ -8,7 +8,7 @@ import { requireJobs } from '#services/ingress/jobs/paths.ts'
 import { ServiceError } from '#shared/error.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/job-id.ts'
-import { submitBatch } from './create.ts'
+import { findMadeBatch, submitBatch } from './create.ts'
 import { findBatch, jobIdOfBatch } from './ids.ts'
 import { batchObject, currentBatchObject } from './object.ts'
 
@@ -23,6 +23,8 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   const asked = parseBody(CreateBatch, body, 'openai')
   const { path } = findEndpoint(asked.endpoint)
   requireEndpoint(call.key, path)
+  const made = await findMadeBatch(context, call, body)
+  if (made) return await call.reply.whole(await currentBatchObject(context, made))
   const file = await getFile(requireFiles(context), projectIdOf(call.key), asked.input_file_id, 'input_file_id')
   if (file.purpose !== 'batch') {
     const message = `The file was uploaded for '${file.purpose}'. Upload it with the purpose 'batch'.`

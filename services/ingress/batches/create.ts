@@ -1,7 +1,7 @@
 import type { BatchDialect, BatchRequest } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { createJob } from '#services/ingress/answer/durable.ts'
-import { readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
+import { acceptedOf, createJob } from '#services/ingress/answer/durable.ts'
+import { idempotencyOf, readIdempotencyKey } from '#services/ingress/answer/wishes.ts'
 import type { Call, IngressContext } from '#services/ingress/call.ts'
 import type { JobEndpoint, PreparedCall } from '#services/ingress/endpoints/endpoint.ts'
 import { requireFiles } from '#services/ingress/files/read.ts'
@@ -31,6 +31,27 @@ export interface NewBatch {
   readonly metadata?: Record<string, string> | undefined
   /** What two calls with the same Idempotency-Key must have in common. */
   readonly body: unknown
+}
+
+/**
+ * The batch that an equal call has made with the same Idempotency-Key. It is looked for before anything else: its file may be gone,
+ * and a second copy of its lines may find no room.
+ *
+ * @throws ServiceError `idempotency_key_reused`, `result_expired`
+ */
+export async function findMadeBatch(
+  context: IngressContext,
+  call: Call,
+  body: unknown,
+): Promise<DurableJob | undefined> {
+  const wished = readIdempotencyKey(call.headers['idempotency-key'])
+  const key = await idempotencyOf(wished, call, body, context.config.jobRetentionMs)
+  const made = key && (await context.store?.findMade(projectIdOf(call.key), key))
+  if (!made) return undefined
+  const { job } = acceptedOf(made)
+  call.facts.job_id = job.id
+  call.reply.setHeader('idempotency-replayed', 'true')
+  return job
 }
 
 /** Makes the job of a batch. @throws ServiceError as any durable job; `insufficient_quota` */

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import base64
 import builtins
 import functools
 import gc
@@ -85,12 +86,14 @@ def load(name: str) -> None:
     gc.freeze()
 
 
-def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None]) -> int:
+def execute(
+    code: str, *, scan: bool, files: dict[str, str], emit: Emit, lock_down: Callable[[], None]
+) -> int:
     """
     Checks a program and runs it as `__main__` on descriptors 0, 1 and 2; gives its exit status, 0..255.
 
     `emit(b"V", json)` tells the verdict, `{"violations": [...]}`, before anything runs; with a violation nothing does.
-    `emit(b"P", png)` gives each figure that the program shows. `lock_down` is called between verdict and program. With
+    `files` are put into the working directory, by their names, from base64. `emit(b"P", png)` gives each figure that the program shows. `lock_down` is called between verdict and program. With
     `scan` off the program is not looked at, and its imports are not either.
     """
     _open_streams()
@@ -108,6 +111,7 @@ def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None])
     emit(b"V", json.dumps({"violations": violations}).encode())
     if violations:
         return 0
+    _put(files)
     lock_down()
     plots.send_to(emit)
     try:
@@ -116,6 +120,13 @@ def execute(code: str, *, scan: bool, emit: Emit, lock_down: Callable[[], None])
         # Even printing an exception runs code of the program.
         status = 1
     return _finish(status)
+
+
+def _put(files: dict[str, str]) -> None:
+    while files:
+        name, content = files.popitem()
+        with open(name, "wb") as file:
+            file.write(base64.b64decode(content))
 
 
 class _AtOnce(io.BufferedWriter):

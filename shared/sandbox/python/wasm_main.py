@@ -38,7 +38,9 @@ def warm(headroom_bytes: int) -> None:
 def run() -> int:
     """Runs the program that is on standard input; gives its exit status."""
     job = json.loads(_read_all())
-    return execution.execute(job["code"], scan=job["scan"], emit=_send, lock_down=lambda: None)
+    return execution.execute(
+        job["code"], scan=job["scan"], files=job["files"], emit=_send, lock_down=lambda: None
+    )
 
 
 def _read_all() -> bytes:

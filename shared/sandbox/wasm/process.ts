@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ServiceError } from '#shared/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import { Channel } from '#shared/sandbox/channel.ts'
+import { Channel, encodeFiles } from '#shared/sandbox/channel.ts'
 import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
@@ -101,7 +101,8 @@ export class WasmProcess {
     }
     watchdog.expect(job.timeoutMs + OVERDUE_MS)
     signal.addEventListener('abort', cancel, { once: true })
-    if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, Buffer.from(JSON.stringify(job))))
+    const said = { ...job, files: encodeFiles(job.files) }
+    if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, Buffer.from(JSON.stringify(said))))
     else lose(lost(new Error('its process has ended')))
     try {
       return await ended

@@ -23,7 +23,7 @@ import {
 } from '#shared/store/store.ts'
 import { claimInTurn } from './claim.ts'
 import { SqlConversations } from './conversations.ts'
-import { createJob } from './create/create.ts'
+import { createJob, findMade } from './create/create.ts'
 import { REDRIVE } from './create/inserts.ts'
 import { recordDelivery, takeDeliveries } from './deliveries.ts'
 import * as family from './family/family.ts'
@@ -195,6 +195,10 @@ export class SqlStore implements Store {
 
   async timeOutWaiting(limit: number): Promise<Moved[]> {
     return (await sweep(this.#db, familyMoves.TIME_OUT, { timeout_error: jsonText(TIMED_OUT) }, limit)).map(dispatchOf)
+  }
+
+  async findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
+    return await findMade(this.#db, tenant, key)
   }
 
   async findStep(id: string, key: string) {

@@ -81,6 +81,14 @@ describe('code that is refused', () => {
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
     expect(await refused.json()).toMatchObject({ error: { code: 'rate_limit_exceeded', type: 'requests' } })
     expect((await call('ada', durable)).status).toBe(429)
+    const response = {
+      model: 'echo-1',
+      input: 'hi',
+      tools: [{ type: 'code_interpreter', container: { type: 'auto' } }],
+    }
+    const headers = { 'x-service-userid': 'ada' }
+    expect((await stack.post('/v1/responses', response, { headers })).status).toBe(429)
+    expect((await stack.post('/v1/responses', { ...response, tools: [] }, { headers })).status).toBe(200)
     for (const user of ['grace', undefined, undefined, undefined]) expect((await call(user)).status).toBe(200)
   })
 })

@@ -127,6 +127,15 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob(), KEY)).toMatchObject({ outcome: 'exists', job: { state: 'queued' } })
     })
 
+    it('finds what an equal request has made with its key', async () => {
+      expect(await store.findMade(TENANT, KEY)).toBeUndefined()
+      const { id } = newJob()
+      await store.create(newJob({ id }), KEY)
+      expect(await store.findMade(TENANT, KEY)).toMatchObject({ outcome: 'exists', job: { id } })
+      expect(await store.findMade(TENANT, { ...KEY, fingerprint: 'g' })).toEqual({ outcome: 'conflict', jobId: id })
+      expect(await store.findMade('key_b', KEY)).toBeUndefined()
+    })
+
     it('keeps keys apart by tenant and by route', async () => {
       const created = [
         await store.create(newJob(), KEY),
@@ -141,6 +150,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await database.advance(24 * HOUR_MS - 60_000)
       expect((await store.create(newJob(), KEY)).outcome).toBe('exists')
       await database.advance(60_000)
+      expect(await store.findMade(TENANT, KEY)).toBeUndefined()
       expect((await store.create(newJob(), { ...KEY, fingerprint: 'g' })).outcome).toBe('created')
     })
 

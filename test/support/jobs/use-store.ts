@@ -73,6 +73,7 @@ async function moveFamilies(store: Store): Promise<void> {
     await store.submitChild({ ...run, chunk: 1 + nth }, child)
   }
   await store.findStep(job.id, 'a')
+  await store.findMade(job.tenant, { scope: 'POST /v1/jobs', key: 'none', fingerprint: 'f', keepMs: 60_000 })
   await store.listSteps(MANY_TENANT, job.id)
   await store.listRecordedSteps(MANY_TENANT, job.id, 0, 20)
   await store.listChildren(MANY_TENANT, job.id)

@@ -1,5 +1,6 @@
 /** The conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
+import { RUN_FILES_BYTES_MAX } from '#schemas/code.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
 import { until } from '../stack.ts'
 import { openSandbox, PREPARE_MS } from './adapters.ts'
@@ -154,6 +155,18 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
 
   it('lets one run see nothing of another', { timeout: WAIT_MS }, async (context) => {
     expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
+    expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
+  })
+
+  it('puts the files of a run into its directory, and of no other', { timeout: WAIT_MS }, async (context) => {
+    const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
+    const files = [
+      { name: 'left large.bin', bytes: large },
+      { name: 'left-é', bytes: Buffer.from('Grüße') },
+    ]
+    const code = 'data = open("left large.bin", "rb").read(); print(len(data), sum(data[-9:]), open("left-é").read())'
+    const read = await runCode(sandbox(context), code, { scan: true, files, timeoutMs: WAIT_MS / 3 })
+    expect(read).toMatchObject({ exit_code: 0, stdout: `${large.length} 63 Grüße\n` })
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 

@@ -1,5 +1,5 @@
 /** Runs snippets in a sandbox and says how what came of them differs from what must come. */
-import type { Sandbox, SandboxEnd } from '#shared/sandbox/sandbox.ts'
+import type { Sandbox, SandboxEnd, SandboxFile } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
 
 /** A finished run in the fields of the result body (docs/code.md, The result). */
@@ -21,12 +21,22 @@ const PLOTS_MAX = 20
 export async function runCode(
   sandbox: Sandbox,
   code: string,
-  { scan = false, timeoutMs = 10_000, signal = new AbortController().signal } = {},
+  {
+    scan = false,
+    timeoutMs = 10_000,
+    signal = new AbortController().signal,
+    files = [],
+  }: {
+    readonly scan?: boolean
+    readonly timeoutMs?: number
+    readonly signal?: AbortSignal
+    readonly files?: readonly SandboxFile[]
+  } = {},
 ): Promise<RunResult> {
   const texts = { stdout: '', stderr: '' }
   const plots: Uint8Array[] = []
   const end = await sandbox.run(
-    { code, timeoutMs, scan },
+    { code, timeoutMs, scan, files },
     (event) => {
       if (event.type === 'plot') plots.push(event.png)
       else texts[event.stream] += event.text

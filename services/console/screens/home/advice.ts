@@ -19,7 +19,7 @@ export const advice = computed<readonly Advice[]>(() => {
     return [{ what: 'The service does not answer.', todo, isBad: true }]
   }
   const found = findings.value
-    ?.filter(({ status }) => status === 'warn' || status === 'fail')
+    ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isToldAlready(check))
     .map(({ message, fix, status }) => ({ what: message, todo: fix ?? '', isBad: status === 'fail' }))
   const told = problems.value.map((what) => ({
     what,
@@ -30,3 +30,10 @@ export const advice = computed<readonly Advice[]>(() => {
   const all = found?.some(({ isBad }) => isBad) ? found : [...told, ...(found ?? [])]
   return all.toSorted((a, b) => Number(b.isBad) - Number(a.isBad))
 })
+
+/** What cannot be reached is found twice: by the fleet, which says what follows, and later by the check of the machine. */
+const TOLD_BY: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
+
+function isToldAlready(check: string): boolean {
+  return findings.value?.some((one) => one.status === 'fail' && one.check === TOLD_BY[check]) ?? false
+}

@@ -88,13 +88,17 @@ function Preparing() {
 
 function PoolCard({ pool }: { readonly pool: PoolState }) {
   const { id, slots, running, waiting, moments, ended, failed, workers, latency } = pool
-  const of = latency.isOfRuns ? 'run' : 'first output'
+  const of = latency.isOfRuns ? 'run' : 'output'
+  const title = latency.isOfRuns ? 'Of whole runs' : 'From the call to its first output'
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'working' : 'idle'
   return (
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        <span class={`status ${state.replace(' ', '-')}`}>{state}</span>
+        {/* Where nothing waits for it a pool without workers may be as it should be: what is wrong stands above. */}
+        <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
+          {state}
+        </span>
       </div>
       <Plot
         label={`${id}: ${running} of ${slots} run, ${waiting} wait`}
@@ -107,8 +111,8 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name="running" value={`${running} / ${slots}`} mark="running" />
         <Figure name="waiting" value={waiting.toLocaleString()} mark="waiting" />
         <Figure name="oldest wait" value={pool.oldestSeconds === undefined ? '–' : lasted(pool.oldestSeconds)} />
-        <Figure name={`${of} p50`} value={brief(latency.p50)} />
-        <Figure name={`${of} p95`} value={brief(latency.p95)} />
+        <Figure name={`${of} p50`} title={title} value={brief(latency.p50)} />
+        <Figure name={`${of} p95`} title={title} value={brief(latency.p95)} />
         <Figure name="failed" value={ended === 0 ? '–' : `${failed} of ${ended}`} isBad={failed > 0} />
       </dl>
       {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
@@ -119,13 +123,14 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
 interface FigureProps {
   readonly name: string
   readonly value: string
+  readonly title?: string
   readonly mark?: string
   readonly isBad?: boolean
 }
 
-function Figure({ name, value, mark, isBad = false }: FigureProps) {
+function Figure({ name, value, title, mark, isBad = false }: FigureProps) {
   return (
-    <div>
+    <div title={title}>
       <dt>
         {mark && <span class={`mark ${mark}`} />}
         {name}

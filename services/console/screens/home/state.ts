@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { askJson } from '#services/console/api/client.ts'
+import { ApiFailure, askJson } from '#services/console/api/client.ts'
 import { askFigures, earlier, Figures, type Latency, latencyOf } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
@@ -59,7 +59,7 @@ export async function look(abort: AbortSignal): Promise<void> {
       askFigures(abort),
       fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<Ready>),
       askModels(abort),
-      isOperator.value ? askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }) : undefined,
+      isOperator.value ? askPools(abort) : undefined,
     ])
     problems.value = ready.problems ?? []
     preparations.value = preparationsOf(ready)
@@ -83,6 +83,14 @@ function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   return preparing.map((sentence) => {
     const [, what = sentence, percent = '0'] = /^(.*) \((\d+) %\)$/.exec(sentence) ?? []
     return { what, share: Number(percent) / 100 }
+  })
+}
+
+/** Undefined where the store, which counts what waits, is away: the figures tell the rest. */
+async function askPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
+  return await askJson<Page<Pool>>('/v1/admin/pools', { signal: abort }).catch((error: unknown) => {
+    if (error instanceof ApiFailure && error.status === 503) return undefined
+    throw error
   })
 }
 

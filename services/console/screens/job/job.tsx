@@ -148,7 +148,7 @@ function History({ lines, from }: { readonly lines: readonly Line[]; readonly fr
         {lines.map(({ type, at, note, notes, times }, nth) => (
           <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
             <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
-            {times > 1 && <span class="dim">× {times}</span>}
+            {times > 1 && <span class="dim">{`×\u00a0${times}`}</span>}
             {notes.length > 1 ? (
               <details class="note-text">
                 <summary>{note}</summary>

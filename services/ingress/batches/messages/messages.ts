@@ -1,6 +1,6 @@
 import { ListMessageBatches } from '#schemas/batches/body.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { submitBatch } from '#services/ingress/batches/create.ts'
+import { findMadeBatch, submitBatch } from '#services/ingress/batches/create.ts'
 import { batchIdOf, findBatch, jobIdOfBatch } from '#services/ingress/batches/ids.ts'
 import { batchDetails } from '#services/ingress/batches/object.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
@@ -27,6 +27,8 @@ export async function createMessageBatch(context: IngressContext, call: Call, bo
   parseVersion(call.headers)
   const { input, bytes, requests, sha256 } = body as UploadedRequests
   const { jobDeadlineMaxMs, fileRetentionMs: keepMs } = context.config
+  const made = await findMadeBatch(context, call, { sha256 })
+  if (made) return await say(context, call, made)
   const job = await submitBatch(context, call, {
     path: MESSAGE_BATCHES,
     dialect: 'messages',

@@ -1,16 +1,13 @@
 import { CodeBody, type CodeRequest, RUN_SECONDS_DEFAULT } from '#schemas/code.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
-import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
+import type { JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/whole-characters.ts'
 
-/** Names the caller's own end user, for attribution and their limit (docs/code.md, End users). */
-const USER_HEADER = 'x-service-userid'
-const USER_ID_CHARS_MAX = 256
 /** Characters that are counted before others have their turn: about half a millisecond. */
 const PIECE_CHARS = 64 * 1024
 
@@ -31,6 +28,8 @@ const STANDARD = `
   tabnanny tarfile tempfile termios textwrap this threading time timeit tkinter token tokenize tomllib trace traceback
   tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uuid venv warnings wave weakref webbrowser wsgiref
   xml xmlrpc zipapp zipfile zipimport zlib zoneinfo`
+
+import { userIdOf } from './user.ts'
 
 const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 
@@ -99,14 +98,6 @@ function timeoutOf(asked: number | undefined, most: number): number {
   if (asked <= most) return asked
   const message = `Invalid 'timeout': integer above maximum value. Expected a value <= ${most}, but got ${asked} instead.`
   throw refuse('integer_above_max_value', 'timeout', message)
-}
-
-function userIdOf({ headers }: Caller): string | undefined {
-  const userId = headers[USER_HEADER]?.toString().trim()
-  if (!userId) return undefined
-  if (userId.length <= USER_ID_CHARS_MAX) return userId
-  const message = `Invalid '${USER_HEADER}': expected at most ${USER_ID_CHARS_MAX} characters.`
-  throw refuse('string_above_max_length', USER_HEADER, message)
 }
 
 function refuse(code: ConstructorParameters<typeof ServiceError>[0], param: string, message: string): ServiceError {

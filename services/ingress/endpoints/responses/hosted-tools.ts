@@ -100,10 +100,6 @@ const REQUIRE: Readonly<Record<HostedTool, (tool: ResponsesTool, path: readonly 
     if (typeof container === 'string') {
       refuse('unsupported_value', at, 'Containers are not kept: each call has a new one. Send {"type": "auto"}.')
     }
-    if (container?.file_ids?.length) {
-      const message = 'Files cannot be put into the sandbox yet. Give their content to the model in the input.'
-      refuse('unsupported_parameter', `${at}.file_ids`, message)
-    }
   },
   web_search: (tool, path) => void parseAt(WebSearchTool, tool, path),
   file_search: (tool, path) => {

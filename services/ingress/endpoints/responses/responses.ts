@@ -1,9 +1,11 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
+import type { GenerateRequest } from '#schemas/generate.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
 import { keptItems } from '#services/ingress/conversations/item-form.ts'
+import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
@@ -12,6 +14,7 @@ import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
 import { readBefore } from './before.ts'
+import { codeFiles, describeFiles } from './code-files.ts'
 import { decodeResponses } from './decode.ts'
 import { hostedTools } from './hosted-tools.ts'
 import { RESPONSES_PATH } from './kept.ts'
@@ -39,7 +42,8 @@ export const responses: JobEndpoint = {
     const metadata = asked.metadata ?? undefined
     const onCreated = conversation && ((job: DurableJob) => beginResponse(context, conversation, input, job))
     const { requestTimeoutMs: timeoutMs } = context.config
-    return { model, body: request, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
+    const userId = request.hosted?.tools.includes('code_interpreter') ? userIdOf(caller) : undefined
+    return { model, body: request, userId, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
   },
 }
 
@@ -91,13 +95,24 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
     remoteImages: context.config.remoteImages,
   })
   const decoded = await inTurns(decoding)
-  const request = { ...decoded, hosted: hostedTools(context, caller, asked) }
+  const request = await withHosted(context, caller, asked, decoded)
   const { conversation } = before
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireRoom([...conversation.items, ...input], 'conversation')
   await requireRoomInAll(context, projectIdOf(caller.key))
   return { request, conversation, input }
+}
+
+/** Adds the tools that the service runs, and tells the model of the files that its code finds. */
+async function withHosted(context: IngressContext, caller: Caller, asked: ResponsesRequest, decoded: GenerateRequest) {
+  const hosted = hostedTools(context, caller, asked)
+  const files = hosted ? await codeFiles(context, caller, asked.tools) : []
+  if (!hosted || files.length === 0) return { ...decoded, hosted }
+  const tools = decoded.tools.map((tool) =>
+    tool.name === 'code_interpreter' ? { ...tool, description: `${tool.description}${describeFiles(files)}` } : tool,
+  )
+  return { ...decoded, tools, hosted: { ...hosted, files } }
 }
 
 function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[] {

@@ -18,7 +18,8 @@ import struct
 MAGIC = b"\x00SANDBOX"
 HEAD = struct.Struct(">cI")
 LENGTH = struct.Struct(">I")
-JOB_BYTES_MAX = 1 << 20
+# The code and its files, in base64.
+JOB_BYTES_MAX = 24 << 20
 READ_BYTES = 1 << 16
 
 

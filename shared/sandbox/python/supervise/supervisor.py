@@ -104,6 +104,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
         execution.execute(
             job["code"],
             scan=job["scan"],
+            files=job["files"],
             emit=lambda kind, payload: frames.write(3, kind, payload),
             lock_down=filters.deny_escapes,
         )

@@ -17,7 +17,8 @@ import { readWorkerCode } from './worker-code.ts'
  * was lost or cancelled.
  */
 
-const JOB_BYTES_MAX = 1 << 20
+/** Of the code and of its files, in base64 (`RUN_FILES_BYTES_MAX`). */
+const JOB_BYTES_MAX = 24 << 20
 const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
 
 /** Loads what was prepared, and runs what is asked for until the process ends. */

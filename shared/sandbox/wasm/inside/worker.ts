@@ -28,8 +28,8 @@ const interpreter = new Interpreter(module, library, {
   onChannel: (bytes) => channel.write(bytes),
 })
 interpreter.restore(image)
-parentPort?.once('message', ({ code, scan }: ThreadJob) => {
-  stdin = Buffer.from(JSON.stringify({ code, scan }))
+parentPort?.once('message', ({ code, scan, files }: ThreadJob) => {
+  stdin = Buffer.from(JSON.stringify({ code, scan, files }))
   const exit_code = runToEnd()
   const { violations = [] } = channel
   tell({ type: 'end', end: violations.length > 0 ? { type: 'violations', violations } : { type: 'exit', exit_code } })

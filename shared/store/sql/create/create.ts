@@ -1,6 +1,6 @@
 import { jobOf } from '#shared/store/sql/rows.ts'
-import type { Params, SqlDatabase } from '#shared/store/sql/sql.ts'
-import { FIND, FIND_KEY } from '#shared/store/sql/statements.ts'
+import type { Params, Row, SqlDatabase } from '#shared/store/sql/sql.ts'
+import { FIND, FIND_KEY, type Statement } from '#shared/store/sql/statements.ts'
 import { movedOf } from '#shared/store/sql/writes.ts'
 import type { Created, IdempotencyKey, NewJob } from '#shared/store/store.ts'
 import { CREATE } from './inserts.ts'
@@ -14,6 +14,17 @@ export async function createJob(db: SqlDatabase, job: NewJob, key: IdempotencyKe
   return await findCreated(db, job, params, key)
 }
 
+const FIND_HELD: Statement = {
+  name: 'find_held_key',
+  sql: `${FIND_KEY.sql} AND expires_at_ms > now_ms()`,
+}
+
+/** The job that an equal call has made with a key that has not expired (see `JobReads.findMade`). */
+export async function findMade(db: SqlDatabase, tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
+  const [held] = await db.run(FIND_HELD, { tenant, key_scope: key.scope, key: key.key })
+  return held && (await heldJob(db, tenant, held, key))
+}
+
 /** Why a job was not inserted: its id or its key is taken. */
 async function findCreated(
   db: SqlDatabase,
@@ -22,9 +33,13 @@ async function findCreated(
   key: IdempotencyKey | undefined,
 ): Promise<Created> {
   const [held] = key ? await db.run(FIND_KEY, params) : []
-  const jobId = held ? String(held.job_id) : job.id
-  if (held && held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
-  const [found] = await db.run(FIND, { id: jobId, tenant: job.tenant })
+  return await heldJob(db, job.tenant, held ?? { job_id: job.id, fingerprint: key?.fingerprint }, key)
+}
+
+async function heldJob(db: SqlDatabase, tenant: string, held: Row, key: IdempotencyKey | undefined): Promise<Created> {
+  const jobId = String(held.job_id)
+  if (held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
+  const [found] = await db.run(FIND, { id: jobId, tenant })
   // Purged before its key: only where a job is kept for less time than its key.
   return found ? { outcome: 'exists', job: jobOf(found) } : { outcome: 'conflict', jobId }
 }

@@ -69,11 +69,21 @@ describe('the findings of the service', () => {
 })
 
 describe('the findings of a fleet', () => {
-  const pool = { id: 'inference', workers: 2, slots: 8, free: 4, waiting: 0, oldestSeconds: undefined, isNeeded: true }
+  const pool = {
+    id: 'inference',
+    workers: 2,
+    slots: 8,
+    free: 4,
+    waiting: 0,
+    oldestSeconds: undefined,
+    fullModels: [],
+    isNeeded: true,
+  }
   const facts: FleetFacts = {
     broker: { name: 'memory', isReachable: true },
     store: { name: 'sqlite', isReachable: true },
     pools: [pool],
+    durable: { count: 49, max: 100 },
     paused: [],
     failing: [],
     deadLetters: { count: 0, hasMore: false },
@@ -90,6 +100,13 @@ describe('the findings of a fleet', () => {
     ['nobody works for what nothing needs', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],
     ['all are drained', { pools: [{ ...pool, slots: 0 }] }, ['pool warn']],
     ['jobs wait for long', { pools: [{ ...pool, free: 0, waiting: 9, oldestSeconds: 90 }] }, ['pool warn']],
+    [
+      'jobs wait for long for a model that has its share',
+      { pools: [{ ...pool, oldestSeconds: 90, fullModels: ['m'] }] },
+      ['pool warn'],
+    ],
+    ['half of the places for jobs are taken', { durable: { count: 50, max: 100 } }, ['room warn']],
+    ['all places for jobs are taken', { durable: { count: 100, max: 100 } }, ['room fail']],
     ['jobs wait for long, but there is room', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
     [
       'several things are wrong, the worst first',

@@ -147,7 +147,14 @@ describe('batches', () => {
     const options = { headers: { 'idempotency-key': 'twice' } }
     const [first, second] = [await client.batches.create(body, options), await client.batches.create(body, options)]
     expect(second.id).toBe(first.id)
-    await ended(first.id)
+    const { output_file_id } = await ended(first.id)
+    // Neither its end nor that of its file makes it another one.
+    await client.files.delete(id)
+    const { data: third, response } = await client.batches.create(body, options).withResponse()
+    expect(third).toMatchObject({ id: first.id, status: 'completed', output_file_id })
+    expect(response.headers.get('idempotency-replayed')).toBe('true')
+    const other = { ...body, metadata: { report: 'another' } }
+    await expect(client.batches.create(other, options)).rejects.toMatchObject({ code: 'idempotency_key_reused' })
   })
 
   const ENDLESS = '!echo tokens=1000 delay_ms=1000'

@@ -64,6 +64,16 @@ describe('batches of messages', () => {
     await expect(client.messages.batches.retrieve(made.id)).rejects.toMatchObject({ status: 404 })
   })
 
+  it('are one batch where they are sent twice with one Idempotency-Key, also behind its end', async () => {
+    const body = { requests: [{ custom_id: 'a', params: params('once') }] }
+    const headers = { 'anthropic-version': '2023-06-01', 'idempotency-key': 'sent-twice' }
+    const send = async () =>
+      (await (await stack.post('/v1/messages/batches', body, { headers })).json()) as { id: string }
+    const { id } = await send()
+    const { results_url } = await ended(id)
+    expect(await send()).toMatchObject({ id, processing_status: 'ended', results_url })
+  })
+
   it('tell which requests were canceled', async () => {
     const requests = ['a', 'b'].map((custom_id) => ({ custom_id, params: params('!echo tokens=40 delay_ms=1000') }))
     const { id } = await client.messages.batches.create({ requests })

@@ -115,17 +115,23 @@ describe('files', () => {
       Array.from({ length: 12 }, (_, i) =>
         line(`r${i}`, { body: { model: 'echo-1', messages: [{ role: 'user', content: `${content}\n${pad}` }] } }),
       ).join('\n')
-    const make = async (input_file_id: string) =>
-      await client.batches.create({ input_file_id, endpoint: '/v1/chat/completions', completion_window: '24h' })
+    const make = async (input_file_id: string, headers: Record<string, string> = {}) =>
+      await client.batches.create(
+        { input_file_id, endpoint: '/v1/chat/completions', completion_window: '24h' },
+        { headers },
+      )
+    const once = { 'idempotency-key': 'the-report' }
     const ended = async (id: string) =>
       await until(async () => {
         const batch = await client.batches.retrieve(id)
         return ['completed', 'cancelled'].includes(batch.status) ? batch : undefined
       })
     const slow = await upload(lines('!echo text=never first_ms=600000'))
-    const running = await make(slow.id)
+    const running = await make(slow.id, once)
     const full = { status: 429, code: 'insufficient_quota', message: expect.stringContaining('until it has ended') }
     await expect(make(slow.id)).rejects.toMatchObject(full)
+    // The batch that was made first: there is no room for a second one.
+    expect(await make(slow.id, once)).toMatchObject({ id: running.id, input_file_id: slow.id })
     expect((await client.files.list()).data.map(({ id }) => id)).not.toContain(running.id)
     expect((await client.files.list({ purpose: 'batch' })).data).toHaveLength(1)
     const requests = [

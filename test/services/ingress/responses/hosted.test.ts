@@ -1,8 +1,9 @@
 import { createOpenAI } from '@ai-sdk/openai'
 import { generateText, streamText } from 'ai'
-import OpenAI from 'openai'
+import OpenAI, { toFile } from 'openai'
 import type { ResponseCreateParamsNonStreaming, ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { expect, inject, it } from 'vitest'
+import { RUN_FILES_BYTES_MAX } from '#schemas/code.ts'
 import { runBatch } from '../../../support/batches.ts'
 import { describeCode, untilBusy } from '../../../support/sandbox/code-service.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
@@ -146,10 +147,45 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     const says = (param: string, text: string) => [400, param, expect.stringContaining(text)]
     expect(await refused({ tools: [{ type: 'image_generation' }] })).toEqual(says('tools[0].type', 'image_generation'))
     expect(await refused({ tools: [TOOL], store: false })).toEqual(says('store', 'kept'))
-    const withFiles = { ...TOOL, container: { type: 'auto', file_ids: ['file-1'] } }
-    expect(await refused({ tools: [withFiles] })).toEqual(says('tools[0].container.file_ids', 'sandbox'))
     expect(await refused({ tools: [{ ...TOOL, container: 'cntr_1' }] })).toEqual(says('tools[0].container', 'not kept'))
     expect(await refused({ tools: [TOOL, TOOL] })).toEqual(says('tools[1].name', 'twice'))
+  })
+
+  it('puts files into the directory of each run, as long as they are kept', async () => {
+    const upload = async (text: string | Buffer, name: string) =>
+      (await client().files.create({ file: await toFile(Buffer.from(text), name), purpose: 'user_data' })).id
+    const [first, second] = [
+      await upload('a,b\n1,2\n3,4\n', '../../sales.csv'),
+      await upload('Grüße', 'data/sales.csv'),
+    ]
+    const withFiles = (...file_ids: string[]) => [{ ...TOOL, container: { type: 'auto' as const, file_ids } }]
+    const code = 'import pandas\nprint(pandas.read_csv("sales.csv").a.sum(), open("sales_2.csv").read())'
+    const tools = withFiles(first, second, first)
+    expect(await ask(script(code), { tools })).toMatchObject({ tools, output_text: '4 Grüße' })
+    const deleted = await ask(script(`import time\ntime.sleep(1)\n${code}`, 'rounds=2'), {
+      ...{ tools, background: true, include: [LOGS] },
+    })
+    await untilBusy(stack(), 1)
+    await client().files.delete(second)
+    const rounds = await until(async () => {
+      const { status, output } = await client().responses.retrieve(deleted.id, { include: [LOGS] })
+      return status === 'completed' ? output : undefined
+    })
+    const gone = {
+      status: 'failed',
+      outputs: [{ logs: expect.stringContaining(`"sales_2.csv" (${second}) was deleted`) }],
+    }
+    expect(rounds).toMatchObject([{ status: 'completed' }, gone, { type: 'message' }])
+
+    const refused = async (...ids: string[]) =>
+      await ask('hi', { tools: withFiles(...ids) }).catch((error: unknown) => error)
+    const param = 'tools[0].container.file_ids[1]'
+    expect(await refused(first, second)).toMatchObject({ status: 404, param })
+    expect(await refused(first, '../../etc/passwd')).toMatchObject({ status: 404, param })
+    const large = await upload(Buffer.alloc(RUN_FILES_BYTES_MAX), 'large.bin')
+    expect(await refused(first, large)).toMatchObject({ status: 400, param, code: 'invalid_value' })
+    const sized = script('print(len(open("large.bin", "rb").read()))')
+    expect((await ask(sized, { tools: withFiles(large) })).output_text).toBe(String(RUN_FILES_BYTES_MAX))
   })
 
   it('is what the Vercel AI SDK makes of its code interpreter, whole and streamed', async () => {

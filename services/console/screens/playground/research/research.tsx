@@ -52,8 +52,9 @@ function Steps({ of, isWhole }: { readonly of: readonly Progress[]; readonly isW
       </p>
       <ol aria-live="polite">
         {of.map(({ sequence, phase, message }) => (
-          <li key={sequence}>
-            <span class="phase">{phase}</span> {message}
+          <li key={sequence} class="step-row">
+            <span class="phase">{phase}</span>
+            <span>{message}</span>
           </li>
         ))}
       </ol>

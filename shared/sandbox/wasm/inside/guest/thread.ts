@@ -30,6 +30,8 @@ export interface ThreadJob {
   readonly code: string
   readonly timeoutMs: number
   readonly scan: boolean
+  /** By their names, in base64. */
+  readonly files: Readonly<Record<string, string>>
 }
 
 /** What it tells. */
