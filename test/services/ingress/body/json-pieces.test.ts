@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { atOnce, inTurns } from '#shared/in-turns.ts'
-import { JsonSyntaxError, PIECE_BYTES, readJson, STRING_PIECE_BYTES } from '#shared/json/read.ts'
+import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 
 /** Large JSON in pieces: what JSON.parse and JSON.stringify do at once, and exactly that. */
@@ -13,7 +13,7 @@ const write = (value: unknown) => [...writeJson(value)].join('')
 const large = fc
   .record({ value: fc.jsonValue({ maxDepth: 4 }), unit: fc.string({ unit: 'grapheme', minLength: 1 }), at: fc.nat(9) })
   .map(({ value, unit, at }) => {
-    const long = unit.repeat(Math.ceil((STRING_PIECE_BYTES + at) / unit.length))
+    const long = unit.repeat(Math.ceil((PIECE_BYTES + at) / unit.length))
     return {
       a: [value, long, { [long]: value, b: Array(at).fill(long) }],
       c: Array(PIECE_BYTES / 4).fill(at),
@@ -33,8 +33,8 @@ describe('JSON read in pieces', () => {
   })
 
   it.each([
-    ['escapes', `"${'\\u00e9\\n\\"\\\\'.repeat(STRING_PIECE_BYTES / 8)}"`],
-    ['escaped pairs', `["${'a\\ud83d\\ude00'.repeat(STRING_PIECE_BYTES / 8)}"]`],
+    ['escapes', `"${'\\u00e9\\n\\"\\\\'.repeat(PIECE_BYTES / 8)}"`],
+    ['escaped pairs', `["${'a\\ud83d\\ude00'.repeat(PIECE_BYTES / 8)}"]`],
     ['characters of four bytes', `["${'😀'.repeat(PIECE_BYTES / 2)}"]`],
     [
       'duplicate keys, __proto__ among them',
@@ -52,7 +52,7 @@ describe('JSON read in pieces', () => {
     'cuts a string of %s where none of them is broken',
     (unit) => {
       for (let at = 0; at < 12; at++) {
-        const text = `["${'x'.repeat(at)}${unit.repeat((STRING_PIECE_BYTES + 64) / unit.length)}",${at}]`
+        const text = `["${'x'.repeat(at)}${unit.repeat((PIECE_BYTES + 64) / unit.length)}",${at}]`
         expect(read(text)).toEqual(JSON.parse(text))
       }
     },
@@ -74,7 +74,7 @@ describe('JSON read in pieces', () => {
     '[tru]',
     '',
   ])('refuses %j, wherever it is cut', (wrong) => {
-    const long = `"${'x'.repeat(STRING_PIECE_BYTES)}"`
+    const long = `"${'x'.repeat(PIECE_BYTES)}"`
     for (const text of [
       `[${long},${wrong}]`,
       `[${wrong},${long}]`,
