@@ -25,7 +25,8 @@ export class LoopDelay {
   #before = performance.eventLoopUtilization()
   /** Looks that it is still measured for; 0: it is not. */
   #measured = 0
-  #unmeasuredMs = 0
+  /** Longest round of what is not in the histogram. */
+  #longestMs = 0
 
   constructor() {
     every(LOOK_MS, () => this.#look(), { keepsAlive: false })
@@ -40,9 +41,9 @@ export class LoopDelay {
       ...{ min: min / NANOS, mean: mean / NANOS, stddev: stddev / NANOS },
       ...{ p50: percentile(50), p90: percentile(90), p99: percentile(99) },
     }
-    const taken = { ...measured, max: Math.max(max / NANOS, this.#unmeasuredMs / 1_000) }
+    const taken = { ...measured, max: Math.max(max / NANOS, this.#longestMs / 1_000) }
     this.#histogram.reset()
-    this.#unmeasuredMs = 0
+    this.#longestMs = 0
     return taken
   }
 
@@ -50,7 +51,14 @@ export class LoopDelay {
     const before = this.#measured
     this.#measured = this.#active() >= BUSY_MS ? IDLE_LOOKS : Math.max(0, before - 1)
     if (before === 0 && this.#measured > 0) this.#histogram.enable()
-    else if (before > 0 && this.#measured === 0) this.#histogram.disable()
+    else if (before > 0 && this.#measured === 0) this.#pause()
+  }
+
+  /** Of what was measured the longest round is kept. The histogram is emptied, or it would take the pause for a round. */
+  #pause(): void {
+    this.#histogram.disable()
+    this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)
+    this.#histogram.reset()
   }
 
   /** Milliseconds that the loop has worked since it was last asked. */
@@ -58,7 +66,7 @@ export class LoopDelay {
     const now = performance.eventLoopUtilization()
     const { active } = performance.eventLoopUtilization(now, this.#before)
     this.#before = now
-    if (this.#measured === 0) this.#unmeasuredMs = Math.max(this.#unmeasuredMs, active)
+    if (this.#measured === 0) this.#longestMs = Math.max(this.#longestMs, active)
     return active
   }
 }

@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
 import { LoopDelay } from '#shared/loop-delay.ts'
 import { Metrics } from '#shared/metrics.ts'
@@ -27,6 +29,32 @@ it('a process that works is measured in full', async () => {
     return p50 !== undefined && max >= 0.09
   }
   await until(isMeasured, { withinMs: 20_000 })
+})
+
+/** In a process of its own: that of the tests is never without work. */
+const TWICE = `
+  import { setTimeout as sleep } from 'node:timers/promises'
+  import { LoopDelay } from '#shared/loop-delay.ts'
+  const delay = new LoopDelay()
+  async function work() {
+    for (let times = 0; times < 30; times++) {
+      for (const end = performance.now() + 60; performance.now() < end; );
+      await sleep(40)
+    }
+  }
+  await work()
+  // It is paused after five seconds without work.
+  await sleep(12_000)
+  await work()
+  process.stdout.write(JSON.stringify(delay.take()))
+`
+
+it('takes no pause between two times of work for a round', { timeout: 120_000 }, async () => {
+  const args = ['--input-type=module', '-e', TWICE]
+  const { stdout } = await promisify(execFile)(process.execPath, args, { cwd: process.cwd() })
+  const { max, p50 } = JSON.parse(stdout)
+  expect(p50).toBeGreaterThan(0)
+  expect(max).toBeLessThan(4)
 })
 
 it('is shown by the names of prom-client', async () => {
