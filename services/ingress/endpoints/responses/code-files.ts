@@ -6,8 +6,8 @@ import type { Caller } from '#services/ingress/endpoints/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/files/read.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 
-/** Characters of a name in the directory of a run, its ending included. */
-const NAME_CHARS_MAX = 100
+/** Bytes of a name in the directory of a run, its ending included, before a number is added: file systems take 255. */
+const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
 /** What separates directories, on any system, and what no name may hold. */
 const NOT_A_NAME = /^.*[/\\]|\p{Cc}/gsu
@@ -58,7 +58,18 @@ function nameOf(filename: string): string {
   const name = filename.replaceAll(NOT_A_NAME, '').trim()
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)
-  return stem.slice(0, NAME_CHARS_MAX - ending.length).toWellFormed() + ending
+  return cut(stem, NAME_BYTES_MAX - Buffer.byteLength(ending)) + ending
+}
+
+function cut(text: string, bytesMax: number): string {
+  let bytes = 0
+  let kept = ''
+  for (const character of text.toWellFormed()) {
+    bytes += Buffer.byteLength(character)
+    if (bytes > bytesMax) break
+    kept += character
+  }
+  return kept
 }
 
 function freeName(name: string, taken: ReadonlySet<string>): string {

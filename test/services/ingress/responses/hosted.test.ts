@@ -182,6 +182,9 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     const param = 'tools[0].container.file_ids[1]'
     expect(await refused(first, second)).toMatchObject({ status: 404, param })
     expect(await refused(first, '../../etc/passwd')).toMatchObject({ status: 404, param })
+    const long = await upload('7', `${'漢'.repeat(96)}.csv`)
+    const counted = script(`print(open("${'漢'.repeat(65)}.csv").read())`)
+    expect((await ask(counted, { tools: withFiles(long) })).output_text).toBe('7')
     const large = await upload(Buffer.alloc(RUN_FILES_BYTES_MAX), 'large.bin')
     expect(await refused(first, large)).toMatchObject({ status: 400, param, code: 'invalid_value' })
     const sized = script('print(len(open("large.bin", "rb").read()))')
