@@ -2,6 +2,7 @@ import type { Duplex } from 'node:stream'
 import type Docker from 'dockerode'
 import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { MEMORY_BYTES_MAX, PROCESSES_MAX, SCRATCH_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
@@ -106,13 +107,14 @@ export class SandboxContainer implements PoolMember {
 
   /** Runs a job. Call it once. @throws ServiceError `sandbox_lost`; the signal's reason */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
+    const said = await inTurns(encodeJob(job), signal)
     const late = setTimeout(() => this.#end.resolve({ type: 'timeout' }), LOAD_MS_MAX + job.timeoutMs + GRACE_MS)
     const leave = () => this.#end.reject(signal.reason)
     if (signal.aborted) leave()
     signal.addEventListener('abort', leave, { once: true })
     try {
       this.#onEvent = onEvent
-      this.#stream?.write(encodeJob(job))
+      this.#stream?.write(said)
       return await this.#end.promise
     } finally {
       this.#onEvent = () => {}

@@ -1,7 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
-import { Channel, encodeFiles } from '#shared/sandbox/channel.ts'
+import { Channel, withFiles } from '#shared/sandbox/channel.ts'
 import { PLOT_BYTES_MAX } from '#shared/sandbox/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import { type ConfinedChild, collectErrors, spawnConfined } from './child.ts'
@@ -88,7 +89,8 @@ export class WasmProcess {
 
   /** @throws ServiceError `sandbox_lost`; the signal's reason once the run has ended */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
-    signal.throwIfAborted()
+    const { files, ...fields } = job
+    const said = await inTurns(withFiles(fields, files), signal)
     this.#lastRun += 1
     const number = this.#lastRun
     const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()
@@ -101,8 +103,7 @@ export class WasmProcess {
     }
     watchdog.expect(job.timeoutMs + OVERDUE_MS)
     signal.addEventListener('abort', cancel, { once: true })
-    const said = { ...job, files: encodeFiles(job.files) }
-    if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, Buffer.from(JSON.stringify(said))))
+    if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, said))
     else lose(lost(new Error('its process has ended')))
     try {
       return await ended

@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
@@ -111,6 +112,8 @@ export class ZygoteProcess {
     signal.throwIfAborted()
     this.runs += 1
     const { promise, resolve, reject } = Promise.withResolvers<SandboxEnd>()
+    // It may be lost while the job is still being written.
+    promise.catch(() => {})
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
     const leave = () => reject(signal.reason)
@@ -121,8 +124,8 @@ export class ZygoteProcess {
     socket.on('error', (cause) => reject(lost(cause)))
     socket.on('close', () => reject(lost(new Error(this.errors))))
     socket.on('data', (chunk) => attempt(() => channel.take(chunk), reject))
-    socket.write(encodeJob(job))
     try {
+      socket.write(await inTurns(encodeJob(job), signal))
       return await promise
     } finally {
       clearTimeout(overdue)
