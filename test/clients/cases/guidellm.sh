@@ -9,7 +9,7 @@ import json, sys
 [request] = json.load(open("benchmarks.json"))["benchmarks"][0]["requests"]["successful"]
 assert request["output_tokens"] > 0, request
 if sys.argv[1] == "true":
-    assert request["time_to_first_token_ms"] + 100 < 1_000 * request["request_latency"], "It came in one piece."
+    assert 0 < request["time_to_first_token_ms"] < 1_000 * request["request_latency"], "It came in one piece."
 print(request["output"])
 END
 }
