@@ -152,11 +152,15 @@ export async function failureOf(promise: PromiseLike<unknown>): Promise<Record<s
   return failure as Record<string, unknown>
 }
 
-/** A client of the OpenAI SDK whose key is of another project than the test key. */
-export async function openStranger(stack: Stack): Promise<OpenAI> {
+/**
+ * A client of the OpenAI SDK whose key is of another project than the test key.
+ *
+ * @param endpoints What its key may call; default: all.
+ */
+export async function openStranger(stack: Stack, endpoints?: readonly string[]): Promise<OpenAI> {
   const secret = 'sk-stranger-0123456789'
   const key = { id: 'stranger', hash: hashOf(secret), hint: 'sk-...', created_at: 1_790_000_000, revoked: false }
-  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [{ ...key, endpoints }] }))
   const headers = { authorization: `Bearer ${secret}` }
   await until(async () => (await stack.get('/v1/models', { headers })).status === 200)
   return new OpenAI({ apiKey: secret, baseURL: `${stack.url}/v1`, maxRetries: 0 })

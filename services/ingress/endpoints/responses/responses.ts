@@ -3,6 +3,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
+import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
 import { keptItems } from '#services/ingress/conversations/item-form.ts'
 import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
@@ -88,6 +89,8 @@ function requireKept(context: IngressContext, body: unknown): void {
 }
 
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest) {
+  // It is read and written as it is there.
+  if (asked.conversation) requireEndpoint(caller.key, '/v1/conversations')
   const before = await readBefore(context, projectIdOf(caller.key), asked)
   const decoding = decodeResponses(asked, before, {
     getModel: (id) => getModel(context, caller, id, 'inference'),

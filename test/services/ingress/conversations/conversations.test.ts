@@ -124,6 +124,16 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['secret'])
   })
 
+  test('is for keys that may call it, by responses too', async () => {
+    await using limited = await startStack()
+    const key = await openStranger(limited, ['/v1/models', '/v1/responses'])
+    const asked = { model: 'echo-1', input: 'hi' }
+    expect((await key.responses.create(asked)).output_text).toBe('hi')
+    const refused = await failureOf(key.responses.create({ ...asked, conversation: 'conv_1' }))
+    expect(refused).toMatchObject({ status: 403, code: 'permission_denied' })
+    expect(refused.message).toContain('/v1/conversations')
+  })
+
   test('refuses by name what it cannot hold or go on from', async () => {
     const { id } = await client.conversations.create()
     const { id: response } = await client.responses.create({ model: 'echo-1', input: 'one' })
