@@ -26,8 +26,9 @@ export interface FollowMore {
   readonly look?: () => Promise<Progress>
 }
 
-/** How often it is looked how far a job is. */
+/** How often it is looked how far a job is, for people, and for a file or another program. */
 const LOOK_MS = 1_000
+const PIPED_LOOK_MS = 10_000
 
 /**
  * Follows a job after event number `after` and shows it.
@@ -41,7 +42,8 @@ export async function follow(
   { interrupts, look }: FollowMore = {},
 ): Promise<ExitCode> {
   const view = openFollowView(out)
-  const stopLooking = look && out.isForPeople ? lookOn(view, look) : undefined
+  const isWatched = look !== undefined && out.isForPeople
+  const stopLooking = look && lookOn(view, look, isWatched ? LOOK_MS : PIPED_LOOK_MS)
   const interrupt = new AbortController()
   const { signal } = interrupt
   let isFirst = interrupts !== undefined && !interrupts.isFirstOver
@@ -57,16 +59,17 @@ export async function follow(
     const onCut = (why: string, delayMs: number) => view.cut(why, delayMs)
     for await (const event of followEvents(api.http, id, { after, signal, onCut })) {
       // What it tells itself is older than what was looked up.
-      await view.event(stopLooking ? { ...event, progress: undefined } : event)
+      const isOld = look !== undefined && event.type === 'job.progress'
+      if (isWatched || !isOld) await view.event(isWatched ? { ...event, progress: undefined } : event)
       last = event.sequence_number ?? last
       if (isLast(event)) ended = event.job ?? undefined
     }
     ended ??= await api.get(id)
-    if (!stopLooking) await view.end(ended)
+    if (!isWatched) await view.end(ended)
   } catch (error) {
     if (!signal.aborted) throw error
     if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
-    const from = stopLooking ? '' : ` --after ${last}`
+    const from = isWatched ? '' : ` --after ${last}`
     const next = `It goes on. Follow it further: sluice follow ${id}${from}. Stop it: sluice cancel ${id}`
     throw new CommandError(EXIT.interrupted, `${plain(id)} is no longer followed.`, next)
   } finally {
@@ -79,14 +82,17 @@ export async function follow(
 }
 
 /** Shows how far a job is, again and again. @returns Ends it. */
-function lookOn(view: FollowView, look: () => Promise<Progress>): () => void {
+function lookOn(view: FollowView, look: () => Promise<Progress>, everyMs: number): () => void {
   const stop = new AbortController()
+  let told: string | null | undefined
   const go = async () => {
     while (!stop.signal.aborted) {
       // Where the service is away the events tell so.
       const progress = await look().catch(() => undefined)
-      if (progress && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })
-      await delay(LOOK_MS, undefined, { signal: stop.signal }).catch(() => {})
+      const isNews = everyMs === LOOK_MS || progress?.message !== told
+      if (progress && isNews && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })
+      told = progress?.message ?? told
+      await delay(everyMs, undefined, { signal: stop.signal }).catch(() => {})
     }
   }
   void go()
