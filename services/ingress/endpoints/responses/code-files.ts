@@ -24,8 +24,7 @@ export async function codeFiles(
 ): Promise<CodeFile[]> {
   const files: CodeFile[] = []
   let bytes = 0
-  for (const [nth, { id, param }] of askedFor(tools ?? []).entries()) {
-    if (nth === RUN_FILES_MAX) refuse('invalid_value', param, `Code gets ${RUN_FILES_MAX} files at most.`)
+  for (const { id, param } of askedFor(tools ?? [])) {
     const file = await getFile(requireFiles(context), projectIdOf(key), id, param)
     bytes += file.bytes
     if (bytes > RUN_FILES_BYTES_MAX) {
@@ -48,7 +47,11 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
   const asked = tools.flatMap((tool, at) => {
     const { container } = CodeInterpreterTool.safeParse(tool).data ?? {}
     const ids = typeof container === 'object' ? (container?.file_ids ?? []) : []
-    return ids.map((id, nth) => ({ id, param: `tools[${at}].container.file_ids[${nth}]` }))
+    const param = `tools[${at}].container.file_ids`
+    if (ids.length > RUN_FILES_MAX) {
+      refuse('array_above_max_length', param, `Code gets ${RUN_FILES_MAX} files at most, not ${ids.length}.`)
+    }
+    return ids.map((id, nth) => ({ id, param: `${param}[${nth}]` }))
   })
   // The same file twice is one.
   return asked.filter(({ id }, at) => asked.findIndex((other) => other.id === id) === at)

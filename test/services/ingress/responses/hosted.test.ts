@@ -182,6 +182,8 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     const param = 'tools[0].container.file_ids[1]'
     expect(await refused(first, second)).toMatchObject({ status: 404, param })
     expect(await refused(first, '../../etc/passwd')).toMatchObject({ status: 404, param })
+    const many = await refused(...Array.from({ length: 10_000 }, (_, nth) => `file-${nth}`))
+    expect(many).toMatchObject({ status: 400, param: 'tools[0].container.file_ids', code: 'array_above_max_length' })
     const long = await upload('7', `${'漢'.repeat(96)}.csv`)
     const counted = script(`print(open("${'漢'.repeat(65)}.csv").read())`)
     expect((await ask(counted, { tools: withFiles(long) })).output_text).toBe('7')
