@@ -5,8 +5,9 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
+import { freePort } from '../../test/support/processes/free-ports.ts'
 import { findPostgres } from '../../test/support/processes/postgres.ts'
-import { freePort, isListening } from '../machine/ports.ts'
+import { isListening } from '../machine/ports.ts'
 
 const REDIS = 'redis-server'
 const START_MS = 20_000

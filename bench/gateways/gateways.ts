@@ -5,7 +5,8 @@
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { freePort, isListening } from '../machine/ports.ts'
+import { freePort } from '../../test/support/processes/free-ports.ts'
+import { isListening } from '../machine/ports.ts'
 import { type Processes, run } from '../machine/processes.ts'
 
 /** The gateways that can be measured. */

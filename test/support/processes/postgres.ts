@@ -6,11 +6,11 @@ import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { chown, mkdtemp, rm } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { Client } from 'pg'
+import { freePort } from './free-ports.ts'
 
 const run = promisify(execFile)
 const IMAGE = 'postgres:17-alpine'
@@ -153,15 +153,6 @@ function user(): { uid?: number; gid?: number } | undefined {
   if (!found) return undefined
   const [, , uid, gid] = found.split(':')
   return { uid: Number(uid), gid: Number(gid) }
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const { port } = probe.address() as { port: number }
-  probe.close()
-  await once(probe, 'close')
-  return port
 }
 
 async function startInDocker(): Promise<TestPostgres | string> {
