@@ -8,7 +8,8 @@ import type { AddressInfo } from 'node:net'
 const ENDED = { status: 'completed', result: { choices: [{ message: { role: 'assistant', content: 'ok' } }] } }
 
 let jobs = 0
-const server = createServer({ noDelay: true, keepAliveTimeout: 75_000 }, async (request, response) => {
+// Its callers keep their connections while the other systems have their turn.
+const server = createServer({ noDelay: true, keepAliveTimeout: 0 }, async (request, response) => {
   const body = await bodyOf(request)
   const isSubmit = request.url === '/v1/chat/completions'
   response.writeHead(isSubmit ? 202 : 200, { 'content-type': 'application/json' })
