@@ -26,6 +26,8 @@ export interface FollowMore {
   readonly look?: () => Promise<Progress>
 }
 
+type Shown = Parameters<FollowView['event']>[0]
+
 /** How often it is looked how far a job is, for people, and for a file or another program. */
 const LOOK_MS = 1_000
 const PIPED_LOOK_MS = 10_000
@@ -58,9 +60,8 @@ export async function follow(
   try {
     const onCut = (why: string, delayMs: number) => view.cut(why, delayMs)
     for await (const event of followEvents(api.http, id, { after, signal, onCut })) {
-      // What it tells itself is older than what was looked up.
-      const isOld = look !== undefined && event.type === 'job.progress'
-      if (isWatched || !isOld) await view.event(isWatched ? { ...event, progress: undefined } : event)
+      const shown = look ? withoutProgress(event, isWatched) : event
+      if (shown) await view.event(shown)
       last = event.sequence_number ?? last
       if (isLast(event)) ended = event.job ?? undefined
     }
@@ -79,6 +80,12 @@ export async function follow(
   }
   // A service newer than this tool may know ends that this tool does not.
   return exitOf(ended) ?? EXIT.failed
+}
+
+/** An event where it is looked how far the job is: what it tells of that itself is older. Nothing: it tells no more than that. */
+function withoutProgress(event: Shown, isWatched: boolean): Shown | undefined {
+  if (isWatched) return { ...event, progress: undefined }
+  return event.type === 'job.progress' ? undefined : event
 }
 
 /** Shows how far a job is, again and again. @returns Ends it. */
