@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { CodeFile } from './code.ts'
+import { CodeFile, RUN_FILES_MAX } from './code.ts'
 import { ResearchDomains } from './research/research.ts'
 import { RESULTS_MAX } from './search.ts'
 
@@ -131,7 +131,7 @@ export const GenerateRequest = z.strictObject({
         })
         .optional()
         .describe('Absent: none of the tools searches'),
-      files: z.array(CodeFile).optional().describe('In the directory of each run of code'),
+      files: z.array(CodeFile).max(RUN_FILES_MAX).optional().describe('In the directory of each run of code'),
     })
     .optional()
     .describe('Tools that the service runs, of a durable job'),

@@ -59,10 +59,9 @@ const CPU_INTRODUCTION = `CPU of one job, in milliseconds, from its submit until
 gives at most as many jobs a second as its parts together leave room for on the cores. A library has neither HTTP nor the processes between;
 its callers are its workers too.`
 
-const WHERE_INTRODUCTION = `Why submits over HTTP are fewer: the server that keeps nothing shows what HTTP costs, and Postgres takes as long for a job as it
-does for the library. The rest is what the ingress does for a call that a library's caller does not: who calls, what the key may, whether
-the body is sound and fits the model, the position in the queue, the log, the metrics, and the record for the workers. V8's sampling
-profile of both, by the file whose code ran, is flat.`
+const WHERE_INTRODUCTION = `Why submits over HTTP are fewer: the server that keeps nothing shows what HTTP costs. The rest is Postgres, Kafka, and what the ingress does for a call that a library's caller does not: who calls, what the key may, whether
+the body is sound and fits the model, the position in the queue, the log, the metrics, and the record for the workers. This is V8's
+sampling profile of both, by the file whose code ran.`
 
 /** Medians over the rounds. */
 function renderCpu(samples: readonly DurableSample[]): string {
@@ -137,6 +136,9 @@ class DurableTable {
       median(this.#of(name, cell).map(({ figures }) => figure(figures)))
     const rate = (figures: DurableFigures) => figures.perSecond
     const completed = (figures: DurableFigures) => figures.completedPerSecond
+    // What keeps nothing has no queue to empty.
+    const shownCompleted =
+      name === 'http-bare' ? ['–', '–'] : [show(one(completed), 0), show(this.ratio(name, cell, completed), 2)]
     return [
       String(cell.callers),
       TITLES[name],
@@ -150,11 +152,7 @@ class DurableTable {
         one(({ p99 }) => p99),
         2,
       ),
-      // What keeps nothing has no queue to empty.
-      ...(hasCompleted && name === 'http-bare' ? ['–', '–'] : []),
-      ...(hasCompleted && name !== 'http-bare'
-        ? [show(one(completed), 0), show(this.ratio(name, cell, completed), 2)]
-        : []),
+      ...(hasCompleted ? shownCompleted : []),
     ]
   }
 

@@ -45,7 +45,7 @@ export async function follow(
 ): Promise<ExitCode> {
   const view = openFollowView(out)
   const isWatched = look !== undefined && out.isForPeople
-  const stopLooking = look && lookOn(view, look, isWatched ? LOOK_MS : PIPED_LOOK_MS)
+  const stopLooking = look && lookOn(view, look, isWatched)
   const interrupt = new AbortController()
   const { signal } = interrupt
   let isFirst = interrupts !== undefined && !interrupts.isFirstOver
@@ -88,18 +88,18 @@ function withoutProgress(event: Shown, isWatched: boolean): Shown | undefined {
   return event.type === 'job.progress' ? undefined : event
 }
 
-/** Shows how far a job is, again and again. @returns Ends it. */
-function lookOn(view: FollowView, look: () => Promise<Progress>, everyMs: number): () => void {
+/** Shows how far a job is, again and again; where nobody watches, when that has changed. @returns Ends it. */
+function lookOn(view: FollowView, look: () => Promise<Progress>, isWatched: boolean): () => void {
   const stop = new AbortController()
   let told: string | null | undefined
   const go = async () => {
     while (!stop.signal.aborted) {
       // Where the service is away the events tell so.
       const progress = await look().catch(() => undefined)
-      const isNews = everyMs === LOOK_MS || progress?.message !== told
+      const isNews = isWatched || progress?.message !== told
       if (progress && isNews && !stop.signal.aborted) await view.event({ type: 'job.progress', progress })
       told = progress?.message ?? told
-      await delay(everyMs, undefined, { signal: stop.signal }).catch(() => {})
+      await delay(isWatched ? LOOK_MS : PIPED_LOOK_MS, undefined, { signal: stop.signal }).catch(() => {})
     }
   }
   void go()

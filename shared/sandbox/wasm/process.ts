@@ -91,6 +91,7 @@ export class WasmProcess {
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const { files, ...fields } = job
     const said = await inTurns(withFiles(fields, files), signal)
+    signal.throwIfAborted()
     this.#lastRun += 1
     const number = this.#lastRun
     const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()

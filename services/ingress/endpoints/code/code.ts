@@ -7,6 +7,7 @@ import { inTurns } from '#shared/in-turns.ts'
 import { execute } from '#shared/kinds/execute.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/limits.ts'
 import { isHighSurrogate, isLowSurrogate } from '#shared/whole-characters.ts'
+import { userIdOf } from './user.ts'
 
 /** Characters that are counted before others have their turn: about half a millisecond. */
 const PIECE_CHARS = 64 * 1024
@@ -28,8 +29,6 @@ const STANDARD = `
   tabnanny tarfile tempfile termios textwrap this threading time timeit tkinter token tokenize tomllib trace traceback
   tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uuid venv warnings wave weakref webbrowser wsgiref
   xml xmlrpc zipapp zipfile zipimport zlib zoneinfo`
-
-import { userIdOf } from './user.ts'
 
 const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim().split(/\s+/)])
 

@@ -15,7 +15,7 @@ const NOT_A_NAME = /^.*[/\\]|\p{Cc}/gsu
 /**
  * The files that the tools of a request put into the directory of its code, under names that are different.
  *
- * @throws ServiceError `not_found` for one that is not of the caller's project; `invalid_value` for too many, or too much
+ * @throws ServiceError `not_found` for one that is not of the caller's project; `array_above_max_length`; `invalid_value` for too much
  */
 export async function codeFiles(
   context: IngressContext,
