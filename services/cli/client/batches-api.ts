@@ -10,6 +10,8 @@ export const BatchView = z.looseObject({
   id: z.string(),
   status: z.string(),
   endpoint: z.string(),
+  created_at: z.number(),
+  completed_at: z.number().nullish(),
   output_file_id: z.string().nullish(),
   error_file_id: z.string().nullish(),
   errors: z

@@ -57,6 +57,7 @@ export type JobPage = z.infer<typeof JobPage>
 export const JobEventView = z.looseObject({
   type: z.string(),
   sequence_number: z.number().nullish().describe('Not on a snapshot: it is no event of the history'),
+  created_at: z.number().nullish().describe('Unix seconds; of the first event those of the submit'),
   attempt: z.number().nullish(),
   progress: Progress.nullish(),
   queue: Queue.nullish(),

@@ -16,7 +16,8 @@ export const batch: Command = {
   help: `Usage: sluice batch FILE.jsonl [options]
 
 Uploads a file with a request on each line, and has all of them done when there is room. Ctrl-C stops the following, not the batch. With
---follow it exits 0 when every request has ended, 1 when the batch failed or expired, 3 when it was cancelled.
+--follow it exits 0 when every request has ended, 1 when the batch failed or expired, 3 when it was cancelled. In a pipe the first line
+is the batch with its id, and with --follow the events come after it.
 
 Options:
   --endpoint PATH       what the requests call (default: the url of the first line)
@@ -48,7 +49,9 @@ Examples:
       else await out.write(`${coloured('green', made.id)} ${made.status}\nFollow it: sluice follow ${made.id}\n`)
       return EXIT.ok
     }
+    // The events that follow name the job behind the batch, whose id is not the one that `sluice results` takes.
     if (out.isForPeople) out.note(made.id)
+    else await out.json(made)
     return await followBatch(invocation, made.id, 0)
   },
 }

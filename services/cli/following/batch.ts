@@ -30,10 +30,12 @@ function exitOf({ status }: BatchView): ExitCode {
   return status === 'cancelled' ? EXIT.cancelled : EXIT.failed
 }
 
-function linesOf({ id, status, errors, request_counts: { total, completed, failed } }: BatchView): string[] {
+function linesOf({ id, status, errors, created_at, completed_at, request_counts: counted }: BatchView): string[] {
+  const { total, completed, failed } = counted
   const problems = (errors?.data ?? []).slice(0, PROBLEMS_SHOWN).map(({ line, message }) => {
     return plain(line == null ? message : `line ${line}: ${message}`)
   })
-  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed`
+  const took = completed_at == null ? '' : `, ${completed_at - created_at || '< 1'} s from submit to end`
+  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed${took}`
   return [counts, ...problems, ...(completed + failed > 0 ? [`What came of them: sluice results ${id}`] : [])]
 }

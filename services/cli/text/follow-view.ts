@@ -1,5 +1,13 @@
 import { z } from 'zod'
-import { beforeIt, exitOf, isLast, type JobEventView, type JobView, type Progress } from '#services/cli/client/job.ts'
+import {
+  beforeIt,
+  endedAt,
+  exitOf,
+  isLast,
+  type JobEventView,
+  type JobView,
+  type Progress,
+} from '#services/cli/client/job.ts'
 import { EXIT } from '#services/cli/failure.ts'
 import { resultText, textOf } from './job-text.ts'
 import { coloured, type Output, plain, printable } from './output.ts'
@@ -53,7 +61,10 @@ class LinesView implements FollowView {
  */
 class PeopleView implements FollowView {
   readonly #out: Output
-  readonly #startedMs = Date.now()
+  /** Since when the bar counts: the submit of the job, as soon as an event tells it. */
+  #sinceMs = Date.now()
+  /** The end of the job; undefined while it goes on. */
+  #untilMs: number | undefined
   readonly #timer: NodeJS.Timeout | undefined
   #label = 'connecting'
   #progress: Progress = {}
@@ -68,6 +79,7 @@ class PeopleView implements FollowView {
   }
 
   async event(event: JobEventView): Promise<void> {
+    this.#time(event)
     const text = event.type === 'job.output.delta' ? textOf(event.chunk) : ''
     if (text) return await this.#write(printable(text))
     if (event.type === 'job.retrying') this.#retry(event)
@@ -94,6 +106,14 @@ class PeopleView implements FollowView {
     this.#erase()
   }
 
+  /** A follower may come long after the submit, and after the end. */
+  #time({ sequence_number, created_at, job }: JobEventView): void {
+    const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
+    if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
+    const until = job && endedAt(job)
+    if (until !== undefined && until !== null) this.#untilMs = until * 1_000
+  }
+
   #retry({ attempt, reason, delay_ms, output_reset }: JobEventView): void {
     const when = delay_ms ? ` again in ${Math.ceil(delay_ms / 1_000)} s` : ' again'
     const reset = output_reset && this.#hasText ? '; the text above does not count' : ''
@@ -117,7 +137,8 @@ class PeopleView implements FollowView {
 
   #draw(): void {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
-    const seconds = Math.floor((Date.now() - this.#startedMs) / 1_000)
+    // The clock of the service may be ahead of this one.
+    const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
     this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
     this.#isDrawn = true
   }

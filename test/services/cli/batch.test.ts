@@ -29,7 +29,10 @@ describe('sluice batch', () => {
     const followed = await run(['batch', path, '--follow', '--metadata', 'report=11'])
     expect(followed.code).toBe(0)
     expect(followed.err).toContain('completed: 1 of 2 requests completed, 1 failed')
-    const [id = ''] = /batch_\w+/.exec(followed.err) ?? []
+    expect(followed.err).toMatch(/, 1 failed, (< 1|\d+) s from submit to end/)
+    // The events below it name the job behind it.
+    const { id } = followed.lines[0] as { id: string }
+    expect(followed.lines[0]).toMatchObject({ id: expect.stringMatching(/^batch_/), object: 'batch' })
     const printed = await run(['results', id])
     expect(printed.lines.map(({ custom_id }) => custom_id)).toEqual(['a', 'b'])
     expect((await run(['results', id, '--errors'])).lines.map(({ custom_id }) => custom_id)).toEqual(['b'])

@@ -338,6 +338,17 @@ describe('a followed job on a terminal', () => {
     expect(written.join('')).toContain(`sluice redrive ${ID}`)
   })
 
+  it('counts the seconds from the submit to the end, whenever somebody comes to follow', async () => {
+    const { written, event } = terminal()
+    const submittedAt = Math.floor(Date.now() / 1_000) - 3_600
+    await event({ type: 'job.queued', created_at: submittedAt })
+    await event({ type: 'job.started', sequence_number: 2, created_at: submittedAt + 5 })
+    const ended = { id: ID, status: 'completed', created_at: submittedAt, completed_at: submittedAt + 40 }
+    await event({ type: 'job.completed', sequence_number: 3, job: ended })
+    expect(written[1]).toMatch(/running \(36\d\d s\)$/)
+    expect(written[2]).toMatch(/completed \(40 s\)$/)
+  })
+
   it('has seconds in its bar, and no percent where none is known', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
   })
