@@ -77,7 +77,10 @@ export const WorkerAnswer = z.object({
   object: z.literal('worker'),
   role: z.string(),
   version: z.string(),
-  slots: Count,
+  slots: Count.describe('Jobs that it takes at once, whatever their models; 0 for what is no worker'),
+  capacity: Count.describe(
+    'Jobs that can run at once: what its models bear together, where that is less than its slots',
+  ),
   running: Count,
   draining: z.boolean(),
   silent: z.boolean(),

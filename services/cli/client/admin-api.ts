@@ -33,6 +33,7 @@ export const WorkerView = z.looseObject({
   role: z.string(),
   version: z.string(),
   slots: z.number(),
+  capacity: z.number().nullish().describe('Absent in answers of older services'),
   running: z.number(),
   draining: z.boolean(),
   silent: z.boolean().nullish(),

@@ -9,8 +9,8 @@ export const workers: Command = {
   summary: 'Show the processes of the fleet',
   help: `Usage: sluice workers [--watch]
 
-Shows every process that is alive: what it is, whether it drains or how long it is silent, how many of its slots are taken, the calls
-that it holds aside without a slot, its machine and process, and its models. Needs a key with the scope admin.
+Shows every process that is alive: what it is, whether it drains or how long it is silent, how many jobs run of those that its models
+can run at once (its capacity), the calls that it holds aside without a slot, its machine and process, and its models. Needs a key with the scope admin.
 
 Options:
   --watch  show them anew every two seconds
@@ -50,12 +50,12 @@ Examples:
 export function workerTable(found: readonly WorkerView[], columnsMax: number): string {
   const nowMs = Date.now()
   const rows = found.map((worker) => {
-    const { id, role, version, slots, running, aside, draining, silent, models, last_seen_at: seen } = worker
+    const { id, role, version, slots, capacity, running, aside, draining, silent, models, last_seen_at: seen } = worker
     const state = silent ? `silent ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
-    const busy = slots === 0 ? '' : `${running}/${slots}`
+    const busy = slots === 0 ? '' : `${running}/${capacity ?? slots}`
     return [id, role, state, busy, aside ? String(aside) : '', placeOf(worker), version, models?.join(',') ?? '']
   })
-  const head = ['worker', 'role', 'state', 'slots', 'aside', 'process', 'version', 'models']
+  const head = ['worker', 'role', 'state', 'running', 'aside', 'process', 'version', 'models']
   return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
 }
 

@@ -5,6 +5,7 @@ import type { Call, IngressContext } from '#services/ingress/call.ts'
 import { ServiceError } from '#shared/error.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { audit } from './audit.ts'
+import { capacityOf } from './capacity.ts'
 
 /** How long a worker has to say that it does as it was told: a few heartbeats. */
 const CONFIRM_MS = 4_000
@@ -71,7 +72,9 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     object: 'worker',
     role,
     version,
-    ...{ slots, running, draining, silent: isSilent },
+    slots,
+    capacity: capacityOf(peer, (name) => models.find(name)?.id),
+    ...{ running, draining, silent: isSilent },
     aside: capacity?.aside ?? null,
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,

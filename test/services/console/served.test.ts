@@ -4,7 +4,17 @@ import { servedOf } from '#services/console/screens/models/served.ts'
 type Worker = Parameters<typeof servedOf>[2][number]
 
 const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
-  ...{ id, object: 'worker', role: 'inference', version: '1', slots: 8, running: 0, draining: false, silent: false },
+  ...{
+    id,
+    object: 'worker',
+    role: 'inference',
+    version: '1',
+    slots: 8,
+    capacity: 8,
+    running: 0,
+    draining: false,
+    silent: false,
+  },
   ...{
     aside: 0,
     host: 'a',

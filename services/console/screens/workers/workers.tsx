@@ -46,7 +46,7 @@ function Fleet() {
 }
 
 function Row({ worker }: { readonly worker: Worker }) {
-  const { id, role, host, pid, version, slots, running, aside, models, silent, last_seen_at } = worker
+  const { id, role, host, pid, version, slots, capacity, running, aside, models, silent, last_seen_at } = worker
   return (
     <tr>
       <Cell of="Worker">
@@ -54,7 +54,9 @@ function Row({ worker }: { readonly worker: Worker }) {
         {host && <span class="dim below">{pid === null ? host : `${host}, pid ${pid}`}</span>}
       </Cell>
       <Cell of="Pool">{role}</Cell>
-      <Cell of="Running">{slots > 0 ? <Load running={running} slots={slots} aside={aside ?? 0} /> : <None />}</Cell>
+      <Cell of="Running">
+        {slots > 0 ? <Load running={running} capacity={capacity} aside={aside ?? 0} /> : <None />}
+      </Cell>
       <Cell of="Models">{models?.length ? models.join(', ') : <None />}</Cell>
       <Cell of="Version">{version ? <code>{version}</code> : <None />}</Cell>
       <Cell of="State">
@@ -70,14 +72,19 @@ function None() {
   return <span class="dim">–</span>
 }
 
-function Load({ running, slots, aside }: { readonly running: number; readonly slots: number; readonly aside: number }) {
+/** @param capacity Jobs that its models can run at once: seldom as many as it has slots */
+function Load({ running, capacity, aside }: Pick<Worker, 'running' | 'capacity'> & { readonly aside: number }) {
   return (
     <>
       <span>
-        {running} / {slots}
+        {running} / {capacity}
       </span>
       {aside > 0 && <span class="dim"> + {aside} aside</span>}
-      <progress value={running} max={slots} aria-label={`${running} of ${slots} slots are taken`} />
+      <progress
+        value={running}
+        max={capacity}
+        aria-label={`${running} of the ${capacity} jobs run that it can run at once`}
+      />
     </>
   )
 }
@@ -118,7 +125,7 @@ function Whose({ worker: { id, host } }: { readonly worker: Worker }) {
 
 function countOf(all: readonly Worker[]): string {
   const taking = all.filter(({ slots }) => slots > 0)
-  const slots = taking.reduce((total, worker) => total + worker.slots, 0)
+  const capacity = taking.reduce((total, worker) => total + worker.capacity, 0)
   const running = taking.reduce((total, worker) => total + worker.running, 0)
-  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of ${slots} slots taken`
+  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of ${capacity} jobs run that they can run at once`
 }

@@ -95,6 +95,12 @@ describe('a frame', () => {
     expect(text).toMatch(/models\nwrk_busy +inference +up +3\/4/)
   })
 
+  it('shows of a worker what its models bear, and its slots where the service does not tell', () => {
+    const workers = [worker('wrk_1', { running: 2, slots: 256, capacity: 2 }), worker('wrk_2', { slots: 256 })]
+    const text = draw(snapshot({ workers })).join('\n')
+    expect(text).toMatch(/wrk_1 +inference +up +2\/2 .*\n.*wrk_2 +inference +up +0\/256 /)
+  })
+
   it('says nothing of workers and pools to a key that may not see them', () => {
     const models = [{ id: 'echo-1', workers: null, capacity: null, running: 0, waiting: 1, paused: false }]
     const text = draw(

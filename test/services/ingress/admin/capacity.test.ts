@@ -1,0 +1,35 @@
+import { expect, it } from 'vitest'
+import { capacityOf } from '#services/ingress/admin/capacity.ts'
+
+const NAMES: Readonly<Record<string, string>> = { small: 'small', tiny: 'small', large: 'large', echo: 'echo' }
+const idOf = (name: string) => NAMES[name]
+
+const worker = (models: readonly string[] | undefined, bounds: Readonly<Record<string, number>> = {}) => ({
+  slots: 256,
+  capacity: { models: models && new Set(models), bounds: new Map(Object.entries(bounds)), waiting: [] },
+})
+
+const of = (...[models, bounds]: Parameters<typeof worker>) => {
+  const { slots, capacity } = worker(models, bounds)
+  return capacityOf({ slots, capacity: { ...capacity, aside: 0, host: undefined, pid: undefined } }, idOf)
+}
+
+it('is what the models of a worker take together', () => {
+  expect(of(['small'], { 'generate small': 2, 'count_tokens small': 2 })).toBe(2)
+  expect(of(['small', 'large'], { 'generate small': 2, 'generate large': 32 })).toBe(34)
+})
+
+it('counts a model once that has other names, and nothing that is no model of the catalogue', () => {
+  expect(of(['small', 'tiny', 'word-list'], { 'generate small': 2 })).toBe(2)
+})
+
+it('is every slot where a model has no bound, or the bounds are wider', () => {
+  expect(of(['small', 'echo'], { 'generate small': 2 })).toBe(256)
+  expect(of(['small', 'large'], { 'generate small': 200, 'generate large': 200 })).toBe(256)
+})
+
+it('is every slot of a worker that names no models, or has said nothing yet', () => {
+  expect(of(undefined)).toBe(256)
+  expect(of([])).toBe(256)
+  expect(capacityOf({ slots: 4, capacity: undefined }, idOf)).toBe(4)
+})
