@@ -1,14 +1,13 @@
 import { existsSync } from 'node:fs'
 import { flushCompileCache } from 'node:module'
 import { parseArgs } from 'node:util'
-import { workOf } from '#schemas/models.ts'
-import { type Config, ConfigError, loadConfig, urlOf } from '#shared/config/config.ts'
+import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import { openLog } from '#shared/log/log.ts'
-import type { ModelCatalogue } from '#shared/models/models.ts'
 import { openPorts, portsService } from '#shared/ports.ts'
 import { compactHeap } from '#shared/process/compact-heap.ts'
 import { type Service, stopAll, stopOnSignals } from '#shared/process/lifecycle.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { greetingOf } from './greeting.ts'
 import { openHealthPort } from './health-port.ts'
 import type { Ingress } from './ingress/ingress.ts'
 import { ROLES, type Role, SERVICES } from './services.ts'
@@ -27,12 +26,6 @@ Options:
   -h, --help     show this help
   -v, --version  show the version
 `
-
-/** For somebody who sees the service for the first time: what the bars below mean. */
-const FIRST_START = [
-  'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
-  'ready, calls to it answer 503 and say how far it is.',
-]
 
 await main()
 
@@ -73,7 +66,7 @@ async function main(): Promise<void> {
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   healthPort?.show(services, ports)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
-  if (ingress) greet(config, ingress, ports.models, isFirst)
+  if (ingress) greet(greetingOf(config, ingress, ports.models, isFirst ? roles : []))
 }
 
 function readArguments(): Role[] {
@@ -125,28 +118,8 @@ function exitWith(text: string): never {
 }
 
 /** Says where to go, once, to people at a terminal and in logs alike. */
-function greet(config: Config, ingress: Ingress, { models }: ModelCatalogue, isFirst: boolean): void {
-  const url = urlOf(config.host, ingress.port)
-  const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
-  const model = models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
-  lines.push(
-    `  curl ${url}/v1/chat/completions \\`,
-    `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
-    `    -d '{"model":"${model}","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
-  )
-  if (isFirst) lines.push('', ...FIRST_START)
+function greet(lines: readonly string[]): void {
   // A progress bar may stand in the line.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''
   process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)
-}
-
-/** Which key a call needs, before the call to try. */
-function keyLines({ sluiceApiKey }: Config, createdKey: string | undefined): string[] {
-  if (createdKey !== undefined) {
-    const example = [`  export SLUICE_API_KEY=${createdKey}`]
-    return [`Your API key, shown only now: ${createdKey}`, '', 'Try it in another terminal:', ...example]
-  }
-  const whence =
-    sluiceApiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
-  return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
 }

@@ -1,0 +1,48 @@
+import { workOf } from '#schemas/models.ts'
+import { type Config, urlOf } from '#shared/config/config.ts'
+import type { ModelCatalogue } from '#shared/models/models.ts'
+import type { Ingress } from './ingress/ingress.ts'
+import type { Role } from './services.ts'
+
+/** Roles that fetch or build something before they can run a job. */
+const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 'code']
+
+/** For somebody who sees the service for the first time: what the bars below mean. */
+const FIRST_START = [
+  'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
+  'ready, calls to it answer 503 and say how far it is.',
+]
+
+/**
+ * What whoever has started an ingress should know, as lines: where it listens, which key a call needs, and a call to try.
+ *
+ * @param fetching Roles of this process which have nothing yet of what they fetch or build at their first start
+ */
+export function greetingOf(
+  config: Pick<Config, 'host' | 'sluiceApiKey'>,
+  ingress: Pick<Ingress, 'port' | 'createdKey'>,
+  { models }: Pick<ModelCatalogue, 'models'>,
+  fetching: readonly Role[],
+): string[] {
+  const url = urlOf(config.host, ingress.port)
+  const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
+  const model = models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
+  lines.push(
+    `  curl ${url}/v1/chat/completions \\`,
+    `    -H "Authorization: Bearer $SLUICE_API_KEY" -H 'Content-Type: application/json' \\`,
+    `    -d '{"model":"${model}","messages":[{"role":"user","content":"What is the capital of France?"}]}'`,
+  )
+  if (fetching.some((role) => PREPARING.includes(role))) lines.push('', ...FIRST_START)
+  return lines
+}
+
+/** Which key a call needs, before the call to try. */
+function keyLines({ sluiceApiKey }: Pick<Config, 'sluiceApiKey'>, createdKey: string | undefined): string[] {
+  if (createdKey !== undefined) {
+    const example = [`  export SLUICE_API_KEY=${createdKey}`]
+    return [`Your API key, shown only now: ${createdKey}`, '', 'Try it in another terminal:', ...example]
+  }
+  const whence =
+    sluiceApiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
+  return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
+}
