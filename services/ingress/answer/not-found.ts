@@ -17,6 +17,10 @@ const CHAT =
 /** What there is, for who is far from all of it. */
 const SERVED = `Served are ${KEY_ENDPOINTS.join(', ')}, and what is below them.`
 
+/** For who asks without a path, to see what is there. */
+const DOOR =
+  'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
+
 /** Other APIs of the same SDKs, by the beginning of their path, and what to do about each. The first that fits counts. */
 const KIN: readonly (readonly [RegExp, string])[] = [
   [/^\/v1\/complete\b/, 'This old API is not served; use POST /v1/messages, or POST /v1/completions for raw prompts.'],
@@ -32,6 +36,7 @@ const KIN: readonly (readonly [RegExp, string])[] = [
 
 /** The message about a path that no endpoint has. @param paths Those of all endpoints, as the table writes them */
 export function notFoundMessage(method: string, path: string, paths: readonly string[]): string {
+  if (path === '/') return `Invalid URL (${method} /). ${DOOR}`
   const shown = path.slice(0, PATH_MAX)
   const tidy = tidied(shown)
   const [, kin] = KIN.find(([known]) => known.test(tidy)) ?? []

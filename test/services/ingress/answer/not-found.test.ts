@@ -42,7 +42,19 @@ describe('a path that is no endpoint', () => {
     expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
   })
 
-  test.each(['/', '/nothing/like/it', `/${'x'.repeat(5_000)}`])(
+  test('is told without a path where the API, its reference and the console are', async () => {
+    const answer = await fetch(`${stack.url}/`, { headers: { accept: '*/*' } })
+    expect(answer.status).toBe(404)
+    expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error' } })
+    const message = await messageOf(await stack.get('/'))
+    const paths = message.match(/(?<= )\/[a-z0-9/.]*[a-z]/g) ?? []
+    expect(paths).toEqual(
+      expect.arrayContaining(['/v1/chat/completions', '/v1/jobs', '/docs', '/console', '/openapi.json']),
+    )
+    for (const path of ['/docs', '/openapi.json']) expect((await fetch(stack.url + path)).status).toBe(200)
+  })
+
+  test.each(['/nothing/like/it', `/${'x'.repeat(5_000)}`])(
     'names all that is served where none is near: %.30s',
     async (path) => {
       const message = await messageOf(await stack.post(path, {}))
