@@ -46,8 +46,11 @@ export const OwnKeyAnswer = KeyAnswer.pick({
   scopes: true,
   endpoints: true,
   models: true,
-  limits: true,
   expires_at: true,
+}).extend({
+  limits: LimitsAnswer.describe(
+    'Those that hold: of each the lowest of the key, its project and the settings; absent: none',
+  ),
 })
 
 /** A new key: its secret is told only now. */

@@ -45,3 +45,30 @@ export function limitsOfKey(
   const { requests_per_minute: requests, tokens_per_minute: tokens, running } = ofProject(projectId) ?? {}
   return [own, { owner: 'project', id: projectId, requests, tokens, running, countsJobs: true }]
 }
+
+/**
+ * What a key may use in all: of each limit the tighter of its own, else the setting, and its project's. The project's may be used up by
+ * its other keys.
+ *
+ * @param ofProject Limits of a project; undefined where it has none.
+ */
+export function limitsThatHold(
+  key: Pick<ApiKey, 'id' | 'project' | 'limits'>,
+  settings: LimitSettings,
+  ofProject: (project: string) => Limits | undefined,
+): Limits {
+  const [own, project] = [key.limits ?? {}, ofProject(projectIdOf(key)) ?? {}]
+  const owners = limitsOfKey(key, settings, ofProject)
+  const all: Record<keyof Limits, readonly (number | undefined)[]> = {
+    requests_per_minute: owners.map(({ requests }) => requests),
+    tokens_per_minute: owners.map(({ tokens }) => tokens),
+    running: owners.map(({ running }) => running),
+    queued: [own.queued, project.queued],
+    scheduled: [own.scheduled, project.scheduled],
+    budget_usd_per_month: [own.budget_usd_per_month, project.budget_usd_per_month],
+  }
+  const entries = Object.entries(all).map(
+    ([name, found]) => [name, found.filter((limit) => limit !== undefined)] as const,
+  )
+  return Object.fromEntries(entries.flatMap(([name, set]) => (set.length > 0 ? [[name, Math.min(...set)]] : [])))
+}

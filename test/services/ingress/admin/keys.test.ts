@@ -163,6 +163,28 @@ describe('whom it lets', () => {
     expect(Object.keys(await own('alice'))).not.toContain('hash')
   })
 
+  it("tells a key the tightest of its own limits, its project's and those that hold for all", async () => {
+    const door = await openWith({ RATE_LIMIT_REQUESTS: '100', RATE_LIMIT_TOKENS: '5000' })
+    const limits = { requests_per_minute: 20, running: 3, queued: 7, budget_usd_per_month: 1.5 }
+    const project = (await door.post('boss', '/v1/admin/projects', { name: 'team', limits })).json
+    const wide = { requests_per_minute: 50, running: 2, scheduled: 9, budget_usd_per_month: 10 }
+    const made = (await door.post('boss', '/v1/admin/keys', { project: project.id, limits: wide })).json
+    const own = async () => {
+      const answer = await door.stack.get('/v1/key', bearer(made.secret))
+      return { status: answer.status, limits: ((await answer.json()) as Json).limits }
+    }
+    await until(async () => (await own()).status === 200)
+    await until(async () => (await own()).limits.requests_per_minute === 20)
+    expect((await own()).limits).toEqual({
+      ...{ requests_per_minute: 20, tokens_per_minute: 5_000, running: 2 },
+      ...{ queued: 7, scheduled: 9, budget_usd_per_month: 1.5 },
+    })
+    expect((await door.get('alice', '/v1/key')).json.limits).toEqual({
+      requests_per_minute: 100,
+      tokens_per_minute: 5_000,
+    })
+  })
+
   it('refuses whoever is no operator, with 403', async () => {
     const door = await openWith()
     for (const path of ['keys', 'keys/alice', 'projects', 'audit']) {
