@@ -3,8 +3,12 @@ import { type Backoff, backoffMs } from '#shared/backoff.ts'
 import type { KeptRecord } from '#shared/broker/broker.ts'
 import type { KafkaOptions } from './options.ts'
 
+const EXPECTED =
+  'a Kafka consumer tries again, which is expected while a process, its group or a broker starts, and needs no action'
 /** Failures in a row, without progress between them, after which the process should end. */
 const FAILURES_MAX = 5
+/** A broker that starts, restarts or hands over its partitions is back within seconds; what lasts longer is told as a problem. */
+const PERSISTS_MS = 60_000
 const RESTART: Backoff = { baseMs: 50, maxMs: 1_000 }
 
 /**
@@ -19,6 +23,11 @@ export class Supervisor {
   readonly #isTransient: (error: unknown) => boolean
   #tries = 0
   #failures = 0
+  /** Of the first of the failures in a row. */
+  #failingSinceMs: number | undefined
+  #isPersistenceTold = false
+  /** When a failure was last told that passes by itself. */
+  #toldAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
     what: string,
@@ -34,17 +43,33 @@ export class Supervisor {
   progress(): void {
     this.#tries = 0
     this.#failures = 0
+    this.#failingSinceMs = undefined
+    this.#isPersistenceTold = false
   }
 
   /** Notes a failure and gives the wait before the next try, up to 1 s. */
   failed(error: unknown): number {
     const isTransient = this.#isTransient(error)
-    if (this.#tries === 0 || !isTransient) {
-      const fields = { what: this.#what, error: String(error), is_transient: isTransient }
-      this.#options.onProblem('a Kafka consumer failed and is started again', fields)
-    }
+    const fields = { what: this.#what, error: String(error) }
+    if (isTransient) this.#tellTransient(fields)
+    else this.#options.onProblem('a Kafka consumer failed and is started again', fields)
     if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
     return backoffMs(++this.#tries, RESTART, Math.random())
+  }
+
+  /** Once a minute at most, because groups and partitions that start may fail several times; and once when it does not pass. */
+  #tellTransient(fields: { readonly what: string; readonly error: string }): void {
+    const nowMs = performance.now()
+    this.#failingSinceMs ??= nowMs
+    const failingMs = nowMs - this.#failingSinceMs
+    if (failingMs >= PERSISTS_MS && !this.#isPersistenceTold) {
+      this.#isPersistenceTold = true
+      const lasting = { ...fields, failing_ms: Math.round(failingMs) }
+      this.#options.onProblem('a Kafka consumer has found no working broker for a minute, and goes on trying', lasting)
+    } else if (this.#tries === 0 && nowMs - this.#toldAtMs >= PERSISTS_MS) {
+      this.#toldAtMs = nowMs
+      this.#options.onProblem(EXPECTED, { ...fields, is_transient: true })
+    }
   }
 
   /**

@@ -1,5 +1,5 @@
 /** The parts of the Kafka adapters that decide something and need no broker for it. */
-import { describe, expect, it, vi } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
 import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/groups.ts'
@@ -172,6 +172,40 @@ describe('the supervisor of a consumer', () => {
     expect(Math.max(...delays)).toBeLessThanOrEqual(1_000)
     expect(onFatal).not.toHaveBeenCalled()
     expect(onProblem).toHaveBeenCalledOnce()
+  })
+
+  it('tells what passes by itself as expected, once a minute at most, and as a problem what lasts for a minute', () => {
+    vi.useFakeTimers()
+    onTestFinished(() => void vi.useRealTimers())
+    const onProblem = vi.fn()
+    const supervisor = new Supervisor('test', { onProblem }, () => true)
+    for (let i = 0; i < 5; i++) {
+      supervisor.failed(new Error('no leader yet'))
+      supervisor.progress()
+    }
+    const expected = expect.stringContaining('expected')
+    expect(onProblem.mock.calls).toEqual([
+      [expected, { what: 'test', error: 'Error: no leader yet', is_transient: true }],
+    ])
+    supervisor.failed(new Error('away'))
+    vi.advanceTimersByTime(59_000)
+    supervisor.failed(new Error('away'))
+    expect(onProblem).toHaveBeenCalledOnce()
+    vi.advanceTimersByTime(1_000)
+    for (let i = 0; i < 3; i++) supervisor.failed(new Error('away'))
+    expect(onProblem.mock.calls.slice(1)).toEqual([
+      [expect.stringContaining('for a minute'), { what: 'test', error: 'Error: away', failing_ms: 60_000 }],
+    ])
+    supervisor.progress()
+    supervisor.failed(new Error('no leader'))
+    expect(onProblem.mock.lastCall).toEqual([expected, expect.objectContaining({ is_transient: true })])
+  })
+
+  it('tells each failure as a problem that does not pass by itself', () => {
+    const onProblem = vi.fn()
+    const supervisor = new Supervisor('test', { onProblem }, () => false)
+    for (let i = 0; i < 3; i++) supervisor.failed(new Error('broken'))
+    expect(onProblem.mock.calls).toEqual(Array(3).fill([expect.any(String), { what: 'test', error: 'Error: broken' }]))
   })
 })
 
