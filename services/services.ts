@@ -26,7 +26,7 @@ export interface ServiceRow {
 }
 
 const ingress = 'HTTP API: turns requests into jobs and streams results back'
-const scheduler = 'due and lost jobs, webhooks, purge: needs DATABASE_URL in a process of its own'
+const scheduler = 'due and lost jobs, webhooks, purge; alone it needs DATABASE_URL'
 
 /**
  * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds

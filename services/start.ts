@@ -19,8 +19,8 @@ Runs the given roles in one process; without any, all of them.
 Roles:
 ${ROLES.map((role) => `  ${role.padEnd(13)}  ${SERVICES[role].does}`).join('\n')}
 
-Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings are read from the
-environment and from .env; .env.example lists them all.
+Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings
+are read from the environment and from .env; .env.example lists them all.
 
 Options:
   -h, --help     show this help

@@ -1,4 +1,6 @@
+import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
+import { promisify } from 'node:util'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { PoolName } from '#schemas/job.ts'
@@ -9,6 +11,12 @@ describe('the table of services', () => {
     const fleet = parse(await readFile('docker-compose.yml', 'utf8')) as { services: Record<string, unknown> }
     const commands = Object.values(fleet.services).flatMap((service) => (service as { command?: string[] }).command)
     expect(commands).toEqual(expect.arrayContaining(ROLES))
+  })
+
+  it('is told by --help in 80 columns', async () => {
+    const { stdout } = await promisify(execFile)(process.execPath, ['services/main.js', '--help'])
+    for (const role of ROLES) expect(stdout).toMatch(new RegExp(`^  ${role} `, 'm'))
+    expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([])
   })
 
   it('has a setting for the slots of each pool, listed in .env.example', async () => {
