@@ -12,8 +12,15 @@ import { fileURLToPath } from 'node:url'
 const NODE_MAJOR_MIN = 24
 const [major = 0] = process.versions.node.split('.').map(Number)
 
-if (major >= NODE_MAJOR_MIN) await import('./cli.ts')
+if (major >= NODE_MAJOR_MIN) await import('./cli.ts').catch(sayIncomplete)
 else runWith(ownNode())
+
+/** What an `npm ci` that has not ended leaves out is missing before a command can say so itself. */
+function sayIncomplete(error) {
+  if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error
+  process.stderr.write('sluice cannot start: a package of the project is missing. Run: npm ci\n')
+  process.exit(2)
+}
 
 /** The Node of this project's dependencies. */
 function ownNode() {

@@ -1,0 +1,17 @@
+import { execFile } from 'node:child_process'
+import { cp } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { expect, it } from 'vitest'
+import { emptyDirectory } from '../../support/processes/sluice.ts'
+
+const ROOT = join(import.meta.dirname, '../../..')
+
+it('says in a sentence that npm ci has not ended, where packages are missing', async () => {
+  const directory = await emptyDirectory()
+  for (const part of ['services/cli', 'shared', 'schemas', 'package.json']) {
+    await cp(join(ROOT, part), join(directory, part), { recursive: true, filter: (path) => !path.endsWith('/python') })
+  }
+  const running = promisify(execFile)(process.execPath, [join(directory, 'services/cli/sluice.js'), 'doctor'])
+  await expect(running).rejects.toMatchObject({ code: 2, stderr: expect.stringMatching(/^sluice .* Run: npm ci\n$/) })
+})
