@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { freePort } from './support/processes/free-ports.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
-/* The programs of examples/, as they stand there, against a real service. They use nothing but Node and Python. */
+/* The programs of examples/, as they stand there, against a real service. They use nothing but Node and Python, and examples/job.ts the SDK. */
 
 const execute = promisify(execFile)
 const EXAMPLES = join(import.meta.dirname, '../examples')
@@ -31,6 +31,9 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
   const environment = (env: Record<string, string> = {}) => {
     return { PATH: process.env.PATH ?? '', SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY, ...env }
   }
+  const sdk = (url: string, key = TEST_KEY) => {
+    return { OPENAI_BASE_URL: `${url}/v1`, OPENAI_API_KEY: key }
+  }
   /** Runs a program to its end. */
   async function run(name: string, args: readonly string[], env: Record<string, string> = {}, stdin = '') {
     const options = { env: environment(env), timeout: PROGRAM_MS }
@@ -39,20 +42,22 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     return await running
   }
 
-  it('follow a job to its end over a connection that breaks, and get each event once', async () => {
+  it('submit, subscribe over a connection that breaks, getting each event once, and print the result', async () => {
     const breaking = await startBreaking(stack.url)
-    const { stdout, stderr } = await run('job', ['!echo tokens=12 delay_ms=50'], { SLUICE_URL: breaking.url })
+    const { stdout, stderr } = await run('job', ['!echo tokens=12 delay_ms=50'], sdk(breaking.url))
     const events = stderr.trim().split('\n')
-    expect(events.map((line) => Number.parseInt(line, 10))).toEqual(events.map((_, i) => i + 1))
-    expect(events.at(-1)).toMatch(/ job\.completed$/)
-    expect(breaking.follows.length).toBeGreaterThan(1)
-    expect(breaking.follows.at(-1)).not.toBe('starting_after=0')
+    expect(events.map((line) => Number(line.split(' ')[1]))).toEqual(events.map((_, i) => i + 1))
+    expect(events.at(-1)).toMatch(/^job\.completed /)
+    expect(breaking.follows).toHaveLength(2)
+    expect(breaking.follows.at(-1)).toBe(`starting_after=${CUT_AT - 1}`)
     expect(JSON.parse(stdout)).toMatchObject({ object: 'chat.completion' })
   })
 
-  it('end with the words of the service when it refuses the key', async () => {
-    const failed = run('job', ['x'], { SLUICE_API_KEY: 'sk-wrong-0123456789' })
-    await expect(failed).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/401|API key/) })
+  it('end with the words of the service when it refuses the key, and when a job fails', async () => {
+    const refused = run('job', ['x'], sdk(stack.url, 'sk-wrong-0123456789'))
+    await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/401/) })
+    const failed = run('job', ['!echo fail=invalid_value'], sdk(stack.url))
+    await expect(failed).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/job\.failed/) })
   })
 
   it('receive a webhook, and refuse what others sign, what is old, and what comes again', async () => {

@@ -1,3 +1,5 @@
+import { SDKS } from './sdks.ts'
+
 /** A client that is run. Its snippet is that of docs/clients.md with its name. */
 export interface Client {
   readonly name: string
@@ -24,21 +26,23 @@ export type CallName = 'whole' | 'streamed' | 'tools'
  */
 export const PACKAGES_UNTIL = '2026-11-23'
 
+const OPENAI_PYTHON = `openai==${SDKS.openaiPython}`
+const OPENAI_NODE = `openai@${SDKS.openaiNode}`
 const LANGCHAIN = ['langchain==1.4.7', 'langchain-openai==1.7.3']
 const LANGCHAIN_JS = ['langchain@1.5.14', '@langchain/core@1.4.0', '@langchain/openai@1.6.0', 'zod@4.6.7']
 /** Every client that is run, those first that most people use. */
 export const CLIENTS: readonly Client[] = [
-  { name: 'openai-python', language: 'python', packages: ['openai==3.54.0'] },
-  { name: 'openai-node', language: 'js', packages: ['openai@7.55.0'] },
-  { name: 'anthropic-python', language: 'python', packages: ['anthropic==2.12.0'] },
-  { name: 'anthropic-node', language: 'js', packages: ['@anthropic-ai/sdk@1.11.0'] },
+  { name: 'openai-python', language: 'python', packages: [OPENAI_PYTHON] },
+  { name: 'openai-node', language: 'js', packages: [OPENAI_NODE] },
+  { name: 'anthropic-python', language: 'python', packages: [`anthropic==${SDKS.anthropicPython}`] },
+  { name: 'anthropic-node', language: 'js', packages: [`@anthropic-ai/sdk@${SDKS.anthropicNode}`] },
   { name: 'ai-sdk', language: 'js', packages: ['ai@7.0.173', '@ai-sdk/openai@4.0.118', 'zod@4.6.7'] },
   {
     name: 'openai-agents-js',
     language: 'js',
-    packages: ['@openai/agents@0.20.0', 'openai@7.55.0', 'zod@4.6.7'],
+    packages: ['@openai/agents@0.20.0', OPENAI_NODE, 'zod@4.6.7'],
   },
-  { name: 'openai-agents-python', language: 'python', packages: ['openai-agents==0.24.0', 'openai==3.54.0'] },
+  { name: 'openai-agents-python', language: 'python', packages: ['openai-agents==0.24.0', OPENAI_PYTHON] },
   { name: 'langchain-python', language: 'python', packages: LANGCHAIN, file: 'langchain.py' },
   { name: 'langchain-python-responses', language: 'python', packages: LANGCHAIN, file: 'langchain.py' },
   { name: 'langchain-js', language: 'js', packages: LANGCHAIN_JS, file: 'langchain.mjs' },

@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs'
+import { existsSync, writeFileSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ import { type Block, blocksOf, PAGES } from '../support/docs/blocks.ts'
 
 const BLOCKS = PAGES.flatMap(blocksOf)
 const DATA = ['json', 'yaml']
-const PROGRAMS = ['sh', 'js', 'python']
+const PROGRAMS = ['sh', 'js', 'ts', 'python']
 /** Of a program too short to be true. */
 const REASON_LENGTH_MIN = 20
 
@@ -33,6 +33,12 @@ describe('blocks of the documents', () => {
     expect(marked.filter(({ notRun = '' }) => notRun.length < REASON_LENGTH_MIN).map(({ place }) => place)).toEqual([])
     expect(marked.filter(({ language }) => !PROGRAMS.includes(language)).map(({ place }) => place)).toEqual([])
     expect(marked.length).toBeLessThan(20)
+  })
+
+  it('that show a program of examples/ are that program', async () => {
+    const shown = BLOCKS.filter(({ file }) => file !== undefined && existsSync(join('examples', file)))
+    expect(shown.map(({ file }) => file).sort()).toEqual(['job.py', 'job.ts'])
+    for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
   it('that are of a client stand in docs/clients.md alone, whose test runs them', () => {

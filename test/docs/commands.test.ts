@@ -22,7 +22,7 @@ import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
  * speaks is one of the test.
  */
 
-const PROGRAMS = ['sh', 'js', 'python']
+const PROGRAMS = ['sh', 'js', 'ts', 'python']
 const SERVICE_MS = 300_000
 
 const bin = await findPythonEnv('sdk-new', pinsOf('new'))

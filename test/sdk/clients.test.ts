@@ -1,9 +1,10 @@
-import { mkdir } from 'node:fs/promises'
+import { mkdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ask } from '../clients/ask.ts'
 import { CLIENTS } from '../clients/clients.ts'
 import { PAGE_KEY, PAGE_MODEL, readSnippets } from '../clients/page.ts'
+import { SDKS } from '../clients/sdks.ts'
 import { findPythonEnv } from '../support/processes/python.ts'
 import { pinsOf } from '../support/python-cases.ts'
 import { type Stack, startStack } from '../support/stack.ts'
@@ -53,6 +54,16 @@ describe('docs/clients.md', () => {
       expect(await failuresOf(name, { directory: stack.dataDir, bin })).toEqual([])
     },
   )
+
+  it('says which versions of the official SDKs were run, those of this project', async () => {
+    const page = await readFile('docs/clients.md', 'utf8')
+    const rows = page.split('\n').filter((line) => /^\| (openai|anthropic|@anthropic-ai)/.test(line))
+    const { openaiPython, openaiNode, anthropicPython, anthropicNode } = SDKS
+    const named = rows.map((row) => /\d+\.\d+\.\d+/.exec(row)?.[0])
+    expect(named).toEqual([openaiPython, openaiNode, anthropicPython, anthropicNode])
+    const { devDependencies } = JSON.parse(await readFile('package.json', 'utf8'))
+    expect([devDependencies.openai, devDependencies['@anthropic-ai/sdk']]).toEqual([openaiNode, anthropicNode])
+  })
 
   it('has a snippet of every client that is run, and of no other', () => {
     const snippets = readSnippets().map(({ name, language }) => ({ name, language }))

@@ -1,4 +1,5 @@
 /** The official SDKs whose own tests run here, and which of them speak of what is served. */
+import { SDKS } from '../sdks.ts'
 
 export interface Suite {
   readonly name: string
@@ -7,7 +8,7 @@ export interface Suite {
   readonly package: string
   /** What its tests import besides. */
   readonly needs: readonly string[]
-  /** Where its tests are kept, for those that are not in the package; the tag is that of the version. */
+  /** Where its tests are kept, for those that are not in the package; the tag may be behind the version, whose tests it must still fit. */
   readonly repository?: string
   readonly tag?: string
   /** What is put behind the address of the service. */
@@ -24,7 +25,7 @@ export const SUITES: readonly Suite[] = [
   {
     name: 'openai-python',
     language: 'python',
-    package: 'openai[aiohttp]==3.52.0',
+    package: `openai[aiohttp]==${SDKS.openaiPython}`,
     needs: PYTEST,
     path: '/v1',
     tests: [
@@ -38,7 +39,7 @@ export const SUITES: readonly Suite[] = [
   {
     name: 'anthropic-python',
     language: 'python',
-    package: 'anthropic[aiohttp]==2.11.0',
+    package: `anthropic[aiohttp]==${SDKS.anthropicPython}`,
     plugins: ['tests._alias_httpx'],
     needs: [...PYTEST, 'http-snapshot[httpx]==0.1.9', 'inline-snapshot', 'dirty-equals', 'respx', 'time-machine'],
     path: '',
@@ -49,7 +50,7 @@ export const SUITES: readonly Suite[] = [
   {
     name: 'openai-node',
     language: 'js',
-    package: 'openai@7.5.0',
+    package: `openai@${SDKS.openaiNode}`,
     needs: ['vitest@4.1.10'],
     repository: 'https://github.com/openai/openai-node',
     tag: 'v7.5.0',
@@ -71,7 +72,7 @@ export const SUITES: readonly Suite[] = [
   {
     name: 'anthropic-typescript',
     language: 'js',
-    package: '@anthropic-ai/sdk@0.120.0',
+    package: `@anthropic-ai/sdk@${SDKS.anthropicNode}`,
     needs: ['vitest@4.1.10'],
     repository: 'https://github.com/anthropics/anthropic-sdk-typescript',
     tag: 'sdk-v0.120.0',

@@ -19,7 +19,7 @@ export interface Block {
   /** What follows the language in the fence: a client's name, in docs/clients.md. */
   readonly name: string
   readonly code: string
-  /** The first comment of the code names it, such as `// follow.mjs: npm install eventsource-parser`. */
+  /** The first comment of the code names it, such as `// hook.mjs: npm install express openai`. */
   readonly file: string | undefined
   readonly notRun: string | undefined
   readonly before: readonly string[]
@@ -67,7 +67,7 @@ function blockOf(
   const place = `${page}:${at + 1}`
   const unknown = marks.find(([kind]) => !['not run', 'before', 'after'].includes(kind))
   if (unknown) throw new Error(`${place}: there is no mark ${unknown[0]}`)
-  const file = /^(?:\/\/|#) ([\w-]+\.(?:mjs|py)): /.exec(code[0] ?? '')?.[1]
+  const file = /^(?:\/\/|#) ([\w-]+\.(?:mjs|ts|py)): /.exec(code[0] ?? '')?.[1]
   const [notRun] = said('not run')
   const [before, after] = [said('before'), said('after')]
   return { place, page, language, name, code: code.join('\n'), file, notRun, before, after }

@@ -1,10 +1,14 @@
 import type { Browser, BrowserContextOptions, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { CHAPTERS } from '#services/ingress/pages/guide/chapters.ts'
 import { GUIDE } from '#services/ingress/pages/guide/guide.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS } from '../../../support/browser.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-describe.skipIf(!CHROMIUM)('search over the guide', { timeout: 2 * PAGE_MS }, () => {
+/** By how many pixels a page is wider than the screen. */
+const BEYOND = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+
+describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS }, () => {
   let stack: Stack
   let browser: Browser
   const faults: string[] = []
@@ -74,6 +78,20 @@ describe.skipIf(!CHROMIUM)('search over the guide', { timeout: 2 * PAGE_MS }, ()
     await page.keyboard.press('ArrowDown')
     expect(await faultsOf(page, `guide-search-${name}`)).toEqual([])
   })
+
+  it.each([360, 1280])(
+    'has no page that is wider than a screen of %i pixels: tables and code scroll',
+    async (width) => {
+      const page = await openGuide({ viewport: { width, height: 720 } })
+      const wide: string[] = []
+      for (const { name } of CHAPTERS) {
+        await page.goto(`${stack.url}${GUIDE}/${name}`, { waitUntil: 'domcontentloaded' })
+        const beyond = Number(await page.evaluate(BEYOND))
+        if (beyond > 0) wide.push(`${name}: ${beyond}`)
+      }
+      expect(wide).toEqual([])
+    },
+  )
 
   it('asks nothing of other hosts, and breaks no policy', () => {
     expect(faults).toEqual([])
