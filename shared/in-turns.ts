@@ -20,8 +20,22 @@ export async function inTurns<T>(work: Generator<unknown, T>, signal?: AbortSign
     const step = work.next()
     if (step.done) return step.value
     if (performance.now() < turnEnds) continue
-    await turn()
+    await nextTurn()
     turnEnds = performance.now() + TURN_MS
+  }
+}
+
+/**
+ * The same for work that is mostly short: what ends within its first turn is given as it is, without a promise.
+ *
+ * @throws What the work throws
+ */
+export function nowOrInTurns<T>(work: Generator<unknown, T>): T | Promise<T> {
+  const turnEnds = performance.now() + (waiting.length > 0 ? FREE_MS : TURN_MS)
+  for (;;) {
+    const step = work.next()
+    if (step.done) return step.value
+    if (performance.now() >= turnEnds) return nextTurn().then(() => inTurns(work))
   }
 }
 
@@ -33,7 +47,8 @@ export function atOnce<T>(work: Generator<unknown, T>): T {
   }
 }
 
-function turn(): Promise<void> {
+/** Resolves when the event loop has come round, and it is the turn of whoever asks. */
+export function nextTurn(): Promise<void> {
   return new Promise((resolve) => {
     waiting.push(resolve)
     if (waiting.length === 1) setImmediate(grant)

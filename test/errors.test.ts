@@ -2,8 +2,9 @@ import { describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import type { Wording } from '#services/ingress/body/problem.ts'
-import { DEPTH_MAX, parseBody } from '#services/ingress/body/validate.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
+import { DEPTH_MAX } from '#shared/json/shape.ts'
 import {
   errorHeaders,
   messagesErrorBody,

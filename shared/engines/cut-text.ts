@@ -13,10 +13,11 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      const found = text.indexOf(word, cursor)
-      if (found < 0 || found > cursor + LOOKAHEAD) continue
-      start ??= found
-      cursor = found + word.length
+      // All of a long text would be searched for each word that it does not hold.
+      const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
+      if (found < 0) continue
+      start ??= cursor + found
+      cursor += found + word.length
     }
     starts.push(start ?? cursor)
   }

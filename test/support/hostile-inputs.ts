@@ -156,6 +156,10 @@ const items = (item: object) => ({ model: 'echo-1', input: Array.from({ length: 
 
 const RESPONSES_INPUTS: readonly HostileInput[] = [
   post('100,000 items', RESPONSES, () => items({ role: 'user', content: 'hi' })),
+  post('a thought that is sealed brackets', RESPONSES, () => {
+    const encrypted_content = `sluice1.${Buffer.from('['.repeat(LARGE / 2)).toString('base64url')}`
+    return { model: 'echo-1', input: [{ type: 'reasoning', id: 'rs_1', summary: [], encrypted_content }] }
+  }),
   post('100,000 references', RESPONSES, () => items({ type: 'item_reference', id: 'msg_0123456789_0' })),
   post('a text of words, streamed', RESPONSES, () => ({ model: 'echo-1', input: words(LARGE), stream: true })),
   post('a text of words that is not kept', RESPONSES, () => ({

@@ -1,4 +1,5 @@
 import type { GenerateEvent, GenerateRequest, HostedTool } from '#schemas/generate.ts'
+import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 
 /** What became of a hosted call: as its item shows it, and as the model reads it. */
@@ -38,11 +39,7 @@ export function notRun(problem: string): HostedResult {
 
 /** The text of a JSON object's field; undefined for what is none. */
 export function textField(json: string, name: string): string | undefined {
-  try {
-    const value = (JSON.parse(json) as Record<string, unknown> | null)?.[name]
-    return typeof value === 'string' ? value.toWellFormed() : undefined
-  } catch {
-    // Models write what is no JSON, and are told so.
-    return undefined
-  }
+  // Models write what is no JSON, and are told so.
+  const value = objectIn(json)?.[name]
+  return typeof value === 'string' ? value.toWellFormed() : undefined
 }

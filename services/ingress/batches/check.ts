@@ -1,11 +1,11 @@
 import { isUtf8 } from 'node:buffer'
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
-import { refuseShape } from '#services/ingress/body/body.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
+import { refuseShape } from '#shared/json/shape.ts'
 import type { Line } from './lines.ts'
 
 /** Requests of one batch. */

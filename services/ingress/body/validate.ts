@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { ServiceError } from '#shared/error.ts'
+import { DEPTH_MAX } from '#shared/json/shape.ts'
 import { excerpt, problemError, type Wording } from './problem.ts'
 
 /*
@@ -9,9 +10,6 @@ import { excerpt, problemError, type Wording } from './problem.ts'
  * queue record) can exhaust the stack, and lone surrogates become U+FFFD, because such a string has no UTF-8 form and would
  * change silently on its first hop.
  */
-
-/** Deepest nesting of a request body; JSON Schemas in tools stay far below. */
-export const DEPTH_MAX = 128
 
 /** Work that can be interrupted: it yields between its pieces, each a few milliseconds long. */
 export type Pieces<T> = Generator<void, T>

@@ -1,11 +1,11 @@
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
-import { refuseShape } from '#services/ingress/body/body.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { RETRY_MS_MAX } from '#services/ingress/reply/retry.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/byte-budget.ts'
 import { ServiceError } from '#shared/error.ts'
 import { readJson } from '#shared/json/read.ts'
+import { refuseShape } from '#shared/json/shape.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/protocols/errors.ts'
 
 /** A frame of a client: understood, or what is wrong with it, tied to an id if it would have begun one. */

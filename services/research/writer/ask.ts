@@ -3,6 +3,7 @@ import type { GenerateRequest } from '#schemas/generate.ts'
 import type { Budget } from '#services/research/budget.ts'
 import type { Clock } from '#services/research/clock.ts'
 import { CHARS_PER_TOKEN, usageOf } from '#services/research/usage.ts'
+import { objectIn } from '#shared/json/object.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 
 /** A chat model that works for researches. */
@@ -163,14 +164,7 @@ function readAnswer<T>(end: ChildEnd | undefined, schema: z.ZodType<T>): Read<T>
 
 /** Models put JSON into fences, or a sentence before it, also where they are told not to. */
 function jsonIn(text: string): unknown {
-  const start = text.indexOf('{')
-  const end = text.lastIndexOf('}')
-  if (start < 0 || end < start) return undefined
-  try {
-    return JSON.parse(text.slice(start, end + 1))
-  } catch {
-    return undefined
-  }
+  return objectIn(text.slice(Math.max(0, text.indexOf('{')), text.lastIndexOf('}') + 1))
 }
 
 function tokensOf({ body }: ChildJob): number {

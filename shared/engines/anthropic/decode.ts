@@ -98,7 +98,7 @@ export class AnthropicDecoder implements AnswerDecoder {
     }
   }
 
-  whole(body: Record<string, unknown>, out: GenerateEvent[]): void {
+  whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     const message = body as Message
     if (!Array.isArray(message.content)) throw answerError(this.#request.model, 'answered without content')
     this.#start(message, out)

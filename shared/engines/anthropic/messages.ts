@@ -1,5 +1,6 @@
 import type { GenerateRequest, Part, Turn } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
+import { objectIn } from '#shared/json/object.ts'
 
 interface Message {
   readonly role: 'user' | 'assistant'
@@ -125,18 +126,9 @@ function mediaSource(url: string): { type: 'base64'; media_type: string; data: s
 
 function toolInput(part: ToolCallPart, param: string): object {
   if (part.arguments.trim() === '') return {}
-  let input: unknown
-  try {
-    input = JSON.parse(part.arguments)
-  } catch (cause) {
-    throw badArguments(param, cause)
-  }
-  if (typeof input !== 'object' || input === null || Array.isArray(input)) throw badArguments(param)
-  return input
-}
-
-function badArguments(param: string, cause?: unknown): ServiceError {
-  return new ServiceError('invalid_value', 'The arguments of a tool call must be a JSON object.', { param, cause })
+  const input = objectIn(part.arguments)
+  if (input) return input
+  throw new ServiceError('invalid_value', 'The arguments of a tool call must be a JSON object.', { param })
 }
 
 /** Ids of other dialects may hold characters that are refused here; a call and its result change alike. */

@@ -2,6 +2,9 @@ import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#sch
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
 
+/** Calls of tools in one choice: more are no model's, and each of them is looked for among the others. */
+const CALLS_MAX = 1_024
+
 /** What is read of a choice: of a chunk, or of a whole answer, where `message` takes the place of `delta`. */
 export interface WireChoice {
   index?: number
@@ -135,6 +138,7 @@ export class ChoiceState {
   #call(wire: WireToolCall): CallState {
     const last = this.#calls.findLast((call) => wire.index === undefined || call.index === wire.index)
     if (last && !isOtherCall(wire, last)) return last
+    if (this.#calls.length >= CALLS_MAX) throw answerError(this.#model, `called tools more than ${CALLS_MAX} times`)
     const call = new CallState(this.#choice, this.#calls.length, wire.index)
     this.#calls.push(call)
     return call

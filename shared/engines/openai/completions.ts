@@ -77,7 +77,7 @@ export class CompletionDecoder implements AnswerDecoder {
     this.#chat.frame(asChat(data), out)
   }
 
-  whole(body: Record<string, unknown>, out: GenerateEvent[]): void {
+  whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     this.#chat.whole(asChat(body), out)
   }
 

@@ -54,7 +54,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     this.#read(data as Chunk, out)
   }
 
-  whole(body: Record<string, unknown>, out: GenerateEvent[]): void {
+  whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     this.#read(body as Chunk, out)
   }
 

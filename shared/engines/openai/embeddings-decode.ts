@@ -20,17 +20,28 @@ const Answer = z.object({
 type Entry = z.infer<typeof Answer>['data'][number]
 
 /**
- * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order.
+ * Reads the answer of an OpenAI-dialect server: vectors as base64 or as numbers, in whichever order. To be
+ * run by `inTurns`.
  *
  * @throws ServiceError `upstream_error` when it is not one vector for each text. Its `param` is `input`, or names the text
  *   whose vector is bad: what one caller sent may have spoilt the answer to all.
  */
-export function decodeEmbeddings(model: string, body: Record<string, unknown>, count: number): Embedded {
+export function* decodeEmbeddings(
+  model: string,
+  body: Record<string, unknown>,
+  count: number,
+): Generator<undefined, Embedded> {
+  // Looked at before any is read: there may be a million.
+  if (Array.isArray(body.data) && body.data.length !== count) throw wrongCount(model, count)
   const { data: answer } = Answer.safeParse(body)
   if (!answer) throw unusable(model, 'sent an answer of an unknown shape')
   const entries = inOrder(answer.data, count)
-  if (!entries) throw unusable(model, `did not give one vector for each of ${count} texts`)
-  const vectors = entries.map(({ embedding }, place) => vectorOf(model, embedding, `input[${place}]`))
+  if (!entries) throw wrongCount(model, count)
+  const vectors: Float32Array[] = []
+  for (const [place, { embedding }] of entries.entries()) {
+    vectors.push(vectorOf(model, embedding, `input[${place}]`))
+    yield
+  }
   const size = vectors[0]?.length
   if (vectors.some((vector) => vector.length !== size)) throw unusable(model, 'gave vectors of several lengths')
   const each = entries.map(({ tokens }) => tokens).filter((tokens) => tokens !== undefined)
@@ -64,6 +75,10 @@ function vectorOf(model: string, embedding: unknown, param: string): Float32Arra
 function vectorFromNumbers(embedding: unknown): Float32Array | undefined {
   if (!Array.isArray(embedding) || !embedding.every((number) => typeof number === 'number')) return undefined
   return Float32Array.from(embedding)
+}
+
+function wrongCount(model: string, count: number): ServiceError {
+  return unusable(model, `did not give one vector for each of ${count} texts`)
 }
 
 function unusable(model: string, what: string, param = 'input'): ServiceError {

@@ -1,6 +1,6 @@
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/embedding.ts'
-import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
+import { type Decoder, openReader, type WholeBounds } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
@@ -29,6 +29,13 @@ export function openOpenAiEmbeddings(
     ...(engine.concurrency !== undefined && { share }),
   })
 }
+
+/** Numbers of a vector, and what is said beside it. */
+const NUMBERS_MAX = 8 * 1024
+/** Bytes of a number as a server may write it: all digits of a double, and its comma. */
+const NUMBER_BYTES_MAX = 24
+/** Bytes of an answer in all: 2,048 vectors of 4,096 numbers in base64, or as numbers of eight characters each. */
+const WHOLE_BYTES_MAX = 64 * 1024 * 1024
 
 /** The adapter itself, for whoever speaks the dialect at another address. */
 export class OpenAiEmbeddings implements EmbeddingEngine {
@@ -65,10 +72,10 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
     const exchange = await this.#upstream.call({ path: '/embeddings', headers: {}, body, isStream: false, signal })
     try {
       const found: Embedded[] = []
-      const reader = openReader(exchange, new EmbeddingsDecoder(this.#id, texts.length))
+      const reader = openReader(exchange, new EmbeddingsDecoder(this.#id, texts.length), boundsOf(texts.length))
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()
-        isOver = reader.read(exchange.take(), found)
+        isOver = await reader.read(exchange.take(), found)
       }
       exchange.release(true)
       return found[0] as Embedded
@@ -76,6 +83,12 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
       exchange.release(false)
     }
   }
+}
+
+/** What the answer to so many texts may hold: vectors as numbers at worst, and about as much again of what servers add. */
+function boundsOf(texts: number): WholeBounds {
+  const values = (texts + 4) * NUMBERS_MAX
+  return { values, bytes: Math.min(values * NUMBER_BYTES_MAX, WHOLE_BYTES_MAX) }
 }
 
 /** Answers are whole. */
@@ -89,8 +102,8 @@ class EmbeddingsDecoder implements Decoder<Embedded> {
     this.#count = count
   }
 
-  whole(body: Record<string, unknown>, out: Embedded[]): void {
-    out.push(decodeEmbeddings(this.#model, body, this.#count))
+  *whole(body: Record<string, unknown>, out: Embedded[]): Generator<undefined, void> {
+    out.push(yield* decodeEmbeddings(this.#model, body, this.#count))
   }
 
   frame(): void {

@@ -48,11 +48,11 @@ export class WholeCalls {
     const exchange = await this.#upstream.call({ path, headers: {}, body, isStream: false, signal })
     try {
       const found: T[] = []
-      const bytesMax = RESULTS_BYTES_MAX + REPEATED_LONGER * body.length
-      const reader = openReader(exchange, new WholeDecoder(this.#id, read), bytesMax)
+      const bounds = { bytes: RESULTS_BYTES_MAX + REPEATED_LONGER * body.length }
+      const reader = openReader(exchange, new WholeDecoder(this.#id, read), bounds)
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()
-        isOver = reader.read(exchange.take(), found)
+        isOver = await reader.read(exchange.take(), found)
       }
       exchange.release(true)
       return found[0] as T
@@ -83,7 +83,7 @@ class WholeDecoder<T> implements Decoder<T> {
     this.#read = read
   }
 
-  whole(body: Record<string, unknown>, out: T[]): void {
+  whole(body: Record<string, unknown>, out: T[]): undefined {
     out.push(this.#read(body))
   }
 

@@ -2,23 +2,28 @@ import { StringDecoder } from 'node:string_decoder'
 import { createParser, type EventSourceParser } from 'eventsource-parser'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
-import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
+import { nextTurn, nowOrInTurns } from '#shared/in-turns.ts'
+import { answerError, type Speaker } from './error.ts'
 import type { Exchange } from './exchange.ts'
+import { answerObject, isSmallFrame, smallObject } from './json.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
 import { estimateUsage } from './usage.ts'
 
 /** Characters of one frame of a stream. */
 const FRAME_MAX = 8 * 1024 * 1024
 
-/** Bytes of a whole answer. */
-const WHOLE_MAX = 64 * 1024 * 1024
+/** Bytes of a whole answer, unless its reader says otherwise: three times what may be passed on (`shared/jobs/worker/sink.ts`). */
+const WHOLE_MAX = 24 * 1024 * 1024
+
+/** Events that are passed on before others have their turn: about a millisecond. */
+const EVENTS_AT_ONCE = 512
 
 /** Turns one answer of a dialect into events; made anew for each call. */
 export interface Decoder<Event> {
   /** Reads the JSON object of one frame and pushes its events. */
   frame(data: Record<string, unknown>, out: Event[]): void
-  /** Reads a whole answer and pushes its events. */
-  whole(body: Record<string, unknown>, out: Event[]): void
+  /** Reads a whole answer and pushes its events: in turns, where it may have very much to do. */
+  whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined
   /** Hears the frame that is not JSON: true when it ends the stream well. */
   isEnd(data: string): boolean
   /** The answer has said all it has to say; what follows is of no interest. */
@@ -55,10 +60,12 @@ export async function* answerEvents(
     const reader = openReader(exchange, decoder)
     for (let isOver = false; !isOver; ) {
       await exchange.waitForBytes()
-      isOver = reader.read(exchange.take(), out)
+      const read = reader.read(exchange.take(), out)
+      isOver = typeof read === 'boolean' ? read : await read
       if (isOver) exchange.release(decoder.isDone)
       if (isOver) decoder.end(out)
-      for (const event of out) {
+      for (const [index, event] of out.entries()) {
+        if (index % EVENTS_AT_ONCE === EVENTS_AT_ONCE - 1) await nextTurn()
         if ('text' in event) written += event.text
         yield event
       }
@@ -72,104 +79,131 @@ export async function* answerEvents(
 
 /** Reads the bytes of an answer as they come. */
 export interface AnswerReader<Event> {
-  /** Pushes the events that are complete. No chunks: the bytes have ended. True: the answer has. */
-  read(chunks: readonly Buffer[], out: Event[]): boolean
+  /**
+   * Pushes the events that are complete. No chunks: the bytes have ended. Gives true when the answer has; without a promise where
+   * that took no longer than others may wait for their turn.
+   */
+  read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean>
+}
+
+/** How much of a whole answer is read. */
+export interface WholeBounds {
+  /** Default: what an answer of text may have. */
+  readonly bytes?: number
+  /** The same. */
+  readonly values?: number
 }
 
 /**
  * The reader of an answer, by its content type.
  *
- * @param wholeMax Bytes of an answer that is no stream, where these can be few.
+ * @param bounds Of an answer that is no stream, where it is not one of text.
  * @throws ServiceError when that is none we read
  */
 export function openReader<Event>(
   exchange: Exchange,
   decoder: Decoder<Event>,
-  wholeMax: number = WHOLE_MAX,
+  bounds: WholeBounds = {},
 ): AnswerReader<Event> {
   const { mediaType, speaker } = exchange
   if (mediaType === 'text/event-stream') return new FrameReader(speaker, decoder)
-  if (mediaType === 'application/json' || mediaType.endsWith('+json'))
-    return new WholeReader(speaker, decoder, wholeMax)
+  if (mediaType === 'application/json' || mediaType.endsWith('+json')) return new WholeReader(speaker, decoder, bounds)
   // Anything can stand in that header; what is shown is a type that is in use.
   const named = /^(text|application)\/[a-z0-9.+]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
   throw answerError(speaker.model, `answered with ${named}`)
 }
 
 class FrameReader<Event> implements AnswerReader<Event> {
+  readonly #speaker: Speaker
   readonly #decoder: Decoder<Event>
   readonly #bytes = new StringDecoder('utf8')
   readonly #parser: EventSourceParser
-  #out: Event[] = []
+  /** Of the last bytes, not read yet. */
+  readonly #frames: string[] = []
 
   constructor(speaker: Speaker, decoder: Decoder<Event>) {
-    const { model } = speaker
+    this.#speaker = speaker
     this.#decoder = decoder
     this.#parser = createParser({
       maxBufferSize: FRAME_MAX,
-      onEvent: ({ data }) => {
-        if (decoder.isDone || data === '' || decoder.isEnd(data)) return
-        const frame = parseObject(speaker, data)
-        understood(model, () => decoder.frame(frame, this.#out))
-      },
+      onEvent: ({ data }) => void this.#frames.push(data),
       onError: (error) => {
         // Unknown fields are none of our business (servers put notes there); an endless frame is.
-        if (error.type === 'max-buffer-size-exceeded') throw answerError(model, 'sent a frame that is too long', error)
+        if (error.type !== 'max-buffer-size-exceeded') return
+        throw answerError(speaker.model, 'sent a frame that is too long', error)
       },
     })
   }
 
-  read(chunks: readonly Buffer[], out: Event[]): boolean {
-    this.#out = out
-    for (const chunk of chunks) this.#parser.feed(this.#bytes.write(chunk))
-    return chunks.length === 0 || this.#decoder.isDone
+  read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
+    return nowOrInTurns(this.#read(chunks, out))
+  }
+
+  *#read(chunks: readonly Buffer[], out: Event[]): Generator<undefined, boolean> {
+    const decoder = this.#decoder
+    for (const chunk of chunks) {
+      this.#parser.feed(this.#bytes.write(chunk))
+      for (const data of this.#frames) {
+        if (decoder.isDone || data === '' || decoder.isEnd(data)) continue
+        const frame = isSmallFrame(data)
+          ? smallObject(this.#speaker, data)
+          : yield* answerObject(this.#speaker, Buffer.from(data))
+        understood(this.#speaker.model, () => decoder.frame(frame, out))
+        yield
+      }
+      this.#frames.length = 0
+    }
+    return chunks.length === 0 || decoder.isDone
   }
 }
 
 class WholeReader<Event> implements AnswerReader<Event> {
   readonly #speaker: Speaker
   readonly #decoder: Decoder<Event>
-  readonly #bytesMax: number
+  readonly #bounds: WholeBounds
   readonly #chunks: Buffer[] = []
   #size = 0
 
-  constructor(speaker: Speaker, decoder: Decoder<Event>, bytesMax: number) {
+  constructor(speaker: Speaker, decoder: Decoder<Event>, bounds: WholeBounds) {
     this.#speaker = speaker
     this.#decoder = decoder
-    this.#bytesMax = bytesMax
+    this.#bounds = bounds
   }
 
-  read(chunks: readonly Buffer[], out: Event[]): boolean {
-    if (chunks.length > 0) {
-      this.#chunks.push(...chunks)
-      for (const chunk of chunks) this.#size += chunk.length
-      if (this.#size > this.#bytesMax) throw answerError(this.#speaker.model, 'gave an answer that is too long')
-      return false
-    }
-    const body = parseObject(this.#speaker, Buffer.concat(this.#chunks).toString('utf8'))
-    understood(this.#speaker.model, () => this.#decoder.whole(body, out))
+  read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
+    if (chunks.length === 0) return nowOrInTurns(this.#end(out))
+    this.#chunks.push(...chunks)
+    for (const chunk of chunks) this.#size += chunk.length
+    if (this.#size > (this.#bounds.bytes ?? WHOLE_MAX))
+      throw answerError(this.#speaker.model, 'gave an answer that is too long')
+    return false
+  }
+
+  *#end(out: Event[]): Generator<undefined, true> {
+    const { model } = this.#speaker
+    const body = yield* answerObject(this.#speaker, yield* joined(this.#chunks, this.#size), this.#bounds.values)
+    const rest = understood(model, () => this.#decoder.whole(body, out))
+    if (!rest) return true
+    while (!understood(model, () => rest.next()).done) yield
     return true
   }
 }
 
-/** @throws ServiceError when the text is not a JSON object, or is one that tells of an error */
-function parseObject(speaker: Speaker, text: string): Record<string, unknown> {
-  const { model } = speaker
-  let body: unknown
-  try {
-    body = JSON.parse(text)
-  } catch (error) {
-    throw answerError(model, 'sent JSON that cannot be read', error)
+/** Others have their turn while a large one is copied. */
+function* joined(chunks: readonly Buffer[], bytes: number): Generator<undefined, Buffer> {
+  const whole = Buffer.allocUnsafeSlow(bytes)
+  let at = 0
+  for (const chunk of chunks) {
+    at += chunk.copy(whole, at)
+    yield
   }
-  if (typeof body !== 'object' || body === null) throw answerError(model, 'sent JSON that is not an object')
-  if (hasError(body)) throw errorInAnswer(speaker, body)
-  return body as Record<string, unknown>
+  return whole
 }
 
 /** Runs a decoder, which trusts the shapes it reads: what it stumbles over is the upstream's fault. */
-function understood(model: string, decode: () => void): void {
+function understood<T>(model: string, decode: () => T): T {
   try {
-    decode()
+    return decode()
   } catch (error) {
     if (error instanceof ServiceError) throw error
     throw answerError(model, 'sent an answer of an unknown shape', error)

@@ -89,12 +89,12 @@ export function statusError(
   return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
 }
 
-/** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body. */
-export function errorInAnswer(speaker: Speaker, body: object): ServiceError {
+/** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body of so many bytes. */
+export function errorInAnswer(speaker: Speaker, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
   const complaint = readComplaint(type === RESPONSE_FAILED ? response : body)
   const status = statusOf(complaint)
-  const cause = new UpstreamAnswer(200, complaint, Buffer.byteLength(JSON.stringify(body)), speaker.clean)
+  const cause = new UpstreamAnswer(200, complaint, bytes, speaker.clean)
   return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
 }
 

@@ -1,6 +1,7 @@
 import type { GenerateEvent, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
+import { objectIn } from '#shared/json/object.ts'
 
 /** What the whole answer and the stream of the messages format share: how internal words read on the wire. */
 
@@ -125,12 +126,5 @@ export function toolBlock(
 
 /** Arguments as the object they spell; undefined when they spell none. No text at all spells `{}`. */
 export function parseInput(text: string): Record<string, unknown> | undefined {
-  if (text.trim() === '') return {}
-  try {
-    const input: unknown = JSON.parse(text)
-    const isObject = typeof input === 'object' && input !== null && !Array.isArray(input)
-    return isObject ? (input as Record<string, unknown>) : undefined
-  } catch {
-    return undefined // Cut by the token limit, or written wrongly by the model: the caller decides.
-  }
+  return text.trim() === '' ? {} : objectIn(text)
 }

@@ -1,3 +1,5 @@
+import { objectIn } from '#shared/json/object.ts'
+
 /*
  * `encrypted_content` of a reasoning item: what its model needs to read it again, such as a signature. It is opaque to
  * callers, who send it back with the item; nothing in it is a secret of ours.
@@ -14,13 +16,10 @@ export function sealReasoning(signature: string | undefined, redacted: string | 
 /** The same again; nothing for what this service has not made. */
 export function unsealReasoning(sealed: string | null | undefined): { signature?: string; redacted?: string } {
   if (!sealed?.startsWith(PREFIX)) return {}
-  try {
-    const { signature, redacted } = JSON.parse(Buffer.from(sealed.slice(PREFIX.length), 'base64url').toString())
-    return {
-      ...(typeof signature === 'string' && { signature }),
-      ...(typeof redacted === 'string' && { redacted }),
-    }
-  } catch {
-    return {} // Cut or changed on its way: as good as one of another service.
+  // Cut or changed on its way: as good as one of another service.
+  const { signature, redacted } = objectIn(Buffer.from(sealed.slice(PREFIX.length), 'base64url').toString()) ?? {}
+  return {
+    ...(typeof signature === 'string' && { signature }),
+    ...(typeof redacted === 'string' && { redacted }),
   }
 }

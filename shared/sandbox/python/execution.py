@@ -202,6 +202,10 @@ def _guarded_builtins() -> types.ModuleType:
 
 def _import(name, globals=None, locals=None, fromlist=(), level=0):
     if level == 0 and name.partition(".")[0] not in policy.ALLOWED_MODULES:
+        # Not a program but C that it called, as numpy.fromfile does: PyImport_Import comes here with a list, and then takes
+        # the module from sys.modules, whatever it is given.
+        if name == "os" and fromlist == []:
+            return None
         raise ImportError(f"import of '{name}' is not allowed")
     return builtins.__import__(name, globals, locals, fromlist, level)
 

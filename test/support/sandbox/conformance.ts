@@ -170,6 +170,17 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
+  it('lets numpy read and write files from C', { timeout: WAIT_MS }, async (context) => {
+    const code = `import numpy as np
+np.arange(3, dtype="u1").tofile("/tmp/a.bin")
+print(np.fromfile("/tmp/a.bin", dtype="u1"))
+np.fromfile("/tmp/none", dtype="u1")`
+    const { stdout, stderr } = await runCode(sandbox(context), code, { scan: true })
+    if (sandbox(context).name === 'wasm') return expect(stderr).toContain('Not supported')
+    expect(stdout).toBe('[0 1 2]\n')
+    expect(stderr).toContain('FileNotFoundError')
+  })
+
   it('lets no lock of one run be seen by another', { timeout: WAIT_MS }, async (context) => {
     if (sandbox(context).name === 'wasm') context.skip('it has no locks')
     const leaving = new AbortController()

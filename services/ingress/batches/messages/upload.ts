@@ -101,7 +101,8 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    req.resume()
+    // The iterator listens on: while it does, nothing else makes the rest flow.
+    void pieces.return?.().then(() => req.resume())
   }
 }
 

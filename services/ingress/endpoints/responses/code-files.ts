@@ -9,8 +9,11 @@ import { projectIdOf } from '#shared/keys/project.ts'
 /** Bytes of a name in the directory of a run, its ending included, before a number is added: file systems take 255. */
 const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
-/** What separates directories, on any system, and what no name may hold. */
-const NOT_A_NAME = /^.*[/\\]|\p{Cc}/gsu
+/**
+ * Directories, on any system, and what nobody sees: it would break the line in which a model is told of a name, turn it round, or say
+ * something else to the model than to people. Only joiners stay, by which words and emoji are written.
+ */
+const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
 /**
  * The files that the tools of a request put into the directory of its code, under names that are different.
@@ -58,7 +61,8 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
 }
 
 function nameOf(filename: string): string {
-  const name = filename.replaceAll(NOT_A_NAME, '').trim()
+  // One of two that look the same gets a number.
+  const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)
   return cut(stem, NAME_BYTES_MAX - Buffer.byteLength(ending)) + ending

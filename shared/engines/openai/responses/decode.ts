@@ -116,7 +116,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     }
   }
 
-  whole(body: Record<string, unknown>, out: GenerateEvent[]): void {
+  whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
     const response = body as WireResponse
     if (!Array.isArray(response.output)) throw answerError(this.#request.model, 'answered without output')
     this.#start(out)

@@ -103,7 +103,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     else if (typeof data.text === 'string' && !String(data.type ?? '').startsWith('transcript.')) this.#piece(data, out)
   }
 
-  whole(body: Record<string, unknown>, out: TranscribeEvent[]): void {
+  whole(body: Record<string, unknown>, out: TranscribeEvent[]): undefined {
     if (typeof body.text !== 'string') throw answerError(this.#options.model, 'gave an answer without text')
     this.#read(body)
     this.#pushText(body.text.trim(), out, readLogprobs(body.logprobs))

@@ -88,7 +88,7 @@ export async function* callTranscription(
       const out: TranscribeEvent[] = []
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()
-        isOver = reader.read(exchange.take(), out)
+        isOver = await reader.read(exchange.take(), out)
         if (isOver) exchange.release(decoder.isDone)
         if (isOver) decoder.end(out)
         yield* out

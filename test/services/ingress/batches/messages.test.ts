@@ -1,5 +1,6 @@
 import Anthropic from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
+import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
 const params = (content: string, more: object = {}) => ({
@@ -113,6 +114,16 @@ describe('batches of messages', () => {
     const response = await post(body)
     const { error } = (await response.json()) as { error: { message: string } }
     expect([response.status, error.message]).toEqual([status, expect.stringContaining(where)])
+  })
+
+  it('that are refused amid their body leave the connection to the next request', async () => {
+    using raw = await openRaw(stack.url)
+    const key = `x-api-key: ${TEST_KEY}`
+    const bad = `{"requests":[7${',{}'.repeat(200_000)}]}`
+    raw.send(rawRequest('POST /v1/messages/batches', [key, 'content-type: application/json'], bad))
+    raw.send(rawRequest('GET /v1/files', [key]))
+    expect((await raw.answer()).status).toBe(400)
+    expect((await raw.answer(1)).status).toBe(200)
   })
 
   it('are refused as another type', async () => {

@@ -25,10 +25,11 @@ const AT_ONCE = 10
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
-/** Runs code three times, and is asked four times. */
+/** Runs code three times, and is asked four times; each time it says something first, which takes longer than two tellings. */
 const RUNS = 3
+const SAID = 'Let me see what the code says of it.'
 const CODE = "import time\ntime.sleep(0.3)\nprint('done')"
-const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
+const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 delay_ms=60 text=${JSON.stringify(SAID)} args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
 /** On a busy machine each process takes ten seconds to start. */
 const TEST_MS = 300_000
 /** Longer than any stream stays quiet here. */
@@ -166,7 +167,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
   )
 
   it.skipIf(SANDBOX_MISSING !== undefined)(
-    'that runs code is told without a break though its worker is killed, wherever it is, and runs nothing twice',
+    'that talks and runs code is told without a break though its worker is killed, wherever it is, and does nothing twice',
     async ({ annotate }) => {
       const sandbox = { SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR), BLOB_DIR: join(fleet.dataDir, 'blobs') }
       const coding = await start('code', 60_000, sandbox)
@@ -181,6 +182,7 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
       await until(() => reads.some(({ events }) => events.length > EVENTS_A_RUN), { withinMs: SETTLES_MS })
       await kill(doomed)
       const points = new Set(reads.map(({ events }) => events.length))
+      const amidText = reads.filter(({ events }) => events.at(-1)?.type === 'response.output_text.delta').length
       const next = await start('inference')
       for (const { events, broken } of reads) {
         expect(await broken).toBeUndefined()
@@ -189,13 +191,17 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
         expect(await read(await goOn(1, id))).toEqual(events)
         const ended = await clientOf(1).responses.retrieve(id)
         expect(events.at(-1)).toMatchObject({ response: { id, status: 'completed', output: ended.output } })
-        expect(ended.output.map(({ type }) => type)).toEqual([...Array(RUNS).fill('code_interpreter_call'), 'message'])
-        expect(ended.output_text).toBe('done')
+        const round = ['message', 'code_interpreter_call']
+        expect(ended.output.map(({ type }) => type)).toEqual([...Array(RUNS).fill(round).flat(), 'message'])
+        for (const [at, item] of ended.output.entries()) {
+          if (item.type === 'message') expect(saidOf(events, at)).toEqual([SAID, SAID])
+        }
         const job = await clientOf(0).get(`/jobs/${id.replace('resp_', 'job_')}`)
         expect(job).toMatchObject({ children: { length: RUNS } })
       }
-      await annotate(`killed at ${points.size} events`)
+      await annotate(`killed at ${points.size} events, ${amidText} of ${reads.length} amid text`)
       expect(points.size).toBeGreaterThan(1)
+      expect(amidText).toBeGreaterThan(0)
       await Promise.all([kill(next), kill(coding)])
     },
     TEST_MS,
@@ -204,6 +210,16 @@ describe.skipIf(!kafka || !postgres)('a response in the background on a fleet', 
 
 /** What is told of one run of code. */
 const EVENTS_A_RUN = 7
+
+/** What the deltas of an item join to, and what is said at its end. */
+function saidOf(events: readonly Event[], at: number): [deltas: string, done: string] {
+  let [deltas, done] = ['', '']
+  for (const event of events) {
+    if (event.type === 'response.output_text.delta' && event.output_index === at) deltas += event.delta
+    if (event.type === 'response.output_text.done' && event.output_index === at) done += event.text
+  }
+  return [deltas, done]
+}
 
 async function read(stream: AsyncIterable<Event>, most = Number.POSITIVE_INFINITY): Promise<Event[]> {
   const events: Event[] = []

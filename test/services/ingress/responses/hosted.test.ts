@@ -162,7 +162,7 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     const code = 'import pandas\nprint(pandas.read_csv("sales.csv").a.sum(), open("sales_2.csv").read())'
     const tools = withFiles(first, second, first)
     expect(await ask(script(code), { tools })).toMatchObject({ tools, output_text: '4 Grüße' })
-    const deleted = await ask(script(`import time\ntime.sleep(1)\n${code}`, 'rounds=2'), {
+    const deleted = await ask(script(`import time\ntime.sleep(3)\n${code}`, 'rounds=2'), {
       ...{ tools, background: true, include: [LOGS] },
     })
     await untilBusy(stack(), 1)
@@ -187,6 +187,11 @@ describeCode('a response that runs code', inject('kafka'), (stack) => {
     const long = await upload('7', `${'漢'.repeat(96)}.csv`)
     const counted = script(`print(open("${'漢'.repeat(65)}.csv").read())`)
     expect((await ask(counted, { tools: withFiles(long) })).output_text).toBe('7')
+    const odd = ['\u202ea\u2028b\u{e0041}.csv', '-rf', '..x', 'e\u0301.csv', '\u00e9.csv', 'E.csv', 'e.csv', 'ab.csv']
+    const names = ['ab.csv', '-rf', '..x', '\u00e9.csv', '\u00e9_2.csv', 'E.csv', 'e.csv', 'ab_2.csv']
+    const oddOnes = await Promise.all(odd.map((name, nth) => upload(`${nth}`, name)))
+    const opened = script(`print(${names.map((name) => `open("${name}").read()`).join()})`)
+    expect((await ask(opened, { tools: withFiles(...oddOnes) })).output_text).toBe('0 1 2 3 4 5 6 7')
     const large = await upload(Buffer.alloc(RUN_FILES_BYTES_MAX), 'large.bin')
     expect(await refused(first, large)).toMatchObject({ status: 400, param, code: 'invalid_value' })
     const sized = script('print(len(open("large.bin", "rb").read()))')

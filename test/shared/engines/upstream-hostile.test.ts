@@ -1,0 +1,123 @@
+import { describe, expect, test } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
+import { cutByWords } from '#shared/engines/openai/transcript/shapes.ts'
+import { objectIn } from '#shared/json/object.ts'
+import { DEPTH_MAX } from '#shared/json/shape.ts'
+import { collect, engineOn, failure, textOf } from '../../support/engine-calls.ts'
+import { cpuMs, longestHold } from '../../support/loop-hold.ts'
+import { startUpstream } from '../../support/processes/upstream.ts'
+
+/** Twice to six times what it takes: answers were parsed in one go, for 0.4 to 44 s. */
+const HOLD_MS_MAX = 300
+
+const CHOICE = '{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant",'
+const MEBIBYTE = 1024 * 1024
+
+const HOSTILE: readonly [string, string, RegExp][] = [
+  ['20 MiB of brackets', `{"a":${'['.repeat(20 * MEBIBYTE)}`, /nested too deep/],
+  ['an error of 100,000 levels', `{"error":${'['.repeat(100_000)}${']'.repeat(100_000)}}`, /nested too deep/],
+  ['arguments of 1,000 levels', `${CHOICE}"tool_calls":${deep(1_000)}}}]}`, /nested too deep/],
+  ['5,000,000 choices', `{"choices":[${'{},'.repeat(5_000_000)}{}]}`, /holds too much/],
+  ['300,000 keys', `{${Array.from({ length: 300_000 }, (_, i) => `"k${i}":1`).join()}}`, /holds too much/],
+  ['80,000 calls', `${CHOICE}"tool_calls":[${calls(80_000)}]}}]}`, /called tools more than 1024 times/],
+  ['50 MiB of text', `${CHOICE}"content":"${'x'.repeat(50 * MEBIBYTE)}"}}]}`, /too long/],
+]
+
+function deep(levels: number): string {
+  return `${'{"a":'.repeat(levels)}1${'}'.repeat(levels)}`
+}
+
+function calls(count: number): string {
+  return Array.from({ length: count }, (_, i) => `{"index":${i},"id":"c${i}","function":{"name":"f"}}`).join()
+}
+
+describe('an answer of an upstream that nobody can trust', () => {
+  test.each(HOSTILE)('is refused, and holds nobody up: %s', async (_, json, message) => {
+    const bytes = Buffer.from(json)
+    await using upstream = await startUpstream((_call, answer) => {
+      answer.open('application/json')
+      void answer.bytes(bytes)
+      answer.end()
+    })
+    await using engine = engineOn('openai', upstream.url)
+    let error: unknown
+    const holdMs = await longestHold(async () => {
+      error = await failure(engine)
+    })
+    expect(error).toMatchObject({ code: 'upstream_error', message: expect.stringMatching(message) })
+    expect(holdMs).toBeLessThan(HOLD_MS_MAX)
+  })
+
+  test('is refused as a frame of a stream as well', async () => {
+    await using upstream = await startUpstream(async (_call, answer) => {
+      answer.open()
+      await answer.bytes(`data: {"a":${'['.repeat(7 * MEBIBYTE)}\n\n`)
+      answer.end()
+    })
+    await using engine = engineOn('openai', upstream.url)
+    expect(await failure(engine)).toMatchObject({ message: expect.stringMatching(/nested too deep/) })
+  })
+
+  test('may be large: whole, and as frames, in the order in which they came', async () => {
+    const long = 'déjà vu '.repeat(MEBIBYTE / 4)
+    const chunk = (content: string, more = {}) => ({ choices: [{ index: 0, delta: { content }, ...more }] })
+    await using upstream = await startUpstream(
+      (_call, answer) => answer.json({ choices: [{ index: 0, finish_reason: 'stop', message: { content: long } }] }),
+      (_call, answer) => {
+        answer.open()
+        for (const text of ['a', long, 'b', long, 'c']) answer.frame(chunk(text))
+        answer.frame(chunk('', { finish_reason: 'stop' }))
+        answer.frame('[DONE]')
+        answer.end()
+      },
+    )
+    await using engine = engineOn('openai', upstream.url)
+    expect(textOf(await collect(engine)) === long).toBe(true)
+    expect(textOf(await collect(engine)) === `a${long}b${long}c`).toBe(true)
+  })
+
+  test('of half a million vectors is refused before they are read', async () => {
+    const bytes = Buffer.from(`{"data":[${'{},'.repeat(500_000)}{}]}`)
+    await using upstream = await startUpstream((_call, answer) => {
+      answer.open('application/json')
+      void answer.bytes(bytes)
+      answer.end()
+    })
+    const engine = openOpenAiEmbeddings(
+      ModelConfig.parse({
+        id: 'm1',
+        pool: 'embeddings',
+        engine: { type: 'openai', base_url: `${upstream.url}/v1` },
+      }),
+      {},
+    )
+    const texts = Array.from({ length: 200 }, (_, i) => `${i}`)
+    let error: unknown
+    const holdMs = await longestHold(async () => {
+      error = await engine.embed(texts, { signal: new AbortController().signal }).catch((thrown) => thrown)
+    })
+    await engine.close()
+    expect(error).toMatchObject({
+      code: 'upstream_error',
+      message: expect.stringMatching(/one vector for each of 200/),
+    })
+    expect(holdMs).toBeLessThan(HOLD_MS_MAX)
+  })
+
+  test('of words that its text does not hold is cut without a search of all of it for each', () => {
+    const words = Array.from({ length: 5_000 }, (_, i) => ({ word: `y${i}`, start: i, end: i + 1 }))
+    const startedMs = cpuMs()
+    const text = 'x'.repeat(20 * MEBIBYTE)
+    expect(cutByWords(text, words).map((segment) => segment.text)).toContain(text)
+    expect(cpuMs() - startedMs).toBeLessThan(500)
+  })
+})
+
+test('an object that a model spells is read only where it is nested no deeper than a body may be', () => {
+  expect(objectIn(deep(DEPTH_MAX))).toHaveProperty('a.a.a')
+  const blanks = ' '.repeat(1_024)
+  expect(objectIn(`${blanks}${deep(DEPTH_MAX)}`)).toHaveProperty('a.a.a')
+  expect(objectIn(`${blanks}${deep(DEPTH_MAX + 1)}`)).toBeUndefined()
+  for (const text of ['', '[]', 'null', '1', '{"a":', '{}}']) expect(objectIn(text)).toBeUndefined()
+})
