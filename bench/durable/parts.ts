@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { treeCpuSeconds } from '../machine/process-tree.ts'
 import { cpuMs } from '../machine/usage.ts'
 
 /** One of the processes behind a system, or all of one server. */
@@ -13,24 +13,7 @@ export function processPart(name: string, pid: number | undefined): DurablePart[
   return pid === undefined ? [] : [{ name, cpuMs: () => cpuMs(pid) }]
 }
 
-/** Every process of this machine that runs that program, as a server does that has one for each connection. */
-export function programPart(name: string, program: string): DurablePart {
-  return {
-    name,
-    cpuMs: () => pidsOf(program).reduce((sum, pid) => sum + cpuMs(pid), 0),
-  }
-}
-
-function pidsOf(program: string): number[] {
-  const pids = readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))
-  return pids.filter((pid) => programOf(pid) === program).map(Number)
-}
-
-function programOf(pid: string): string | undefined {
-  try {
-    return readFileSync(`/proc/${pid}/comm`, 'utf8').trim()
-  } catch {
-    // It has ended meanwhile.
-    return undefined
-  }
+/** A process and all that it started, also what of that has ended, as a server has that starts one for each connection. */
+export function treePart(name: string, pid: number | undefined): DurablePart[] {
+  return pid === undefined ? [] : [{ name, cpuMs: () => treeCpuSeconds(pid) * 1_000 }]
 }

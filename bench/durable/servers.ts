@@ -1,6 +1,6 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -8,6 +8,7 @@ import { Client } from 'pg'
 import { freePort } from '../../test/support/processes/free-ports.ts'
 import { findPostgres } from '../../test/support/processes/postgres.ts'
 import { isListening } from '../machine/ports.ts'
+import { parentOf } from '../machine/process-tree.ts'
 
 const REDIS = 'redis-server'
 const START_MS = 20_000
@@ -22,6 +23,8 @@ export interface Redis extends AsyncDisposable {
 
 /** A Postgres, and databases of our own on it. Disposing drops them, and stops the server if we started it. */
 export interface Postgres extends AsyncDisposable {
+  /** The process that started all others of it; undefined where it runs elsewhere. */
+  readonly pid: number | undefined
   readonly version: string
   /** @returns The URL of a new database */
   createDatabase(name: string): Promise<string>
@@ -65,9 +68,12 @@ export async function openPostgres(): Promise<Postgres | string> {
   if (typeof server === 'string') return server
   const admin = new Client({ connectionString: server.url })
   await admin.connect()
-  const { rows } = await admin.query('SHOW server_version')
+  const { rows } = await admin.query(
+    "SELECT current_setting('server_version') AS server_version, pg_backend_pid() AS pid",
+  )
   const names: string[] = []
   return {
+    pid: serverOf(rows[0].pid),
     version: String(rows[0].server_version).split(' ')[0] ?? 'unknown',
     async createDatabase(name) {
       const database = `sluice_bench_${process.pid}_${name}_${names.length}`
@@ -82,6 +88,16 @@ export async function openPostgres(): Promise<Postgres | string> {
       await admin.end()
       await server.stop()
     },
+  }
+}
+
+/** The process that serves all connections, by that of one. @returns undefined where it runs elsewhere, as in a container */
+function serverOf(connection: number): number | undefined {
+  try {
+    const isHere = readFileSync(`/proc/${connection}/comm`, 'utf8').trim() === 'postgres'
+    return isHere ? parentOf(connection) : undefined
+  } catch {
+    return undefined
   }
 }
 

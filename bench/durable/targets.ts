@@ -3,7 +3,7 @@ import { basename, join, resolve } from 'node:path'
 import { sluice, urlOf } from '../calls/targets.ts'
 import type { Kafka } from '../machine/kafka.ts'
 import { type Processes, run } from '../machine/processes.ts'
-import { type DurablePart, processPart, programPart } from './parts.ts'
+import { type DurablePart, processPart, treePart } from './parts.ts'
 import type { Postgres, Redis } from './servers.ts'
 
 /** What is measured, in the order of each round. BullMQ is what the others are compared with. */
@@ -61,7 +61,7 @@ async function settingsOf(
   const dir = join(processes.dir, name)
   mkdirSync(dir)
   if (name === 'bullmq') parts.push(...processPart('Redis', redis?.pid))
-  else if (!/sqlite$|bare$/.test(name)) parts.push(programPart('Postgres', 'postgres'))
+  else if (!/sqlite$|bare$/.test(name)) parts.push(...treePart('Postgres', postgres?.pid))
   switch (name) {
     case 'bullmq':
       return redis && { redisPort: String(redis.port) }
