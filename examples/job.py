@@ -8,15 +8,16 @@ def call(path, data=None):
 
 body = {"model": "echo-1", "stream": True, "messages": [{"role": "user", "content": (sys.argv[1:] or ["Hello there."])[0]}]}
 job = json.load(call("/jobs", json.dumps({"endpoint": "/v1/chat/completions", "body": body}).encode()))
-last = {"sequence_number": 0}
+last, tries = {"sequence_number": 0}, 0
 while "job" not in last:  # the last event of a job has the whole job
     try:
         for line in call(f"/jobs/{job['id']}/events?starting_after={last['sequence_number']}"):
             if line.startswith(b"data: ") and "sequence_number" in (event := json.loads(line[6:])):
-                last = event
+                last, tries = event, 0
                 print(last["type"], last["sequence_number"], file=sys.stderr)
     except (OSError, http.client.HTTPException) as error:  # the connection broke, so go on after the last event
-        if getattr(error, "code", 500) < 429:
-            raise  # what the service refuses
+        tries += 1
+        if tries > 10 or getattr(error, "code", 500) < 429:
+            raise  # what the service refuses, or does not come back to
         time.sleep(1)
 print(call(f"/jobs/{job['id']}/result").read().decode())
