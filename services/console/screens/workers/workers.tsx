@@ -80,11 +80,7 @@ function Load({ running, capacity, aside }: Pick<Worker, 'running' | 'capacity'>
         {running} / {capacity}
       </span>
       {aside > 0 && <span class="dim"> + {aside} aside</span>}
-      <progress
-        value={running}
-        max={capacity}
-        aria-label={`${running} of the ${capacity} jobs run that it can run at once`}
-      />
+      <progress value={running} max={capacity} aria-label={`${running} of at most ${capacity} jobs running`} />
     </>
   )
 }
@@ -127,5 +123,5 @@ function countOf(all: readonly Worker[]): string {
   const taking = all.filter(({ slots }) => slots > 0)
   const capacity = taking.reduce((total, worker) => total + worker.capacity, 0)
   const running = taking.reduce((total, worker) => total + worker.running, 0)
-  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of ${capacity} jobs run that they can run at once`
+  return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of at most ${capacity} jobs running`
 }

@@ -102,7 +102,10 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
   } finally {
     clearTimeout(timer)
     // The iterator listens on: while it does, nothing else makes the rest flow.
-    void pieces.return?.().then(() => req.resume())
+    void pieces
+      .return?.()
+      .catch(() => {})
+      .then(() => req.resume())
   }
 }
 
