@@ -1,3 +1,4 @@
+import { joinBytes } from '#shared/join-bytes.ts'
 import { isLowSurrogate } from '#shared/whole-characters.ts'
 
 /**
@@ -43,6 +44,19 @@ export function* jsonTextIn(value: unknown): Generator<undefined, string> {
     yield
   }
   return text
+}
+
+/** The same as UTF-8. */
+export function* jsonBytesIn(value: unknown): Generator<undefined, Buffer> {
+  const pieces: Buffer[] = []
+  let bytes = 0
+  for (const text of writeJson(value)) {
+    const piece = Buffer.from(text)
+    pieces.push(piece)
+    bytes += piece.length
+    yield
+  }
+  return yield* joinBytes(pieces, bytes)
 }
 
 /** Whether JSON.stringify writes a value of this size at once without holding up anybody. */

@@ -3,6 +3,7 @@ import type { Readable, Transform } from 'node:stream'
 import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
 import { atOnce, inTurns } from '#shared/in-turns.ts'
+import { joinBytes } from '#shared/join-bytes.ts'
 
 /** Smallest and largest block that is filled with what comes in small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
@@ -146,12 +147,12 @@ export class ByteBlocks {
 
   /** All of them as one. What was pushed is forgotten. */
   async join(): Promise<Buffer> {
-    return this.#only() ?? (await inTurns(joined(this.#taken(), this.bytes)))
+    return this.#only() ?? (await inTurns(joinBytes(this.#taken(), this.bytes)))
   }
 
   /** The same at once: some milliseconds for the largest body. */
   take(): Buffer {
-    return this.#only() ?? atOnce(joined(this.#taken(), this.bytes))
+    return this.#only() ?? atOnce(joinBytes(this.#taken(), this.bytes))
   }
 
   #only(): Buffer | undefined {
@@ -175,16 +176,4 @@ export class ByteBlocks {
     this.#blocks.push(block)
     this.#used = rest.copy(block)
   }
-}
-
-/** Each block is let go of as soon as it is copied. */
-function* joined(blocks: Buffer[], bytes: number): Generator<undefined, Buffer> {
-  const whole = Buffer.allocUnsafeSlow(bytes)
-  let at = 0
-  blocks.reverse()
-  for (let block = blocks.pop(); block; block = blocks.pop()) {
-    at += block.copy(whole, at, 0, Math.min(block.length, bytes - at))
-    yield
-  }
-  return whole
 }

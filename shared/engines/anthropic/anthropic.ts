@@ -2,6 +2,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
+import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
@@ -55,9 +56,9 @@ class AnthropicEngine implements ChatEngine {
   }
 
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
-    const open = () => {
+    const open = async () => {
       const body = encodeAnthropic(request, this.#model, this.#config)
-      return this.#call('/v1/messages', request, body, options)
+      return await this.#call('/v1/messages', request, body, options)
     }
     return answerEvents(this.#upstream, request, open, new AnthropicDecoder(request))
   }
@@ -66,7 +67,7 @@ class AnthropicEngine implements ChatEngine {
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined> {
     const body = encodeCount(request, this.#model, this.#config)
     try {
-      const exchange = await this.#upstream.call(this.#call('/v1/messages/count_tokens', request, body, options))
+      const exchange = await this.#upstream.call(await this.#call('/v1/messages/count_tokens', request, body, options))
       const { input_tokens } = JSON.parse(await exchange.text(COUNT_MAX)) as { input_tokens?: unknown }
       return typeof input_tokens === 'number' ? input_tokens : undefined
     } catch (error) {
@@ -80,10 +81,10 @@ class AnthropicEngine implements ChatEngine {
     return this.#upstream.close()
   }
 
-  #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): UpstreamCall {
+  async #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): Promise<UpstreamCall> {
     const { signal, traceparent } = options
     const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
-    return { path, headers, body: JSON.stringify(body), isStream: request.stream, signal }
+    return { path, headers, body: await bodyOf(body), isStream: request.stream, signal }
   }
 
   #headersOf({ anthropic }: GenerateRequest): Record<string, string> {

@@ -3,6 +3,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/chat.ts'
 import { completesOf } from '#shared/engines/completions.ts'
 import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answer.ts'
+import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
@@ -70,10 +71,10 @@ class OpenAiEngine implements ChatEngine {
       'idempotency-key': options.idempotencyKey,
       ...(options.traceparent ? { traceparent: options.traceparent } : {}),
     }
-    const open = () => ({
+    const open = async () => ({
       path,
       headers,
-      body: JSON.stringify(encode(request, this.#model, this.#config)),
+      body: await bodyOf(encode(request, this.#model, this.#config)),
       isStream: request.stream,
       signal: options.signal,
     })

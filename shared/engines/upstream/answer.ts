@@ -3,6 +3,7 @@ import { createParser, type EventSourceParser } from 'eventsource-parser'
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nextTurn, nowOrInTurns } from '#shared/in-turns.ts'
+import { joinBytes } from '#shared/join-bytes.ts'
 import { answerError, type Speaker } from './error.ts'
 import type { Exchange } from './exchange.ts'
 import { answerObject, isSmallFrame, smallObject } from './json.ts'
@@ -50,10 +51,10 @@ export interface AnswerDecoder extends Decoder<GenerateEvent> {
 export async function* answerEvents(
   upstream: Upstream,
   request: GenerateRequest,
-  open: () => UpstreamCall,
+  open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  const exchange = await upstream.call(open())
+  const exchange = await upstream.call(await open())
   const out: GenerateEvent[] = []
   let written = ''
   try {
@@ -181,23 +182,12 @@ class WholeReader<Event> implements AnswerReader<Event> {
 
   *#end(out: Event[]): Generator<undefined, true> {
     const { model } = this.#speaker
-    const body = yield* answerObject(this.#speaker, yield* joined(this.#chunks, this.#size), this.#bounds.values)
+    const body = yield* answerObject(this.#speaker, yield* joinBytes(this.#chunks, this.#size), this.#bounds.values)
     const rest = understood(model, () => this.#decoder.whole(body, out))
     if (!rest) return true
     while (!understood(model, () => rest.next()).done) yield
     return true
   }
-}
-
-/** Others have their turn while a large one is copied. */
-function* joined(chunks: readonly Buffer[], bytes: number): Generator<undefined, Buffer> {
-  const whole = Buffer.allocUnsafeSlow(bytes)
-  let at = 0
-  for (const chunk of chunks) {
-    at += chunk.copy(whole, at)
-    yield
-  }
-  return whole
 }
 
 /** Runs a decoder, which trusts the shapes it reads: what it stumbles over is the upstream's fault. */

@@ -1,8 +1,15 @@
 import { isUtf8 } from 'node:buffer'
 import type { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
+import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { answerError, errorInAnswer, hasError, type Speaker } from './error.ts'
+
+/** The body of a call: others have their turn while a large one is written. */
+export function bodyOf(value: object): string | Promise<Buffer> {
+  return isSmall(value) ? JSON.stringify(value) : inTurns(jsonBytesIn(value))
+}
 
 /** Bytes of a text that are no more than any code bears, whatever they are: no shape is looked at. */
 const SMALL_BYTES = 4 * 1024

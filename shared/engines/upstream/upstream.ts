@@ -1,4 +1,4 @@
-import type { Readable } from 'node:stream'
+import { Readable } from 'node:stream'
 import { type Dispatcher, Pool } from 'undici'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -30,7 +30,7 @@ export interface UpstreamCall {
   readonly path: string
   readonly headers: Record<string, string>
   /** JSON text; or a stream of something else, whose content type and length are among the headers. */
-  readonly body: string | Readable
+  readonly body: string | Buffer | Readable
   /** The answer is asked for as a stream, so its first byte must come within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
@@ -163,7 +163,11 @@ export class Upstream {
   #mayGoElsewhere(error: unknown, { body, signal }: UpstreamCall): boolean {
     const isServers = error instanceof ServiceError && ELSEWHERE.has(error.code)
     return (
-      isServers && this.#servers.all.length > 1 && typeof body === 'string' && !signal.aborted && this.#budget.canSpend
+      isServers &&
+      this.#servers.all.length > 1 &&
+      !(body instanceof Readable) &&
+      !signal.aborted &&
+      this.#budget.canSpend
     )
   }
 

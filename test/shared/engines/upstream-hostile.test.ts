@@ -4,7 +4,7 @@ import { openOpenAiEmbeddings } from '#shared/engines/openai/embeddings.ts'
 import { cutByWords } from '#shared/engines/openai/transcript/shapes.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { DEPTH_MAX } from '#shared/json/shape.ts'
-import { collect, engineOn, failure, textOf } from '../../support/engine-calls.ts'
+import { ask, collect, engineOn, failure, textOf } from '../../support/engine-calls.ts'
 import { cpuMs, longestHold } from '../../support/loop-hold.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 
@@ -113,6 +113,26 @@ describe('an answer of an upstream that nobody can trust', () => {
     expect(cpuMs() - startedMs).toBeLessThan(500)
   })
 })
+
+test.each(['openai', 'anthropic'] as const)(
+  '%s: a large prompt is written while others have their turn',
+  async (dialect) => {
+    const text = 'déjà\ud83d\ude00 vu '.repeat(MEBIBYTE)
+    await using upstream = await startUpstream((_call, answer) => answer.text('no', 'text/plain', 501))
+    await using engine = engineOn(dialect, upstream.url)
+    let turns = 0
+    const turn = () => {
+      if (upstream.connections === 0) setImmediate(turn)
+      turns++
+    }
+    setImmediate(turn)
+    await failure(engine, ask({ turns: [{ role: 'user', parts: [{ type: 'text', text }] }] }))
+    expect(turns).toBeGreaterThan(3)
+    const [message] = (upstream.calls[0]?.body.messages ?? []) as { content: string | [{ text: string }] }[]
+    const content = message?.content
+    expect((typeof content === 'string' ? content : content?.[0].text) === text).toBe(true)
+  },
+)
 
 test('an object that a model spells is read only where it is nested no deeper than a body may be', () => {
   expect(objectIn(deep(DEPTH_MAX))).toHaveProperty('a.a.a')
