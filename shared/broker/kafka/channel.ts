@@ -46,6 +46,8 @@ export class ChannelReceiver implements Receiver {
   readonly #places: readonly Place[]
   readonly #onRecord: (record: KeptRecord) => void
   readonly #gapMs: number
+  /** Of the topic that the positions are of. */
+  #topicId: string | undefined
   #stretch = 1
   readonly #closing = new AbortController()
   readonly #lane = `receive ${lanes++}`
@@ -174,6 +176,7 @@ export class ChannelReceiver implements Receiver {
   async #fetch({ node, places }: Poll): Promise<readonly FetchedPartition[]> {
     const topicId = this.#cluster.topicId(this.#topic)
     if (!topicId) throw new NodeUnknown(`Topic ${this.#topic} is not known`)
+    this.#beginAgainIn(topicId)
     const connection = await this.#cluster.connection(node, this.#lane, REQUEST_TIMEOUT_MS)
     const partitions = places.map(({ partition, position }) => ({
       partition,
@@ -192,7 +195,17 @@ export class ChannelReceiver implements Receiver {
     return response.responses[0]?.partitions ?? []
   }
 
-  /** The position is gone: retention passed it, or the topic is a new one. What is left is read from its start. */
+  /** A topic that was made anew, because Kafka lost it, counts from 0: what is there was sent since, and is read from its start. */
+  #beginAgainIn(topicId: string): void {
+    if (this.#topicId === topicId) return
+    if (this.#topicId !== undefined) {
+      for (const place of this.#places) place.position = 0n
+      this.#options.onProblem('a channel was made anew, and is read from its start', { topic: this.#topic })
+    }
+    this.#topicId = topicId
+  }
+
+  /** The position is gone: retention passed it, and what is left is read; or a leader lost what came last, and others wrote on. */
   async #jump(place: Place, { logStartOffset }: FetchedPartition): Promise<void> {
     const from = place.position
     place.position = await this.#offsetAt(place, from < logStartOffset ? EARLIEST : LATEST)

@@ -48,6 +48,7 @@ export class KafkaCluster {
   #refreshing: Promise<void> | undefined
   #isProbing = false
   #isReachable = true
+  #onReturn: () => void = () => undefined
 
   constructor(options: KafkaOptions) {
     this.#options = options
@@ -57,6 +58,11 @@ export class KafkaCluster {
   /** False from the moment no broker answers until one does. */
   get isReachable(): boolean {
     return this.#isReachable
+  }
+
+  /** @param hear Is called each time that a broker answers again after none did. One listener: the last. */
+  onReturn(hear: () => void): void {
+    this.#onReturn = hear
   }
 
   /** Learns where these topics live, now and at each refresh. @throws when no broker answers */
@@ -171,8 +177,10 @@ export class KafkaCluster {
   #setReachable(isReachable: boolean, error?: unknown): void {
     if (this.#isReachable === isReachable || this.#closing.signal.aborted) return
     this.#isReachable = isReachable
-    if (isReachable) this.#options.onProblem('Kafka answers again', {})
-    else this.#options.onProblem('no Kafka broker answers', { error: String(error) })
+    if (isReachable) {
+      this.#options.onProblem('Kafka answers again', {})
+      this.#onReturn()
+    } else this.#options.onProblem('no Kafka broker answers', { error: String(error) })
   }
 
   async #refreshOnce(): Promise<void> {

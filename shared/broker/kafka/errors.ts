@@ -2,6 +2,7 @@ import { findErrorBy, protocolErrors, protocolErrorsCodesById } from '@platforma
 
 /** The error codes that this folder acts on (Kafka protocol guide, "Error Codes"). */
 export const CODE = {
+  unknownServerError: -1,
   none: 0,
   offsetOutOfRange: 1,
   messageTooLarge: 10,
@@ -31,7 +32,8 @@ export class KafkaRefusal extends Error {
     const { name, canRetry } = describeCode(code)
     super(`${what}: ${name}${detail ? ` (${detail})` : ''}`)
     this.code = code
-    this.isTransient = canRetry
+    // What a broker says that stumbled, as one does for a moment that came back without the topics of a group: ending helps nobody.
+    this.isTransient = canRetry || code === CODE.unknownServerError
   }
 }
 

@@ -245,6 +245,16 @@ describe.skipIf(noLocal !== undefined)('when the broker goes away', () => {
     180_000,
   )
 
+  it('makes its topics again where the broker comes back with nothing, and goes on by itself', async () => {
+    const load = await openLoaded('share', local.address)
+    await load.untilServed()
+    await local.down('SIGKILL')
+    await load.untilRefused()
+    await local.startEmpty()
+    await load.untilServed()
+    await load.stop()
+  }, 180_000)
+
   it('bounds what it keeps for a broker that stays away', async () => {
     const broker = await open({ brokers: [local.address], sendBufferBytesMax: 100_000, closeTimeoutMs: 200 })
     await broker.send('replies', 0, 'k', Buffer.from('works'))
@@ -327,10 +337,13 @@ async function openLoaded(client: 'share' | 'classic', address: string) {
       await until(() => !broker.isReachable, WITHIN)
       await expect(broker.submit('jobs', Buffer.from('x'))).rejects.toMatchObject({ code: 'overloaded' })
     },
-    async untilDrained() {
+    async stop() {
       traffic.stop()
       sending.stop()
       await Promise.all(sends)
+    },
+    async untilDrained() {
+      await this.stop()
       const accepted = await traffic.accepted()
       await until(() => accepted.every((text) => done.has(text)), WITHIN)
       await until(() => events.at(-1) === sends.length - 1, WITHIN)

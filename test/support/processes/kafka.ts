@@ -35,6 +35,8 @@ export interface LocalKafka extends TestKafka, AsyncDisposable {
   down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
   /** Starts one node, or all, again where they stopped. */
   resume(node?: number): Promise<void>
+  /** Starts it with nothing on its disk, at the same address: Kafka has lost everything. */
+  startEmpty(): Promise<void>
 }
 
 /** Finds or starts a broker. @returns the broker, or why there is none */
@@ -67,9 +69,9 @@ export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKa
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
   const own = { KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes), KAFKA_EXTRA: settings }
   const env = { ...SHORT_LIVED, ...process.env, ...own }
-  const script = async (command: string, node?: number) => {
+  const script = async (command: string, node?: number, more: Record<string, string> = {}) => {
     const args = node === undefined ? [command] : [command, String(node)]
-    return (await run(SCRIPT, args, { env, timeout: COMMAND_TIMEOUT_MS })).stdout
+    return (await run(SCRIPT, args, { env: { ...env, ...more }, timeout: COMMAND_TIMEOUT_MS })).stdout
   }
   const address = (await script('start')).trim()
   const stop = async () => void (await script('clean'))
@@ -78,6 +80,7 @@ export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKa
     stop,
     down: async (signal, node) => void (await script(signal === 'SIGKILL' ? 'kill' : 'stop', node)),
     resume: async (node) => void (await script('resume', node)),
+    startEmpty: async () => void (await script('start', undefined, { KAFKA_PORT: address.split(':')[1] ?? '' })),
     [Symbol.asyncDispose]: stop,
   }
 }

@@ -2,10 +2,11 @@ import type { Admin, Kafka, Producer } from 'kafkajs'
 import type { Broker, KeptRecord, Topic } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
+import { remakeLostTopics } from '#shared/broker/kafka/lost-topics.ts'
 import { classicGroup, KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
 import { pause, within } from '#shared/broker/kafka/supervision.ts'
-import { checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
+import { type BootProblem, checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
 import { KafkaJsAdmin } from './admin.ts'
 import { ClassicReceiver } from './channel.ts'
 import { createKafkaJs, isTransientInKafkaJs } from './client.ts'
@@ -33,10 +34,7 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
   try {
     await admin.connect()
     const checks = new KafkaJsAdmin(admin)
-    const problems = await checkTopics(checks, {
-      ...options,
-      topics: options.topics.map((topic) => withPartitions(topic, options)),
-    })
+    const problems = await check(checks, options)
     if (problems.length > 0) throw new KafkaUnfitError(problems)
     const partitions = await checks.partitions(options.topics.map(({ name }) => options.prefix + name))
     await producer.connect()
@@ -45,6 +43,10 @@ export async function openClassicBroker(options: KafkaOptions): Promise<Broker> 
     await admin.disconnect()
     throw error
   }
+}
+
+async function check(admin: KafkaJsAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  return await checkTopics(admin, { ...options, topics: options.topics.map((topic) => withPartitions(topic, options)) })
 }
 
 /** A partition has one owner: with fewer of them than workers the others stand idle. */
@@ -63,6 +65,7 @@ class ClassicClient implements KafkaClient {
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
   readonly #probing: Promise<void>
+  #remaking: Promise<void> = Promise.resolve()
   #isReachable = true
 
   constructor(
@@ -135,6 +138,7 @@ class ClassicClient implements KafkaClient {
     const closeTimeoutMs = this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs
     this.#closing.abort()
     await this.#probing
+    await this.#remaking
     await within(closeTimeoutMs, Promise.allSettled([this.#producer.disconnect(), this.#admin.disconnect()]))
   }
 
@@ -177,6 +181,13 @@ class ClassicClient implements KafkaClient {
     if (this.#isReachable === isReachable || this.#closing.signal.aborted) return
     this.#isReachable = isReachable
     this.#options.onProblem(isReachable ? 'Kafka answers again' : 'no Kafka broker answers', {})
+    if (isReachable) this.#remaking = this.#remaking.then(() => this.#remake())
+  }
+
+  async #remake(): Promise<void> {
+    const admin = new KafkaJsAdmin(this.#admin)
+    const checks = () => check(admin, this.#options)
+    await remakeLostTopics((use) => use(admin), checks, this.#options, this.#closing.signal)
   }
 }
 

@@ -1,14 +1,15 @@
 import type { Broker, KeptRecord } from '#shared/broker/broker.ts'
 import { KafkaBroker, type KafkaClient } from '#shared/broker/kafka/broker.ts'
 import { ChannelReceiver } from '#shared/broker/kafka/channel.ts'
-import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
+import { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
 import { isTransient } from '#shared/broker/kafka/errors.ts'
 import type { KeptOffsets } from '#shared/broker/kafka/history.ts'
+import { remakeLostTopics } from '#shared/broker/kafka/lost-topics.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { KafkaProducer } from '#shared/broker/kafka/producer.ts'
 import type { OutgoingBatch } from '#shared/broker/kafka/sender.ts'
 import { pause } from '#shared/broker/kafka/supervision.ts'
-import { checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
+import { type BootProblem, checkTopics, KafkaUnfitError } from '#shared/broker/kafka/topics.ts'
 import { PlatformaticAdmin } from './admin.ts'
 import { ShareConsumer } from './consumer.ts'
 import { checkShareGroups } from './groups.ts'
@@ -25,13 +26,32 @@ const READY_INTERVAL_MS = 100
 export async function openShareBroker(cluster: KafkaCluster, options: KafkaOptions): Promise<Broker> {
   const admin = new PlatformaticAdmin(cluster, options)
   try {
-    const problems = [...(await checkTopics(admin, options)), ...(await checkShareGroups(admin, options))]
+    const problems = await check(admin, options)
     if (problems.length > 0) throw new KafkaUnfitError(problems)
   } finally {
     await admin.close()
   }
   await untilLed(cluster, options)
   return new KafkaBroker(new ShareClient(cluster, options), options)
+}
+
+/** Groups first: where one of them lives already, it is set up before its topic is there to be read. */
+async function check(admin: PlatformaticAdmin, options: KafkaOptions): Promise<BootProblem[]> {
+  const ofGroups = await checkShareGroups(admin, options)
+  return [...(await checkTopics(admin, options)), ...ofGroups]
+}
+
+/** Looks at the cluster with eyes of its own: those of the process remember topics that are gone. */
+async function look(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
+  const cluster = new KafkaCluster(options)
+  const admin = new PlatformaticAdmin(cluster, options)
+  try {
+    await cluster.follow([])
+    await use(admin)
+  } finally {
+    await admin.close()
+    await cluster.close()
+  }
 }
 
 /** New topics have no leaders for a moment. */
@@ -55,11 +75,16 @@ class ShareClient implements KafkaClient {
   readonly #cluster: KafkaCluster
   readonly #options: KafkaOptions
   readonly #producer: KafkaProducer
+  readonly #closing = new AbortController()
+  #remaking: Promise<void> = Promise.resolve()
 
   constructor(cluster: KafkaCluster, options: KafkaOptions) {
     this.#cluster = cluster
     this.#options = options
     this.#producer = new KafkaProducer(cluster)
+    cluster.onReturn(() => {
+      this.#remaking = this.#remaking.then(() => this.#remake())
+    })
   }
 
   get isReachable(): boolean {
@@ -108,6 +133,14 @@ class ShareClient implements KafkaClient {
   }
 
   async close(): Promise<void> {
+    this.#closing.abort()
+    await this.#remaking
     await this.#cluster.close()
+  }
+
+  async #remake(): Promise<void> {
+    const options = this.#options
+    const checks = (admin: PlatformaticAdmin) => check(admin, options)
+    await remakeLostTopics((use) => look(options, use), checks, options, this.#closing.signal)
   }
 }
