@@ -11,18 +11,31 @@ form.set('file', new Blob([await readFile(from)]), 'requests.jsonl')
 const file = JSON.parse(await call('/v1/files', form))
 const order = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' }
 let batch = JSON.parse(await call('/v1/batches', JSON.stringify(order)))
+console.error(batch.id)
 while (['validating', 'in_progress', 'finalizing', 'cancelling'].includes(batch.status)) {
   await new Promise((resolve) => setTimeout(resolve, 1_000))
-  batch = JSON.parse(await call(`/v1/batches/${batch.id}`))
+  batch = JSON.parse(await get(`/v1/batches/${batch.id}`))
 }
 console.error(batch.status, batch.request_counts, batch.errors?.data ?? '')
-if (batch.output_file_id) await writeFile(to, await call(`/v1/files/${batch.output_file_id}/content`))
+if (batch.output_file_id) await writeFile(to, await get(`/v1/files/${batch.output_file_id}/content`))
 process.exitCode = batch.status === 'completed' && batch.request_counts.failed === 0 ? 0 : 1
 
 /** The text of an answer. @param body What is posted; undefined: a GET. @throws Error with the words of the service when it refuses */
 async function call(path: string, body?: string | FormData): Promise<string> {
   const headers = { authorization, ...(typeof body === 'string' && { 'content-type': 'application/json' }) }
   const answer = await fetch(url + path, { headers, ...(body !== undefined && { method: 'POST', body }) })
-  if (!answer.ok) throw new Error(await answer.text())
+  if (!answer.ok) throw new Error(await answer.text(), { cause: answer.status })
   return await answer.text()
+}
+
+/** The answer to a GET, also while the service is being started again: the batch goes on. @throws Error as {@link call} does, after a minute of tries */
+async function get(path: string, tries = 60): Promise<string> {
+  try {
+    return await call(path)
+  } catch (error) {
+    const { cause } = error as Error
+    if (tries === 1 || (typeof cause === 'number' && cause < 429)) throw error
+  }
+  await new Promise((resolve) => setTimeout(resolve, 1_000))
+  return await get(path, tries - 1)
 }

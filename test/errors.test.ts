@@ -90,6 +90,14 @@ describe('the messages format', () => {
     expect(messagesErrorBody(bare, 'r').error.message).toBe('max_tokens: Field required')
     expect(messagesErrorBody(said, 'r').error.message).toBe('model: no')
   })
+
+  test('places in arrays are written as Anthropic writes them', () => {
+    const param = 'messages[2].content[10].text'
+    const bare = new ServiceError('missing_required_parameter', 'Field required', { param })
+    const said = new ServiceError('invalid_value', `${param}: no such [3]`, { param })
+    expect(messagesErrorBody(bare, 'r').error.message).toBe('messages.2.content.10.text: Field required')
+    expect(messagesErrorBody(said, 'r').error.message).toBe('messages.2.content.10.text: no such [3]')
+  })
 })
 
 describe('headers', () => {

@@ -97,30 +97,40 @@ describe.each(LANGUAGES)('examples in $language', ({ command, extension }) => {
     expect(said().match(/job_forged/g)).toHaveLength(1)
   })
 
-  it('run a batch', async () => {
+  it('run a batch, whose id they say at once, and ask for it again when the service was away', async () => {
+    const breaking = await startBreaking(stack.url)
     const prompts = Array.from({ length: 12 }, (_, i) => `Prompt ${i + 1}`)
-    const answers = extension === 'ts' ? await batchOfLines(prompts) : await batchOfPrompts(prompts)
+    const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
+    const { answers, stderr } = await batchOf(prompts, { SLUICE_URL: breaking.url })
     expect(answers).toEqual(prompts)
+    expect(stderr).toMatch(/^(msg)?batch_\S+\n/)
+    expect(breaking.polls.length).toBeGreaterThan(1)
+  })
+
+  it('end with the words of the service when it refuses a batch', async () => {
+    const batchOf = extension === 'ts' ? batchOfLines : batchOfPrompts
+    const refused = batchOf(['x'], { SLUICE_API_KEY: 'sk-wrong-0123456789' })
+    await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/Incorrect API key/) })
   })
 
   /** A file with requests in, a file with answers out. */
-  async function batchOfLines(prompts: readonly string[]): Promise<string[]> {
+  async function batchOfLines(prompts: readonly string[], env: Record<string, string>) {
     const [from, to] = [join(stack.dataDir, 'requests.jsonl'), join(stack.dataDir, 'answers.jsonl')]
     const lines = prompts.map((content, i) => {
       const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
       return JSON.stringify({ custom_id: `row-${i}`, method: 'POST', url: '/v1/chat/completions', body })
     })
     await writeFile(from, lines.join('\n'))
-    await run('batch', [from, to])
+    const { stderr } = await run('batch', [from, to], env)
     const answers = (await readFile(to, 'utf8')).trim().split('\n')
-    return answers.map((line) => JSON.parse(line).response.body.choices[0].message.content)
+    return { answers: answers.map((line) => JSON.parse(line).response.body.choices[0].message.content), stderr }
   }
 
   /** Prompts by standard input, answers by standard output. */
-  async function batchOfPrompts(prompts: readonly string[]): Promise<string[]> {
-    const { stdout } = await run('batch', [], {}, prompts.join('\n'))
+  async function batchOfPrompts(prompts: readonly string[], env: Record<string, string>) {
+    const { stdout, stderr } = await run('batch', ['echo-1'], env, prompts.join('\n'))
     const lines = stdout.trim().split('\n')
-    return lines.map((line) => JSON.parse(line.slice(line.indexOf(' ')))[0].text)
+    return { answers: lines.map((line) => JSON.parse(line.slice(line.indexOf(' ')))[0].text), stderr }
   }
 })
 
@@ -134,9 +144,13 @@ function listenTo(child: ChildProcess): () => string {
   return () => text
 }
 
-/** Passes connections on to a service, and cuts the first that carries event {@link CUT_AT} of a job, in front of it. `follows` has the query of each follow. */
-async function startBreaking(to: string): Promise<{ url: string; follows: string[] }> {
+/**
+ * Passes connections on to a service, and cuts the first that carries event {@link CUT_AT} of a job, in front of it, and the first that
+ * asks how a batch is. `follows` has the query of each follow.
+ */
+async function startBreaking(to: string): Promise<{ url: string; follows: string[]; polls: string[] }> {
   const follows: string[] = []
+  const polls: string[] = []
   let isCut = false
   const sockets = new Set<Socket>()
   const server = createServer((near) => {
@@ -147,6 +161,8 @@ async function startBreaking(to: string): Promise<{ url: string; follows: string
       .on('data', (bytes) => {
         const query = /\/events\?(\S+) HTTP/.exec(String(bytes))?.[1]
         if (query) follows.push(query)
+        const [poll] = /^GET \S+\/batches\/\S+/.exec(String(bytes)) ?? []
+        if (poll && polls.push(poll) === 1) return void near.destroy()
         far.write(bytes)
       })
     far
@@ -163,5 +179,5 @@ async function startBreaking(to: string): Promise<{ url: string; follows: string
     server.close()
     for (const socket of sockets) socket.destroy()
   })
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, follows }
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, follows, polls }
 }

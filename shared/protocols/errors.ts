@@ -44,10 +44,14 @@ function openaiType(error: ServiceError): string {
   return error.status >= 500 || error.status === 408 ? 'server_error' : 'invalid_request_error'
 }
 
-/** Body in the messages format. A problem of one field starts with its path: `max_tokens: Field required`. */
+/**
+ * Body in the messages format. A problem of one field starts with its path, as Anthropic writes paths: `max_tokens: Field required`,
+ * `messages.0.role: …`.
+ */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
-  const text = param === null || message.startsWith(`${param}: `) ? message : `${param}: ${message}`
+  const said = param !== null && message.startsWith(`${param}: `) ? message.slice(param.length + 2) : message
+  const text = param === null ? message : `${param.replace(/\[(\d+)\]/g, '.$1')}: ${said}`
   const type = messagesType(error.status)
   const details = isThreadRefusal(error) ? { details: { error_code: 'thread_unsupported_request' } } : {}
   return { type: 'error', error: { type, message: text, ...details }, request_id: requestId }

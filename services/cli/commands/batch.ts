@@ -64,12 +64,18 @@ async function endpointIn(path: string): Promise<string> {
   try {
     const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0)
     const [line = ''] = buffer.toString('utf8', 0, bytesRead).trimStart().split('\n')
+    if (!line.startsWith('{')) throw usageError(`${path}: the first line is no request.`, FORM)
     const { url } = JSON.parse(line) as { url?: unknown }
     if (typeof url === 'string') return url
-  } catch {
-    // Said below.
+  } catch (error) {
+    // A line that is longer than the head is no JSON here.
+    if (!(error instanceof SyntaxError)) throw error
   } finally {
     await file.close()
   }
   throw usageError(`${path}: the first line names no url.`, 'Say what to call with --endpoint.')
 }
+
+/** For who has a file of something else, such as of prompts: what to call would not help it. */
+const FORM =
+  'Each line is a JSON object with custom_id, method, url and body. docs/batches.md shows how to make such a file of prompts.'

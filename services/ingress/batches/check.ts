@@ -64,7 +64,7 @@ export function* readLine(
   { dialect, lineBytesMax }: LineRules,
 ): Generator<undefined, BatchRequestLine> {
   if (!bytes) throw new ServiceError('request_too_large', `The line is longer than ${lineBytesMax} bytes.`)
-  const value = yield* jsonOf(bytes)
+  const value = yield* jsonOf(bytes, dialect)
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new ServiceError('invalid_type', 'The line must be a JSON object.')
   }
@@ -76,14 +76,18 @@ export function* readLine(
   return { customId, url, body }
 }
 
-function* jsonOf(bytes: Buffer): Generator<undefined, unknown> {
+/** For who sends a file of something else, such as of prompts. */
+const FORM = 'Each line is a request: a JSON object with custom_id, method, url and body.'
+
+function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefined, unknown> {
   if (!isUtf8(bytes)) throw new ServiceError('invalid_request', 'The line is not valid UTF-8.')
   yield* refuseShape(bytes)
   try {
     return yield* readJson(bytes)
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error
-    throw new ServiceError('invalid_request', 'The line is not JSON.', { cause: error })
+    const message = `The line is not JSON.${dialect === 'requests' ? ` ${FORM}` : ''}`
+    throw new ServiceError('invalid_request', message, { cause: error })
   }
 }
 

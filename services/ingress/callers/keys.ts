@@ -258,7 +258,8 @@ export function requireScope(key: ApiKey, scope: KeyScope): void {
 /** Refuses an endpoint that a key may not call. @throws ServiceError `permission_denied` */
 export function requireEndpoint(key: ApiKey, path: string): void {
   if (!key.endpoints || coversPath(key.endpoints, path)) return
-  throw new ServiceError('permission_denied', `This API key may not call ${path}.`)
+  const may = key.endpoints.length > 0 ? `It may call ${key.endpoints.join(', ')}.` : 'It may call no endpoint.'
+  throw new ServiceError('permission_denied', `This API key may not call ${path}. ${may}`)
 }
 
 /** Why a key is not valid, by the clock of this moment; undefined while it is. */

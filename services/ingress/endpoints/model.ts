@@ -21,7 +21,8 @@ export function getModel(
     throw modelNotFound(context, key, id, works)
   }
   if (!isUsable(model, key)) {
-    throw new ServiceError('model_not_allowed', `This API key may not use the model '${model.id}'.`, { param: 'model' })
+    const message = `This API key may not use the model '${model.id}'.${namedFor(context, key, id, works)}`
+    throw new ServiceError('model_not_allowed', message, { param: 'model' })
   }
   if (!isDoing(model, works)) {
     const wanted = { ...POOLS, ...TASKS }[works[0]]
@@ -48,19 +49,29 @@ const NAMED_MAX = 10
  * @param works Only models that do one of them are named; undefined: all.
  */
 export function modelNotFound(
-  { models }: Pick<IngressContext, 'models'>,
+  context: Pick<IngressContext, 'models'>,
   key: Pick<Caller['key'], 'models'>,
   id: string,
   works?: readonly ModelWork[],
 ): ServiceError {
+  const message = `The model '${id.slice(0, 200)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
+  return new ServiceError('model_not_found', message, { param: 'model' })
+}
+
+/** A sentence that names the models which a key may use in the place of `id`, the nearest first; empty where there is none. */
+function namedFor(
+  { models }: Pick<IngressContext, 'models'>,
+  key: Pick<Caller['key'], 'models'>,
+  id: string,
+  works: readonly ModelWork[] | undefined,
+): string {
   const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
   const names = nearestOf(
     id,
     usable.flatMap((model) => [model.id, ...model.aliases]),
   ).map(({ name }) => name)
   const more = names.length > NAMED_MAX ? ` and ${names.length - NAMED_MAX} more` : ''
-  const list = names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
-  return new ServiceError('model_not_found', `The model '${id.slice(0, 200)}' ${NO_ACCESS}${list}`, { param: 'model' })
+  return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
 }
 
 /** The end of the sentence about a model that cannot be used. What follows it in the message names models that can. */

@@ -113,8 +113,13 @@ function readDirective(text: string): { directive: Directive; rest: string } {
   if (line === undefined) return { directive: Directive.parse({}), rest: text }
   const parsed = Directive.safeParse(readPairs(line))
   if (parsed.success) return { directive: parsed.data, rest }
-  throw invalid(parsed.error.issues[0]?.message ?? 'malformed')
+  const [issue] = parsed.error.issues
+  const key = issue?.path.join('.') ?? ''
+  throw invalid(`${key && `${key}: `}${key === 'fail' ? NO_ERROR_CODE : (issue?.message ?? 'malformed')}`)
 }
+
+/** In the place of a list of all codes. */
+const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/errors.md lists them'
 
 function readPairs(line: string): Record<string, string> {
   const pair = /\s+([a-z_]+)=("(?:[^"\\]|\\.)*"|[^\s"]*)(?=\s|$)/y

@@ -113,11 +113,15 @@ export class Gate {
   }
 }
 
+/** For who would rather wait than come back. SDKs that came back in vain show this as their error. */
+const AS_JOB = 'hand it in as a job, which waits for its turn (Prefer: respond-async)'
+
 /** What a caller hears that would wait too long. @param afterMs When it is to come back @param mostMs The longest time that it obeys */
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
-  const seconds = Math.round(waitMs / 1_000)
-  const message = `The queue is full: a call would wait about ${seconds} s.`
-  return new ServiceError('overloaded', message, { retryAfterMs: toldMs(afterMs, mostMs) })
+  const retryAfterMs = toldMs(afterMs, mostMs)
+  const [wait, back] = [Math.round(waitMs / 1_000), Math.ceil(retryAfterMs / 1_000)]
+  const message = `The queue is full: a call would wait about ${wait} s. Try again in ${back} s, or ${AS_JOB}.`
+  return new ServiceError('overloaded', message, { retryAfterMs })
 }
 
 /** The same for one that waits already and will not start in time. @param startTimeoutMs Longest wait that may be expected */

@@ -74,6 +74,13 @@ describe('sluice batch', () => {
     expect([twice.code, twice.err]).toEqual([5, expect.stringContaining('Line 2: The custom_id')])
     const endless = await run(['batch', await fileOf([{ custom_id: 'a' }])])
     expect([endless.code, endless.err]).toEqual([2, expect.stringContaining('names no url')])
+    const prompts = join(await emptyDirectory(), 'prompts.txt')
+    await writeFile(prompts, 'What is a sluice?\n')
+    const asked = await run(['batch', prompts])
+    expect([asked.code, asked.err]).toEqual([
+      2,
+      expect.stringMatching(/is no request\.\s+.*custom_id, method, url and body/),
+    ])
     const failed = await run(['batch', await fileOf([line('a', 'x')]), '--endpoint', '/v1/embeddings', '--follow'])
     expect([failed.code, failed.err]).toEqual([1, expect.stringContaining('line 1: The url')])
   })

@@ -59,6 +59,15 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
+  it('keeps what a job failed with inside its box, however long a word of it is', async () => {
+    const id = await admin.submit('alice', `!echo ${'x'.repeat(400)}`)
+    const page = await openTab('alice')
+    await page.goto(`${admin.stack.url}/console/jobs/${id}`)
+    await page.locator('.note.bad').getByText('Invalid !echo line').waitFor()
+    expect(await faultsOf(page, 'job-failed')).toEqual([])
+    await page.context().close()
+  })
+
   it('shows the tree of a batch with how many have ended, as it goes on', async () => {
     const id = await submitBatch((nth) => (nth < 60 ? `Number ${nth}.` : '!echo tokens=100000 delay_ms=100'))
     await until(async () => {

@@ -154,7 +154,8 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     const response = await stack.post(path, valid(more))
     const refusal = await refusalOf(response, path)
     expect(refusal).toMatchObject({ status: 400, type: 'invalid_request_error' })
-    expect(refusal.param ?? refusal.message).toContain(param)
+    const written = path === '/v1/messages' ? param.replace(/\[(\d+)\]/g, '.$1') : param
+    expect(refusal.param ?? refusal.message).toContain(written)
     expect(refusal.message.length).toBeLessThan(1_000)
   })
 

@@ -134,6 +134,13 @@ describe('the echo engine, told what to do', () => {
     expect(textOf(events, 'tool_arguments')).toBe('{"a": 1}{"a": 1}')
   })
 
+  test('names the key that is wrong, and where the codes are, not all of them', async () => {
+    const message = async (line: string) => (await failure(engine, tell(line))) as { message: string }
+    expect((await message('!echo tokens=many')).message).toMatch(/^Invalid !echo line: tokens: /)
+    const code = 'fail: no error code, such as upstream_error; docs/errors.md lists them.'
+    expect((await message('!echo fail=500')).message).toBe(`Invalid !echo line: ${code}`)
+  })
+
   test.each(['!echo colour=red', '!echo tokens=many', '!echo text="open', '!echo tokens'])(
     'says what is wrong with %s',
     async (line) => {

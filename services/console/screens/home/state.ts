@@ -141,11 +141,22 @@ function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
     workers: pool?.workers,
     running,
     waiting,
-    oldestSeconds: pool?.oldest_queued_at ? Date.now() / 1_000 - pool.oldest_queued_at : undefined,
+    oldestSeconds: pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id),
     latency: { ...latencyOf(seconds, labels, now), isOfRuns },
     ended,
     failed: since('sluice_attempts_total', { ...labels, end: 'failed' }),
     isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
     moments: kept,
   }
+}
+
+function ageOf(at: number | null): number | undefined {
+  return at === null ? undefined : Date.now() / 1_000 - at
+}
+
+/** For who may not ask about pools: as of the durable jobs that an operator is shown, some moments ago. */
+function oldestIn(now: Figures, pool: string): number | undefined {
+  const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
+  const oldest = Math.max(0, ...ages)
+  return oldest > 0 ? oldest : undefined
 }

@@ -9,11 +9,16 @@ const REFRESH_MS = 2_000
 const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
 const ENDPOINTS = [
   '/v1/chat/completions',
+  '/v1/completions',
   '/v1/responses',
   '/v1/messages',
   '/v1/embeddings',
-  '/v1/tools/code',
+  '/v1/rerank',
+  '/v1/moderations',
   '/v1/audio/transcriptions',
+  '/v1/audio/translations',
+  '/v1/audio/speech',
+  '/v1/tools/code',
   '/v1/deep-research',
   '/v1/batches',
 ]

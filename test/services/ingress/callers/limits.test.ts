@@ -131,6 +131,16 @@ describe('a key with few rights', () => {
     ])
   })
 
+  it('is told what it may do instead', async () => {
+    await using stack = await startLimited()
+    const said = async (answer: Promise<Response>) =>
+      ((await (await answer).json()) as { error: { message: string } }).error.message
+    const endpoint = said(stack.post(MESSAGES, say('hi'), as('sk-only-chat')))
+    expect(await endpoint).toBe(`This API key may not call ${MESSAGES}. It may call ${CHAT}.`)
+    const model = said(stack.post(CHAT, say('hi', { model: 'echo-2' }), as('sk-only-echo-1')))
+    expect(await model).toBe("This API key may not use the model 'echo-2'. This key may use: echo-1.")
+  })
+
   it('sees only its models', async () => {
     await using stack = await startLimited()
     const list = (await (await stack.get('/v1/models', as('sk-only-echo-1'))).json()) as { data: { id: string }[] }

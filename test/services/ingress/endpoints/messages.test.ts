@@ -238,7 +238,7 @@ describe('decoding', () => {
 
 describe('refusals', () => {
   /** Agents such as Claude Code read these words and put the text elsewhere. */
-  const SYSTEM_REFUSED = "messages[1].role: role 'system' is not supported in messages; use the top-level system field"
+  const SYSTEM_REFUSED = "messages.1.role: role 'system' is not supported in messages; use the top-level system field"
   const tools = [{ name: 'f', input_schema: { type: 'object' } }]
   const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
   const pdf = { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'JVBERi0=' } }
@@ -251,10 +251,10 @@ describe('refusals', () => {
       { temperature: 1, top_p: 1 },
       'temperature: temperature and top_p cannot both be specified. Use only one of them.',
     ],
-    [{ stop_sequences: ['', 'b'] }, 'stop_sequences[0]: String should have at least 1 character, not 0'],
+    [{ stop_sequences: ['', 'b'] }, 'stop_sequences.0: String should have at least 1 character, not 0'],
     [{ stop_sequences: [...'abcdef'] }, 'stop_sequences: List should have at most 5 items, not 6'],
     [{ messages: [] }, 'messages: List should have at least 1 item, not 0'],
-    [{ messages: [assistant('A')] }, 'messages[0].role: the first message must use the "user" role'],
+    [{ messages: [assistant('A')] }, 'messages.0.role: the first message must use the "user" role'],
     [
       { messages: [user('A'), user('B')] },
       'messages: roles must alternate between "user" and "assistant", but found multiple "user" roles in a row',
@@ -262,41 +262,41 @@ describe('refusals', () => {
     [{ messages: [user('A'), { role: 'system', content: 'S' }] }, SYSTEM_REFUSED],
     [
       { messages: [{ role: 'tool', content: 'x' }] },
-      "messages[0].role: Input should be 'user' or 'assistant' or 'system', not 'tool'",
+      "messages.0.role: Input should be 'user' or 'assistant' or 'system', not 'tool'",
     ],
-    [{ messages: [user([image])] }, "messages[0].content[0]: The model 'm1' does not read images."],
-    [{ messages: [user([pdf])] }, "messages[0].content[0]: The model 'm1' does not read files."],
+    [{ messages: [user([image])] }, "messages.0.content.0: The model 'm1' does not read images."],
+    [{ messages: [user([pdf])] }, "messages.0.content.0: The model 'm1' does not read files."],
     [
       { messages: [user([{ type: 'image', source: { type: 'file', file_id: 'x' } }])] },
-      "messages[0].content[0].source.type: Input should be 'base64' or 'url', not 'file'",
+      "messages.0.content.0.source.type: Input should be 'base64' or 'url', not 'file'",
     ],
     [
       { messages: [user('A'), assistant([use('t1')]), user('B')] },
-      "messages[1].content[0]: tool_use 't1' has no tool_result block in the message after it",
+      "messages.1.content.0: tool_use 't1' has no tool_result block in the message after it",
     ],
     [
       { messages: [user('A'), assistant([use('t1')])] },
-      "messages[1].content[0]: tool_use 't1' has no tool_result block in the message after it",
+      "messages.1.content.0: tool_use 't1' has no tool_result block in the message after it",
     ],
     [
       { messages: [user([result('t9')])] },
-      "messages[0].content[0].tool_use_id: no tool_use block with the id 't9' in the message before",
+      "messages.0.content.0.tool_use_id: no tool_use block with the id 't9' in the message before",
     ],
     [
       { messages: [user('A'), assistant([use('t1')]), user([result('t1'), result('t1')])] },
-      "messages[2].content[1].tool_use_id: the tool_use 't1' has more than one tool_result",
+      "messages.2.content.1.tool_use_id: the tool_use 't1' has more than one tool_result",
     ],
     [
       { messages: [user('A'), assistant([use('t1')]), user('B'), assistant([use('t2')]), user([result('t1')])] },
-      "messages[1].content[0]: tool_use 't1' has no tool_result block in the message after it",
+      "messages.1.content.0: tool_use 't1' has no tool_result block in the message after it",
     ],
     [
       { messages: [user('A'), assistant([use('t1')]), user([result('t1')]), assistant('C'), user([result('t1')])] },
-      "messages[4].content[0].tool_use_id: no tool_use block with the id 't1' in the message before",
+      "messages.4.content.0.tool_use_id: no tool_use block with the id 't1' in the message before",
     ],
     [
       { messages: [user('A'), assistant([use('t1'), use('t1')])] },
-      'messages[1].content[1].id: tool_use ids must be unique',
+      'messages.1.content.1.id: tool_use ids must be unique',
     ],
     [
       { messages: [user('A'), assistant('The answer is ')] },
@@ -304,12 +304,12 @@ describe('refusals', () => {
     ],
     [
       { tools: [{ type: 'web_search_20250305', name: 'web_search' }] },
-      "tools[0].type: Input should be 'custom', not 'web_search_20250305'",
+      "tools.0.type: Input should be 'custom', not 'web_search_20250305'",
     ],
-    [{ tools: [...tools, ...tools] }, "tools[1].name: Tool names must be unique, but 'f' occurs twice."],
+    [{ tools: [...tools, ...tools] }, "tools.1.name: Tool names must be unique, but 'f' occurs twice."],
     [
       { tools: [{ name: 'f', input_schema: { type: 'array' } }] },
-      "tools[0].input_schema.type: Input should be 'object', not 'array'",
+      "tools.0.input_schema.type: Input should be 'object', not 'array'",
     ],
     [{ tool_choice: { type: 'any' } }, 'tool_choice: A tool choice that forces a call needs tools.'],
     [

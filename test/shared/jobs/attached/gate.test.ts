@@ -74,7 +74,9 @@ class Overload {
       this.queue.push(caller)
       this.admittedAt.push(caller.tries)
     } catch (error) {
-      const seconds = Math.ceil((ServiceError.from(error).retryAfterMs ?? 0) / 1_000)
+      const { message, retryAfterMs = 0 } = ServiceError.from(error)
+      const seconds = Math.ceil(retryAfterMs / 1_000)
+      expect(message).toMatch(`Try again in ${seconds} s, or hand it in as a job`)
       this.toldSeconds.push(seconds)
       if (!this.#comesBack(this.#callers)) return
       const atMs = Date.now() + seconds * 1_000
