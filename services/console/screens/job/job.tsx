@@ -4,6 +4,7 @@ import type { AnyJob, Job } from '#services/console/api/types.ts'
 import { Copy } from '#services/console/parts/copy.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
+import { clock, later } from '#services/console/parts/time.ts'
 import { BASE } from '#services/console/place.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { Actions } from './actions.tsx'
@@ -161,7 +162,9 @@ function History({ lines, from }: { readonly lines: readonly Line[]; readonly fr
             ) : (
               <span class="note-text">{note}</span>
             )}
-            <span class="when dim">+{Math.max(0, at - from)} s</span>
+            <span class="when dim" title={clock(at)}>
+              {later(at - from)}
+            </span>
           </li>
         ))}
       </ol>

@@ -6,7 +6,7 @@ import { ForOperators } from '#services/console/parts/operators.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { clock } from '#services/console/parts/time.ts'
+import { clock, clockToMinute } from '#services/console/parts/time.ts'
 import { asked, askFor } from '#services/console/place.ts'
 import { KeyForm } from './form.tsx'
 import { limitTexts } from './limits.tsx'
@@ -192,7 +192,5 @@ function keyName(id: string): string {
 /** A day; the time as well where that is soon. */
 function endText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
-  return expiresAt - Date.now() / 1_000 < SOON_SECONDS
-    ? end.toLocaleString(undefined, { dateStyle: 'short', timeStyle: 'short' })
-    : end.toLocaleDateString()
+  return expiresAt - Date.now() / 1_000 < SOON_SECONDS ? clockToMinute(expiresAt) : end.toLocaleDateString()
 }
