@@ -30,7 +30,7 @@ export function Jobs() {
       <div class="title">
         <h1>Jobs</h1>
         <p class="dim" aria-live="polite">
-          {isLoaded.value ? `${jobs.value.length.toLocaleString()}${hasMore.value ? ' and more' : ''}` : 'Loading…'}
+          {isLoaded.value ? countWords(jobs.value.length, hasMore.value) : 'Loading…'}
         </p>
       </div>
       <Filters filter={filter} />
@@ -42,6 +42,10 @@ export function Jobs() {
       {isLoaded.value && jobs.value.length === 0 ? <NoJobs filter={filter} /> : <JobTable list={list} />}
     </section>
   )
+}
+
+function countWords(count: number, hasMore: boolean): string {
+  return `${count === 1 ? '1 job' : `${count.toLocaleString()} jobs`}${hasMore ? ' and more' : ''}`
 }
 
 function filterOf(): Filter {
