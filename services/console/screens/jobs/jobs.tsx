@@ -2,6 +2,7 @@ import { useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
+import { GroupOf } from './group.tsx'
 import { type Filter, JobList } from './list.ts'
 import { JobTable } from './table.tsx'
 
@@ -33,6 +34,7 @@ export function Jobs() {
           {isLoaded.value ? countWords(jobs.value.length, hasMore.value) : 'Loading…'}
         </p>
       </div>
+      {filter.group && <GroupOf key={filter.group} id={filter.group} isAll={filter.isAll} />}
       <Filters filter={filter} />
       {problem.value && (
         <p class="refusal" role="alert">
