@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import OpenAI, { toFile } from 'openai'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -10,6 +12,7 @@ import { until } from '../../support/stack.ts'
  */
 
 const REQUESTS = 120
+const run = promisify(execFile)
 
 describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
@@ -56,6 +59,29 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     expect(await faultsOf(page, 'job-input')).toEqual([])
     await page.goto(`${admin.stack.url}/console/jobs/${first}`)
     await page.locator('.title .status.completed').waitFor()
+    await page.context().close()
+  })
+
+  it('shows output as it arrives, and copies a call that shows the same elsewhere', async () => {
+    const prompt = '!echo tokens=100000 delay_ms=50'
+    const body = { model: 'echo-1', stream: true, max_tokens: 100_000, messages: [{ role: 'user', content: prompt }] }
+    const made = await admin.as('alice').post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
+    const { id } = (await made.json()) as { id: string }
+    const page = await openTab('alice', { permissions: ['clipboard-read', 'clipboard-write'] })
+    await page.goto(`${admin.stack.url}/console/jobs/${id}`)
+    const output = page.locator('pre.output').first()
+    const length = async () => ((await output.textContent()) ?? '').length
+    await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(0)
+    const before = await length()
+    await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(before)
+    await page.locator('.history .job-output-delta').waitFor()
+    await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.locator('.title .status.cancelled').waitFor()
+    await page.getByRole('button', { name: 'Copy as curl' }).click()
+    const command = String(await page.evaluate('navigator.clipboard.readText()'))
+    const env = { ...process.env, SLUICE_API_KEY: secretOf('alice') }
+    const { stdout } = await run('bash', ['-c', `${command} -s`], { env, timeout: PAGE_MS })
+    expect(JSON.parse(stdout)).toMatchObject({ id, status: 'cancelled' })
     await page.context().close()
   })
 
@@ -117,6 +143,12 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
       .click()
     await family.locator('.tree .tree > li').first().waitFor()
     expect(await page.getByText('Input', { exact: true }).count()).toBe(0)
+    const timeline = page.locator('.history')
+    await timeline
+      .locator('.job-started')
+      .getByText(/^attempt \d on wrk_/)
+      .waitFor()
+    await timeline.locator('.job-completed').waitFor()
     expect(await page.content()).not.toContain('A secret')
     expect(await faultsOf(page, 'job-batch-narrow-dark')).toEqual([])
     await page.getByRole('link', { name: 'All of them in the table' }).click()

@@ -4,14 +4,14 @@ import type { AnyJob, Job } from '#services/console/api/types.ts'
 import { Copy } from '#services/console/parts/copy.tsx'
 import { Icon } from '#services/console/parts/icon.tsx'
 import { Status } from '#services/console/parts/status.tsx'
-import { clock, later } from '#services/console/parts/time.ts'
 import { BASE } from '#services/console/place.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { Actions } from './actions.tsx'
 import { Input, Steps } from './asked.tsx'
 import { Facts } from './facts.tsx'
 import { Family } from './family.tsx'
-import { FollowedJob, type Line } from './follow.ts'
+import { FollowedJob } from './follow.ts'
+import { History, linesOf } from './history.tsx'
 import { textOfResult } from './output.ts'
 
 /** How often its place in the line and its children are looked at. */
@@ -62,7 +62,7 @@ export function JobScreen({ id }: { readonly id: string }) {
               {followed.job.value && <Input id={id} />}
               <Family job={shown} isOwn={followed.job.value !== undefined} />
               {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
-              {followed.job.value && <History lines={followed.lines.value} from={shown.created_at} />}
+              <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
             <Facts job={shown} operated={followed.operated.value} />
           </div>
@@ -139,36 +139,4 @@ function emptyWords(status: string, hasResult: boolean): string {
   if (status === 'in_progress') return 'It runs. What it says appears here.'
   if (hasResult) return 'It has no text: the whole answer is below.'
   return status === 'queued' ? 'There is none yet.' : 'There is none.'
-}
-
-function History({ lines, from }: { readonly lines: readonly Line[]; readonly from: number }) {
-  return (
-    <div class="card">
-      <h2>Timeline</h2>
-      <ol class="history">
-        {lines.map(({ type, at, note, notes, times }, nth) => (
-          <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
-            <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
-            {times > 1 && <span class="dim">{`×\u00a0${times}`}</span>}
-            {notes.length > 1 ? (
-              <details class="note-text">
-                <summary>{note}</summary>
-                {notes.slice(0, -1).map((one, earlier) => (
-                  <p key={`${earlier}-${one}`} class="dim">
-                    {one}
-                  </p>
-                ))}
-              </details>
-            ) : (
-              <span class="note-text">{note}</span>
-            )}
-            <span class="when dim" title={clock(at)}>
-              {later(at - from)}
-            </span>
-          </li>
-        ))}
-      </ol>
-      {lines.length === 0 && <p class="dim">Nothing has been told yet.</p>}
-    </div>
-  )
 }
