@@ -82,6 +82,11 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     const env = { ...process.env, SLUICE_API_KEY: secretOf('alice') }
     const { stdout } = await run('bash', ['-c', `${command} -s`], { env, timeout: PAGE_MS })
     expect(JSON.parse(stdout)).toMatchObject({ id, status: 'cancelled' })
+    // A page without TLS that comes from another machine has no clipboard.
+    await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    await page.getByRole('button', { name: 'Copy id' }).click()
+    await page.evaluate('delete navigator.clipboard')
+    await expect.poll(() => page.evaluate('navigator.clipboard.readText()'), { timeout: PAGE_MS }).toBe(id)
     await page.context().close()
   })
 
