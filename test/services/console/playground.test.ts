@@ -7,9 +7,11 @@ import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { keyOf } from '#shared/keys/keys.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { startUpstream } from '../../support/processes/upstream.ts'
 import { SANDBOX_MISSING, testZygote } from '../../support/sandbox/sandbox.ts'
 import { findEnvironment, MODELS_DIR } from '../../support/speech/running.ts'
 import { findSpeech } from '../../support/speech/speech.ts'
+import { RATE, waveOf } from '../../support/speech/wave.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 
 /*
@@ -25,6 +27,8 @@ Herons build their nests in tall trees near water, often many in one colony.
 
 They eat fish and frogs, which they catch by standing still in shallow water.
 `
+/** A second that can be heard. */
+const TONE = Int16Array.from({ length: RATE }, (_, nth) => 8_000 * Math.sin(nth / 10))
 const local = (model: string) => ({ engine: { type: 'local', model }, id: model })
 const MODELS = [
   ECHO_MODEL,
@@ -41,6 +45,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   let stack: Stack
   let browser: Browser
   let dataDir: string
+  let speaker: Awaited<ReturnType<typeof startUpstream>>
   const faults: string[] = []
 
   beforeAll(async () => {
@@ -53,9 +58,15 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     const limited = keyOf(LIMITED_KEY, { id: 'limited', project: 'limited', models: ['echo-1'] })
     await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [limited] }))
     const sandboxes = SANDBOX_MISSING ? [] : [{ name: 'zygote' as const, load: () => testZygote() }]
+    speaker = await startUpstream(async (_, answer) => {
+      answer.open('audio/wav')
+      await answer.bytes(waveOf(TONE))
+      answer.end()
+    })
+    const voice = { id: 'kokoro', task: 'speech', engine: { type: 'openai', base_url: `${speaker.url}/v1` } }
     const settings = { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus }
     stack = await startStack({
-      models: environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)],
+      models: [...(environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)]), voice],
       sandboxes,
       settings,
     })
@@ -64,6 +75,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   afterAll(async () => {
     await browser?.close()
     await stack?.[Symbol.asyncDispose]()
+    await speaker?.[Symbol.asyncDispose]()
     await rm(dataDir, { recursive: true, force: true })
   })
 
@@ -235,6 +247,31 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     expect(download.suggestedFilename()).toBe('beckett.srt')
     expect(await readFile(await download.path(), 'utf8')).toMatch(/^1\n00:00:0\d,\d{3} --> [\s\S]*[Ff]ail better/)
     await look(page, 'playground-audio')
+  })
+
+  it('speaks a text, draws and plays it, and shows code that does the same', async () => {
+    const page = await openForm('Speech')
+    await page.getByLabel('Text').fill('Ever tried.')
+    await page.getByLabel('Response format').selectOption('wav')
+    await page.getByRole('button', { name: 'Speak' }).click()
+    await page.getByRole('region', { name: 'Waveform' }).waitFor()
+    await page.getByText(/^1\.0 s of audio in/).waitFor()
+    await page.getByRole('button', { name: 'Play', exact: true }).click()
+    const [file] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: 'Download speech.wav' }).click(),
+    ])
+    expect((await readFile(await file.path())).subarray(0, 4).toString()).toBe('RIFF')
+    for (const [language, command, args] of [
+      ['curl', 'bash', ['-c']],
+      ['TypeScript', process.execPath, ['--input-type=module-typescript', '--eval']],
+    ] as const) {
+      const code = (await codeIn(page, language)).replaceAll('speech.wav', join(dataDir, `${language}.wav`))
+      await reproduced(command, [...args, code])
+      expect((await readFile(join(dataDir, `${language}.wav`))).subarray(0, 4).toString()).toBe('RIFF')
+    }
+    expect(await codeIn(page, 'Python')).toContain('answer.write_to_file("speech.wav")')
+    await look(page, 'playground-speech')
   })
 
   it.skipIf(!speech)('records from the microphone', async () => {

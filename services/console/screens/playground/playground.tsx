@@ -13,6 +13,7 @@ import { PythonForm } from './python/python.tsx'
 import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { loadServed, modelsFor, served } from './served.ts'
+import { SpeechForm } from './speech/speech.tsx'
 
 interface Form {
   /** In the address. */
@@ -41,6 +42,10 @@ const FORMS: readonly Form[] = [
     ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
     capability: 'transcription',
     missing: 'An entry of models.yaml with pool: transcription makes one (docs/transcription.md).',
+  },
+  {
+    ...{ id: 'speech', name: 'Speech', path: '/v1/audio/speech', capability: 'speech', Content: SpeechForm },
+    missing: 'An entry of models.yaml with task: speech makes one (docs/speech.md).',
   },
   {
     ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },

@@ -2,6 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { CallForm } from '#services/console/screens/playground/call/form.tsx'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
+import { PlayButton } from './play-button.tsx'
 import { Spoken } from './spoken.tsx'
 import { audio } from './state.ts'
 import { Waveform } from './waveform.tsx'
@@ -20,7 +21,7 @@ export function AudioForm() {
       verb="Transcribe"
       isReady={file.value !== undefined}
       send={(options) => audio.transcribe(canTell, options)}
-      beside={player.sound.value && <PlayButton />}
+      beside={<PlayButton player={player} />}
       outcome={<Heard />}
       hint={canTell && <SpeakersChoice />}
       below={
@@ -101,19 +102,4 @@ function Source() {
       </div>
     </div>
   )
-}
-
-function PlayButton() {
-  const { player } = audio
-  return (
-    <button type="button" onClick={() => (player.isPlaying.value ? player.stop() : player.play(restart()))}>
-      {player.isPlaying.value ? 'Pause' : 'Play'}
-    </button>
-  )
-}
-
-/** Where playing goes on: at the beginning, once the end was heard. */
-function restart(): number {
-  const { at, sound } = audio.player
-  return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }

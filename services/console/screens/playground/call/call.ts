@@ -6,9 +6,17 @@ export interface Call {
   /** The fields of its body. */
   readonly body: Readonly<Record<string, unknown>>
   /** The method of OpenAI's packages that makes it; absent: they have none. */
-  readonly method?: 'chat.completions' | 'completions' | 'embeddings' | 'audio.transcriptions' | 'moderations'
+  readonly method?:
+    | 'chat.completions'
+    | 'completions'
+    | 'embeddings'
+    | 'audio.transcriptions'
+    | 'audio.speech'
+    | 'moderations'
   /** Name of the file that is sent with it, as a form. */
   readonly file?: string
+  /** Name of the file that its answer goes into, where that is no text. */
+  readonly into?: string
 }
 
 /** A language that a call can be shown in. */
@@ -21,8 +29,8 @@ export function codeOf(language: Language, call: Call, origin: string): string {
   return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)
 }
 
-function curlOf({ path, body, file }: Call, origin: string): string {
-  const head = `curl ${body.stream ? '-N ' : ''}${origin}${path} \\
+function curlOf({ path, body, file, into }: Call, origin: string): string {
+  const head = `curl ${body.stream ? '-N ' : ''}${origin}${path} ${into === undefined ? '' : `-o ${into} `}\\
   -H "Authorization: Bearer $SLUICE_API_KEY" \\\n`
   if (file === undefined) {
     return `${head}  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body, null, 2))}`
@@ -44,7 +52,7 @@ function pythonOf(call: Call, origin: string): string {
 from openai import OpenAI
 
 client = OpenAI(base_url="${origin}/v1", api_key=os.environ["SLUICE_API_KEY"])`
-  const { path, method, file } = call
+  const { path, method, file, into } = call
   const body = bodyOf(call)
   if (!method) {
     return `${head}
@@ -53,6 +61,9 @@ print(answer)`
   }
   const fields = Object.entries(body).map(([name, value]) => `    ${name}=${pythonValue(value, '    ')},`)
   const args = [...(file === undefined ? [] : [`    file=open(${JSON.stringify(file)}, "rb"),`]), ...fields].join('\n')
+  if (into !== undefined) {
+    return `${head}\nanswer = client.${method}.create(\n${args}\n)\nanswer.write_to_file(${JSON.stringify(into)})`
+  }
   if (!body.stream) {
     return `${head}\nanswer = client.${method}.create(\n${args}\n)\nprint(answer${isText(body) ? '' : '.to_json()'})`
   }
@@ -67,9 +78,10 @@ for chunk in stream:
 }
 
 function typescriptOf(call: Call, origin: string): string {
-  const { path, method, file } = call
+  const { path, method, file, into } = call
   const body = bodyOf(call)
-  const head = `${file === undefined ? '' : "import { createReadStream } from 'node:fs'\n"}import OpenAI from 'openai'
+  const files = file !== undefined ? "import { createReadStream } from 'node:fs'\n" : ''
+  const head = `${into !== undefined ? "import { writeFile } from 'node:fs/promises'\n" : files}import OpenAI from 'openai'
 
 const client = new OpenAI({
   baseURL: '${origin}/v1',
@@ -82,6 +94,10 @@ console.log(JSON.stringify(answer, null, 2))`
   }
   const fields =
     file === undefined ? json : json.replace('{\n', () => `{\n  "file": createReadStream(${JSON.stringify(file)}),\n`)
+  if (into !== undefined) {
+    const kept = `await writeFile(${JSON.stringify(into)}, Buffer.from(await answer.arrayBuffer()))`
+    return `${head}\nconst answer = await client.${method}.create(${fields})\n${kept}`
+  }
   if (!body.stream) return `${head}\nconst answer = await client.${method}.create(${fields})\nconsole.log(answer)`
   const said = method === 'completions' ? 'text' : 'delta.content'
   return `${head}
