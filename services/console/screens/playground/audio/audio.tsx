@@ -1,5 +1,5 @@
 import { useSignal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import { useEffect, useRef } from 'preact/hooks'
 import { CallForm } from '#services/console/screens/playground/call/form.tsx'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
 import { PlayButton } from './play-button.tsx'
@@ -63,10 +63,19 @@ function SpeakersChoice() {
 /** Where sound comes from: a file that is chosen or dropped, or the microphone. */
 function Source() {
   const isOver = useSignal(false)
+  const field = useRef<HTMLInputElement>(null)
+  const file = audio.file.value
+  useEffect(() => {
+    if (!field.current || !file || field.current.files?.[0] === file) return
+    // What was dropped or recorded stands in the field as well, which would say that there is none.
+    const data = new DataTransfer()
+    data.items.add(file)
+    field.current.files = data.files
+  }, [file])
   const isRecording = audio.recorder.since.value !== undefined
   const take = (files: FileList | null | undefined) => {
-    const [file] = files ?? []
-    if (file) void audio.take(file)
+    const [taken] = files ?? []
+    if (taken) void audio.take(taken)
   }
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: whoever cannot drop a file chooses it by the field inside.
@@ -88,6 +97,7 @@ function Source() {
       <label>
         <span>Audio file: choose it, or drop it here</span>
         <input
+          ref={field}
           type="file"
           accept="audio/*,video/mp4,video/webm,.flac,.mp3,.mp4,.mpeg,.mpga,.m4a,.ogg,.wav,.webm"
           onChange={({ currentTarget }) => take(currentTarget.files)}
@@ -98,7 +108,7 @@ function Source() {
           <span class={`dot ${isRecording ? 'on' : ''}`} />
           {isRecording ? 'End the recording' : 'Record'}
         </button>
-        {audio.file.value && <span class="dim">{audio.file.value.name}</span>}
+        {file && <span class="dim">{file.name}</span>}
       </div>
     </div>
   )
