@@ -7,7 +7,9 @@ import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { keyOf } from '#shared/keys/keys.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { findPythonEnv } from '../../support/processes/python.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
+import { pinsOf } from '../../support/python-cases.ts'
 import { SANDBOX_MISSING, testZygote } from '../../support/sandbox/sandbox.ts'
 import { findEnvironment, MODELS_DIR } from '../../support/speech/running.ts'
 import { findSpeech } from '../../support/speech/speech.ts'
@@ -38,6 +40,8 @@ const MODELS = [
   { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
 ]
 
+/** Where Python has the packages of OpenAI and Anthropic. */
+const packages = CHROMIUM ? await findPythonEnv('sdk-new', pinsOf('new')) : undefined
 const environment = CHROMIUM ? await findEnvironment() : undefined
 const speech = environment ? await findSpeech() : undefined
 
@@ -125,6 +129,8 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     expect((await reproduced('bash', ['-c', `${curl} -s`])).replaceAll('\\"', '"')).toContain('"content":"It')
     const typescript = ['--input-type=module-typescript', '--eval', await codeIn(page, 'TypeScript')]
     expect(await reproduced(process.execPath, typescript)).toBe("It's both.")
+    const python = await codeIn(page, 'Python')
+    if (packages) expect(await reproduced(join(packages, 'python'), ['-c', python])).toBe("It's both.")
     await look(page, 'playground-chat')
   })
 
@@ -153,6 +159,27 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
       .getByText(/temperature.*Change what it names, and send it again\./)
       .waitFor()
     await page.context().close()
+  })
+
+  it.each([
+    ['Responses', 'responses', 'Max output tokens'],
+    ['Messages', 'messages', 'Max tokens'],
+  ])('answers in the format of %s, and shows code that does the same', async (name, path, bound) => {
+    const page = await openForm(name)
+    await page.getByLabel('Input').fill('!echo text="By the water."')
+    await page.getByLabel(bound).fill('64')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.getByText('By the water.', { exact: true }).waitFor()
+    await page.getByText(/^\d+ tokens in .* first after/).waitFor()
+    const curl = await codeIn(page, 'curl')
+    expect(curl).toContain(`/v1/${path}`)
+    expect(await reproduced('bash', ['-c', `${curl} -s`])).toContain('water')
+    const typescript = ['--input-type=module-typescript', '--eval', await codeIn(page, 'TypeScript')]
+    expect(await reproduced(process.execPath, typescript)).toBe('By the water.')
+    const python = await codeIn(page, 'Python')
+    expect(python).toContain(`client.${path}.create(`)
+    if (packages) expect(await reproduced(join(packages, 'python'), ['-c', python])).toBe('By the water.')
+    await look(page, `playground-${path}`)
   })
 
   it('goes on from a prompt', async () => {
@@ -270,7 +297,13 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
       await reproduced(command, [...args, code])
       expect((await readFile(join(dataDir, `${language}.wav`))).subarray(0, 4).toString()).toBe('RIFF')
     }
-    expect(await codeIn(page, 'Python')).toContain('answer.write_to_file("speech.wav")')
+    const python = await codeIn(page, 'Python')
+    expect(python).toContain('answer.write_to_file("speech.wav")')
+    if (packages) {
+      const into = join(dataDir, 'python.wav')
+      await reproduced(join(packages, 'python'), ['-c', python.replace('speech.wav', into)])
+      expect((await readFile(into)).subarray(0, 4).toString()).toBe('RIFF')
+    }
     await look(page, 'playground-speech')
   })
 

@@ -14,6 +14,8 @@ import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { loadServed, modelsFor, served } from './served.ts'
 import { SpeechForm } from './speech/speech.tsx'
+import { MessagesForm } from './text/messages.ts'
+import { ResponsesForm } from './text/responses.ts'
 
 interface Form {
   /** In the address. */
@@ -31,6 +33,14 @@ interface Form {
 const FORMS: readonly Form[] = [
   {
     ...{ id: 'chat', name: 'Chat', path: '/v1/chat/completions', capability: 'chat', Content: ChatForm },
+    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+  },
+  {
+    ...{ id: 'responses', name: 'Responses', path: '/v1/responses', capability: 'chat', Content: ResponsesForm },
+    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+  },
+  {
+    ...{ id: 'messages', name: 'Messages', path: '/v1/messages', capability: 'messages', Content: MessagesForm },
     missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
   },
   {
