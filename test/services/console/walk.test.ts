@@ -63,4 +63,31 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     // The operator's door that is closed to callers, and calls that are closed to a key for operators.
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })
+
+  it.each([
+    ['reference', '/docs', 'Submits a call as a durable job'],
+    ['guide', '/docs/guide', 'Sluice'],
+  ])('finds nothing wrong with the %s that the menu leads to', async (name, path, words) => {
+    const faults: string[] = []
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    const link = page.getByRole('navigation', { name: 'Screens' }).locator(`a[href="${path}"]`)
+    expect(await link.getAttribute('target')).toBe('_blank')
+    await page.goto(admin.stack.url + path)
+    await page.getByText(words).first().waitFor()
+    const found: unknown[] = []
+    for (const { name: look, colorScheme, viewport } of LOOKS) {
+      await page.setViewportSize(viewport)
+      await page.emulateMedia({ colorScheme })
+      found.push(...(await faultsOf(page, `${name}-${look}`, { isWhole: false })))
+    }
+    if (name === 'reference') {
+      // On the narrow screen, which is the last one.
+      await page.locator('.opblock-summary-control').first().click()
+      await page.getByRole('textbox', { name: 'Request body' }).waitFor()
+      expect(await page.evaluate('document.documentElement.scrollWidth > innerWidth')).toBe(false)
+    }
+    await page.context().close()
+    expect(found).toEqual([])
+    expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
+  })
 })
