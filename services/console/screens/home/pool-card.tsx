@@ -51,7 +51,7 @@ export function PlotChoice() {
 
 /** A pool as it works: its plot, its figures, and its models. */
 export function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, moments, ended, failed, workers, latency } = pool
+  const { id, slots, running, waiting, moments, ended, failed, isRecent, workers, latency } = pool
   const of = latency.isOfRuns ? 'run' : 'output'
   const title = latency.isOfRuns ? 'Of whole runs' : 'From the call to its first output'
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'working' : 'idle'
@@ -92,9 +92,11 @@ export function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${of} p95`} title={title} value={brief(latency.p95)} mark={markOf('p95')} />
         <Figure
           name="failed"
-          title="In the last five minutes"
+          title={
+            isRecent ? 'In the last five minutes' : 'Since this process began: none has ended since this page looks'
+          }
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
-          isBad={failed > 0}
+          isBad={failed > 0 && isRecent}
           mark={markOf('failed')}
         />
       </dl>
@@ -154,7 +156,11 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
   )
 }
 
-function OneModel({ model: { id, waiting, latency, ended, failed, prepared } }: { readonly model: ModelShare }) {
+function OneModel({
+  model: { id, waiting, latency, ended, failed, isRecent, prepared },
+}: {
+  readonly model: ModelShare
+}) {
   return (
     <tr>
       <th scope="row">
@@ -164,7 +170,7 @@ function OneModel({ model: { id, waiting, latency, ended, failed, prepared } }: 
       <td>{waiting.toLocaleString()}</td>
       <td>{brief(latency.p50)}</td>
       <td>{brief(latency.p95)}</td>
-      <td class={failed > 0 ? 'bad' : undefined}>{ended === 0 ? '–' : `${failed} of ${ended}`}</td>
+      <td class={failed > 0 && isRecent ? 'bad' : undefined}>{ended === 0 ? '–' : `${failed} of ${ended}`}</td>
     </tr>
   )
 }

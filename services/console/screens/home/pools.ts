@@ -15,12 +15,14 @@ export interface Moment {
   readonly failed: number
 }
 
-/** What runs took, and how many of them failed, in the last minutes. */
+/** What runs took, and how many of them failed: in the last minutes, or of all since the process began where none ended then. */
 interface Runs {
   /** Of runs; of the time to the first output where this process runs none. */
   readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
+  /** They ended in the last minutes. */
+  readonly isRecent: boolean
 }
 
 /** What a pool has of one model. */
@@ -57,7 +59,8 @@ export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolS
   const oldestSeconds = pool?.oldest_queued_at ? Date.now() / 1_000 - pool.oldest_queued_at : undefined
   const runs = runsOf(id, { pool: id }, now)
   const { p50 = 0, p95 = 0 } = runs.latency
-  const moment = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed: runs.failed }
+  const failed = runs.isRecent ? runs.failed : 0
+  const moment = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
   const kept = [...(moments.get(id) ?? []), moment].slice(-MOMENTS_MAX)
   moments.set(id, kept)
   return {
@@ -88,15 +91,17 @@ function sharesOf(pool: string, now: Figures): readonly ModelShare[] {
 }
 
 function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Figures): Runs {
+  const endedIn = (figures: Figures | undefined, more: Readonly<Record<string, string>> = {}) =>
+    figures?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0
   const before = earlier(now)
-  const since = (more: Readonly<Record<string, string>>) =>
-    now.sum('sluice_attempts_total', { ...labels, ...more }) -
-    (before?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0)
+  const isRecent = endedIn(now) > endedIn(before)
+  const base = isRecent ? before : undefined
   const isOfRuns = now.all('sluice_pool_slots', { pool }).length > 0
   const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
   return {
     latency: { ...latencyOf(seconds, labels, now), isOfRuns },
-    ended: since({}),
-    failed: since({ end: 'failed' }),
+    ended: endedIn(now) - endedIn(base),
+    failed: endedIn(now, { end: 'failed' }) - endedIn(base, { end: 'failed' }),
+    isRecent: isRecent && before !== undefined,
   }
 }
