@@ -41,7 +41,7 @@ export class Metrics {
   readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Further attempts, by why')
   readonly attempts = this.#counter(
     'sluice_attempts_total',
-    ['pool', 'end'],
+    ['pool', 'model', 'end'],
     'Attempts this worker ran, by how they ended',
   )
   readonly attemptSeconds = this.#histogram(

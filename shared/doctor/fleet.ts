@@ -70,7 +70,7 @@ function storeAway(name: string): Finding {
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
   const fix =
-    'npx sluice jobs --all-projects --status queued says whose they are. Start more workers, cancel what nobody needs, or raise DURABLE_JOBS_MAX.'
+    '`npx sluice jobs --all-projects --status queued` says whose they are. Start more workers, cancel what nobody needs, or raise DURABLE_JOBS_MAX.'
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
   if (count >= max) return [failed('room', `All ${most} places for durable jobs are taken: new ones are refused.`, fix)]
   const message = `${has} of ${most} places for durable jobs are taken: a project that has as many as are free is refused more.`
@@ -111,6 +111,7 @@ function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>)
   const what =
     count === 1 && !hasMore ? '1 record is' : `${count.toLocaleString('en')}${hasMore ? ' or more' : ''} records are`
   const fix =
-    'npx sluice dead-letters says why; dead-letters redrive puts them back, dead-letters discard ID has one shown no more, as the console does.'
-  return warned('dead', `${what} among the dead letters: no worker could run what they ask for.`, fix)
+    '`npx sluice dead-letters` says why. Put them back with `npx sluice dead-letters redrive`, or have one shown no more with `npx sluice dead-letters discard ID`; the console does both.'
+  const which = count === 1 && !hasMore ? 'it' : 'them'
+  return warned('dead', `${what} among the dead letters: no worker could run ${which}.`, fix)
 }

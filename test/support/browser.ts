@@ -12,6 +12,13 @@ const PICTURES = process.env.CONSOLE_PICTURES
 /** How long a page may take for one thing. */
 export const PAGE_MS = 60_000
 
+/** Settles once what changes in a page has changed; what pulses for ever is left out. */
+const SETTLED = `Promise.all(
+  document.getAnimations()
+    .filter(({ effect }) => effect?.getTiming().iterations !== Infinity)
+    .map(({ finished }) => finished.catch(() => {})),
+)`
+
 interface Finding {
   readonly id: string
   readonly impact: string
@@ -51,11 +58,17 @@ export async function signIn(
   return page
 }
 
-/** What is wrong with a page: serious findings of axe, and what is beyond the edge. It leaves a picture where they are wanted. */
-export async function faultsOf(page: Page, name: string): Promise<unknown[]> {
+/**
+ * What is wrong with a page: serious findings of axe, and what is beyond the edge. It leaves a picture where they are wanted.
+ *
+ * @param options `isWhole`: the picture has what is below the window as well; default: true
+ */
+export async function faultsOf(page: Page, name: string, { isWhole = true } = {}): Promise<unknown[]> {
+  // Colours that still change are none that anybody reads.
+  await page.evaluate(SETTLED)
   if (PICTURES) {
     mkdirSync(PICTURES, { recursive: true })
-    await page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: true })
+    await page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: isWhole })
   }
   await page.evaluate(axe.source)
   const found = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as Finding[]

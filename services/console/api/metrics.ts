@@ -110,3 +110,15 @@ function quantile(
   const [to, upTo] = bounds[nth] ?? [0, 0]
   return Number.isFinite(to) ? from + ((to - from) * (total * share - below)) / (upTo - below) : to
 }
+
+/**
+ * How far a model is prepared, 0 to 1, as the process that answers knows it: of the pools that it runs. What was there from the start has
+ * no figure.
+ *
+ * @returns Undefined where it does not know
+ */
+export function preparedOf(id: string, pool: string, figures: Figures | undefined): number | undefined {
+  const [share] = figures?.all('sluice_prepared_ratio', { what: id }) ?? []
+  const runsHere = figures !== undefined && figures.all('sluice_pool_slots', { pool }).length > 0
+  return share?.value ?? (runsHere ? 1 : undefined)
+}

@@ -12,7 +12,7 @@ interface FormEndProps {
 /** The end of a form: why it was refused, and the buttons that leave it and send it. */
 export function FormEnd({ deed: { isBusy, problem }, verb, close }: FormEndProps) {
   return (
-    <>
+    <div class="form-end">
       <Refusal of={problem.value} />
       <div class="actions end">
         <button type="button" onClick={close}>
@@ -22,6 +22,6 @@ export function FormEnd({ deed: { isBusy, problem }, verb, close }: FormEndProps
           {verb}
         </button>
       </div>
-    </>
+    </div>
   )
 }

@@ -4,6 +4,7 @@ import { BASE } from '#services/console/place.ts'
 const FORM_OF = [
   ['chat', 'chat'],
   ['transcription', 'audio'],
+  ['speech', 'speech'],
   ['embeddings', 'embeddings'],
   ['rerank', 'rerank'],
   ['deep_research', 'research'],

@@ -35,9 +35,9 @@ export async function startWorker(
   warnOfKeys(ports, name)
   const observer: Parameters<typeof Worker.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
-      metrics.attempts.inc({ pool: job.pool, end })
       // A batch has a place where others have a model, and none of its own.
       const model = job.pool === 'batches' ? '' : job.model
+      metrics.attempts.inc({ pool: job.pool, model, end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)
     },
   }

@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import OpenAI, { toFile } from 'openai'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -10,6 +12,7 @@ import { until } from '../../support/stack.ts'
  */
 
 const REQUESTS = 120
+const run = promisify(execFile)
 
 describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => {
   let admin: Admin
@@ -68,6 +71,34 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
+  it('shows output as it arrives, and copies a call that shows the same elsewhere', async () => {
+    const prompt = '!echo tokens=100000 delay_ms=50'
+    const body = { model: 'echo-1', stream: true, max_tokens: 100_000, messages: [{ role: 'user', content: prompt }] }
+    const made = await admin.as('alice').post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
+    const { id } = (await made.json()) as { id: string }
+    const page = await openTab('alice', { permissions: ['clipboard-read', 'clipboard-write'] })
+    await page.goto(`${admin.stack.url}/console/jobs/${id}`)
+    const output = page.locator('pre.output').first()
+    const length = async () => ((await output.textContent()) ?? '').length
+    await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(0)
+    const before = await length()
+    await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(before)
+    await page.locator('.history .job-output-delta').waitFor()
+    await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.locator('.title .status.cancelled').waitFor()
+    await page.getByRole('button', { name: 'Copy as curl' }).click()
+    const command = String(await page.evaluate('navigator.clipboard.readText()'))
+    const env = { ...process.env, SLUICE_API_KEY: secretOf('alice') }
+    const { stdout } = await run('bash', ['-c', `${command} -s`], { env, timeout: PAGE_MS })
+    expect(JSON.parse(stdout)).toMatchObject({ id, status: 'cancelled' })
+    // A page without TLS that comes from another machine has no clipboard.
+    await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    await page.getByRole('button', { name: 'Copy id' }).click()
+    await page.evaluate('delete navigator.clipboard')
+    await expect.poll(() => page.evaluate('navigator.clipboard.readText()'), { timeout: PAGE_MS }).toBe(id)
+    await page.context().close()
+  })
+
   it('shows the tree of a batch with how many have ended, as it goes on', async () => {
     const id = await submitBatch((nth) => (nth < 60 ? `Number ${nth}.` : '!echo tokens=100000 delay_ms=100'))
     await until(async () => {
@@ -90,6 +121,21 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     expect(await part.locator('.tree .status.completed').count()).toBe(60)
     await part.getByRole('link', { name: 'request-7', exact: true }).waitFor()
     expect(await faultsOf(page, 'job-batch')).toEqual([])
+    await page.getByRole('link', { name: 'All of them in the table' }).click()
+    expect(new URL(page.url()).searchParams.get('group')).toBe(id)
+    const group = page.getByRole('region', { name: 'Group' })
+    await group.getByText(`60 of ${REQUESTS}`, { exact: true }).waitFor()
+    await page.getByRole('button', { name: 'completed' }).click()
+    await page.getByText('60 jobs', { exact: true }).waitFor()
+    await page
+      .getByRole('row')
+      .getByText(/^request-\d+$/)
+      .first()
+      .waitFor()
+    expect(await faultsOf(page, 'jobs-group')).toEqual([])
+    await group.getByRole('button', { name: 'Show all jobs' }).click()
+    await group.waitFor({ state: 'detached' })
+    await page.goto(`${admin.stack.url}/console/jobs/${id}`)
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.locator('.title .status.cancelled, .title .status.completed').waitFor()
     await family.getByText(`${REQUESTS} of ${REQUESTS}, 60 of them not completed`, { exact: true }).waitFor()
@@ -111,8 +157,18 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
       .click()
     await family.locator('.tree .tree > li').first().waitFor()
     expect(await page.getByText('Input', { exact: true }).count()).toBe(0)
+    const timeline = page.locator('.history')
+    await timeline
+      .locator('.job-started')
+      .getByText(/^attempt \d on wrk_/)
+      .waitFor()
+    await timeline.locator('.job-completed').waitFor()
     expect(await page.content()).not.toContain('A secret')
     expect(await faultsOf(page, 'job-batch-narrow-dark')).toEqual([])
+    await page.getByRole('link', { name: 'All of them in the table' }).click()
+    await page.getByRole('region', { name: 'Group' }).getByText(`${REQUESTS} of ${REQUESTS}`, { exact: true }).waitFor()
+    await page.getByText('2 jobs', { exact: true }).waitFor()
+    expect(await faultsOf(page, 'jobs-group-narrow-dark')).toEqual([])
     await page.context().close()
   })
 

@@ -59,11 +59,11 @@ describe.skipIf(!CHROMIUM)('ten thousand jobs in the table', { timeout: 8 * PAGE
     const thread = await page.context().newCDPSession(page)
     await thread.send('Performance.enable', { timeDomain: 'threadTicks' })
     await page.getByRole('link', { name: 'Jobs', exact: true }).click()
-    await page.getByText('100 and more').waitFor()
+    await page.getByText('100 jobs and more').waitFor()
     await loadTo(page, FEW)
     const few = await scrolled(page, thread, FEW)
     await loadTo(page, JOBS)
-    await page.getByText(JOBS.toLocaleString('en-US'), { exact: true }).waitFor()
+    await page.getByText(`${JOBS.toLocaleString('en-US')} jobs`, { exact: true }).waitFor()
     const newestFirst = ids.toSorted((a, b) => (a < b ? 1 : -1))
     for (const nth of [0, 1_234, 5_000, 9_990]) {
       await page.evaluate(`scrollTo(0, document.querySelector('.rows').offsetTop + ${nth} * 44)`)

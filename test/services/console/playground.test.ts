@@ -7,9 +7,13 @@ import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { keyOf } from '#shared/keys/keys.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { findPythonEnv } from '../../support/processes/python.ts'
+import { startUpstream } from '../../support/processes/upstream.ts'
+import { pinsOf } from '../../support/python-cases.ts'
 import { SANDBOX_MISSING, testZygote } from '../../support/sandbox/sandbox.ts'
 import { findEnvironment, MODELS_DIR } from '../../support/speech/running.ts'
 import { findSpeech } from '../../support/speech/speech.ts'
+import { RATE, waveOf } from '../../support/speech/wave.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 
 /*
@@ -25,6 +29,8 @@ Herons build their nests in tall trees near water, often many in one colony.
 
 They eat fish and frogs, which they catch by standing still in shallow water.
 `
+/** A second that can be heard. */
+const TONE = Int16Array.from({ length: RATE }, (_, nth) => 8_000 * Math.sin(nth / 10))
 const local = (model: string) => ({ engine: { type: 'local', model }, id: model })
 const MODELS = [
   ECHO_MODEL,
@@ -34,6 +40,8 @@ const MODELS = [
   { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
 ]
 
+/** Where Python has the packages of OpenAI and Anthropic. */
+const packages = CHROMIUM ? await findPythonEnv('sdk-new', pinsOf('new')) : undefined
 const environment = CHROMIUM ? await findEnvironment() : undefined
 const speech = environment ? await findSpeech() : undefined
 
@@ -41,6 +49,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   let stack: Stack
   let browser: Browser
   let dataDir: string
+  let speaker: Awaited<ReturnType<typeof startUpstream>>
   const faults: string[] = []
 
   beforeAll(async () => {
@@ -53,9 +62,15 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     const limited = keyOf(LIMITED_KEY, { id: 'limited', project: 'limited', models: ['echo-1'] })
     await writeFile(join(dataDir, 'keys.json'), JSON.stringify({ keys: [limited] }))
     const sandboxes = SANDBOX_MISSING ? [] : [{ name: 'zygote' as const, load: () => testZygote() }]
+    speaker = await startUpstream(async (_, answer) => {
+      answer.open('audio/wav')
+      await answer.bytes(waveOf(TONE))
+      answer.end()
+    })
+    const voice = { id: 'kokoro', task: 'speech', engine: { type: 'openai', base_url: `${speaker.url}/v1` } }
     const settings = { DATA_DIR: dataDir, RESEARCH_CORPUS: corpus }
     stack = await startStack({
-      models: environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)],
+      models: [...(environment ? MODELS : [...MODELS.slice(0, 2), ...MODELS.slice(4)]), voice],
       sandboxes,
       settings,
     })
@@ -64,6 +79,7 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
   afterAll(async () => {
     await browser?.close()
     await stack?.[Symbol.asyncDispose]()
+    await speaker?.[Symbol.asyncDispose]()
     await rm(dataDir, { recursive: true, force: true })
   })
 
@@ -113,6 +129,8 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     expect((await reproduced('bash', ['-c', `${curl} -s`])).replaceAll('\\"', '"')).toContain('"content":"It')
     const typescript = ['--input-type=module-typescript', '--eval', await codeIn(page, 'TypeScript')]
     expect(await reproduced(process.execPath, typescript)).toBe("It's both.")
+    const python = await codeIn(page, 'Python')
+    if (packages) expect(await reproduced(join(packages, 'python'), ['-c', python])).toBe("It's both.")
     await look(page, 'playground-chat')
   })
 
@@ -141,6 +159,27 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
       .getByText(/temperature.*Change what it names, and send it again\./)
       .waitFor()
     await page.context().close()
+  })
+
+  it.each([
+    ['Responses', 'responses', 'Max output tokens'],
+    ['Messages', 'messages', 'Max tokens'],
+  ])('answers in the format of %s, and shows code that does the same', async (name, path, bound) => {
+    const page = await openForm(name)
+    await page.getByLabel('Input').fill('!echo text="By the water."')
+    await page.getByLabel(bound).fill('64')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.getByText('By the water.', { exact: true }).waitFor()
+    await page.getByText(/^\d+ tokens in .* first after/).waitFor()
+    const curl = await codeIn(page, 'curl')
+    expect(curl).toContain(`/v1/${path}`)
+    expect(await reproduced('bash', ['-c', `${curl} -s`])).toContain('water')
+    const typescript = ['--input-type=module-typescript', '--eval', await codeIn(page, 'TypeScript')]
+    expect(await reproduced(process.execPath, typescript)).toBe('By the water.')
+    const python = await codeIn(page, 'Python')
+    expect(python).toContain(`client.${path}.create(`)
+    if (packages) expect(await reproduced(join(packages, 'python'), ['-c', python])).toBe('By the water.')
+    await look(page, `playground-${path}`)
   })
 
   it('goes on from a prompt', async () => {
@@ -235,6 +274,37 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     expect(download.suggestedFilename()).toBe('beckett.srt')
     expect(await readFile(await download.path(), 'utf8')).toMatch(/^1\n00:00:0\d,\d{3} --> [\s\S]*[Ff]ail better/)
     await look(page, 'playground-audio')
+  })
+
+  it('speaks a text, draws and plays it, and shows code that does the same', async () => {
+    const page = await openForm('Speech')
+    await page.getByLabel('Text').fill('Ever tried.')
+    await page.getByLabel('Response format').selectOption('wav')
+    await page.getByRole('button', { name: 'Speak' }).click()
+    await page.getByRole('region', { name: 'Waveform' }).waitFor()
+    await page.getByText(/^1\.0 s of audio in/).waitFor()
+    await page.getByRole('button', { name: 'Play', exact: true }).click()
+    const [file] = await Promise.all([
+      page.waitForEvent('download'),
+      page.getByRole('button', { name: 'Download speech.wav' }).click(),
+    ])
+    expect((await readFile(await file.path())).subarray(0, 4).toString()).toBe('RIFF')
+    for (const [language, command, args] of [
+      ['curl', 'bash', ['-c']],
+      ['TypeScript', process.execPath, ['--input-type=module-typescript', '--eval']],
+    ] as const) {
+      const code = (await codeIn(page, language)).replaceAll('speech.wav', join(dataDir, `${language}.wav`))
+      await reproduced(command, [...args, code])
+      expect((await readFile(join(dataDir, `${language}.wav`))).subarray(0, 4).toString()).toBe('RIFF')
+    }
+    const python = await codeIn(page, 'Python')
+    expect(python).toContain('answer.write_to_file("speech.wav")')
+    if (packages) {
+      const into = join(dataDir, 'python.wav')
+      await reproduced(join(packages, 'python'), ['-c', python.replace('speech.wav', into)])
+      expect((await readFile(into)).subarray(0, 4).toString()).toBe('RIFF')
+    }
+    await look(page, 'playground-speech')
   })
 
   it.skipIf(!speech)('records from the microphone', async () => {

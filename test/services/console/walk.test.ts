@@ -5,13 +5,15 @@ import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 
 /*
- * Every screen that the menu leads to, light and dark, wide and narrow: nothing serious by axe, nothing beyond the edge, nothing logged
+ * Every screen that the menu leads to, light and dark, wide, narrow and between: nothing serious by axe, nothing beyond the edge, nothing logged
  * as an error and nothing asked of other hosts. With CONSOLE_PICTURES=DIR each leaves a picture.
  */
 
 const LOOKS = [
   { name: 'light-wide', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
   { name: 'dark-wide', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
+  // The narrowest at which tables are tables.
+  { name: 'light-middle', colorScheme: 'light', viewport: { width: 1161, height: 860 } },
   { name: 'light-narrow', colorScheme: 'light', viewport: { width: 360, height: 740 } },
   { name: 'dark-narrow', colorScheme: 'dark', viewport: { width: 360, height: 740 } },
 ] as const
@@ -46,7 +48,7 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     expect(names.includes('Dead letters')).toBe(who === 'op')
     const found: unknown[] = []
     // Callers see fewer of the same screens: two looks tell what differs.
-    const looks = who === 'op' ? LOOKS : [LOOKS[0], LOOKS[3]]
+    const looks = who === 'op' ? LOOKS : [LOOKS[0], LOOKS[4]]
     for (const name of names) {
       await page.setViewportSize(LOOKS[0].viewport)
       await page.getByRole('link', { name, exact: true }).click()
@@ -61,6 +63,33 @@ describe.skipIf(!CHROMIUM)('a walk over every screen of the console', { timeout:
     await page.context().close()
     expect(found).toEqual([])
     // The operator's door that is closed to callers, and calls that are closed to a key for operators.
+    expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
+  })
+
+  it.each([
+    ['reference', '/docs', 'Submits a call as a durable job'],
+    ['guide', '/docs/guide', 'Sluice'],
+  ])('finds nothing wrong with the %s that the menu leads to', async (name, path, words) => {
+    const faults: string[] = []
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    const link = page.getByRole('navigation', { name: 'Screens' }).locator(`a[href="${path}"]`)
+    expect(await link.getAttribute('target')).toBe('_blank')
+    await page.goto(admin.stack.url + path)
+    await page.getByText(words).first().waitFor()
+    const found: unknown[] = []
+    for (const { name: look, colorScheme, viewport } of LOOKS) {
+      await page.setViewportSize(viewport)
+      await page.emulateMedia({ colorScheme })
+      found.push(...(await faultsOf(page, `${name}-${look}`, { isWhole: false })))
+    }
+    if (name === 'reference') {
+      // On the narrow screen, which is the last one.
+      await page.locator('.opblock-summary-control').first().click()
+      await page.getByRole('textbox', { name: 'Request body' }).waitFor()
+      expect(await page.evaluate('document.documentElement.scrollWidth > innerWidth')).toBe(false)
+    }
+    await page.context().close()
+    expect(found).toEqual([])
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })
 })

@@ -1,12 +1,11 @@
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator, mayCall } from '#services/console/api/session.ts'
 import { Icon } from '#services/console/parts/icon.tsx'
-import { Plot } from '#services/console/parts/plot.tsx'
-import { brief, lasted } from '#services/console/parts/time.ts'
 import { TryIt } from '#services/console/parts/try-it.tsx'
 import { BASE } from '#services/console/place.ts'
 import { advice } from './advice.ts'
-import { hasFigures, look, models, type PoolState, pools, preparations } from './state.ts'
+import { PlotChoice, PoolCard } from './pool-card.tsx'
+import { hasFigures, look, models, pools, preparations } from './state.ts'
 
 const LOOK_MS = 2_000
 
@@ -25,7 +24,10 @@ export function Home() {
       </div>
       <Attention />
       <Preparing />
-      <h2>Pools</h2>
+      <div class="title">
+        <h2>Pools</h2>
+        <PlotChoice />
+      </div>
       {!hasFigures.value && (
         <p class="dim">The figures of this process are at METRICS_PORT, so only operators see how the pools work.</p>
       )}
@@ -48,6 +50,8 @@ export function Home() {
 function Attention() {
   const all = advice.value
   if (all.length === 0) {
+    // What does not work yet stands right below.
+    if (preparations.value.length > 0) return null
     return (
       <p class="note good">
         <Icon name="check" /> Everything works.
@@ -61,12 +65,25 @@ function Attention() {
           <Icon name="warn" />
           <div>
             <strong>{what}</strong>
-            <p>{todo}</p>
+            <p>
+              <Todo text={todo} />
+            </p>
           </div>
         </li>
       ))}
     </ul>
   )
+}
+
+/** Words of the doctor, with what is to be typed as code. */
+function Todo({ text }: { readonly text: string }) {
+  return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
+}
+
+/** Commands stand between backticks, or after a colon until the end. */
+function partsOf(text: string): readonly string[] {
+  const [, before, command] = /^([^`]*: )((?:npx|node) [^`]+)$/.exec(text) ?? []
+  return command === undefined ? text.split('`') : [before ?? '', command]
 }
 
 function Preparing() {
@@ -82,60 +99,6 @@ function Preparing() {
           <span class="dim">{Math.floor(share * 100)} %</span>
         </label>
       ))}
-    </div>
-  )
-}
-
-function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, moments, ended, failed, workers, latency } = pool
-  const of = latency.isOfRuns ? 'run' : 'output'
-  const title = latency.isOfRuns ? 'Of whole runs' : 'From the call to its first output'
-  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'working' : 'idle'
-  return (
-    <article class="card pool">
-      <div class="title">
-        <h3>{id}</h3>
-        {/* Where nothing waits for it a pool without workers may be as it should be: what is wrong stands above. */}
-        <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
-          {state}
-        </span>
-      </div>
-      <Plot
-        label={`${id}: ${running} of ${slots} run, ${waiting} wait`}
-        series={[
-          { name: 'running', values: moments.map((moment) => moment.running) },
-          { name: 'waiting', values: moments.map((moment) => moment.waiting) },
-        ]}
-      />
-      <dl>
-        <Figure name="running" value={`${running} / ${slots}`} mark="running" />
-        <Figure name="waiting" value={waiting.toLocaleString()} mark="waiting" />
-        <Figure name="oldest wait" value={pool.oldestSeconds === undefined ? '–' : lasted(pool.oldestSeconds)} />
-        <Figure name={`${of} p50`} title={title} value={brief(latency.p50)} />
-        <Figure name={`${of} p95`} title={title} value={brief(latency.p95)} />
-        <Figure name="failed" value={ended === 0 ? '–' : `${failed} of ${ended}`} isBad={failed > 0} />
-      </dl>
-      {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
-    </article>
-  )
-}
-
-interface FigureProps {
-  readonly name: string
-  readonly value: string
-  readonly title?: string
-  readonly mark?: string
-  readonly isBad?: boolean
-}
-
-function Figure({ name, value, title, mark, isBad = false }: FigureProps) {
-  return (
-    <div title={title}>
-      <dt>
-        {mark && <span class={`mark ${mark}`} />}
-        {name}
-      </dt>
-      <dd class={isBad ? 'bad' : undefined}>{value}</dd>
     </div>
   )
 }

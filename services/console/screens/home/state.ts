@@ -1,34 +1,10 @@
 import { signal } from '@preact/signals'
 import { ApiFailure, askJson } from '#services/console/api/client.ts'
-import { askFigures, earlier, Figures, type Latency, latencyOf } from '#services/console/api/metrics.ts'
+import { askFigures, Figures } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Finding, Model, Page, Pool } from '#services/console/api/types.ts'
-
-/** Moments that are kept: five minutes. */
-const MOMENTS_MAX = 150
-
-/** A pool at one moment. */
-interface Moment {
-  readonly waiting: number
-  readonly running: number
-}
-
-/** A pool as the page shows it. */
-export interface PoolState {
-  readonly id: string
-  readonly slots: number
-  readonly workers: number | undefined
-  readonly running: number
-  readonly waiting: number
-  readonly oldestSeconds: number | undefined
-  /** Of runs; of the time to the first output where this process runs none. */
-  readonly latency: Latency & { readonly isOfRuns: boolean }
-  readonly ended: number
-  readonly failed: number
-  readonly isPaused: boolean
-  readonly moments: readonly Moment[]
-}
+import { type PoolState, stateOf } from './pools.ts'
 
 /** What is prepared for the first time. */
 export interface Preparation {
@@ -48,8 +24,6 @@ export const findings = signal<readonly Finding[] | undefined>(undefined)
 export const isAway = signal(false)
 /** The figures are on a port of their own, where this page cannot ask for them. */
 export const hasFigures = signal(true)
-
-const moments = new Map<string, Moment[]>()
 
 /** Takes all of it once more. */
 export async function look(abort: AbortSignal): Promise<void> {
@@ -118,45 +92,4 @@ function show(figures: Figures, operated: readonly Pool[] | undefined): void {
       operated?.find((pool) => pool.id === id),
     ),
   )
-}
-
-function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
-  const before = earlier(now)
-  const since = (name: string, labels: Record<string, string>) =>
-    now.sum(name, labels) - (before?.sum(name, labels) ?? 0)
-  const durable = pool?.durable?.queued
-  const waiting = pool
-    ? pool.attached.queued + (durable ? durable.normal + durable.low : 0)
-    : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
-  const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
-  const kept = [...(moments.get(id) ?? []), { waiting, running }].slice(-MOMENTS_MAX)
-  moments.set(id, kept)
-  const labels = { pool: id }
-  const isOfRuns = now.all('sluice_pool_slots', labels).length > 0
-  const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
-  const ended = since('sluice_attempts_total', labels)
-  return {
-    id,
-    slots: pool?.slots ?? now.sum('sluice_pool_slots', labels),
-    workers: pool?.workers,
-    running,
-    waiting,
-    oldestSeconds: pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id),
-    latency: { ...latencyOf(seconds, labels, now), isOfRuns },
-    ended,
-    failed: since('sluice_attempts_total', { ...labels, end: 'failed' }),
-    isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
-    moments: kept,
-  }
-}
-
-function ageOf(at: number | null): number | undefined {
-  return at === null ? undefined : Date.now() / 1_000 - at
-}
-
-/** For who may not ask about pools: as of the durable jobs that an operator is shown, some moments ago. */
-function oldestIn(now: Figures, pool: string): number | undefined {
-  const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
-  const oldest = Math.max(0, ...ages)
-  return oldest > 0 ? oldest : undefined
 }

@@ -66,6 +66,11 @@ function operatorFactsOf({ project, worker, tries, crashes }: OperatorJob): [str
 function usageOf(usage: unknown): [string, string][] {
   if (typeof usage !== 'object' || usage === null) return []
   return Object.entries(usage).flatMap(([name, value]): [string, string][] => {
-    return typeof value === 'number' ? [[name.replaceAll('_', ' '), value.toLocaleString()]] : []
+    return typeof value === 'number' ? [[labelOf(name), value.toLocaleString()]] : []
   })
+}
+
+/** A field of the wire as a label, such as `Prompt tokens`. */
+function labelOf(name: string): string {
+  return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
 }

@@ -2,6 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
 import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
+import { isOperator } from '#services/console/api/session.ts'
 import type { AnyJob } from '#services/console/api/types.ts'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { Status } from '#services/console/parts/status.tsx'
@@ -35,6 +36,11 @@ export function Family({ job, isOwn }: FamilyProps) {
       </div>
       <progress value={completed + failed} max={Math.max(1, total)} aria-label="Children that have ended" />
       <Branch job={job} isOwn={isOwn} depth={1} />
+      <p>
+        <a href={`${BASE}/jobs?group=${job.id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>
+          All of them in the table
+        </a>
+      </p>
     </section>
   )
 }

@@ -10,7 +10,8 @@ import { Actions } from './actions.tsx'
 import { Input, Steps } from './asked.tsx'
 import { Facts } from './facts.tsx'
 import { Family } from './family.tsx'
-import { FollowedJob, type Line } from './follow.ts'
+import { FollowedJob } from './follow.ts'
+import { History, linesOf } from './history.tsx'
 import { textOfResult } from './output.ts'
 
 /** How often its place in the line and its children are looked at. */
@@ -61,7 +62,7 @@ export function JobScreen({ id }: { readonly id: string }) {
               {followed.job.value && <Input id={id} />}
               <Family job={shown} isOwn={followed.job.value !== undefined} />
               {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
-              {followed.job.value && <History lines={followed.lines.value} from={shown.created_at} />}
+              <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
             <Facts job={shown} operated={followed.operated.value} />
           </div>
@@ -138,34 +139,4 @@ function emptyWords(status: string, hasResult: boolean): string {
   if (status === 'in_progress') return 'It runs. What it says appears here.'
   if (hasResult) return 'It has no text: the whole answer is below.'
   return status === 'queued' ? 'There is none yet.' : 'There is none.'
-}
-
-function History({ lines, from }: { readonly lines: readonly Line[]; readonly from: number }) {
-  return (
-    <div class="card">
-      <h2>Timeline</h2>
-      <ol class="history">
-        {lines.map(({ type, at, note, notes, times }, nth) => (
-          <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
-            <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
-            {times > 1 && <span class="dim">{`×\u00a0${times}`}</span>}
-            {notes.length > 1 ? (
-              <details class="note-text">
-                <summary>{note}</summary>
-                {notes.slice(0, -1).map((one, earlier) => (
-                  <p key={`${earlier}-${one}`} class="dim">
-                    {one}
-                  </p>
-                ))}
-              </details>
-            ) : (
-              <span class="note-text">{note}</span>
-            )}
-            <span class="when dim">+{Math.max(0, at - from)} s</span>
-          </li>
-        ))}
-      </ol>
-      {lines.length === 0 && <p class="dim">Nothing has been told yet.</p>}
-    </div>
-  )
 }

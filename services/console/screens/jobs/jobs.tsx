@@ -2,6 +2,7 @@ import { useMemo } from 'preact/hooks'
 import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
+import { GroupOf } from './group.tsx'
 import { type Filter, JobList } from './list.ts'
 import { JobTable } from './table.tsx'
 
@@ -35,9 +36,10 @@ export function Jobs() {
       <div class="title">
         <h1>Jobs</h1>
         <p class="dim" aria-live="polite">
-          {isLoaded.value ? `${jobs.value.length.toLocaleString()}${hasMore.value ? ' and more' : ''}` : 'Loading…'}
+          {isLoaded.value ? countWords(jobs.value.length, hasMore.value) : 'Loading…'}
         </p>
       </div>
+      {filter.group && <GroupOf key={filter.group} id={filter.group} isAll={filter.isAll} />}
       <Filters filter={filter} />
       {problem.value && (
         <p class="refusal" role="alert">
@@ -47,6 +49,10 @@ export function Jobs() {
       {isLoaded.value && jobs.value.length === 0 ? <NoJobs filter={filter} /> : <JobTable list={list} />}
     </section>
   )
+}
+
+function countWords(count: number, hasMore: boolean): string {
+  return `${count === 1 ? '1 job' : `${count.toLocaleString()} jobs`}${hasMore ? ' and more' : ''}`
 }
 
 function filterOf(): Filter {

@@ -11,6 +11,7 @@ export interface Filter {
   readonly status: string
   readonly model: string
   readonly endpoint: string
+  /** A job or a batch, of which those are shown that it has others do; empty: all. */
   readonly group: string
   /** Those of all projects, for operators. */
   readonly isAll: boolean
@@ -119,7 +120,8 @@ export class JobList {
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
-    if (!isAll && group) query.set('group', group)
+    // The operator's door knows the children of a job: of a batch these are its parts.
+    if (group) query.set(isAll ? 'parent_id' : 'group', isAll ? group.replace(/^(msg)?batch_/, 'job_') : group)
     return await askJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
   }
 }

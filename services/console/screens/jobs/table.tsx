@@ -56,7 +56,8 @@ export function JobTable({ list }: { readonly list: JobList }) {
 }
 
 function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
-  const { id, status, model, endpoint, created_at } = job
+  const { id, status, model, endpoint, created_at, metadata } = job
+  const project = 'project' in job ? job.project : ''
   return (
     <div class="row" role="row" aria-rowindex={index + 2} style={{ transform: `translateY(${top}px)` }}>
       <span role="cell">
@@ -71,7 +72,7 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         {model}
       </span>
       <span role="cell" class="endpoint dim">
-        {[doneOf(job), endpoint.replace('/v1/', ''), 'project' in job ? job.project : ''].filter(Boolean).join(' · ')}
+        {[doneOf(job), metadata.custom_id || endpoint.replace('/v1/', ''), project].filter(Boolean).join(' · ')}
       </span>
       <span role="cell" class="made dim" title={clock(created_at)}>
         {ago(created_at)}

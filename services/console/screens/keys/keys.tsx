@@ -6,7 +6,7 @@ import { ForOperators } from '#services/console/parts/operators.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { Status } from '#services/console/parts/status.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { clock } from '#services/console/parts/time.ts'
+import { clock, clockToMinute } from '#services/console/parts/time.ts'
 import { asked, askFor } from '#services/console/place.ts'
 import { KeyForm } from './form.tsx'
 import { limitTexts } from './limits.tsx'
@@ -19,7 +19,9 @@ import { Usage, usd } from './usage.tsx'
 const LOOK_MS = 10_000
 /** An end within this time is shown to the minute. */
 const SOON_SECONDS = 172_800
-const COLUMNS = ['Key', 'Project', 'May', 'Limits', 'Last used', 'This month', 'State', '']
+/** As long as the service knows when a key was used last. */
+const USES_SECONDS = 90 * 86_400
+const COLUMNS = ['Key', 'Project', 'May', 'Limits', 'This month', 'State', '']
 const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
 
 /** Who may call, what they may use, and what they have used. */
@@ -37,7 +39,8 @@ function Shown() {
   const state = asked('state') || 'valid'
   const wanted = { project: asked('project'), state: state === 'all' ? '' : state }
   const again = () => void look(wanted)
-  usePoll(LOOK_MS, (signal) => look(wanted, signal), [wanted.project, wanted.state])
+  // Whoever opens the usage of a key sees the same figures in its row.
+  usePoll(LOOK_MS, (signal) => look(wanted, signal), [wanted.project, wanted.state, asked('usage')])
   const [, owner, id] = /^(key|project):(.+)$/.exec(asked('usage')) ?? []
   return (
     <>
@@ -105,7 +108,7 @@ function List({ look: again }: { readonly look: () => void }) {
 }
 
 function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => void }) {
-  const { id, name, hint, project, scopes, endpoints, models, limits, last_used_on, month, state, expires_at } = of
+  const { id, name, hint, project, scopes, endpoints, models, limits, month, state, expires_at } = of
   const isOwn = id === ownKey.value?.id
   return (
     <tr>
@@ -130,12 +133,12 @@ function Row({ of, look: again }: { readonly of: ApiKey; readonly look: () => vo
         ))}
         {limitTexts(limits).length === 0 && <span class="dim">–</span>}
       </Cell>
-      <Cell of="Last used">{last_used_on ?? <span class="dim">not in 90 days</span>}</Cell>
       <Cell of="This month">
         {month ? usd(month.cost_usd) : '–'}
         {month && (
           <span class="dim below">{month.calls === 1 ? '1 call' : `${month.calls.toLocaleString()} calls`}</span>
         )}
+        <span class="dim below">{lastUse(of)}</span>
       </Cell>
       <Cell of="State">
         <Status of={state} />
@@ -185,6 +188,13 @@ function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => 
   )
 }
 
+/** When it was used last: of a key that is older than what is known of uses, that it was not within that time. */
+function lastUse({ last_used_on, created_at }: ApiKey): string {
+  if (last_used_on) return `last used ${last_used_on}`
+  const isNew = created_at !== null && created_at > Date.now() / 1_000 - USES_SECONDS
+  return isNew ? 'not used yet' : 'not used in 90 days'
+}
+
 function keyName(id: string): string {
   return keys.value.find((key) => key.id === id)?.name ?? id
 }
@@ -192,7 +202,5 @@ function keyName(id: string): string {
 /** A day; the time as well where that is soon. */
 function endText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
-  return expiresAt - Date.now() / 1_000 < SOON_SECONDS
-    ? end.toLocaleString(undefined, { dateStyle: 'short', timeStyle: 'short' })
-    : end.toLocaleDateString()
+  return expiresAt - Date.now() / 1_000 < SOON_SECONDS ? clockToMinute(expiresAt) : end.toLocaleDateString()
 }

@@ -41,7 +41,7 @@ export function Usage({
     <section class="card usage" aria-label={`Usage of ${name}`}>
       <div class="title">
         <h2>
-          {name}: the last {DAYS} days
+          {name}: the last {DAYS} days <span class="dim">UTC</span>
         </h2>
         <button type="button" class="small" onClick={() => askFor({ usage: '' })}>
           Close

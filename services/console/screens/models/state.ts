@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import { askJson, wordsOf } from '#services/console/api/client.ts'
-import { askFigures, type Figures, type Latency, latencyOf } from '#services/console/api/metrics.ts'
+import { askFigures, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
 import type { Page, Pause, Pool, Worker } from '#services/console/api/types.ts'
@@ -125,13 +125,6 @@ function stateOf(id: string, pool: string, { callable, figures, operated }: Seen
     pause: pauseOf(operated, 'model', id),
     served: operated && servedOf(id, pool, operated.workers),
   }
-}
-
-/** A process knows what is prepared for the pools that it runs; what was there from the start has no figure. */
-function preparedOf(id: string, pool: string, figures: Figures | undefined): number | undefined {
-  const [share] = figures?.all('sluice_prepared_ratio', { what: id }) ?? []
-  const runsHere = figures !== undefined && figures.all('sluice_pool_slots', { pool }).length > 0
-  return share?.value ?? (runsHere ? 1 : undefined)
 }
 
 function pauseOf(operated: Operated | undefined, what: Pause['what'], id: string): Pause | undefined {

@@ -13,6 +13,9 @@ import { PythonForm } from './python/python.tsx'
 import { RerankForm } from './rerank/rerank.tsx'
 import { ResearchForm } from './research/research.tsx'
 import { loadServed, modelsFor, served } from './served.ts'
+import { SpeechForm } from './speech/speech.tsx'
+import { MessagesForm } from './text/messages.ts'
+import { ResponsesForm } from './text/responses.ts'
 
 interface Form {
   /** In the address. */
@@ -33,6 +36,14 @@ const FORMS: readonly Form[] = [
     missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
   },
   {
+    ...{ id: 'responses', name: 'Responses', path: '/v1/responses', capability: 'chat', Content: ResponsesForm },
+    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+  },
+  {
+    ...{ id: 'messages', name: 'Messages', path: '/v1/messages', capability: 'messages', Content: MessagesForm },
+    missing: 'An entry of models.yaml whose engine is llama, openai or anthropic makes one.',
+  },
+  {
     ...{ id: 'completions', name: 'Completions', path: '/v1/completions', Content: CompletionsForm },
     capability: 'completions',
     missing: 'An entry of models.yaml whose engine is llama or openai makes one.',
@@ -41,6 +52,10 @@ const FORMS: readonly Form[] = [
     ...{ id: 'audio', name: 'Audio', path: '/v1/audio/transcriptions', Content: AudioForm },
     capability: 'transcription',
     missing: 'An entry of models.yaml with pool: transcription makes one (docs/transcription.md).',
+  },
+  {
+    ...{ id: 'speech', name: 'Speech', path: '/v1/audio/speech', capability: 'speech', Content: SpeechForm },
+    missing: 'An entry of models.yaml with task: speech makes one (docs/speech.md).',
   },
   {
     ...{ id: 'embeddings', name: 'Embeddings', path: '/v1/embeddings', Content: EmbeddingsForm },

@@ -1,7 +1,8 @@
 import { useSignal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import { useEffect, useRef } from 'preact/hooks'
 import { CallForm } from '#services/console/screens/playground/call/form.tsx'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/served.ts'
+import { PlayButton } from './play-button.tsx'
 import { Spoken } from './spoken.tsx'
 import { audio } from './state.ts'
 import { Waveform } from './waveform.tsx'
@@ -20,7 +21,7 @@ export function AudioForm() {
       verb="Transcribe"
       isReady={file.value !== undefined}
       send={(options) => audio.transcribe(canTell, options)}
-      beside={player.sound.value && <PlayButton />}
+      beside={<PlayButton player={player} />}
       outcome={<Heard />}
       hint={canTell && <SpeakersChoice />}
       below={
@@ -62,10 +63,19 @@ function SpeakersChoice() {
 /** Where sound comes from: a file that is chosen or dropped, or the microphone. */
 function Source() {
   const isOver = useSignal(false)
+  const field = useRef<HTMLInputElement>(null)
+  const file = audio.file.value
+  useEffect(() => {
+    if (!field.current || !file || field.current.files?.[0] === file) return
+    // What was dropped or recorded stands in the field as well, which would say that there is none.
+    const data = new DataTransfer()
+    data.items.add(file)
+    field.current.files = data.files
+  }, [file])
   const isRecording = audio.recorder.since.value !== undefined
   const take = (files: FileList | null | undefined) => {
-    const [file] = files ?? []
-    if (file) void audio.take(file)
+    const [taken] = files ?? []
+    if (taken) void audio.take(taken)
   }
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: whoever cannot drop a file chooses it by the field inside.
@@ -87,6 +97,7 @@ function Source() {
       <label>
         <span>Audio file: choose it, or drop it here</span>
         <input
+          ref={field}
           type="file"
           accept="audio/*,video/mp4,video/webm,.flac,.mp3,.mp4,.mpeg,.mpga,.m4a,.ogg,.wav,.webm"
           onChange={({ currentTarget }) => take(currentTarget.files)}
@@ -97,23 +108,8 @@ function Source() {
           <span class={`dot ${isRecording ? 'on' : ''}`} />
           {isRecording ? 'End the recording' : 'Record'}
         </button>
-        {audio.file.value && <span class="dim">{audio.file.value.name}</span>}
+        {file && <span class="dim">{file.name}</span>}
       </div>
     </div>
   )
-}
-
-function PlayButton() {
-  const { player } = audio
-  return (
-    <button type="button" onClick={() => (player.isPlaying.value ? player.stop() : player.play(restart()))}>
-      {player.isPlaying.value ? 'Pause' : 'Play'}
-    </button>
-  )
-}
-
-/** Where playing goes on: at the beginning, once the end was heard. */
-function restart(): number {
-  const { at, sound } = audio.player
-  return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }

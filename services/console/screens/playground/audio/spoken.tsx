@@ -1,4 +1,5 @@
 import { encodeSrt, encodeVtt } from '#shared/protocols/transcript/cues.ts'
+import { download } from './download.ts'
 import type { Transcript } from './transcript.ts'
 import { colourOf } from './waveform.tsx'
 
@@ -43,13 +44,4 @@ function stamp(seconds: number): string {
   const tenths = Math.floor(seconds * 10)
   const minutes = Math.floor(tenths / 600)
   return `${minutes}:${((tenths % 600) / 10).toFixed(1).padStart(4, '0')}`
-}
-
-function download(name: string, text: string): void {
-  const url = URL.createObjectURL(new Blob([text], { type: 'text/plain' }))
-  const link = document.createElement('a')
-  link.href = url
-  link.download = name
-  link.click()
-  setTimeout(() => URL.revokeObjectURL(url), 10_000)
 }

@@ -48,22 +48,24 @@ export function Waveform({ player, transcript }: WaveformProps) {
           </svg>
         </button>
         <span class="playhead" style={{ left: left(player.at.value) }} />
-        <div class="words">
-          {transcript?.words.map(({ word, start, end, speaker }, nth) => (
-            <button
-              type="button"
-              key={`${start}-${nth}`}
-              class={`word ${nth % 2 ? 'low' : ''} ${colourOf(transcript, speaker)} ${
-                player.at.value >= start && player.at.value < end && player.isPlaying.value ? 'now' : ''
-              }`}
-              style={{ left: left(start) }}
-              title={`${start.toFixed(2)} s to ${end.toFixed(2)} s`}
-              onClick={() => player.play(start)}
-            >
-              {word}
-            </button>
-          ))}
-        </div>
+        {transcript && (
+          <div class="words">
+            {transcript.words.map(({ word, start, end, speaker }, nth) => (
+              <button
+                type="button"
+                key={`${start}-${nth}`}
+                class={`word ${nth % 2 ? 'low' : ''} ${colourOf(transcript, speaker)} ${
+                  player.at.value >= start && player.at.value < end && player.isPlaying.value ? 'now' : ''
+                }`}
+                style={{ left: left(start) }}
+                title={`${start.toFixed(2)} s to ${end.toFixed(2)} s`}
+                onClick={() => player.play(start)}
+              >
+                {word}
+              </button>
+            ))}
+          </div>
+        )}
       </div>
     </section>
   )

@@ -5,10 +5,20 @@ export interface Call {
   readonly path: string
   /** The fields of its body. */
   readonly body: Readonly<Record<string, unknown>>
-  /** The method of OpenAI's packages that makes it; absent: they have none. */
-  readonly method?: 'chat.completions' | 'completions' | 'embeddings' | 'audio.transcriptions' | 'moderations'
+  /** The method of OpenAI's packages that makes it, `messages` of Anthropic's; absent: they have none. */
+  readonly method?:
+    | 'chat.completions'
+    | 'responses'
+    | 'messages'
+    | 'completions'
+    | 'embeddings'
+    | 'audio.transcriptions'
+    | 'audio.speech'
+    | 'moderations'
   /** Name of the file that is sent with it, as a form. */
   readonly file?: string
+  /** Name of the file that its answer goes into, where that is no text. */
+  readonly into?: string
 }
 
 /** A language that a call can be shown in. */
@@ -21,8 +31,8 @@ export function codeOf(language: Language, call: Call, origin: string): string {
   return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)
 }
 
-function curlOf({ path, body, file }: Call, origin: string): string {
-  const head = `curl ${body.stream ? '-N ' : ''}${origin}${path} \\
+function curlOf({ path, body, file, into }: Call, origin: string): string {
+  const head = `curl ${body.stream ? '-N ' : ''}${origin}${path} ${into === undefined ? '' : `-o ${into} `}\\
   -H "Authorization: Bearer $SLUICE_API_KEY" \\\n`
   if (file === undefined) {
     return `${head}  -H 'Content-Type: application/json' \\\n  -d ${quoted(JSON.stringify(body, null, 2))}`
@@ -39,12 +49,43 @@ function quoted(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }
 
-function pythonOf(call: Call, origin: string): string {
-  const head = `import os
-from openai import OpenAI
+/** How programs read the text of an event of a stream. */
+const READS: Readonly<Record<string, { readonly python: string; readonly typescript: string }>> = {
+  'chat.completions': {
+    python: 'if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)',
+    typescript: "process.stdout.write(chunk.choices[0]?.delta.content ?? '')",
+  },
+  completions: {
+    python: 'if chunk.choices:\n        print(chunk.choices[0].text or "", end="", flush=True)',
+    typescript: "process.stdout.write(chunk.choices[0]?.text ?? '')",
+  },
+  responses: {
+    python: 'if chunk.type == "response.output_text.delta":\n        print(chunk.delta, end="", flush=True)',
+    typescript: "if (chunk.type === 'response.output_text.delta') process.stdout.write(chunk.delta)",
+  },
+  messages: {
+    python:
+      'if chunk.type == "content_block_delta" and chunk.delta.type == "text_delta":\n        print(chunk.delta.text, end="", flush=True)',
+    typescript: `if (chunk.type === 'content_block_delta' && chunk.delta.type === 'text_delta') {
+    process.stdout.write(chunk.delta.text)
+  }`,
+  },
+}
 
-client = OpenAI(base_url="${origin}/v1", api_key=os.environ["SLUICE_API_KEY"])`
-  const { path, method, file } = call
+/** The client of the package that makes a call: Anthropic's adds /v1 by itself. */
+function clientOf({ method }: Call, origin: string) {
+  return method === 'messages'
+    ? { python: 'anthropic', typescript: '@anthropic-ai/sdk', name: 'Anthropic', url: origin }
+    : { python: 'openai', typescript: 'openai', name: 'OpenAI', url: `${origin}/v1` }
+}
+
+function pythonOf(call: Call, origin: string): string {
+  const client = clientOf(call, origin)
+  const head = `import os
+from ${client.python} import ${client.name}
+
+client = ${client.name}(base_url="${client.url}", api_key=os.environ["SLUICE_API_KEY"])`
+  const { path, method, file, into } = call
   const body = bodyOf(call)
   if (!method) {
     return `${head}
@@ -53,26 +94,29 @@ print(answer)`
   }
   const fields = Object.entries(body).map(([name, value]) => `    ${name}=${pythonValue(value, '    ')},`)
   const args = [...(file === undefined ? [] : [`    file=open(${JSON.stringify(file)}, "rb"),`]), ...fields].join('\n')
+  if (into !== undefined) {
+    return `${head}\nanswer = client.${method}.create(\n${args}\n)\nanswer.write_to_file(${JSON.stringify(into)})`
+  }
   if (!body.stream) {
     return `${head}\nanswer = client.${method}.create(\n${args}\n)\nprint(answer${isText(body) ? '' : '.to_json()'})`
   }
-  const said = method === 'completions' ? 'text' : 'delta.content'
   return `${head}
 stream = client.${method}.create(
 ${args}
 )
 for chunk in stream:
-    if chunk.choices:
-        print(chunk.choices[0].${said} or "", end="", flush=True)`
+    ${READS[method]?.python}`
 }
 
 function typescriptOf(call: Call, origin: string): string {
-  const { path, method, file } = call
+  const { path, method, file, into } = call
   const body = bodyOf(call)
-  const head = `${file === undefined ? '' : "import { createReadStream } from 'node:fs'\n"}import OpenAI from 'openai'
+  const client = clientOf(call, origin)
+  const files = file !== undefined ? "import { createReadStream } from 'node:fs'\n" : ''
+  const head = `${into !== undefined ? "import { writeFile } from 'node:fs/promises'\n" : files}import ${client.name} from '${client.typescript}'
 
-const client = new OpenAI({
-  baseURL: '${origin}/v1',
+const client = new ${client.name}({
+  baseURL: '${client.url}',
   apiKey: process.env.SLUICE_API_KEY,
 })`
   const json = JSON.stringify(body, null, 2)
@@ -82,12 +126,15 @@ console.log(JSON.stringify(answer, null, 2))`
   }
   const fields =
     file === undefined ? json : json.replace('{\n', () => `{\n  "file": createReadStream(${JSON.stringify(file)}),\n`)
+  if (into !== undefined) {
+    const kept = `await writeFile(${JSON.stringify(into)}, Buffer.from(await answer.arrayBuffer()))`
+    return `${head}\nconst answer = await client.${method}.create(${fields})\n${kept}`
+  }
   if (!body.stream) return `${head}\nconst answer = await client.${method}.create(${fields})\nconsole.log(answer)`
-  const said = method === 'completions' ? 'text' : 'delta.content'
   return `${head}
 const stream = await client.${method}.create(${fields})
 for await (const chunk of stream) {
-  process.stdout.write(chunk.choices[0]?.${said} ?? '')
+  ${READS[method]?.typescript}
 }`
 }
 

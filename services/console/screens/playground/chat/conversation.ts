@@ -90,10 +90,10 @@ export class Pace {
   /** Tokens, seconds, time to the first, and tokens a second after that. */
   told(): string {
     const now = performance.now()
-    const seconds = ((now - this.#startedAt) / 1_000).toFixed(1)
+    const took = brief((now - this.#startedAt) / 1_000)
     const first = this.#firstAt ?? now
     const rate = now > first && this.#tokens > 1 ? ((this.#tokens - 1) * 1_000) / (now - first) : undefined
-    const parts = [`${this.#tokens} tokens in ${seconds} s`, `first after ${brief((first - this.#startedAt) / 1_000)}`]
+    const parts = [`${this.#tokens} tokens in ${took}`, `first after ${brief((first - this.#startedAt) / 1_000)}`]
     return [...parts, ...(rate === undefined ? [] : [`${Math.round(rate)} tokens/s`])].join(' · ')
   }
 }

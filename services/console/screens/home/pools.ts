@@ -1,0 +1,118 @@
+import { earlier, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
+import type { Pool } from '#services/console/api/types.ts'
+
+/** Moments that are kept: five minutes. */
+const MOMENTS_MAX = 150
+
+/** A pool at one moment, as the plots draw it. */
+export interface Moment {
+  readonly waiting: number
+  readonly running: number
+  readonly oldestSeconds: number
+  readonly p50: number
+  readonly p95: number
+  /** In the minutes before. */
+  readonly failed: number
+}
+
+/** What runs took, and how many of them failed: in the last minutes, or of all since the process began where none ended then. */
+interface Runs {
+  /** Of runs; of the time to the first output where this process runs none. */
+  readonly latency: Latency & { readonly isOfRuns: boolean }
+  readonly ended: number
+  readonly failed: number
+  /** They ended in the last minutes. */
+  readonly isRecent: boolean
+}
+
+/** What a pool has of one model. */
+export interface ModelShare extends Runs {
+  readonly id: string
+  readonly waiting: number
+  /** 0 to 1: how far it is prepared; undefined: this process does not know. */
+  readonly prepared: number | undefined
+}
+
+/** A pool as the page shows it. */
+export interface PoolState extends Runs {
+  readonly id: string
+  readonly slots: number
+  readonly workers: number | undefined
+  readonly running: number
+  readonly waiting: number
+  readonly oldestSeconds: number | undefined
+  readonly isPaused: boolean
+  readonly moments: readonly Moment[]
+  /** What waits, and the slowest, first. */
+  readonly models: readonly ModelShare[]
+}
+
+const moments = new Map<string, Moment[]>()
+
+/** A pool as it is now; the moment is kept for its plots. @param pool As operators see it; undefined for others */
+export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolState {
+  const durable = pool?.durable?.queued
+  const waiting = pool
+    ? pool.attached.queued + (durable ? durable.normal + durable.low : 0)
+    : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
+  const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
+  const oldestSeconds = pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id)
+  const runs = runsOf(id, { pool: id }, now)
+  const { p50 = 0, p95 = 0 } = runs.latency
+  const failed = runs.isRecent ? runs.failed : 0
+  const moment = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
+  const kept = [...(moments.get(id) ?? []), moment].slice(-MOMENTS_MAX)
+  moments.set(id, kept)
+  return {
+    id,
+    slots: pool?.slots ?? now.sum('sluice_pool_slots', { pool: id }),
+    workers: pool?.workers,
+    running,
+    waiting,
+    oldestSeconds,
+    ...runs,
+    isPaused: pool?.paused.some(({ what }) => what === 'pool') ?? false,
+    moments: kept,
+    models: sharesOf(id, now),
+  }
+}
+
+function ageOf(at: number | null): number | undefined {
+  return at === null ? undefined : Date.now() / 1_000 - at
+}
+
+/** For who may not ask about pools: as of the durable jobs that an operator is shown, some moments ago. */
+function oldestIn(now: Figures, pool: string): number | undefined {
+  const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)
+  const oldest = Math.max(0, ...ages)
+  return oldest > 0 ? oldest : undefined
+}
+
+function sharesOf(pool: string, now: Figures): readonly ModelShare[] {
+  const named = ['sluice_waiting_calls', 'sluice_attempts_total'].flatMap((name) => now.all(name, { pool }))
+  const ids = new Set(named.flatMap(({ labels }) => labels.model || []))
+  const shares = [...ids].map((id) => {
+    const labels = { pool, model: id }
+    const waiting = now.sum('sluice_waiting_calls', labels) + now.sum('sluice_waiting_jobs', labels)
+    return { id, waiting, prepared: preparedOf(id, pool, now), ...runsOf(pool, labels, now) }
+  })
+  return shares.toSorted(
+    (a, b) => b.waiting - a.waiting || (b.latency.p95 ?? 0) - (a.latency.p95 ?? 0) || (a.id < b.id ? -1 : 1),
+  )
+}
+
+function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Figures): Runs {
+  const endedIn = (figures: Figures | undefined, more: Readonly<Record<string, string>> = {}) =>
+    figures?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0
+  const before = earlier(now)
+  const isRecent = endedIn(now) > endedIn(before)
+  const base = isRecent ? before : undefined
+  const isOfRuns = now.all('sluice_pool_slots', { pool }).length > 0
+  const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
+  return {
+    latency: { ...latencyOf(seconds, labels, now), isOfRuns },
+    ended: endedIn(now) - endedIn(base),
+    failed: endedIn(now, { end: 'failed' }) - endedIn(base, { end: 'failed' }),
+    isRecent: isRecent && before !== undefined,
+  }
+}

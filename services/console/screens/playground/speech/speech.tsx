@@ -1,0 +1,78 @@
+import { signal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import { ask } from '#services/console/api/client.ts'
+import { brief } from '#services/console/parts/time.ts'
+import { download } from '#services/console/screens/playground/audio/download.ts'
+import { PlayButton } from '#services/console/screens/playground/audio/play-button.tsx'
+import { Player } from '#services/console/screens/playground/audio/player.ts'
+import { Waveform } from '#services/console/screens/playground/audio/waveform.tsx'
+import type { Call } from '#services/console/screens/playground/call/call.ts'
+import { CallForm, Words } from '#services/console/screens/playground/call/form.tsx'
+import { Run } from '#services/console/screens/playground/call/run.ts'
+import { optionsOf } from '#services/console/screens/playground/served.ts'
+
+const PATH = '/v1/audio/speech'
+/** OpenAI's packages want a voice; most servers know this one. */
+const VOICE = 'alloy'
+
+const run = new Run()
+const player = new Player()
+const model = signal('')
+const text = signal('It was the best of times, it was the worst of times.')
+const values = signal<Readonly<Record<string, string>>>({ voice: VOICE })
+/** What was spoken last; undefined: nothing yet. */
+const spoken = signal<{ readonly file: string; readonly audio: Blob; readonly note: string } | undefined>(undefined)
+
+/** A text, and how a model speaks it. */
+export function SpeechForm() {
+  useEffect(() => () => player.stop(), [])
+  return (
+    <CallForm
+      run={run}
+      model={{ capability: 'speech', chosen: model }}
+      fields={optionsOf(PATH, ['voice', 'speed', 'response_format', 'instructions'])}
+      values={values}
+      verb="Speak"
+      isReady={text.value !== ''}
+      send={speak}
+      beside={spoken.value && <PlayButton player={player} />}
+      outcome={<Spoken />}
+    >
+      <Words label="Text" of={text} rows={6} />
+    </CallForm>
+  )
+}
+
+function Spoken() {
+  if (!spoken.value) return run.isBusy.value ? <p class="dim">It speaks…</p> : null
+  const { file, audio, note } = spoken.value
+  return (
+    <>
+      <Waveform player={player} transcript={undefined} />
+      <p class="actions">
+        <button type="button" class="small" onClick={() => download(file, audio)}>
+          Download {file}
+        </button>
+        <span class="dim took">{note}</span>
+      </p>
+    </>
+  )
+}
+
+async function speak(options: Readonly<Record<string, unknown>>): Promise<void> {
+  const into = `speech.${options.response_format ?? 'mp3'}`
+  const body = { model: model.value, input: text.value, ...options }
+  const call: Call = { name: 'speech', path: PATH, method: 'audio.speech', body, into }
+  const startedAt = performance.now()
+  spoken.value = undefined
+  player.stop()
+  await run.start([call], async (abort) => {
+    const audio = await (await ask(PATH, { method: 'POST', body, signal: abort })).blob()
+    const seconds = brief((performance.now() - startedAt) / 1_000)
+    const isDrawn = await player.load(audio)
+    const lasts = isDrawn
+      ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`
+      : `${audio.size.toLocaleString()} bytes, which this browser cannot play or draw,`
+    spoken.value = { file: into, audio, note: `${lasts} in ${seconds}` }
+  })
+}

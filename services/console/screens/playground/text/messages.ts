@@ -1,0 +1,23 @@
+import { textForm } from './text-form.tsx'
+
+interface MessagesEvent {
+  readonly type: string
+  readonly delta?: { readonly type?: string; readonly text?: string }
+  readonly usage?: { readonly output_tokens: number }
+}
+
+/** A message, and the answer in the format of Anthropic's API. */
+export const MessagesForm = textForm<MessagesEvent>({
+  path: '/v1/messages',
+  method: 'messages',
+  capability: 'messages',
+  options: ['max_tokens', 'system', 'temperature', 'top_p', 'top_k', 'service_tier'],
+  // The format wants a bound of the answer.
+  values: { max_tokens: '512' },
+  words: 'What is a sluice?',
+  asking: (content) => ({ messages: [{ role: 'user', content }] }),
+  pieceOf: ({ type, delta, usage }) => ({
+    text: type === 'content_block_delta' ? delta?.text : undefined,
+    tokens: usage?.output_tokens,
+  }),
+})

@@ -1,0 +1,22 @@
+import { textForm } from './text-form.tsx'
+
+interface ResponsesEvent {
+  readonly type: string
+  readonly delta?: string
+  readonly response?: { readonly usage?: { readonly output_tokens: number } | null }
+}
+
+/** Words, and what a model responds. */
+export const ResponsesForm = textForm<ResponsesEvent>({
+  path: '/v1/responses',
+  method: 'responses',
+  capability: 'chat',
+  options: ['instructions', 'max_output_tokens', 'temperature', 'top_p', 'store', 'truncation', 'service_tier'],
+  values: { max_output_tokens: '512' },
+  words: 'What is a sluice?',
+  asking: (input) => ({ input }),
+  pieceOf: ({ type, delta, response }) => ({
+    text: type === 'response.output_text.delta' ? delta : undefined,
+    tokens: response?.usage?.output_tokens,
+  }),
+})

@@ -1,0 +1,19 @@
+import { expect, it } from 'vitest'
+import { clock, clockToMinute, later } from '#services/console/parts/time.ts'
+
+it.each([
+  [-1, '+0 s'],
+  [42.9, '+42 s'],
+  [60, '+1 min'],
+  [185, '+3 min 5 s'],
+  [7_500, '+2 h 5 min'],
+  [90_000, '+1 d 1 h'],
+])('tells of %d seconds between two events as %s', (seconds, said) => {
+  expect(later(seconds)).toBe(said)
+})
+
+it('tells a time with the zone that it is in', () => {
+  const [, zone = ''] = /\s(\S+)$/.exec(clock(1_800_000_000)) ?? []
+  expect(zone).toMatch(/^[A-Z]{3,5}$|^GMT[+-]/)
+  expect(clockToMinute(1_800_000_000).endsWith(zone)).toBe(true)
+})
