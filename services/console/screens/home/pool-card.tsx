@@ -1,4 +1,3 @@
-import { isOperator } from '#services/console/api/session.ts'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { brief, lasted } from '#services/console/parts/time.ts'
 import { asked, askFor, BASE } from '#services/console/place.ts'
@@ -30,11 +29,9 @@ function plotted(): Plotted {
 /** Which figure the plots of all pools show. */
 export function PlotChoice() {
   const chosen = plotted()
-  // Since when the oldest waits is told to operators alone.
-  const all = Object.entries(PLOTS).filter(([id]) => id !== 'wait' || isOperator.value)
   return (
     <fieldset class="chips" aria-label="What the plots show">
-      {all.map(([id, one]) => (
+      {Object.entries(PLOTS).map(([id, one]) => (
         <button
           key={id}
           type="button"
