@@ -52,7 +52,7 @@ describe('a stop string', () => {
     const message = await stack.post('/v1/messages', body)
     expect([message.status, await message.json()]).toMatchObject([
       400,
-      { error: { message: expect.stringContaining('stop_sequences[0]') } },
+      { error: { message: expect.stringContaining('stop_sequences.0') } },
     ])
   })
 })

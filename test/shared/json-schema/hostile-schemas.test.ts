@@ -115,7 +115,7 @@ describe('a call with a hostile schema', () => {
       refusals.push([answer.status, JSON.stringify(await answer.json())])
     }
     const paths = ['response_format.json_schema.schema', 'tools[0].function.parameters.properties.a']
-    const messagesPaths = ['output_config.format.schema', 'tools[0].input_schema.properties.a']
+    const messagesPaths = ['output_config.format.schema', 'tools.0.input_schema.properties.a']
     const expected = [...paths, ...messagesPaths, ...messagesPaths, `body.${paths[0]}`]
     expect(refusals).toEqual(expected.map((path) => [400, expect.stringContaining(`${path}.minItems`)]))
   })
