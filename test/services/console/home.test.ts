@@ -82,6 +82,16 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
+  it.each(['constructor', '__proto__', 'nothing'])(
+    'draws jobs where the address asks for the plot %s',
+    async (name) => {
+      const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+      await page.goto(`${admin.stack.url}/console?plot=${name}`)
+      await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
+      await page.context().close()
+    },
+  )
+
   it('was never in want of anything from elsewhere, and never wrong', () => {
     // A key for operators may not call models.
     expect(faults.filter((fault) => !/status of 403/.test(fault))).toEqual([])

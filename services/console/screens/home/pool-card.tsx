@@ -23,7 +23,10 @@ interface Plotted {
 }
 
 function plotted(): Plotted {
-  return PLOTS[asked('plot') as keyof typeof PLOTS] ?? PLOTS.jobs
+  const all: Readonly<Record<string, Plotted>> = PLOTS
+  const name = asked('plot')
+  // An address may say anything, also what every object has.
+  return (Object.hasOwn(all, name) ? all[name] : undefined) ?? PLOTS.jobs
 }
 
 /** Which figure the plots of all pools show. */
