@@ -62,6 +62,22 @@ describe.skipIf(!CHROMIUM)('the page of a job', { timeout: 6 * PAGE_MS }, () => 
     await page.context().close()
   })
 
+  it.each([
+    ['what is no id', '../key', '/v1/key', 'Expected the id of a job or of a batch.'],
+    ['a job of another project', 'bob', '/v1/jobs/job_', 'No job with the id'],
+  ])('asks once at most for the job of a group where that is %s', async (_, of, path, said) => {
+    const id = of === 'bob' ? await admin.submit('bob', 'Hello.') : of
+    const asked: string[] = []
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
+    page.on('request', (request) => asked.push(new URL(request.url()).pathname))
+    await page.goto(`${admin.stack.url}/console/jobs?group=${encodeURIComponent(id)}`)
+    await page.getByText(said).waitFor()
+    // The table is asked for again: what is wrong for ever is not.
+    await expect.poll(() => asked.filter((one) => one === '/v1/jobs').length, { timeout: PAGE_MS }).toBeGreaterThan(2)
+    expect(asked.filter((one) => one.startsWith(path)).length).toBe(1)
+    await page.context().close()
+  })
+
   it('keeps what a job failed with inside its box, however long a word of it is', async () => {
     const id = await admin.submit('alice', `!echo ${'x'.repeat(400)}`)
     const page = await openTab('alice')
