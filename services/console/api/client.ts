@@ -20,12 +20,17 @@ export interface Asking {
   readonly headers?: Readonly<Record<string, string>>
   /** Default: that of the session. */
   readonly key?: string
+  /** Statuses that are answers as well, beside those of success. */
+  readonly expects?: readonly number[]
 }
+
+/** How long a page waits for what it reads: it asks again by itself, but not before it has an answer. */
+const PATIENCE_MS = 15_000
 
 /** Asks the service, as the key of this tab. @throws ApiFailure for everything that is no success; TypeError without a connection */
 export async function ask(
   path: string,
-  { method = 'GET', body, signal, headers, key }: Asking = {},
+  { method = 'GET', body, signal, headers, key, expects = [] }: Asking = {},
 ): Promise<Response> {
   const isForm = body instanceof FormData
   const response = await fetch(path, {
@@ -38,15 +43,21 @@ export async function ask(
     ...(body !== undefined && { body: isForm ? body : JSON.stringify(body) }),
     ...(signal && { signal }),
   })
-  if (response.ok) return response
+  if (response.ok || expects.includes(response.status)) return response
   const failure = await failureOf(response)
   if (failure.status === 401 && key === undefined) signOut(failure.message)
   throw failure
 }
 
-/** The same, for an answer in JSON. */
+/** The same, for an answer in JSON. @throws DOMException `TimeoutError` also where what is read does not begin to come within 15 s */
 export async function askJson<T>(path: string, asking: Asking = {}): Promise<T> {
-  return (await (await ask(path, asking)).json()) as T
+  const { method = 'GET', signal } = asking
+  if (method !== 'GET') return (await (await ask(path, asking)).json()) as T
+  const patience = new AbortController()
+  const timer = setTimeout(() => patience.abort(new DOMException('no answer', 'TimeoutError')), PATIENCE_MS)
+  const either = signal ? AbortSignal.any([signal, patience.signal]) : patience.signal
+  const response = await ask(path, { ...asking, signal: either }).finally(() => clearTimeout(timer))
+  return (await response.json()) as T
 }
 
 /** Tries a key. @throws ApiFailure where it is not valid */
@@ -65,7 +76,10 @@ export async function learnRights(): Promise<void> {
 /** What went wrong, as a sentence. */
 export function wordsOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
-  if (error instanceof TypeError) return 'The service does not answer. It may be restarting.'
+  const isSilent = error instanceof TypeError || (error instanceof DOMException && error.name === 'TimeoutError')
+  if (isSilent) return 'The service does not answer. It may be restarting.'
+  if (error instanceof SyntaxError)
+    return 'The answer is not one of the service: what stands before it may have made it.'
   return String(error)
 }
 

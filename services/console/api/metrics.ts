@@ -40,14 +40,18 @@ function labelsOf(text: string): Record<string, string> {
   )
 }
 
-/** The figures of the process that answers; undefined where they are at METRICS_PORT, for those who are no operators. */
+/**
+ * The figures of the process that answers.
+ *
+ * @returns Undefined where they are at METRICS_PORT, for those who are no operators
+ * @throws ApiFailure, TypeError
+ */
 export async function askFigures(abort: AbortSignal): Promise<Figures | undefined> {
   if (isOperator.value === undefined || (isElsewhere && !isOperator.value)) return undefined
-  const response = isOperator.value
-    ? await ask('/v1/admin/metrics', { signal: abort })
-    : await fetch('/metrics', { signal: abort })
+  const path = isOperator.value ? '/v1/admin/metrics' : '/metrics'
+  const response = await ask(path, { signal: abort, expects: [404] })
   isElsewhere = response.status === 404
-  if (!response.ok) return undefined
+  if (isElsewhere) return undefined
   const now = new Figures(await response.text())
   while (Date.now() - (history[0]?.atMs ?? Date.now()) > RECENT_MS) history.shift()
   history.push({ atMs: Date.now(), figures: now })

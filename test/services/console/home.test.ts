@@ -82,6 +82,43 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
+  it.each([
+    ['an error', { status: 500, json: { error: { message: 'Something broke.' } } }, 'Something broke.'],
+    ['a page of a proxy', { status: 502, body: '<html>' }, 'The service answered 502.'],
+    ['too many requests', { status: 429, json: { error: { message: 'Slow down.' } } }, 'Slow down.'],
+    ['a page that is no JSON', { status: 200, body: '<html>' }, 'The answer is not one of the service'],
+  ])('says that the service answers with %s, and recovers by itself', async (_, answer, said) => {
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
+    await page.getByText('Everything works.').waitFor()
+    const isOfService = ({ pathname }: URL) => /^\/(v1|readyz|metrics)/.test(pathname)
+    await page.route(isOfService, (route) => route.fulfill(answer))
+    await page.getByRole('list', { name: 'What needs attention' }).getByText(said).waitFor()
+    expect(await page.getByText('METRICS_PORT').count()).toBe(0)
+    await page.unroute(isOfService)
+    await page.getByText('Everything works.').waitFor()
+    await page.context().close()
+  })
+
+  it('says that the service does not answer where it is silent, and asks again', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
+    await page.getByText('Everything works.').waitFor()
+    await page.clock.install()
+    let asked = 0
+    await page.route('**/readyz', () => {
+      asked++
+    })
+    const later = async () => {
+      await page.clock.runFor(2_000)
+      return asked
+    }
+    await expect.poll(later, { timeout: PAGE_MS }).toBe(1)
+    await page.clock.runFor(16_000)
+    await page.getByText('The service does not answer. It may be restarting.').waitFor()
+    await page.clock.runFor(4_000)
+    await expect.poll(() => asked, { timeout: PAGE_MS }).toBe(2)
+    await page.context().close()
+  })
+
   it.each(['constructor', '__proto__', 'nothing'])(
     'draws jobs where the address asks for the plot %s',
     async (name) => {

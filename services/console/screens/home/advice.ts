@@ -1,5 +1,5 @@
 import { computed } from '@preact/signals'
-import { findings, isAway, problems } from './state.ts'
+import { fault, findings, problems } from './state.ts'
 
 /** Something that is wrong now, and what to do about it. */
 export interface Advice {
@@ -14,9 +14,9 @@ export interface Advice {
  * it is ready.
  */
 export const advice = computed<readonly Advice[]>(() => {
-  if (isAway.value) {
-    const todo = 'It may be restarting. This page asks again by itself.'
-    return [{ what: 'The service does not answer.', todo, isBad: true }]
+  if (fault.value) {
+    const todo = 'This page asks again by itself; what it shows below is from before.'
+    return [{ what: fault.value, todo, isBad: true }]
   }
   const found = findings.value
     ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isToldAlready(check))

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { ApiFailure, askJson } from '#services/console/api/client.ts'
+import { ApiFailure, askJson, wordsOf } from '#services/console/api/client.ts'
 import { askFigures, Figures } from '#services/console/api/metrics.ts'
 import { askModels } from '#services/console/api/models.ts'
 import { isOperator } from '#services/console/api/session.ts'
@@ -21,7 +21,8 @@ export const preparations = signal<readonly Preparation[]>([])
 export const problems = signal<readonly string[]>([])
 /** What the doctor found; undefined for those who may not ask. */
 export const findings = signal<readonly Finding[] | undefined>(undefined)
-export const isAway = signal(false)
+/** Why the last look came to nothing, as a sentence; empty: it did not. What was seen before stays. */
+export const fault = signal('')
 /** The figures are on a port of their own, where this page cannot ask for them. */
 export const hasFigures = signal(true)
 
@@ -31,7 +32,8 @@ export async function look(abort: AbortSignal): Promise<void> {
   try {
     const [figures, ready, list, operated] = await Promise.all([
       askFigures(abort),
-      fetch('/readyz', { signal: abort }).then((response) => response.json() as Promise<Ready>),
+      // One that is not ready says why.
+      askJson<Ready>('/readyz', { signal: abort, expects: [503] }),
       askModels(abort),
       isOperator.value ? askPools(abort) : undefined,
     ])
@@ -39,10 +41,10 @@ export async function look(abort: AbortSignal): Promise<void> {
     preparations.value = preparationsOf(ready)
     models.value = list
     hasFigures.value = figures !== undefined
-    isAway.value = false
+    fault.value = ''
     show(figures ?? new Figures(''), operated?.data)
   } catch (error) {
-    if (!abort.aborted) isAway.value = error instanceof TypeError
+    if (!abort.aborted) fault.value = wordsOf(error)
   }
 }
 
