@@ -26,6 +26,8 @@ export interface Asking {
 
 /** How long a page waits for what it reads: it asks again by itself, but not before it has an answer. */
 const PATIENCE_MS = 15_000
+/** How soon what a key may see is asked again. */
+const AGAIN_MS = 2_000
 
 /** Asks the service, as the key of this tab. @throws ApiFailure for everything that is no success; TypeError without a connection */
 export async function ask(
@@ -65,12 +67,20 @@ export async function trySignIn(key: string): Promise<void> {
   signIn(key, await askJson<OwnKey>('/v1/key', { key }))
 }
 
-/** Finds out what a key that was kept may see. */
+/** Finds out what a key that was kept may see; until the service has said so it is one that may see little. */
 export async function learnRights(): Promise<void> {
-  if (ownKey.value || !apiKey.value) return
-  await askJson<OwnKey>('/v1/key').then(know, () => {
+  while (!ownKey.value && apiKey.value) {
+    const isKnown = await askJson<OwnKey>('/v1/key').then(
+      (own) => {
+        know(own)
+        return true
+      },
+      () => false,
+    )
+    if (isKnown || !apiKey.value) return
     isOperator.value = false
-  })
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS))
+  }
 }
 
 /** What went wrong, as a sentence. */

@@ -119,6 +119,16 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
+  it('shows an operator the screens for operators once the service is back', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), [])
+    await page.route('**/v1/key', (route) => route.fulfill({ status: 503, body: '' }))
+    await page.reload()
+    await page.getByText('This key sees its own project').waitFor()
+    await page.unroute('**/v1/key')
+    await page.getByRole('link', { name: 'Dead letters' }).waitFor()
+    await page.context().close()
+  })
+
   it.each(['constructor', '__proto__', 'nothing'])(
     'draws jobs where the address asks for the plot %s',
     async (name) => {
