@@ -42,7 +42,9 @@ function curlOf({ path, body, file, into }: Call, origin: string): string {
       ? value.map((one) => `  --form-string ${quoted(`${name}[]=${one}`)}`)
       : [`  --form-string ${quoted(`${name}=${value}`)}`],
   )
-  return `${head}${[`  -F ${quoted(`file=@"${file}"`)}`, ...fields].join(' \\\n')}`
+  // Within its own quotes curl takes two characters as more than themselves.
+  const name = file.replace(/["\\]/g, '\\$&')
+  return `${head}${[`  -F ${quoted(`file=@"${name}"`)}`, ...fields].join(' \\\n')}`
 }
 
 function quoted(text: string): string {
