@@ -182,6 +182,32 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await look(page, `playground-${path}`)
   })
 
+  it.each([
+    ['Responses', ''],
+    ['Responses', 'true'],
+    ['Messages', ''],
+  ])('says why an answer of %s broke off, where store is "%s"', async (name, store) => {
+    const page = await openForm(name)
+    await page.getByLabel('Input').fill('!echo after=2 tokens=5 fail=upstream_error')
+    if (store) {
+      const more = page.getByText('More options')
+      if (await more.count()) await more.click()
+      await page.getByLabel('Store').selectOption(store)
+    }
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.getByRole('alert').getByText('npx sluice doctor').waitFor()
+    expect(await page.getByText(/first after/).count()).toBe(0)
+    await page.context().close()
+  })
+
+  it('shows the words of a refusal', async () => {
+    const page = await openForm('Responses')
+    await page.getByLabel('Input').fill('!echo refusal="I would rather not."')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await page.getByText('I would rather not.', { exact: true }).waitFor()
+    await page.context().close()
+  })
+
   it('goes on from a prompt', async () => {
     const page = await openForm('Completions')
     await page.getByLabel('Prompt', { exact: true }).fill('!echo text=" there was a heron."')

@@ -72,8 +72,26 @@ export class Run {
 export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
   const response = await ask(path, { method: 'POST', body, signal })
   for await (const event of eventsOf(response)) {
-    const { error } = event as { readonly error?: { readonly message: string; readonly status?: number } }
-    if (error) throw new ApiFailure(error.status ?? 502, error.message)
+    const failure = failureIn(event)
+    if (failure) throw new ApiFailure(failure.status ?? 502, failure.message)
     yield event as Event
   }
+}
+
+interface Failure {
+  readonly message: string
+  readonly status?: number
+}
+
+/** Why a stream ends early: as `error` of an event; in the format of responses as the event itself, or in the response that failed. */
+function failureIn(event: object): Failure | undefined {
+  const { type, message, error, response } = event as {
+    readonly type?: string
+    readonly message?: string
+    readonly error?: Failure
+    readonly response?: { readonly error?: Failure | null }
+  }
+  if (error) return error
+  if (type === 'error') return { message: message ?? 'The stream ended with an error.' }
+  return type === 'response.failed' ? (response?.error ?? { message: 'The response failed.' }) : undefined
 }

@@ -6,6 +6,9 @@ interface ResponsesEvent {
   readonly response?: { readonly usage?: { readonly output_tokens: number } | null }
 }
 
+/** Events that add to what is read: a model that refuses says why in words of its own. */
+const TEXTS: ReadonlySet<string> = new Set(['response.output_text.delta', 'response.refusal.delta'])
+
 /** Words, and what a model responds. */
 export const ResponsesForm = textForm<ResponsesEvent>({
   path: '/v1/responses',
@@ -16,7 +19,7 @@ export const ResponsesForm = textForm<ResponsesEvent>({
   words: 'What is a sluice?',
   asking: (input) => ({ input }),
   pieceOf: ({ type, delta, response }) => ({
-    text: type === 'response.output_text.delta' ? delta : undefined,
+    text: TEXTS.has(type) ? delta : undefined,
     tokens: response?.usage?.output_tokens,
   }),
 })
