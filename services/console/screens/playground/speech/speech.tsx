@@ -70,6 +70,8 @@ async function speak(options: Readonly<Record<string, unknown>>): Promise<void> 
     const audio = await (await ask(PATH, { method: 'POST', body, signal: abort })).blob()
     const seconds = brief((performance.now() - startedAt) / 1_000)
     const isDrawn = await player.load(audio)
+    // Whoever has stopped it meanwhile, or asked for another, does not hear of this one.
+    if (abort.aborted) return
     const lasts = isDrawn
       ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`
       : `${audio.size.toLocaleString()} bytes, which this browser cannot play or draw,`
