@@ -23,7 +23,8 @@ interface PlotProps {
 
 /** Lines over some time, the newest at the right, on one scale. */
 export function Plot({ label, series, moments = MOMENTS, topMin = 1, textOf = String }: PlotProps) {
-  const most = Math.max(topMin, ...series.flatMap(({ values }) => values))
+  // What is beyond every bound is drawn at the top of the scale.
+  const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
   return (
     <div class="plot">
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
@@ -50,7 +51,7 @@ function lineOf(values: readonly number[], most: number, moments: number): strin
   const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
   const points = all.map((value, nth) => {
     const x = WIDTH - ((all.length - 1 - nth) / (moments - 1)) * WIDTH
-    return `${x.toFixed(1)} ${(HEIGHT - 2 - (value / most) * (HEIGHT - 6)).toFixed(1)}`
+    return `${x.toFixed(1)} ${(HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 6)).toFixed(1)}`
   })
   return `M${points.join('L')}`
 }

@@ -139,6 +139,20 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     },
   )
 
+  it('draws what took longer than every bound at the top of the plot', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    const bucket = (le: string, count: number) =>
+      `sluice_attempt_duration_seconds_bucket{le="${le}",pool="inference",model="echo-1"} ${count}`
+    const body = ['sluice_pool_slots{pool="inference"} 8', bucket('600', 0), bucket('+Inf', 3)].join('\n')
+    await page.route('**/metrics', (route) => route.fulfill({ body }))
+    await page.goto(`${admin.stack.url}/console?plot=latency`)
+    const plot = page.getByRole('img', { name: /^inference, p50 and p95/ })
+    await plot.waitFor()
+    await page.getByText('> 10 min').first().waitFor()
+    expect(await plot.innerHTML()).not.toContain('NaN')
+    await page.context().close()
+  })
+
   it('was never in want of anything from elsewhere, and never wrong', () => {
     // A key for operators may not call models.
     expect(faults.filter((fault) => !/status of 403/.test(fault))).toEqual([])
