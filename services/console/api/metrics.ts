@@ -11,11 +11,13 @@ export interface Sample {
 /** The figures of one moment. */
 export class Figures {
   readonly #byName = new Map<string, Sample[]>()
+  /** The same by model as well, of the names that were asked for of one: a service may have thousands. */
+  readonly #byModel = new Map<string, Map<string, Sample[]>>()
 
   constructor(text: string) {
     for (const line of text.split('\n')) {
       const [, name = '', labels = '', value = ''] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? []
-      if (!name.startsWith('sluice_')) continue
+      if (!name.startsWith('sluice_') && name !== BEGAN) continue
       const samples = this.#byName.get(name) ?? []
       samples.push({ name, labels: labelsOf(labels), value: Number(value) })
       this.#byName.set(name, samples)
@@ -25,14 +27,26 @@ export class Figures {
   /** The samples of a name whose labels are these. */
   all(name: string, labels: Readonly<Record<string, string>> = {}): readonly Sample[] {
     const wanted = Object.entries(labels)
-    return (this.#byName.get(name) ?? []).filter((one) => wanted.every(([key, value]) => one.labels[key] === value))
+    const samples = labels.model === undefined ? this.#byName.get(name) : this.#of(name).get(labels.model)
+    return (samples ?? []).filter((one) => wanted.every(([key, value]) => one.labels[key] === value))
   }
 
   /** Their sum. */
   sum(name: string, labels: Readonly<Record<string, string>> = {}): number {
     return this.all(name, labels).reduce((total, { value }) => total + value, 0)
   }
+
+  #of(name: string): Map<string, Sample[]> {
+    const known = this.#byModel.get(name)
+    if (known) return known
+    const by = Map.groupBy(this.#byName.get(name) ?? [], ({ labels }) => labels.model ?? '')
+    this.#byModel.set(name, by)
+    return by
+  }
 }
+
+/** When the process began: what it counts begins anew with it. */
+const BEGAN = 'process_start_time_seconds'
 
 function labelsOf(text: string): Record<string, string> {
   return Object.fromEntries(
@@ -53,9 +67,17 @@ export async function askFigures(abort: AbortSignal): Promise<Figures | undefine
   isElsewhere = response.status === 404
   if (isElsewhere) return undefined
   const now = new Figures(await response.text())
-  while (Date.now() - (history[0]?.atMs ?? Date.now()) > RECENT_MS) history.shift()
-  history.push({ atMs: Date.now(), figures: now })
+  keep(now, Date.now())
   return now
+}
+
+/** Remembers figures for what is told of the last minutes. @param atMs When they were asked for */
+export function keep(now: Figures, atMs: number): void {
+  const last = history.at(-1)
+  // Those of another process are no earlier ones of this.
+  if (last && last.figures.sum(BEGAN) !== now.sum(BEGAN)) history.length = 0
+  while (atMs - (history[0]?.atMs ?? atMs) > RECENT_MS) history.shift()
+  if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= STEP_MS) history.push({ atMs, figures: now })
 }
 
 /** They are not at the port of the API: nobody asks again. */
@@ -63,6 +85,8 @@ let isElsewhere = false
 
 /** Latencies and failures are told of so long. */
 const RECENT_MS = 300_000
+/** Figures that are kept for it are so far apart: a service with many models says megabytes. */
+const STEP_MS = 10_000
 const history: { readonly atMs: number; readonly figures: Figures }[] = []
 
 /** The figures of up to five minutes before these; undefined where there were none. */
