@@ -1,3 +1,4 @@
+import { hearClock } from './clock.ts'
 import { apiKey, isOperator, know, ownKey, signIn, signOut } from './session.ts'
 import type { OwnKey } from './types.ts'
 
@@ -35,6 +36,7 @@ export async function ask(
   { method = 'GET', body, signal, headers, key, expects = [] }: Asking = {},
 ): Promise<Response> {
   const isForm = body instanceof FormData
+  const askedAtMs = Date.now()
   const response = await fetch(path, {
     method,
     headers: {
@@ -45,6 +47,7 @@ export async function ask(
     ...(body !== undefined && { body: isForm ? body : JSON.stringify(body) }),
     ...(signal && { signal }),
   })
+  hearClock(response.headers.get('date'), askedAtMs)
   if (response.ok || expects.includes(response.status)) return response
   const failure = await failureOf(response)
   if (failure.status === 401 && key === undefined) signOut(failure.message)

@@ -1,3 +1,5 @@
+import { serviceNow } from '#services/console/api/clock.ts'
+
 const UNITS = [
   ['d', 86_400],
   ['h', 3_600],
@@ -13,7 +15,7 @@ export function lasted(seconds: number): string {
 
 /** How long ago a time was, in unix seconds. */
 export function ago(seconds: number): string {
-  const passed = Date.now() / 1_000 - seconds
+  const passed = serviceNow() - seconds
   return passed < 2 ? 'now' : `${lasted(passed)} ago`
 }
 

@@ -1,3 +1,4 @@
+import { serviceNow } from '#services/console/api/clock.ts'
 import { earlier, type Figures, type Latency, latencyOf, preparedOf } from '#services/console/api/metrics.ts'
 import type { Pool } from '#services/console/api/types.ts'
 
@@ -78,7 +79,7 @@ export function stateOf(id: string, now: Figures, pool: Pool | undefined): PoolS
 }
 
 function ageOf(at: number | null): number | undefined {
-  return at === null ? undefined : Date.now() / 1_000 - at
+  return at === null ? undefined : Math.max(0, serviceNow() - at)
 }
 
 /** For who may not ask about pools: as of the durable jobs that an operator is shown, some moments ago. */

@@ -1,4 +1,5 @@
 import { useSignal } from '@preact/signals'
+import { serviceNow } from '#services/console/api/clock.ts'
 import { ownKey } from '#services/console/api/session.ts'
 import type { ApiKey } from '#services/console/api/types.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
@@ -139,7 +140,7 @@ function EndField({ draft, before }: { readonly draft: Draft; readonly before: A
 export function endOf(draft: Draft): number | null | undefined {
   const text = draft.text('end')
   if (text === '') return undefined
-  return text === 'never' ? null : Math.floor(Date.now() / 1_000) + Number(text) * DAY_SECONDS
+  return text === 'never' ? null : Math.floor(serviceNow()) + Number(text) * DAY_SECONDS
 }
 
 function changeOf(draft: Draft): object {

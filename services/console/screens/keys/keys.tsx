@@ -1,3 +1,4 @@
+import { serviceNow } from '#services/console/api/clock.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import { ownKey } from '#services/console/api/session.ts'
 import type { ApiKey } from '#services/console/api/types.ts'
@@ -191,7 +192,7 @@ function Deeds({ of, look: again }: { readonly of: ApiKey; readonly look: () => 
 /** When it was used last: of a key that is older than what is known of uses, that it was not within that time. */
 function lastUse({ last_used_on, created_at }: ApiKey): string {
   if (last_used_on) return `last used ${last_used_on}`
-  const isNew = created_at !== null && created_at > Date.now() / 1_000 - USES_SECONDS
+  const isNew = created_at !== null && created_at > serviceNow() - USES_SECONDS
   return isNew ? 'not used yet' : 'not used in 90 days'
 }
 
@@ -202,5 +203,5 @@ function keyName(id: string): string {
 /** A day; the time as well where that is soon. */
 function endText(expiresAt: number): string {
   const end = new Date(expiresAt * 1_000)
-  return expiresAt - Date.now() / 1_000 < SOON_SECONDS ? clockToMinute(expiresAt) : end.toLocaleDateString()
+  return expiresAt - serviceNow() < SOON_SECONDS ? clockToMinute(expiresAt) : end.toLocaleDateString()
 }

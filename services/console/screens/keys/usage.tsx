@@ -3,6 +3,7 @@ import { useEffect } from 'preact/hooks'
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { askJson } from '#services/console/api/client.ts'
+import { serviceNow } from '#services/console/api/clock.ts'
 import { useDeed } from '#services/console/parts/deed.ts'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { Refusal } from '#services/console/parts/refusal.tsx'
@@ -31,8 +32,8 @@ export function Usage({
   const report = useSignal<Report | undefined>(undefined)
   const { problem, act } = useDeed()
   useEffect(() => {
-    const from = dayOf(Date.now() - (DAYS - 1) * DAY_MS)
-    const query = new URLSearchParams({ from, to: dayOf(Date.now()), group_by: 'day', [owner]: id })
+    const from = dayOf(serviceNow() * 1_000 - (DAYS - 1) * DAY_MS)
+    const query = new URLSearchParams({ from, to: dayOf(serviceNow() * 1_000), group_by: 'day', [owner]: id })
     void act(async () => {
       report.value = await askJson<Report>(`/v1/usage?${query}`)
     })
@@ -54,7 +55,7 @@ export function Usage({
 }
 
 function Plots({ of: { data, total } }: { readonly of: Report }) {
-  const days = Array.from({ length: DAYS }, (_, nth) => dayOf(Date.now() - (DAYS - 1 - nth) * DAY_MS))
+  const days = Array.from({ length: DAYS }, (_, nth) => dayOf(serviceNow() * 1_000 - (DAYS - 1 - nth) * DAY_MS))
   const by = new Map(data.map((sums) => [sums.group, sums]))
   const values = (of: (sums: Report['data'][number]) => number) =>
     days.map((day) => {

@@ -1,5 +1,6 @@
 import { useMemo } from 'preact/hooks'
 import { askJson } from '#services/console/api/client.ts'
+import { serviceNow } from '#services/console/api/clock.ts'
 import { Pages } from '#services/console/api/pages.ts'
 import { usePoll } from '#services/console/api/poll.ts'
 import type { Delivery } from '#services/console/api/types.ts'
@@ -147,7 +148,7 @@ function History({ of }: { readonly of: Delivery['history'] }) {
 }
 
 function Next({ at }: { readonly at: number }) {
-  const left = at - Date.now() / 1_000
+  const left = at - serviceNow()
   return <span title={clock(at)}>{left < 1 ? 'now' : `in ${lasted(left)}`}</span>
 }
 
