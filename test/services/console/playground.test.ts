@@ -200,6 +200,17 @@ describe.skipIf(!CHROMIUM)('the playground', { timeout: 6 * PAGE_MS }, () => {
     await page.context().close()
   })
 
+  it('shows its forms once the service is back', async () => {
+    const page = await signIn(browser, stack.url, TEST_KEY, [])
+    await page.route('**/openapi.json', (route) => route.fulfill({ status: 503, body: '' }))
+    await page.goto(`${stack.url}/console/playground`)
+    await page.getByRole('alert').getByText('The service answered 503.').waitFor()
+    await page.unroute('**/openapi.json')
+    await page.getByRole('complementary', { name: 'Options' }).waitFor()
+    await page.getByRole('alert').waitFor({ state: 'detached' })
+    await page.context().close()
+  })
+
   it('shows the words of a refusal', async () => {
     const page = await openForm('Responses')
     await page.getByLabel('Input').fill('!echo refusal="I would rather not."')

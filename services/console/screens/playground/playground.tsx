@@ -1,7 +1,8 @@
+import { useSignal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
-import { useEffect } from 'preact/hooks'
+import { wordsOf } from '#services/console/api/client.ts'
+import { usePoll } from '#services/console/api/poll.ts'
 import { isOperator, mayCall } from '#services/console/api/session.ts'
-import { useDeed } from '#services/console/parts/deed.ts'
 import { Refusal } from '#services/console/parts/refusal.tsx'
 import { asked, BASE } from '#services/console/place.ts'
 import { AudioForm } from './audio/audio.tsx'
@@ -16,6 +17,9 @@ import { loadServed, modelsFor, served } from './served.ts'
 import { SpeechForm } from './speech/speech.tsx'
 import { MessagesForm } from './text/messages.ts'
 import { ResponsesForm } from './text/responses.ts'
+
+/** How soon it is asked again what is served, as long as the service has not said so. */
+const AGAIN_MS = 2_000
 
 interface Form {
   /** In the address. */
@@ -102,8 +106,24 @@ function ForCallers() {
 }
 
 function Forms() {
-  const { problem, act } = useDeed()
-  useEffect(() => void act(loadServed), [])
+  const problem = useSignal('')
+  const isLoaded = useSignal(false)
+  usePoll(
+    AGAIN_MS,
+    async (abort) => {
+      if (isLoaded.peek()) return
+      await loadServed().then(
+        () => {
+          isLoaded.value = true
+          problem.value = ''
+        },
+        (error: unknown) => {
+          if (!abort.aborted) problem.value = wordsOf(error)
+        },
+      )
+    },
+    [],
+  )
   const forms = FORMS.filter(({ path }) => served.value?.reference.paths[path])
   const form = forms.find(({ id }) => id === asked('form')) ?? forms[0]
   return (
