@@ -46,7 +46,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
       warned(
         'pause',
         `The ${what} '${id}' is paused: nothing of it is started.`,
-        `Start it again: npx sluice resume ${id}`,
+        `Start it again: npx sluice resume ${what} ${id}`,
       ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),

@@ -33,7 +33,7 @@ describe('the findings of the service', () => {
     expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 record is/) })
     await admin.as('op').post('/v1/admin/models/echo-1/pause')
     await until(async () =>
-      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume echo-1')),
+      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume model echo-1')),
     )
   })
 
