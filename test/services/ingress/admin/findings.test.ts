@@ -1,7 +1,8 @@
 /** What is wrong now, as the service tells operators: with the words of the doctor, and nothing that is not so. */
-import { writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { bury } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
@@ -35,6 +36,14 @@ describe('the findings of the service', () => {
     await until(async () =>
       (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume model echo-1')),
     )
+  })
+
+  it('look at the disk of the blobs where that is not the one of the data', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'sluice-blobs-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    await using admin = await openAdmin({ settings: { BLOB_DIR: directory } })
+    const machine = await dataOf(await admin.as('op').get('/v1/admin/findings?of=machine'))
+    expect(machine.find(({ check }) => check === 'blobs')?.message).toMatch(/^\/.*(free|full)$/)
   })
 
   it('come with what the process counts, also where METRICS_PORT hides that from those who may call', async () => {
