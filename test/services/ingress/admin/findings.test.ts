@@ -90,7 +90,7 @@ describe('the findings of a fleet', () => {
   }
   const facts: FleetFacts = {
     broker: { name: 'memory', isReachable: true },
-    store: { name: 'sqlite', isReachable: true },
+    store: { name: 'sqlite', isReachable: true, isFull: false },
     pools: [pool],
     durable: { count: 49, max: 100 },
     paused: [],
@@ -103,7 +103,8 @@ describe('the findings of a fleet', () => {
   it.each<[string, Partial<FleetFacts>, string[]]>([
     ['nothing is wrong', {}, ['fleet ok']],
     ['the broker is down', { broker: { name: 'kafka', isReachable: false } }, ['broker fail']],
-    ['the store is down', { store: { name: 'postgres', isReachable: false } }, ['store fail']],
+    ['the store is down', { store: { name: 'postgres', isReachable: false, isFull: false } }, ['store fail']],
+    ['the disk of the store is full', { store: { name: 'postgres', isReachable: true, isFull: true } }, ['store fail']],
     ['jobs wait and nobody works', { pools: [{ ...pool, workers: 0, slots: 0, waiting: 3 }] }, ['pool fail']],
     ['nobody works', { pools: [{ ...pool, workers: 0, slots: 0 }] }, ['pool warn']],
     ['nobody works for what nothing needs', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],
