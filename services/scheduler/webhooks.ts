@@ -174,7 +174,13 @@ export class WebhookSender {
     if (isBusy || !isOurs) return
     metrics.webhooks.inc({ end: outcome.state === 'pending' ? 'retried' : outcome.state })
     // The URL itself may hold a secret.
-    const fields = { delivery_id: delivery.id, job_id: delivery.job_id, host, tries: delivery.tries, ...outcome }
+    const fields = {
+      delivery_id: delivery.id,
+      job_id: delivery.job_id,
+      host,
+      tries: delivery.tries,
+      ...fieldsOf(outcome),
+    }
     if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
     else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; trying again')
   }
@@ -182,6 +188,13 @@ export class WebhookSender {
 
 function putBack({ tries }: WebhookDelivery, error: string): Result {
   return { state: 'pending', retryInMs: backoffMs(tries, PUT_BACK, Math.random()), error, isBusy: true }
+}
+
+/** An outcome as the log has it. */
+function fieldsOf(outcome: DeliveryOutcome): object {
+  if (outcome.state !== 'pending') return outcome
+  const { retryInMs, ...rest } = outcome
+  return { ...rest, retry_in_ms: Math.round(retryInMs) }
 }
 
 /** Ages are told by the database's clock alone: it set the lease from the time of the taking. */

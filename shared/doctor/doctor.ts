@@ -1,5 +1,5 @@
 import type { Check } from './check.ts'
-import { dataCheck, modelsCheck, weightsCheck } from './machine.ts'
+import { blobsCheck, dataCheck, modelsCheck, weightsCheck } from './machine.ts'
 
 /**
  * What the service depends on, in the order in which things fail: what is below needs what is above. `sluice doctor` and the service
@@ -8,5 +8,5 @@ import { dataCheck, modelsCheck, weightsCheck } from './machine.ts'
 export async function checksOfMachine(): Promise<readonly Check[]> {
   const { postgresCheck } = await import('./postgres.ts')
   const { kafkaCheck } = await import('./kafka.ts')
-  return [dataCheck, modelsCheck, weightsCheck, postgresCheck, kafkaCheck]
+  return [dataCheck, blobsCheck, modelsCheck, weightsCheck, postgresCheck, kafkaCheck]
 }

@@ -22,7 +22,7 @@ export interface PoolFacts {
 export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean }
   /** Undefined in a deployment without one. */
-  readonly store: { readonly name: string; readonly isReachable: boolean } | undefined
+  readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
   /** Durable jobs that wait or run, and how many may (DURABLE_JOBS_MAX); undefined while that is not known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
@@ -39,6 +39,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   const findings = [
     ...(broker.isReachable ? [] : [brokerAway(broker.name)]),
     ...(store && !store.isReachable ? [storeAway(store.name)] : []),
+    ...(store?.isFull ? [storeFull(store.name)] : []),
     ...(durable ? roomFinding(durable) : []),
     ...failing.map(failingFinding),
     ...pools.flatMap(poolFinding),
@@ -46,7 +47,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
       warned(
         'pause',
         `The ${what} '${id}' is paused: nothing of it is started.`,
-        `Start it again: npx sluice resume ${id}`,
+        `Start it again: npx sluice resume ${what} ${id}`,
       ),
     ),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
@@ -64,6 +65,11 @@ function brokerAway(name: string): Finding {
 function storeAway(name: string): Finding {
   const message = `The store (${name}) cannot be reached: durable jobs are refused and stand still; plain calls go on.`
   return failed('store', message, 'Start it, or mend DATABASE_URL.')
+}
+
+function storeFull(name: string): Finding {
+  const message = `The disk of the store (${name}) is full: durable jobs are refused, and those that run cannot end; plain calls go on.`
+  return failed('store', message, 'Make room on that disk, or give the database a larger one: nothing needs a restart.')
 }
 
 /** A project may have as many as are free for others, so one alone is refused when half of the places are taken. */

@@ -1,6 +1,6 @@
 import { constants } from 'node:fs'
 import { access, rm, stat, statfs, writeFile } from 'node:fs/promises'
-import { dirname, isAbsolute, join } from 'node:path'
+import { dirname, isAbsolute, join, relative } from 'node:path'
 import type { ModelConfig } from '#schemas/models.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/id.ts'
@@ -12,6 +12,8 @@ const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
 /** Less free space than this fills up with a few large bodies. */
 const FREE_BYTES_MIN = GIB
+/** Less than this is none: a body that goes into a blob may be as large. */
+const FULL_BYTES = 32 * 1024 ** 2
 
 /** Whether the Node that runs this can run the service. */
 export function nodeFinding(): Finding {
@@ -24,21 +26,38 @@ export function nodeFinding(): Finding {
 export const dataCheck: Check = {
   name: 'data',
   fix: 'Give DATA_DIR a directory that this user may write.',
-  async run({ dataDir }) {
-    const found = await stat(dataDir).catch(() => undefined)
-    if (!found) {
-      await access(await nearest(dataDir), constants.W_OK)
-      return [ok('data', `${dataDir} is made at the first start`)]
-    }
-    if (!found.isDirectory()) return [failed('data', `${dataDir} is not a directory`, this.fix)]
-    const probe = join(dataDir, newId('.probe-', 8))
-    await writeFile(probe, '')
-    await rm(probe, { force: true })
-    const { bavail, bsize } = await statfs(dataDir)
-    const free = `${dataDir}, ${((bavail * bsize) / GIB).toFixed(1)} GiB free`
-    if (bavail * bsize < FREE_BYTES_MIN) return [warned('data', free, 'Make room, or move DATA_DIR to another disk.')]
-    return [ok('data', free)]
+  run: async ({ dataDir }) => [await directoryFinding('data', 'DATA_DIR', dataDir)],
+}
+
+/** The same of the directory of the blobs, where that is not in the data directory. */
+export const blobsCheck: Check = {
+  name: 'blobs',
+  fix: 'Give BLOB_DIR a directory that this user may write.',
+  async run({ dataDir, blobDir }) {
+    if (!relative(dataDir, blobDir).startsWith('..')) return []
+    return [await directoryFinding('blobs', 'BLOB_DIR', blobDir)]
   },
+}
+
+/** @throws when it cannot be written */
+async function directoryFinding(check: string, setting: string, path: string): Promise<Finding> {
+  const found = await stat(path).catch(() => undefined)
+  if (!found) {
+    await access(await nearest(path), constants.W_OK)
+    return ok(check, `${path} is made at the first start`)
+  }
+  if (!found.isDirectory()) {
+    return failed(check, `${path} is not a directory`, `Give ${setting} a directory that this user may write.`)
+  }
+  const probe = join(path, newId('.probe-', 8))
+  await writeFile(probe, '')
+  await rm(probe, { force: true })
+  const { bavail, bsize } = await statfs(path)
+  const bytes = bavail * bsize
+  const fix = `Make room, or move ${setting} to another disk.`
+  if (bytes < FULL_BYTES) return failed(check, `${path}: its disk is full`, fix)
+  const free = `${path}, ${(bytes / GIB).toFixed(1)} GiB free`
+  return bytes < FREE_BYTES_MIN ? warned(check, free, fix) : ok(check, free)
 }
 
 /** The nearest directory above that exists. */

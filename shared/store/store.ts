@@ -42,6 +42,8 @@ export interface StoreView extends JobReads, Webhooks, HasUsage, HasFiles, HasCo
   readonly name: string
   /** False from the moment the store is known to be gone until it answers again. */
   readonly isReachable: boolean
+  /** A write of the last minute found no room on the disk of the database. Never on a disk of this machine, which the doctor looks at. */
+  readonly isFull: boolean
   /** For sure nothing waits, runs or is to be told: until something is written there is nothing to sweep. */
   readonly isIdle: boolean
   /** Resolves once it is not idle: at once where it is not, else when something was written, or at the signal. */

@@ -66,7 +66,8 @@ async function poolFacts(
   depth: Awaited<ReturnType<typeof depthOf>>,
 ): Promise<PoolFacts> {
   const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
-  const oldestMs = Math.min(...queued.map(({ oldest_at_ms }) => oldest_at_ms))
+  const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
+  const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
   // What lies in the queue is in the store as well, but for calls.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0

@@ -13,6 +13,7 @@ export const CODE = {
   invalidProducerEpoch: 47,
   unknownProducerId: 59,
   groupIdNotFound: 69,
+  offsetNotAvailable: 78,
   groupMaxSizeReached: 81,
   invalidRecord: 87,
   fencedMemberEpoch: 110,

@@ -221,6 +221,15 @@ export class HeldJobs extends Map<string, AttachedJob> {
     return count
   }
 
+  /** When the oldest of a pool came that waits, in unix milliseconds; undefined where none does. */
+  oldestQueuedAtMs(pool: PoolName): number | undefined {
+    // They are in the order in which they came.
+    for (const { envelope, state } of this.values()) {
+      if (envelope.pool === pool && state === 'queued') return envelope.created_at_ms
+    }
+    return undefined
+  }
+
   /** Those that a worker runs. @param boot Its boot id */
   runBy(boot: string): AttachedJob[] {
     return [...this.values()].filter((job) => job.worker === boot)

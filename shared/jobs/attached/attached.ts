@@ -98,6 +98,11 @@ export class AttachedJobs implements Arbiter {
     return this.#jobs.count(pool, state)
   }
 
+  /** When the oldest job of a pool came that waits here, in unix milliseconds; undefined where none does. */
+  oldestQueuedAtMs(pool: PoolName): number | undefined {
+    return this.#jobs.oldestQueuedAtMs(pool)
+  }
+
   /** Jobs of a pool that wait for their turn, in all ingresses as far as they are known. */
   callsWaiting(pool: PoolName): number {
     return this.#sender.callsWaiting(pool)

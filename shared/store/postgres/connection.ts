@@ -30,6 +30,9 @@ const INT8 = types.builtins.INT8
 export const PLAN =
   'SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; SET plan_cache_mode = force_generic_plan'
 
+/** How long a disk that a write found full counts as full. */
+const FULL_MS = 60_000
+
 /**
  * Connections to Postgres that come back by themselves.
  *
@@ -43,6 +46,8 @@ export class PostgresConnection {
   readonly #closed = new AbortController()
   readonly #compiled = new Map<string, Compiled>()
   #isReachable = true
+  /** When a write last met a full disk. */
+  #fullAtMs = Number.NEGATIVE_INFINITY
   #closing: Promise<void> | undefined
 
   constructor(options: ConnectionOptions) {
@@ -54,6 +59,11 @@ export class PostgresConnection {
 
   get isReachable(): boolean {
     return this.#isReachable
+  }
+
+  /** A write of the last minute met a full disk. Reads go on meanwhile, and so do writes that need no new page. */
+  get isFull(): boolean {
+    return performance.now() - this.#fullAtMs < FULL_MS
   }
 
   /** Runs one prepared statement. @param bind Gives the values for its names. @throws ServiceError `overloaded` */
@@ -97,10 +107,17 @@ export class PostgresConnection {
     try {
       return await work()
     } catch (thrown) {
-      const { isGone, error } = translate(thrown)
+      const { isGone, isFull, error } = translate(thrown)
       if (isGone) this.#lose(thrown)
+      if (isFull) this.#noteFull(thrown)
       throw error
     }
+  }
+
+  /** Told anew when a minute was quiet. */
+  #noteFull(error: unknown): void {
+    if (!this.isFull) this.#onProblem('job store has no room left on its disk', { err: error })
+    this.#fullAtMs = performance.now()
   }
 
   #lose(error: unknown): void {

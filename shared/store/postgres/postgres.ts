@@ -71,6 +71,10 @@ class PostgresDatabase implements SqlDatabase {
     return this.#connection.isReachable
   }
 
+  get isFull(): boolean {
+    return this.#connection.isFull
+  }
+
   async run(statement: Statement, params: Params): Promise<Row[]> {
     if (statement === FIND)
       return await this.#groupsOf(FIND, findStatement).add({ id: String(params.id), params, output: [] })

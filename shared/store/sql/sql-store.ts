@@ -70,6 +70,10 @@ export class SqlStore implements Store {
     return this.#db.isReachable
   }
 
+  get isFull(): boolean {
+    return this.#db.isFull
+  }
+
   get isIdle(): boolean {
     return this.#db.isIdle
   }

@@ -29,6 +29,8 @@ export interface Write {
 export interface SqlDatabase {
   readonly name: string
   readonly isReachable: boolean
+  /** See {@link StoreView.isFull}. */
+  readonly isFull: boolean
   /** Statements of many processes run side by side. */
   readonly isShared: boolean
   /** See {@link StoreView.isIdle}; false where others write as well. */

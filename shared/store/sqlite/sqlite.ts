@@ -131,6 +131,10 @@ class SqliteDatabase implements SqlDatabase {
     return this.#db.isOpen
   }
 
+  get isFull(): boolean {
+    return false
+  }
+
   /** Nobody else writes, so what was found holds until this connection changes a row. */
   get isIdle(): boolean {
     try {

@@ -213,7 +213,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await operator.getByRole('link', { name: 'Home', exact: true }).click()
     const attention = operator.getByRole('list', { name: 'What needs attention' })
     await attention.getByText("The model 'echo-1' is paused").waitFor()
-    await attention.getByText('npx sluice resume echo-1').waitFor()
+    await attention.getByText('npx sluice resume model echo-1').waitFor()
     await look(operator, 'home-attention')
     await operator.getByRole('link', { name: 'Models', exact: true }).click()
     await card(caller).locator('dd').first().getByText('1', { exact: true }).waitFor()

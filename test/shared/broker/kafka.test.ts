@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { Broker, Delivery, QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { type KafkaOptions, openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/id.ts'
@@ -114,6 +114,20 @@ describe.skipIf(!kafka)('a share group', () => {
     ended.abort()
     await Promise.all([...working, draining])
     expect([...seen].filter((text) => text.startsWith('early'))).toEqual([])
+  })
+
+  it('that is new finds nothing wrong with a queue nobody has used, and takes its first record', async () => {
+    const onProblem = vi.fn()
+    const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
+    const member = await broker.openQueue('jobs')
+    const taken = takeOne(member)
+    // Asked for as often as a group that has begun is: its partition has been looked at many times by then.
+    const lookedUntil = Date.now() + HEARTBEAT_MS
+    await until(() => Date.now() > lookedUntil, WITHIN)
+    const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))
+    expect(failures).toEqual([])
+    await broker.submit('jobs', Buffer.from('the first'))
+    await taken
   })
 
   it('is chosen by itself where the broker has them', async () => {

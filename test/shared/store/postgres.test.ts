@@ -205,6 +205,35 @@ describe.skipIf(!postgres)('a change of the schema', () => {
   }, 120_000)
 })
 
+describe.skipIf(!postgres)('while its disk is full', () => {
+  it('says so to callers and once in the log, goes on reading, and writes again when there is room', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const problems: string[] = []
+    const store = await open(database.url, { onProblem: (message: string) => void problems.push(message) })
+    const job = newJob()
+    await store.create(job)
+    expect(store.isFull).toBe(false)
+    await database.query(`CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$`)
+    await database.query('CREATE TRIGGER full_disk BEFORE INSERT ON jobs EXECUTE FUNCTION no_room()')
+    for (let i = 0; i < 3; i++) {
+      await expect(store.create(newJob())).rejects.toMatchObject({
+        ...{ code: 'overloaded', isUndone: true, retryAfterMs: 60_000 },
+        message: 'The job store has no room left on its disk.',
+      })
+    }
+    expect(await store.find('key_a', job.id)).toBeDefined()
+    expect([store.isFull, store.isReachable, problems]).toEqual([
+      true,
+      true,
+      ['job store has no room left on its disk'],
+    ])
+    await database.query('DROP TRIGGER full_disk ON jobs')
+    await store.create(newJob())
+    await store.close()
+  }, 60_000)
+})
+
 describe.skipIf(!postgres)('while others hold a lock for longer than statements may take', () => {
   it('each call fails for itself, soon enough, and the store is not lost', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')

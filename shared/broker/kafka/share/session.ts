@@ -134,7 +134,7 @@ export class ShareSession {
       const records = response.partitions.flatMap((partition) => this.#acquire(partition))
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
-      if (failed && records.length === 0) throw this.#leaderFailure(failed)
+      if (failed && records.length === 0) this.#noteFailure(failed)
       // A broker that answers "nothing" at once must not be asked in a tight loop.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
@@ -275,8 +275,15 @@ export class ShareSession {
     this.#onProblem('acknowledgements were refused, so these records come again', fields)
   }
 
-  #leaderFailure({ topicId, partition, errorCode, errorMessage }: FetchedPartition): KafkaRefusal {
+  /**
+   * The next fetch asks for the partition afresh. A group that is new begins at a time (`by_duration`), and in a partition without
+   * a record its leader finds no offset for that: such a queue is empty, for hours perhaps, and nothing is wrong with it.
+   *
+   * @throws unless it is that
+   */
+  #noteFailure({ topicId, partition, errorCode, errorMessage }: FetchedPartition): void {
     this.#known.delete(keyOf(topicId, partition))
-    return new KafkaRefusal(`Fetching partition ${partition} from node ${this.node}`, errorCode, errorMessage)
+    if (errorCode === CODE.offsetNotAvailable) return
+    throw new KafkaRefusal(`Fetching partition ${partition} from node ${this.node}`, errorCode, errorMessage)
   }
 }

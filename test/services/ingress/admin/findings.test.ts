@@ -1,7 +1,8 @@
 /** What is wrong now, as the service tells operators: with the words of the doctor, and nothing that is not so. */
-import { writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { bury } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
@@ -33,8 +34,16 @@ describe('the findings of the service', () => {
     expect(dead).toMatchObject({ status: 'warn', message: expect.stringMatching(/^1 record is/) })
     await admin.as('op').post('/v1/admin/models/echo-1/pause')
     await until(async () =>
-      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume echo-1')),
+      (await found()).some(({ check, fix }) => check === 'pause' && fix?.includes('resume model echo-1')),
     )
+  })
+
+  it('look at the disk of the blobs where that is not the one of the data', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'sluice-blobs-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    await using admin = await openAdmin({ settings: { BLOB_DIR: directory } })
+    const machine = await dataOf(await admin.as('op').get('/v1/admin/findings?of=machine'))
+    expect(machine.find(({ check }) => check === 'blobs')?.message).toMatch(/^\/.*(free|full)$/)
   })
 
   it('come with what the process counts, also where METRICS_PORT hides that from those who may call', async () => {
@@ -81,7 +90,7 @@ describe('the findings of a fleet', () => {
   }
   const facts: FleetFacts = {
     broker: { name: 'memory', isReachable: true },
-    store: { name: 'sqlite', isReachable: true },
+    store: { name: 'sqlite', isReachable: true, isFull: false },
     pools: [pool],
     durable: { count: 49, max: 100 },
     paused: [],
@@ -94,7 +103,8 @@ describe('the findings of a fleet', () => {
   it.each<[string, Partial<FleetFacts>, string[]]>([
     ['nothing is wrong', {}, ['fleet ok']],
     ['the broker is down', { broker: { name: 'kafka', isReachable: false } }, ['broker fail']],
-    ['the store is down', { store: { name: 'postgres', isReachable: false } }, ['store fail']],
+    ['the store is down', { store: { name: 'postgres', isReachable: false, isFull: false } }, ['store fail']],
+    ['the disk of the store is full', { store: { name: 'postgres', isReachable: true, isFull: true } }, ['store fail']],
     ['jobs wait and nobody works', { pools: [{ ...pool, workers: 0, slots: 0, waiting: 3 }] }, ['pool fail']],
     ['nobody works', { pools: [{ ...pool, workers: 0, slots: 0 }] }, ['pool warn']],
     ['nobody works for what nothing needs', { pools: [{ ...pool, workers: 0, isNeeded: false }] }, ['fleet ok']],

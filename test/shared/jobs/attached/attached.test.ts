@@ -144,6 +144,7 @@ describe('an ingress with attached jobs', () => {
     await submit()
     await submit()
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([2, 0])
+    expect([jobs.oldestQueuedAtMs('inference'), jobs.oldestQueuedAtMs('code')]).toEqual([expect.any(Number), undefined])
     await tell(await take(), 1, [STARTED])
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
   })
