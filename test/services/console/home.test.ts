@@ -40,7 +40,7 @@ describe.skipIf(!CHROMIUM)('home', { timeout: 6 * PAGE_MS }, () => {
     await row('echo-1').getByText('prepared', { exact: true }).waitFor()
     // What waits stands first.
     expect(await page.getByRole('rowheader').first().textContent()).toContain('echo-1')
-    await page.getByRole('list', { name: 'What needs attention' }).getByText('npx sluice resume echo-1').waitFor()
+    await page.getByRole('list', { name: 'What needs attention' }).getByText('npx sluice resume model echo-1').waitFor()
     await look(page, 'home-by-model')
     await page.getByRole('button', { name: 'Oldest wait' }).click()
     await page.getByRole('img', { name: 'inference, Oldest wait: 0 of 256 run, 1 wait' }).waitFor()
