@@ -12,11 +12,16 @@ const PICTURES = process.env.CONSOLE_PICTURES
 /** How long a page may take for one thing. */
 export const PAGE_MS = 60_000
 
-/** Settles once what changes in a page has changed; what pulses for ever is left out. */
-const SETTLED = `Promise.all(
-  document.getAnimations()
-    .filter(({ effect }) => effect?.getTiming().iterations !== Infinity)
-    .map(({ finished }) => finished.catch(() => {})),
+/**
+ * Settles once what changes in a page has changed; what pulses for ever is left out. A page hears of other colours in the frame after
+ * they were asked for, and begins to change then.
+ */
+const SETTLED = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))).then(() =>
+  Promise.all(
+    document.getAnimations()
+      .filter(({ effect }) => effect?.getTiming().iterations !== Infinity)
+      .map(({ finished }) => finished.catch(() => {})),
+  ),
 )`
 
 interface Finding {

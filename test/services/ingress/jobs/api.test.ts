@@ -124,9 +124,9 @@ describeJobs('durable jobs', { kafka: inject('kafka'), postgres: inject('postgre
       expect([job.status, asked.status]).toEqual([plain.status, plain.status])
       expect(await errorOf(asked)).toEqual(error)
       const { message, param } = await errorOf(job)
-      // The messages format puts the path into the message; in a job it is the param.
+      // The messages format puts the path, in its own form, into the message; in a job it is the param.
       if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
-      else expect(`${param}: ${message}`).toBe(`body.${error.message}`)
+      else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
     }
   })
 
