@@ -21,7 +21,8 @@ load, of a process of its own, by the file whose code ran.
 Why targets are missed: a call is a hundred small steps, each of which is a percent or two, over ten times as much code as the proxy's. A
 whole call leaves 50 KB for the collector where the proxy leaves 6, so that what both do (HTTP, sockets, the loop) finds its data and
 its code in the caches less often, and takes longer too; system calls are as many as the proxy's, four a call. Tokens come late by
-how long the others of the same moment take. The first calls of a process run before V8 has compiled it. What was tried and
+how long the others of the same moment take. The first calls of a process run before V8 has compiled it. An idle
+role behind Kafka makes 7 (ingress) or 10 (worker) requests a second: its heartbeats, what it hears of the others', its polls. What was tried and
 gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, compiling
 sooner (\`--always-sparkplug\`, \`--no-lazy-feedback-allocation\`), Kafka's requests 2 ms apart while there are many records (the same
 CPU, tokens later), and iterators in the place of generators, of which one costs 0.2 µs a token. Fifty calls that a process makes of
