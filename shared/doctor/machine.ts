@@ -26,7 +26,9 @@ export function nodeFinding(): Finding {
 export const dataCheck: Check = {
   name: 'data',
   fix: 'Give DATA_DIR a directory that this user may write.',
-  run: async ({ dataDir }) => [await directoryFinding('data', 'DATA_DIR', dataDir)],
+  async run({ dataDir }) {
+    return [await directoryFinding(this, 'DATA_DIR', dataDir)]
+  },
 }
 
 /** The same of the directory of the blobs, where that is not in the data directory. */
@@ -35,20 +37,18 @@ export const blobsCheck: Check = {
   fix: 'Give BLOB_DIR a directory that this user may write.',
   async run({ dataDir, blobDir }) {
     if (!relative(dataDir, blobDir).startsWith('..')) return []
-    return [await directoryFinding('blobs', 'BLOB_DIR', blobDir)]
+    return [await directoryFinding(this, 'BLOB_DIR', blobDir)]
   },
 }
 
 /** @throws when it cannot be written */
-async function directoryFinding(check: string, setting: string, path: string): Promise<Finding> {
+async function directoryFinding({ name: check, fix: instead }: Check, setting: string, path: string): Promise<Finding> {
   const found = await stat(path).catch(() => undefined)
   if (!found) {
     await access(await nearest(path), constants.W_OK)
     return ok(check, `${path} is made at the first start`)
   }
-  if (!found.isDirectory()) {
-    return failed(check, `${path} is not a directory`, `Give ${setting} a directory that this user may write.`)
-  }
+  if (!found.isDirectory()) return failed(check, `${path} is not a directory`, instead)
   const probe = join(path, newId('.probe-', 8))
   await writeFile(probe, '')
   await rm(probe, { force: true })
