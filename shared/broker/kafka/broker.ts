@@ -8,8 +8,10 @@ export interface KafkaClient {
   readonly name: string
   readonly isReachable: boolean
   readonly produce: Produce
-  /** A call takes long: look whether a broker answers. */
+  /** A call takes long or is refused: look whether a broker answers, and who leads what. */
   suspect(): void
+  /** True for an error that passes by itself. */
+  isTransient(error: unknown): boolean
   /** How many partitions a topic has; 0 where that is not known. */
   partitions(topic: string): number
   /** False where it is known that nobody leads a partition. */

@@ -1,9 +1,12 @@
 import type { Closable, KeptRecord } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/error.ts'
-import { within } from './supervision.ts'
+import { pause, within } from './supervision.ts'
 
 /** Longest reading, in milliseconds: a classic group alone takes some seconds to form. */
 const READ_MS = 15_000
+/** Longest a partition may be between two leaders, in milliseconds, before its reader hears of it. */
+const LEADERLESS_MS = 10_000
+const AGAIN_MS = 100
 
 /** What a partition keeps: from the offset of its oldest record to that which the next one will have. */
 export interface KeptOffsets {
@@ -13,6 +16,8 @@ export interface KeptOffsets {
 
 /** What it takes to read. Topics are named in full. */
 interface HistoryClient {
+  isTransient(error: unknown): boolean
+  suspect(): void
   kept(topic: string, partition: number): Promise<KeptOffsets>
   receiver(
     topic: string,
@@ -30,9 +35,7 @@ export async function readHistory(
   { before = Number.POSITIVE_INFINITY, max }: { readonly before?: number | undefined; readonly max: number },
   onRecord: (record: KeptRecord) => void,
 ): Promise<{ hasMore: boolean }> {
-  const { first, end } = await client.kept(topic, partition).catch((cause: unknown) => {
-    throw new ServiceError('overloaded', 'The broker does not say which records it keeps.', { cause })
-  })
+  const { first, end } = await askKept(client, topic, partition)
   const to = Math.min(before, end)
   const from = Math.max(first, to - max)
   if (from >= to) return { hasMore: false }
@@ -55,5 +58,21 @@ export async function readHistory(
     throw new ServiceError('overloaded', `The broker did not give its records within ${READ_MS / 1_000} s.`)
   } finally {
     await receiver.close()
+  }
+}
+
+/** Asks again when a leader refuses: one that is new does, until it has heard that it leads. */
+async function askKept(client: HistoryClient, topic: string, partition: number): Promise<KeptOffsets> {
+  const timeout = AbortSignal.timeout(LEADERLESS_MS)
+  for (;;) {
+    try {
+      return await client.kept(topic, partition)
+    } catch (cause) {
+      if (timeout.aborted || !client.isTransient(cause)) {
+        throw new ServiceError('overloaded', 'The broker does not say which records it keeps.', { cause })
+      }
+      client.suspect()
+      await pause(AGAIN_MS, timeout)
+    }
   }
 }

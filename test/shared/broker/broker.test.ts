@@ -13,7 +13,8 @@ const HOUR_MS = 3_600_000
 const TOPICS: readonly Topic[] = [
   { name: 'jobs', partitions: 2, retentionMs: HOUR_MS, kind: 'queue' },
   { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' },
-  { name: 'kept', partitions: 2, retentionMs: 3_600_000, kind: 'channel', keptMax: 10 },
+  { name: 'kept', partitions: 2, retentionMs: HOUR_MS, kind: 'channel', keptMax: 10 },
+  { name: 'wide', partitions: 20, retentionMs: HOUR_MS, kind: 'channel', keptMax: 10 },
 ]
 const WITHIN = { withinMs: 20_000 }
 const never = new AbortController().signal
@@ -222,6 +223,12 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       expect((await read({ before, max: 3 })).texts).toEqual(['k1:to 1', 'k2:to 2', 'k3:to 3'])
       expect(await read({ before: before - 3, max: 3 })).toMatchObject({ hasMore: false, texts: ['k0:to 0'] })
       expect((await read({ before: 0, max: 3 })).texts).toEqual([])
+    })
+
+    it('reads each partition of a channel that was made a moment ago, whose leaders do not know of it yet', async () => {
+      const broker = await fleet()()
+      const reads = Array.from({ length: 20 }, (_, at) => broker.history('wide', at, { max: 1 }, () => undefined))
+      for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })
     })
 
     it('tolerates closing everything twice, and refuses work afterwards', async () => {

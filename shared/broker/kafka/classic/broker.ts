@@ -114,6 +114,10 @@ class ClassicClient implements KafkaClient {
     return new ClassicReceiver(this.#kafka, this.#admin, this.#options, topic, partitions, onRecord, from)
   }
 
+  isTransient(error: unknown): boolean {
+    return isTransientInKafkaJs(error)
+  }
+
   async kept(topic: string, partition: number): Promise<KeptOffsets> {
     const found = (await this.#admin.fetchTopicOffsets(topic)).find((one) => one.partition === partition)
     if (!found) throw new Error(`${topic} has no partition ${partition}`)

@@ -118,6 +118,10 @@ class ShareClient implements KafkaClient {
     return new ChannelReceiver(this.#cluster, this.#options, topic, partitions, onRecord, from)
   }
 
+  isTransient(error: unknown): boolean {
+    return isTransient(error)
+  }
+
   async kept(topic: string, partition: number): Promise<KeptOffsets> {
     return await keptOffsets(this.#cluster, topic, partition)
   }
