@@ -34,7 +34,7 @@ interface Poll {
   readonly node: number
   /** Each place is in one poll at a time, which alone moves it to another. */
   places: Place[]
-  fetchedAtMs: number
+  askedAtMs: number
   readonly loop: Promise<void>
 }
 
@@ -113,7 +113,7 @@ export class ChannelReceiver implements Receiver {
     const poll: Poll = {
       node,
       places,
-      fetchedAtMs: Number.NEGATIVE_INFINITY,
+      askedAtMs: Number.NEGATIVE_INFINITY,
       // Later, when all places are in it.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
@@ -122,7 +122,7 @@ export class ChannelReceiver implements Receiver {
 
   /** @returns True when nothing is left to receive from this broker. */
   async #poll(poll: Poll): Promise<boolean> {
-    const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.fetchedAtMs)
+    const restMs = this.#gapMs * this.#stretch - (performance.now() - poll.askedAtMs)
     if (restMs > 0) await pause(restMs, this.#closing.signal)
     const isHere = ({ partition }: Place) => this.#cluster.leader(this.#topic, partition) === poll.node
     const moved = poll.places.filter((place) => !isHere(place))
@@ -134,8 +134,9 @@ export class ChannelReceiver implements Receiver {
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
+    // From here on, and not from the answer: what waited for the broker longer than the gap goes on without a timer.
+    poll.askedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    poll.fetchedAtMs = performance.now()
     // What comes last in a full answer comes first in the next.
     poll.places.push(...poll.places.splice(0, 1))
     await this.#take(poll.places, answers)
