@@ -14,15 +14,18 @@ import type { Statement } from './statements.ts'
 const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
 const KEYS = ['project', 'day', 'key_id', 'model']
 
-/** The rows of a JSON text, as `given.value`. */
-const POSTGRES_ROWS = 'json_array_elements(CAST(:rows AS json)) AS given(value)'
-const SQLITE_ROWS = 'json_each(:rows) AS given'
+/**
+ * The rows of a JSON text, as `given`. They are read once: a join that takes its key out of the text reads the text again for
+ * each pair of rows.
+ */
+const POSTGRES_ROWS = `given AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(CAST(:rows AS json))
+          AS row(job_id text, ${KEYS.map((name) => `${name} text`).join(', ')}, ${SUMS.map((name) => `${name} bigint`).join(', ')}))`
+const SQLITE_ROWS = `given AS MATERIALIZED (
+        SELECT ${['job_id', ...KEYS, ...SUMS].map((name) => `value->>'${name}' AS ${name}`).join(', ')} FROM json_each(:rows))`
 
-const text = (name: string) => `given.value->>'${name}'`
 const HEAD = `INSERT INTO usage_days AS held (${[...KEYS, ...SUMS].join(', ')})
-  SELECT ${[...KEYS.map(text), ...SUMS.map((name) => `CAST(sum(CAST(${text(name)} AS bigint)) AS bigint)`)].join(', ')}`
-/** What holds others together, and is no call itself, is entered nowhere. */
-const IS_CALL = `CAST(${text('calls')} AS bigint) > 0`
+  SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
 /** In the order of the key, or two writers would wait for each other. */
 const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
@@ -31,26 +34,26 @@ const TAIL = `GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (${KEYS.join('
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
-    sql: `WITH turn AS (
+    sql: `WITH ${POSTGRES_ROWS}, turn AS (
         INSERT INTO usage_writers AS held (boot, batch, at_ms) VALUES (:boot, CAST(:batch AS bigint), now_ms())
         ON CONFLICT (boot) DO UPDATE SET batch = excluded.batch, at_ms = excluded.at_ms WHERE held.batch < excluded.batch
         RETURNING boot)
-      ${HEAD} FROM ${POSTGRES_ROWS} WHERE EXISTS (SELECT 1 FROM turn) ${TAIL}`,
+      ${HEAD} FROM given WHERE EXISTS (SELECT 1 FROM turn) ${TAIL}`,
   },
-  sqlite: [`${HEAD} FROM ${SQLITE_ROWS} WHERE TRUE ${TAIL}`],
+  sqlite: [`WITH ${SQLITE_ROWS} ${HEAD} FROM given WHERE TRUE ${TAIL}`],
 }
 
-/** Who deletes the note of a job enters it. */
+/** Who deletes the note of a job enters it. What holds others together, and is no call itself, is entered nowhere. */
 const ENTER: Write = {
   postgres: {
     name: 'usage_enter',
-    sql: `WITH gone AS (
-        DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${POSTGRES_ROWS}) RETURNING job_id)
-      ${HEAD} FROM ${POSTGRES_ROWS} JOIN gone ON gone.job_id = ${text('job_id')} WHERE ${IS_CALL} ${TAIL}`,
+    sql: `WITH ${POSTGRES_ROWS}, gone AS (
+        DELETE FROM usage_ended USING given WHERE usage_ended.job_id = given.job_id RETURNING given.*)
+      ${HEAD} FROM gone WHERE calls > 0 ${TAIL}`,
   },
   sqlite: [
-    `${HEAD} FROM ${SQLITE_ROWS} WHERE ${text('job_id')} IN (SELECT job_id FROM usage_ended) AND ${IS_CALL} ${TAIL}`,
-    `DELETE FROM usage_ended WHERE job_id IN (SELECT ${text('job_id')} FROM ${SQLITE_ROWS})`,
+    `WITH ${SQLITE_ROWS} ${HEAD} FROM given WHERE job_id IN (SELECT job_id FROM usage_ended) AND calls > 0 ${TAIL}`,
+    `WITH ${SQLITE_ROWS} DELETE FROM usage_ended WHERE job_id IN (SELECT job_id FROM given)`,
   ],
 }
 

@@ -75,6 +75,30 @@ describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
   })
 })
 
+describe.skipIf(!postgres)('among a thousand jobs that ended in Postgres', () => {
+  it('each is entered in the ledger without a look at all others', { timeout: 60_000 }, async () => {
+    const jobs = 1_000
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const store = await database.open()
+    const sent = recordQueries()
+    const entry = { project: 'p', keyId: 'k', model: 'm', day: '2030-01-31', calls: 1, failed: 0, inputTokens: 1 }
+    const amounts = { cachedInputTokens: 0, outputTokens: 1, audioMs: 0, costNanos: 1 }
+    const ids = Array.from({ length: jobs }, (_, i) => `${firstJobId(0)}${i}`)
+    await store.usage.enter(ids.map((jobId) => ({ ...entry, ...amounts, jobId })))
+    const [enter] = sent.filter(({ name }) => name.includes('usage_enter'))
+    if (!enter) throw new Error('nothing was entered')
+    await database.query(`INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, ended_at_ms)
+      SELECT '${firstJobId(0)}' || i, 'p', 'k', 'inference', 'm', 'completed', 0 FROM generate_series(0, ${jobs - 1}) AS i`)
+    const client = new Client({ connectionString: database.url })
+    await client.connect()
+    try {
+      for (const mode of MODES) expect((await touchedBy(client, enter, mode)).met).toBeLessThan(20 * jobs)
+    } finally {
+      await client.end()
+    }
+  })
+})
+
 /** A statement is planned for its values a few times, and then for good. */
 const MODES = ['force_custom_plan', 'force_generic_plan'] as const
 
@@ -88,6 +112,8 @@ interface Query {
 interface Touched {
   readonly scans: string[]
   readonly rows: number
+  /** Rows of whatever kind that its steps looked at. */
+  readonly met: number
   readonly pages: number
 }
 
@@ -148,6 +174,10 @@ function touched(node: PlanNode): Touched {
   return {
     scans: [...(isWhole ? [String(node['Relation Name'])] : []), ...below.flatMap(({ scans }) => scans)],
     rows: below.reduce((sum, { rows }) => sum + rows, isRead ? read * number('Actual Loops') : 0),
+    met: below.reduce(
+      (sum, { met }) => sum + met,
+      (read + number('Rows Removed by Join Filter')) * number('Actual Loops'),
+    ),
     // Those of the nodes below are counted in it.
     pages: number('Shared Hit Blocks') + number('Shared Read Blocks'),
   }
