@@ -14,9 +14,9 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const past = { jobs: jobsMax, limit: ROWS_MAX }
   const events = await db.run(PURGE_EVENTS, { ...past, limit: EVENTS_MAX })
   const steps = await db.run(PURGE_STEPS, past)
-  const children = await purgeChildren(db, jobsMax)
+  const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
-  const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax }) : []
+  const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
   // A parent can go once its children are gone.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
@@ -40,14 +40,17 @@ export async function forgetSome(db: SqlDatabase, id: string): Promise<number> {
   return (await db.run(PURGE_CHILDREN, { id, limit: ROWS_MAX })).length
 }
 
-/** Lets go of the children of a few parents that are past. Gives how many. */
-async function purgeChildren(db: SqlDatabase, jobs: number): Promise<number> {
-  let count = 0
+/** Lets go of the children of a few parents that are past. Gives how many, and the parents that have none left. */
+async function purgeChildren(db: SqlDatabase, jobs: number) {
+  let children = 0
+  const childless: string[] = []
   for (const { id } of await db.run(PAST_PARENTS, { jobs })) {
-    if (count >= ROWS_MAX) break
-    count += await forgetSome(db, String(id))
+    if (children >= ROWS_MAX) break
+    const forgotten = await forgetSome(db, String(id))
+    children += forgotten
+    if (forgotten === 0 && (await db.run(FIND_CHILD, { id: String(id) })).length === 0) childless.push(String(id))
   }
-  return count
+  return { children, childless }
 }
 
 function valuesOf(rows: readonly Row[], column: string): unknown[] {
@@ -92,12 +95,21 @@ export const PURGE_CHILDREN: Statement = {
         RETURNING id`,
 }
 
-/** Deletes those jobs once they have no events, steps and children. Gives the few requests among them that may name blobs. */
+/** A child of a job, past or not. */
+export const FIND_CHILD: Statement = {
+  name: 'find_child',
+  sql: 'SELECT 1 AS one FROM jobs WHERE parent_id = :id AND depth > 0 LIMIT 1',
+}
+
+/**
+ * Deletes those jobs once they have no events, steps and children: those that never had any, and those that `:childless` names.
+ * Gives the few requests among them that may name blobs.
+ */
 export const PURGE_JOBS: Statement = {
   name: 'purge_jobs',
   sql: `DELETE FROM jobs WHERE id IN (${PAST}) AND NOT EXISTS (SELECT 1 FROM job_events WHERE job_id = jobs.id)
           AND NOT EXISTS (SELECT 1 FROM job_steps WHERE job_id = jobs.id)
-          AND (children = 0 OR (SELECT count(*) FROM jobs AS child WHERE child.parent_id = jobs.id AND child.depth > 0) = 0)
+          AND (children = 0 OR CAST(:childless AS text) LIKE '%' || jobs.id || '%')
         RETURNING CASE WHEN request LIKE '{"blob":%' OR request LIKE '%"attachments":[%' THEN request END AS request,
           depth`,
 }

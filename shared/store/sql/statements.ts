@@ -20,8 +20,11 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   published_at_ms, created_at_ms, started_at_ms, finished_at_ms, retention_ms, purge_at_ms, erased_at_ms, progress, error,
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
-/** Another tenant's job does not exist, nor does one whose time to be kept is over. */
-const KEPT = '(purge_at_ms IS NULL OR purge_at_ms > now_ms())'
+/**
+ * Another tenant's job does not exist, nor does one whose time to be kept is over. It is written so that no index of what is kept
+ * or past fits: Postgres would read all of it for each job when it planned the statement while there were few.
+ */
+const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
 
 /** Finds a job by its id. @param from The table of jobs, and what it is joined with. */
@@ -36,7 +39,7 @@ export const FIND = find('jobs')
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
-          AND purge_at_ms <= now_ms()`,
+          AND coalesce(purge_at_ms <= now_ms(), FALSE)`,
 }
 
 /** The request and the result of a job. */
@@ -235,6 +238,9 @@ export const RELEASE_LEASE: Statement = {
 export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
 
+/** For messages that are found by their id or their job, written so that no index of pending ones fits: it leads through all of them. */
+const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
+
 /**
  * Messages of one job go out in the order of its events. Looks at the `:look` longest due only: what waits for an earlier
  * message among them is put off by {@link putOffDeliveries}.
@@ -246,7 +252,7 @@ export const takeDeliveries = (lock: string): Statement => ({
   sql: `WITH due AS MATERIALIZED (${dueDeliveries(lock)}), picked AS MATERIALIZED (
           SELECT id FROM due WHERE NOT EXISTS (
             SELECT 1 FROM deliveries AS earlier
-            WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND earlier.state = 'pending')
+            WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND ${IS_PENDING('earlier')})
           ORDER BY next_at_ms LIMIT :limit)
         UPDATE deliveries SET tries = tries + 1, next_at_ms = now_ms() + CAST(:lease_ms AS bigint)
         WHERE id IN (SELECT id FROM picked)
@@ -266,7 +272,7 @@ export const putOffDeliveries = (lock: string): Statement => ({
   sql: `WITH due AS MATERIALIZED (${dueDeliveries(lock)}), blocked AS MATERIALIZED (
           SELECT id AS blocked_id, (
             SELECT max(earlier.next_at_ms) FROM deliveries AS earlier
-            WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND earlier.state = 'pending') AS until_ms
+            WHERE earlier.job_id = due.job_id AND earlier.seq < due.seq AND ${IS_PENDING('earlier')}) AS until_ms
           FROM due)
         UPDATE deliveries SET next_at_ms =
           CASE WHEN until_ms > now_ms() + ${SOON_MS} THEN until_ms ELSE now_ms() + ${LOOK_AGAIN_MS} END
@@ -284,14 +290,14 @@ export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
   sql: `UPDATE deliveries SET state = :state, status = :status, error = :error, history = coalesce(:history, history),
           next_at_ms = now_ms() + CAST(:retry_in_ms AS bigint)
-        WHERE id = :id AND tries = :tries AND state = 'pending' RETURNING job_id`,
+        WHERE id = :id AND tries = :tries AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
 /** Makes the next message of a job due when the one before it is done. One that was tried has a time of its own. */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (
-          SELECT id FROM deliveries WHERE job_id = :job_id AND state = 'pending' ORDER BY seq LIMIT 1)`,
+          SELECT id FROM deliveries AS first WHERE job_id = :job_id AND ${IS_PENDING('first')} ORDER BY seq LIMIT 1)`,
 }
 
 /** The webhook messages of a job, in the order of its events. */

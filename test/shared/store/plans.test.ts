@@ -6,7 +6,7 @@
 import { performance } from 'node:perf_hooks'
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
 import { Client, escapeLiteral } from 'pg'
-import { afterEach, describe, expect, inject, it, vi } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, inject, it, vi } from 'vitest'
 import { firstJobId } from '#shared/store/job-id.ts'
 import { PLAN } from '#shared/store/postgres/connection.ts'
 import * as inserts from '#shared/store/sql/create/inserts.ts'
@@ -48,32 +48,73 @@ function namesInCode(): string[] {
 }
 
 describe.skipIf(!postgres)('among a million jobs in Postgres', () => {
-  it('every statement finds its few rows by an index', { timeout: 300_000 }, async () => {
-    await using database = await openPostgresDatabase(postgres ?? '')
+  let sent: Query[]
+  let database: Awaited<ReturnType<typeof openPostgresDatabase>>
+
+  beforeAll(async () => {
+    database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()
     const layout = await fillPostgres(database.url)
-    const sent = recordQueries()
+    sent = recordQueries()
     await useStore(store, layout)
-    const client = new Client({ connectionString: database.url })
-    await client.connect()
-    try {
-      const plans = new Map<string, Touched>()
-      for (const query of sent) {
-        for (const mode of MODES)
-          plans.set(`${mode} ${query.name} ${query.values}`, await touchedBy(client, query, mode))
-      }
-      const asked = sent.map(({ name }) => name.replace(/^sluice_/, '').replace(/_one(_with_key)?$/, ''))
-      expect(namesInCode().filter((name) => !asked.includes(name))).toEqual([])
-      expect(asked.filter((name) => name.startsWith('list_asc_')).length).toBeGreaterThan(15)
-      const wrong = [...plans].filter(
-        ([, { scans, rows, pages }]) => scans.length > 0 || rows > ROWS_MAX || pages > PAGES_MAX,
-      )
-      expect(Object.fromEntries(wrong)).toEqual({})
-    } finally {
-      await client.end()
+    vi.restoreAllMocks()
+  }, 300_000)
+  afterAll(async () => await database[Symbol.asyncDispose]())
+
+  it('every statement finds its few rows by an index', { timeout: 300_000 }, async () => {
+    await using client = await connect(database.url)
+    const plans = new Map<string, Touched>()
+    for (const query of sent) {
+      for (const mode of MODES) plans.set(`${mode} ${query.name} ${query.values}`, await touchedBy(client, query, mode))
     }
+    const asked = sent.map(({ name }) => name.replace(/^sluice_/, '').replace(/_one(_with_key)?$/, ''))
+    expect(namesInCode().filter((name) => !asked.includes(name))).toEqual([])
+    expect(asked.filter((name) => name.startsWith('list_asc_')).length).toBeGreaterThan(15)
+    const wrong = [...plans].filter(
+      ([, { scans, rows, pages }]) => scans.length > 0 || rows > ROWS_MAX || pages > PAGES_MAX,
+    )
+    expect(Object.fromEntries(wrong)).toEqual({})
+  })
+
+  it('so does one that was planned before there were any', { timeout: 300_000 }, async () => {
+    await using young = await openPostgresDatabase(postgres ?? '')
+    await young.open()
+    await using client = await connect(young.url)
+    await client.query(`${PLAN}; SET plan_cache_mode = force_generic_plan`)
+    for (const [nth, { text }] of sent.entries()) await client.query(`PREPARE planned_${nth} AS ${text}`)
+    const explain = async (options: string, nth: number, { values }: Query) => {
+      await client.query('BEGIN')
+      const { rows } = await client.query(`EXPLAIN (${options} FORMAT JSON) EXECUTE planned_${nth}${given(values)}`)
+      await client.query('ROLLBACK')
+      return touched(rows[0]['QUERY PLAN'][0].Plan)
+    }
+    for (const [nth, query] of sent.entries()) await explain('', nth, query)
+    // What looks at the tables meanwhile would have the statements planned again.
+    const numbers = (count: number) => `generate_series(1, ${count}) AS i`
+    const day = Math.floor(Date.now() / DAY_MS - 1) * DAY_MS
+    for (const sql of fillStatements(layoutOf(YOUNG_JOBS, 5_000, day), numbers)) await client.query(sql)
+    const wrong = new Map<string, number>()
+    for (const [nth, query] of sent.entries()) {
+      const { rows } = await explain('ANALYZE, TIMING OFF,', nth, query)
+      if (rows > ROWS_MAX) wrong.set(`${query.name} ${query.values}`, rows)
+    }
+    expect(Object.fromEntries(wrong)).toEqual({})
   })
 })
+
+/** How many jobs a new installation soon has, before anything has looked at its tables. */
+const YOUNG_JOBS = 30_000
+
+/** The parameters of a prepared statement. */
+function given(values: readonly unknown[]): string {
+  return values.length > 0 ? `(${values.map(literal).join(', ')})` : ''
+}
+
+async function connect(url: string): Promise<Client & AsyncDisposable> {
+  const client = new Client({ connectionString: url })
+  await client.connect()
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
+}
 
 describe.skipIf(!postgres)('among a thousand jobs that ended in Postgres', () => {
   it('each is entered in the ledger without a look at all others', { timeout: 60_000 }, async () => {
@@ -89,13 +130,8 @@ describe.skipIf(!postgres)('among a thousand jobs that ended in Postgres', () =>
     if (!enter) throw new Error('nothing was entered')
     await database.query(`INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, ended_at_ms)
       SELECT '${firstJobId(0)}' || i, 'p', 'k', 'inference', 'm', 'completed', 0 FROM generate_series(0, ${jobs - 1}) AS i`)
-    const client = new Client({ connectionString: database.url })
-    await client.connect()
-    try {
-      for (const mode of MODES) expect((await touchedBy(client, enter, mode)).met).toBeLessThan(20 * jobs)
-    } finally {
-      await client.end()
-    }
+    await using client = await connect(database.url)
+    for (const mode of MODES) expect((await touchedBy(client, enter, mode)).met).toBeLessThan(20 * jobs)
   })
 })
 
@@ -143,8 +179,9 @@ async function touchedBy(client: Client, { text, values }: Query, mode: (typeof 
   await client.query(`BEGIN; ${PLAN}; SET LOCAL plan_cache_mode = ${mode}`)
   try {
     await client.query(`PREPARE explained AS ${text}`)
-    const given = values.length > 0 ? `(${values.map(literal).join(', ')})` : ''
-    const { rows } = await client.query(`EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE explained${given}`)
+    const { rows } = await client.query(
+      `EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE explained${given(values)}`,
+    )
     return touched(rows[0]['QUERY PLAN'][0].Plan)
   } finally {
     await client.query('ROLLBACK; DEALLOCATE ALL')

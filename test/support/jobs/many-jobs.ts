@@ -45,11 +45,12 @@ export function fillStatements(
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
   // A fifth of all, the newest that have ended, is erased; a fifth before them belongs to one parent.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  // Before them lie children that have ended, a hundred of each parent that is past; of a few the parent does not know.
+  // Before them lie children that have ended, a hundred of each parent that is past but the first, whose are gone; of a few the
+  // parent does not know.
   const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
   const isChild = `i BETWEEN ${eldest} AND ${youngest}`
   const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}'
-    WHEN ${isChild} THEN ${id(`(${RARE} + 1 + (i - ${eldest}) / 100)`)} END`
+    WHEN ${isChild} THEN ${id(`(${RARE} + 2 + (i - ${eldest}) / 100)`)} END`
   const family = `CASE WHEN ${isChild} THEN 1 ELSE 0 END, CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + 300} THEN 100 ELSE 0 END,
     CASE WHEN i > ${waiting + 3 * WAITING} THEN ${nowMs + HOUR_MS} END, CAST(i <= ${youngest - RARE} AS boolean)`
   return [

@@ -60,7 +60,12 @@ export const SUBMIT: Move = {
   ],
 }
 
-/** Children that have not ended, among those that a text names. */
+/**
+ * Children that have not ended, among those that a text names.
+ *
+ * @param parent A parameter of the statement. The column `id` would not do: it has another collation than `parent_id`, so that
+ * Postgres could not use the index of children.
+ */
 const unended = (parent: string, awaits: string) => `
   children.parent_id = ${parent} AND children.depth > 0 AND children.purge_at_ms IS NULL
   AND ${awaits} LIKE '%' || children.id || '%'`
@@ -94,7 +99,7 @@ export const WAKE: Move = {
   givesRequest: true,
   set: `state = 'queued', published_at_ms = now_ms()`,
   where: `id = :id AND ${STATE} = 'waiting'
-          AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${unended('jobs.id', 'jobs.awaits')})`,
+          AND NOT EXISTS (SELECT 1 FROM jobs AS children WHERE ${unended(':id', 'jobs.awaits')})`,
 }
 
 /** The scheduler wakes who is to wait no longer, so that it makes something of what is there. */
