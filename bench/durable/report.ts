@@ -41,6 +41,7 @@ export function renderDurable({ samples, where, skipped }: DurableResults): stri
   return [
     DURABLE_TITLE,
     renderTarget(figures),
+    ...CEILINGS.flatMap((cell) => renderCeiling(figures, cell)),
     '### Submit',
     renderTable([...HEAD, 'completed/s', '× BullMQ'], figures.rows('submit', true)),
     '### Submit while workers run',
@@ -99,6 +100,28 @@ function renderTarget(figures: DurableTable): string {
   return renderTable(['what', 'target', 'measured', ''], rows)
 }
 
+/** Loads of which it is told how far any service could come. */
+const CEILINGS: readonly DurableCell[] = [
+  { shape: 'submit', callers: 32 },
+  { shape: 'whole', callers: 32 },
+]
+
+/**
+ * What there would be if a call over HTTP cost no more than one to a server that keeps nothing, and then what the library costs:
+ * no processes between, no broker, no key, no limits, no log.
+ */
+function renderCeiling(figures: DurableTable, cell: DurableCell): string[] {
+  const { bullmq, library, 'http-bare': http } = figures.rates(cell)
+  const rate = 1 / (1 / (http ?? Number.NaN) + 1 / (library ?? Number.NaN))
+  const part = rate / (bullmq ?? Number.NaN)
+  if (Number.isNaN(part)) return []
+  const what = cell.shape === 'whole' ? 'Submit until completed' : 'Durable submit'
+  return [
+    `${what}, callers ${cell.callers}: *HTTP alone* and then the library with Postgres, and nothing else, would be ${show(rate, 0)} jobs/s on
+these cores, ${show(part, 2)} × BullMQ.`,
+  ]
+}
+
 /** Rates as parts of that of BullMQ as a library. */
 const TARGETS: readonly { name: DurableName; cell: DurableCell; least: number }[] = [
   { name: 'library', cell: { shape: 'submit', callers: 1 }, least: 1 },
@@ -122,6 +145,14 @@ class DurableTable {
     const names = new Set(this.#samples.map(({ target }) => target))
     return [...callers].flatMap((count) =>
       [...names].map((name) => this.#row(name, { shape, callers: count }, hasCompleted)),
+    )
+  }
+
+  /** Jobs a second of each system under a load, the median over the rounds. */
+  rates(cell: DurableCell): Partial<Record<DurableName, number>> {
+    const names = new Set(this.#samples.map(({ target }) => target))
+    return Object.fromEntries(
+      [...names].map((name) => [name, median(this.#of(name, cell).map(({ figures }) => figures.perSecond))]),
     )
   }
 
