@@ -41,7 +41,7 @@ export function renderDurable({ samples, where, skipped }: DurableResults): stri
   return [
     DURABLE_TITLE,
     renderTarget(figures),
-    ...CEILINGS.flatMap((cell) => renderCeiling(figures, cell)),
+    ...ESTIMATED.flatMap((cell) => renderEstimate(figures, cell)),
     '### Submit',
     renderTable([...HEAD, 'completed/s', '× BullMQ'], figures.rows('submit', true)),
     '### Submit while workers run',
@@ -100,25 +100,25 @@ function renderTarget(figures: DurableTable): string {
   return renderTable(['what', 'target', 'measured', ''], rows)
 }
 
-/** Loads of which it is told how far any service could come. */
-const CEILINGS: readonly DurableCell[] = [
+/** Loads of which it is estimated what HTTP and the library alone would come to. */
+const ESTIMATED: readonly DurableCell[] = [
   { shape: 'submit', callers: 32 },
   { shape: 'whole', callers: 32 },
 ]
 
 /**
- * What there would be if a call over HTTP cost no more than one to a server that keeps nothing, and then what the library costs:
- * no processes between, no broker, no key, no limits, no log.
+ * How many jobs there would be without the processes between, the broker, keys, limits and the log. It is an estimate: in a closed
+ * loop the times of a call add up, but each was measured with all cores for itself.
  */
-function renderCeiling(figures: DurableTable, cell: DurableCell): string[] {
+function renderEstimate(figures: DurableTable, cell: DurableCell): string[] {
   const { bullmq, library, 'http-bare': http } = figures.rates(cell)
   const rate = 1 / (1 / (http ?? Number.NaN) + 1 / (library ?? Number.NaN))
   const part = rate / (bullmq ?? Number.NaN)
   if (Number.isNaN(part)) return []
   const what = cell.shape === 'whole' ? 'Submit until completed' : 'Durable submit'
   return [
-    `${what}, callers ${cell.callers}: *HTTP alone* and then the library with Postgres, and nothing else, would be ${show(rate, 0)} jobs/s on
-these cores, ${show(part, 2)} × BullMQ.`,
+    `${what}, callers ${cell.callers}: if a job took as long as *HTTP alone* and then the library with Postgres, and no longer, there would be
+about ${show(rate, 0)} jobs/s, ${show(part, 2)} × BullMQ.`,
   ]
 }
 

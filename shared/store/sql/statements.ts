@@ -39,7 +39,7 @@ export const FIND = find('jobs')
 export const FIND_PAST: Statement = {
   name: 'find_past',
   sql: `SELECT id FROM jobs WHERE id = :id AND tenant = coalesce(:tenant, tenant) AND erased_at_ms IS NULL
-          AND coalesce(purge_at_ms <= now_ms(), FALSE)`,
+          AND NOT ${KEPT}`,
 }
 
 /** The request and the result of a job. */
