@@ -60,12 +60,15 @@ describe.skipIf(!kafka || missing !== undefined)('in a fleet half upgraded', () 
       await using fleet = await openFleet(kafka ?? '')
       const settings: Record<string, string> = database ? { DATABASE_URL: database.url } : {}
       const { ingress, worker } = await startBoth(fleet, versions, settings)
+      expect((await chat(fleet, ingress, 'the first', false)).status).toBe(200)
+      // Before any heartbeat of the worker: its ingress knows no more of it than that it answers.
+      const durable = database ? expectDurable(fleet, ingress) : undefined
       const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
       for (const [index, answer] of (await Promise.all(calls)).entries()) {
         expect([answer.status, answer.text], answer.text).toEqual([200, expect.stringContaining('call')])
         expect(answer.text.includes('[DONE]')).toBe(index % 2 === 0)
       }
-      if (database) await expectDurable(fleet, ingress)
+      await durable
       // What either says without being asked, such as heartbeats: none of it may be lost on the other.
       const lost = [...ingress.log, ...worker.log].filter(({ msg }) =>
         /^(reply|record) not understood/.test(String(msg)),

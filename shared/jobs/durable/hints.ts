@@ -15,7 +15,7 @@ const TELL_MAX = 200
 /** What {@link Hints} need of the control channel. */
 export type HintPresence = Pick<
   Presence,
-  'beatMs' | 'freeSlots' | 'hasModel' | 'ingresses' | 'send' | 'silenceMs' | 'workers'
+  'beatMs' | 'freeSlots' | 'ingresses' | 'knowing' | 'send' | 'silenceMs' | 'workers'
 >
 
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['waiting'][number]
@@ -57,8 +57,10 @@ export class Hints {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()
     }
-    // Nobody would hear what is told, or nobody knows the model: then a worker is to look at it.
-    const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !presence.hasModel(job.pool, job.model))
+    // Nobody who knows the model would hear what is told: a worker that has not said what it can start may be of a version that
+    // does not read such records.
+    const hearers = presence.knowing(job.pool, job.model).filter(({ capacity }) => capacity)
+    const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && hearers.length === 0)
     // Each ingress has its part of them.
     const free = hasWorkers
       ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))

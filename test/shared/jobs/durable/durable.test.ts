@@ -9,6 +9,7 @@ import { sweepBlobs } from '#shared/jobs/durable/blobs.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
 import type { HintPresence } from '#shared/jobs/durable/hints.ts'
 import type { JobBounds } from '#shared/jobs/durable/room.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { newAttachmentKey, newJobId, ownerOfBlob } from '#shared/store/job-id.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
@@ -54,21 +55,25 @@ async function open(
 
 /** What heartbeats say: one worker with free slots. @param sent Gets what is sent */
 function workersWith(free: number, sent: ControlRecord[]): HintPresence {
-  const worker = {
+  const worker: Peer = {
     boot: BOOT,
     role: 'inference',
     version: 'test',
     slots: 4,
     running: 4 - free,
     draining: false,
-  } as const
+    lastSeenMs: 0,
+    capacity: { models: undefined, bounds: new Map(), waiting: [], aside: 0, host: undefined, pid: undefined },
+    rhythm: undefined,
+    isSilent: false,
+  }
   return {
     beatMs: 500,
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
-    hasModel: () => true,
-    workers: () => [{ ...worker, lastSeenMs: 0, capacity: undefined, rhythm: undefined, isSilent: false }],
+    knowing: () => [worker],
+    workers: () => [worker],
     send: (record) => sent.push(record),
   }
 }

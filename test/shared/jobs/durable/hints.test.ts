@@ -15,7 +15,7 @@ function channel(free: number, more: Partial<HintPresence> = {}) {
     silenceMs: 0,
     ingresses: () => 1,
     freeSlots: () => free,
-    hasModel: () => true,
+    knowing: () => [worker([])],
     workers: () => [worker([])],
     send: (record) => sent.push(record),
     ...more,
@@ -58,7 +58,11 @@ describe('a durable job', () => {
 
   it('has one where nobody would hear of it, or nobody knows its model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
-    expect(published(channel(0, { hasModel: () => false }).hints)).toBe(1_500)
+    expect(published(channel(0, { knowing: () => [] }).hints)).toBe(1_500)
+    // As one that was heard on another channel before its first heartbeat, and in a fleet half upgraded an old one.
+    const untold = { ...worker([]), capacity: undefined }
+    expect(published(channel(0, { knowing: () => [untold] }).hints)).toBe(1_500)
+    expect(published(channel(0, { knowing: () => [untold, worker([])] }).hints)).toBe(0)
   })
 
   it('has one where there are no workers yet, as far as the first one needs', () => {
