@@ -4,7 +4,7 @@ import type { Log } from '#shared/log/log.ts'
 import { every } from '#shared/ticks.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { passedControl, readControl } from './records.ts'
-import { BEAT_MS, rhythmOf, slackMs, tellsRhythm } from './rhythm.ts'
+import { BEAT_MS, IDLE_FROM, rhythmOf, slackMs } from './rhythm.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
 
@@ -52,7 +52,7 @@ export interface PresenceListener {
 /**
  * One process on the control channel: tells that it lives, and knows who else does.
  *
- * A peer is lost after `lostMs` without a heartbeat, in a large fleet after more (`rhythm.ts`). Silence counts only while our
+ * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`rhythm.ts`). Silence counts only while our
  * own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since nobody could
  * be heard.
  */
@@ -76,6 +76,8 @@ export class Presence extends Peers {
   /** Half seconds between two heartbeats, and those since the last one. */
   #rhythm = 1
   #rested = 0
+  /** Half seconds in a row in which it had no job. */
+  #idle = 0
   #capacityToldMs = 0
   #isGreeting = false
   #capacityTimer: NodeJS.Timeout | undefined
@@ -104,7 +106,7 @@ export class Presence extends Peers {
   }
 
   /**
-   * Milliseconds since our own heartbeat last came back, without what this process rests between two in a large fleet: the
+   * Milliseconds since our own heartbeat last came back, without what this process rests between two beyond half a second: the
    * channel works when this is small.
    */
   get silenceMs(): number {
@@ -161,7 +163,8 @@ export class Presence extends Peers {
   }
 
   #beatInTime(): void {
-    const rhythm = rhythmOf(this.peers, this.#self.boot)
+    this.#idle = this.#self.running() > 0 ? 0 : this.#idle + 1
+    const rhythm = rhythmOf(this.peers, this.#self.boot, this.#idle >= IDLE_FROM)
     if (rhythm !== this.#rhythm) this.#changeRhythm(rhythm)
     if (++this.#rested >= rhythm) this.#beat()
   }
@@ -177,7 +180,7 @@ export class Presence extends Peers {
     this.#sendHeartbeat()
     if (this.#beats++ % BEATS_PER_CAPACITY !== 0) return
     this.#sendCapacity()
-    if (tellsRhythm(this.peers)) this.#sendRhythm()
+    this.#sendRhythm()
   }
 
   #sendHeartbeat(): void {
@@ -293,9 +296,9 @@ export interface PresenceOptions {
   readonly broker: Broker
   readonly self: Self
   readonly listener: PresenceListener
-  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more; longer in a large fleet. Default: never. */
+  /** Silence after which a peer is suspected, in milliseconds, 2,000 or more; longer at a longer rhythm. Default: never. */
   readonly silentMs?: number | undefined
-  /** Silence after which a peer is lost, in milliseconds; longer in a large fleet. */
+  /** Silence after which a peer is lost, in milliseconds; longer at a longer rhythm. */
   readonly lostMs: number
   readonly log: Log
 }

@@ -1,9 +1,11 @@
-/** How often a process says that it lives, in a fleet that is not large, in milliseconds. */
+/** How often a process that has something to do says that it lives, in a fleet that is not large, in milliseconds. */
 export const BEAT_MS = 500
+/** Rhythm of a process that has nothing to do: each heartbeat wakes all others, which have nothing to do either. */
+const IDLE_RHYTHM = 2
+/** Half seconds without a job after which a process has nothing to do. */
+export const IDLE_FROM = 10
 /** Processes for each half second between two heartbeats: so many of them everybody hears each half second, and no more. */
 const FLEET_PER_BEAT = 100
-/** From so many processes on each tells its rhythm, so that all know it of all when the fleet is large. */
-const TELL_FROM = 50
 /** Longest rhythm: beyond 1,000 processes what is heard grows again, but a dead one is noticed. */
 export const RHYTHM_MAX = 10
 
@@ -13,20 +15,17 @@ interface Rhythmic {
 }
 
 /**
- * How often the processes of a fleet say that they live: every so many half seconds, 1 to 10. Everybody hears everybody, so at
- * one rhythm for all fleets what is heard would grow with the square of the processes (docs/scale.md, Processes).
+ * How often a process says that it lives: every so many half seconds, 1 to 10. Everybody hears everybody, so at one rhythm for
+ * all fleets what is heard would grow with the square of the processes (docs/scale.md, Processes).
  *
  * @param peers All processes of the fleet. Those that never told a rhythm may be older, and count on two heartbeats a second.
+ * @param isIdle Whether it has had nothing to do for {@link IDLE_FROM} half seconds.
  */
-export function rhythmOf(peers: ReadonlyMap<string, Rhythmic>, own: string): number {
-  if (peers.size <= FLEET_PER_BEAT) return 1
+export function rhythmOf(peers: ReadonlyMap<string, Rhythmic>, own: string, isIdle: boolean): number {
+  const wanted = Math.max(isIdle ? IDLE_RHYTHM : 1, Math.ceil(peers.size / FLEET_PER_BEAT))
+  if (wanted === 1) return 1
   for (const [boot, { rhythm }] of peers) if (rhythm === undefined && boot !== own) return 1
-  return Math.min(RHYTHM_MAX, Math.ceil(peers.size / FLEET_PER_BEAT))
-}
-
-/** Whether a fleet is so large, or becomes so soon, that its processes tell their rhythm. */
-export function tellsRhythm(peers: ReadonlyMap<string, Rhythmic>): boolean {
-  return peers.size > TELL_FROM
+  return Math.min(RHYTHM_MAX, wanted)
 }
 
 /**

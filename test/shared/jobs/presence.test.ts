@@ -262,6 +262,36 @@ describe('presence', () => {
     others.close()
   })
 
+  it('says that it lives once a second while it has nothing to do, and at once twice when it has', async () => {
+    let running = 0
+    const { presence, silent, lost } = await join('ing_1', { running: () => running })
+    const worker = await join('wrk_1', { running: () => 0 })
+    const beats = { ing_1: 0, wrk_1: 0 }
+    await broker.receive(CONTROL, [0], ({ value }) => {
+      const { type, boot } = JSON.parse(value.toString())
+      if (type === 'heartbeat') beats[boot as keyof typeof beats]++
+    })
+    await vi.advanceTimersByTimeAsync(6_000)
+    Object.assign(beats, { ing_1: 0, wrk_1: 0 })
+    await vi.advanceTimersByTimeAsync(10_000)
+    expect([beats, presence.beatMs]).toEqual([{ ing_1: 10, wrk_1: 10 }, 1_000])
+    running = 1
+    Object.assign(beats, { ing_1: 0, wrk_1: 0 })
+    await vi.advanceTimersByTimeAsync(10_000)
+    expect([beats, presence.beatMs]).toEqual([{ ing_1: 20, wrk_1: 10 }, 500])
+    expect([silent, lost, worker.silent]).toEqual([[], [], []])
+  })
+
+  it('suspects a process that was idle when it died a second later', async () => {
+    const { silent } = await join('ing_1')
+    await say(beatOf('wrk_1'))
+    await say({ type: 'rhythm', boot: 'wrk_1', beat_ms: 1_000 })
+    await vi.advanceTimersByTimeAsync(SILENT_MS + 900)
+    expect(silent).toEqual([])
+    await vi.advanceTimersByTimeAsync(600)
+    expect(silent).toEqual(['wrk_1'])
+  })
+
   it('says so twice a second in a large fleet of which one process has never told its rhythm, and counts on that', async () => {
     const { presence } = await join('ing_1')
     const others = largeFleet()

@@ -31,7 +31,7 @@ beforeEach(async () => {
   ends = []
   await broker.receive(CONTROL, [0], (record) => {
     const control = ControlRecord.parse(JSON.parse(record.value.toString()))
-    if (control.type !== 'heartbeat') controls.push(control)
+    if (control.type !== 'heartbeat' && control.type !== 'rhythm') controls.push(control)
   })
   jobs = await openJobs()
 })
