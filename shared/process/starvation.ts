@@ -1,7 +1,7 @@
 import { every } from '#shared/ticks.ts'
 
 /** How often a worker that takes nothing looks whether there is anything to take. */
-const LOOK_MS = 2_500
+const LOOK_MS = 5_000
 /** How long jobs may wait beside free slots of a worker that takes none of them. */
 const STARVED_MS = 15_000
 

@@ -14,14 +14,15 @@ import { type KafkaCluster, NO_LEADER } from '#shared/broker/kafka/cluster.ts'
 import { KafkaRefusal } from '#shared/broker/kafka/errors.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions } from '#shared/broker/kafka/options.ts'
 import { untilWoken, within } from '#shared/broker/kafka/supervision.ts'
+import { untilTick } from '#shared/ticks.ts'
 import { Membership } from './membership.ts'
 import { keyOf } from './partitions.ts'
 import { type AcquiredRecord, ShareSession } from './session.ts'
 import type { AssignedTopic } from './wire/parts.ts'
 import { ACK } from './wire/records.ts'
 
-/** How long `take` waits for a first record. */
-const TAKE_WAIT_MS = 900
+/** How long `take` waits for a first record at most: until the process wakes for others as well. */
+const TAKE_WAIT_MS = 1_000
 /** How long records without a taker are kept. */
 const KEEP_MS = 500
 /** With several leaders polls are short: a taker's slots are split among them until their polls end. */
@@ -92,7 +93,7 @@ export class ShareConsumer implements QueueConsumer {
   }
 
   async #wait(max: number, signal: AbortSignal): Promise<void> {
-    await untilWoken(TAKE_WAIT_MS, signal, (wake) => {
+    await untilWoken(untilTick(TAKE_WAIT_MS), signal, (wake) => {
       this.#taker = { max, wake }
       this.#pump()
     })
