@@ -2,13 +2,6 @@ import { POOLS, type PoolName } from '#schemas/job.ts'
 import type { Config } from '#shared/config/config.ts'
 import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
-import { startCode } from './code/code.ts'
-import { startEmbeddings } from './embeddings/embeddings.ts'
-import { startInference } from './inference/inference.ts'
-import { requirePort, startIngress } from './ingress/ingress.ts'
-import { startResearch } from './research/research.ts'
-import { startScheduler } from './scheduler/scheduler.ts'
-import { startTranscription } from './transcription/transcription.ts'
 
 /**
  * What a process can be: a worker of a pool, by the pool's name, or one that serves no pool alone. Batches are run by every ingress
@@ -30,16 +23,38 @@ const scheduler = 'due and lost jobs, webhooks, purge; alone it needs DATABASE_U
 
 /**
  * Every service by its role, in the order in which they start: workers before the ingress, so that the first call finds
- * one. The only place that sees them all.
+ * one. The only place that sees them all. The code of a service is loaded when it starts: a process holds what its roles need.
  */
 export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
-  inference: { start: startInference, does: `worker: ${POOLS.inference}` },
-  embeddings: { start: startEmbeddings, does: `worker: ${POOLS.embeddings}` },
-  transcription: { start: startTranscription, does: `worker: ${POOLS.transcription}` },
-  code: { start: startCode, does: `worker: ${POOLS.code}` },
-  research: { start: startResearch, does: `worker: ${POOLS.research}` },
-  scheduler: { start: startScheduler, does: scheduler },
-  ingress: { start: startIngress, does: ingress, check: requirePort },
+  inference: {
+    start: async (ports) => (await import('./inference/inference.ts')).startInference(ports),
+    does: `worker: ${POOLS.inference}`,
+  },
+  embeddings: {
+    start: async (ports) => (await import('./embeddings/embeddings.ts')).startEmbeddings(ports),
+    does: `worker: ${POOLS.embeddings}`,
+  },
+  transcription: {
+    start: async (ports) => (await import('./transcription/transcription.ts')).startTranscription(ports),
+    does: `worker: ${POOLS.transcription}`,
+  },
+  code: {
+    start: async (ports) => (await import('./code/code.ts')).startCode(ports),
+    does: `worker: ${POOLS.code}`,
+  },
+  research: {
+    start: async (ports) => (await import('./research/research.ts')).startResearch(ports),
+    does: `worker: ${POOLS.research}`,
+  },
+  scheduler: {
+    start: async (ports) => (await import('./scheduler/scheduler.ts')).startScheduler(ports),
+    does: scheduler,
+  },
+  ingress: {
+    start: async (ports) => (await import('./ingress/ingress.ts')).startIngress(ports),
+    does: ingress,
+    check: async (config) => (await import('./ingress/ingress.ts')).requirePort(config),
+  },
 }
 
 /** Their names. */

@@ -7,10 +7,7 @@ import type { KafkaOptions } from './broker/kafka/kafka.ts'
 import { openMemoryBroker } from './broker/memory.ts'
 import { type Config, ConfigError } from './config/config.ts'
 import type { ContentFilter } from './content-filter/content-filter.ts'
-import { openProfanityFilter } from './content-filter/profanity.ts'
 import { requireDirectories } from './directory.ts'
-import type { AudioTools } from './engines/audio-tools.ts'
-import { LocalAudioTools } from './engines/local/audio-tools.ts'
 import { UpstreamFleet } from './engines/upstream/share.ts'
 import { newId } from './id.ts'
 import { sweepBlobs } from './jobs/durable/blobs.ts'
@@ -24,9 +21,8 @@ import type { Log } from './log/log.ts'
 import { Metrics } from './metrics.ts'
 import { loadModels, type ModelCatalogue } from './models/models.ts'
 import { watchModels } from './models/watch.ts'
-import { type EngineOpeners, engineOpeners } from './ports/engines.ts'
+import type { EngineOpeners } from './ports/engines.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
-import { openSearchBackends } from './ports/search.ts'
 import { prepareWeights } from './prepare/weights.ts'
 import type { Service } from './process/lifecycle.ts'
 import { openWhenThere } from './process/when-there.ts'
@@ -36,7 +32,7 @@ import type { SearchBackend } from './search/search.ts'
 import type { StoreView } from './store/store.ts'
 
 /** Everything a service works with, adapters chosen. */
-export interface Ports extends EngineOpeners {
+export interface Ports {
   readonly config: Config
   readonly log: Log
   readonly metrics: Metrics
@@ -58,10 +54,10 @@ export interface Ports extends EngineOpeners {
   readonly contentFilter: ContentFilter | undefined
   /** What the servers behind HTTP bear, as the workers of this process share it with those of others. */
   readonly upstreams: UpstreamFleet
-  /** Opens what decodes audio and tells speakers apart. The caller closes it. */
-  openAudioTools(): AudioTools
+  /** Loads what opens the engines of models, which takes memory in every process that runs some. */
+  loadEngines(): Promise<EngineOpeners>
   /** Opens the places where research looks for sources, at least one. The caller closes them. */
-  openSearch(): SearchBackend[]
+  openSearch(): Promise<SearchBackend[]>
   /** The local model server of this process, which starts with its first call. */
   readonly localServer: LocalServer
   /** Where this process runs code. */
@@ -107,7 +103,7 @@ export async function openPorts(
   // Where there is a store, a scheduler sweeps them.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
-  const contentFilter = config.contentFilter === 'profanity' ? openProfanityFilter() : undefined
+  const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet()
   const onKeyProblem = (problem: string) => log.warn({ problem }, 'API key not understood')
   const openKeys = () => openWhenThere('the key store', () => openKeyStore(config, onKeyProblem), log)
@@ -115,20 +111,18 @@ export async function openPorts(
   const { weightsDir, audioSecondsMax } = config
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log })
   const connect = (signal: AbortSignal) => localServer.connect(signal)
-  const openAudioTools = () => new LocalAudioTools(connect, config.transcriptionSlots)
   // Where all roles share a process most of its calls are for models: the interpreters start with the first run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox)
-  const openSearch = () => openSearchBackends(config, log)
-  const openers = engineOpeners({ config, upstreams, connect })
-  const engines = { ...openers, openAudioTools, localServer, upstreams }
+  const loadEngines = async () => (await import('./ports/engines.ts')).engineOpeners({ config, upstreams, connect })
+  const openSearch = async () => (await import('./ports/search.ts')).openSearchBackends(config, log)
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
   const opened = {
     ...{ broker, blobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels },
-    ...{ contentFilter, openSearch, sandbox, prepareModels },
+    ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, prepareModels },
   }
-  return { config, log, metrics, version, ...opened, ...engines, onFatal }
+  return { config, log, metrics, version, ...opened, onFatal }
 }
 
 /** The ports as what closes last of all services. */
@@ -207,6 +201,11 @@ export function sandboxAdapters(config: Config, log: Log): LoadAdapter[] {
     { name: 'wasm', load: async () => (await import('./sandbox/wasm/wasm.ts')).wasmAdapter({ directory, log }) },
   ]
   return all.filter(({ name }) => sandbox === 'auto' || sandbox === name)
+}
+
+async function loadProfanityFilter(): Promise<ContentFilter> {
+  const { openProfanityFilter } = await import('./content-filter/profanity.ts')
+  return openProfanityFilter()
 }
 
 /** Opens where API keys are kept: all that the command line needs. The caller closes it. @param onProblem See {@link openFileKeys} */

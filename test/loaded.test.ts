@@ -4,16 +4,19 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { ROLES } from '#services/services.ts'
 
 const ROOT = join(import.meta.dirname, '..')
 const RUN_MS = 60_000
-/** Loads all that a process with every role does, as `services/main.js` does. */
+/** Loads modules of the project, in a process that keeps what it compiles as `services/main.js` does. */
 const LOAD = `
-  const { enableCompileCache } = await import('node:module')
-  enableCompileCache(process.argv[1])
-  await import(${JSON.stringify(join(ROOT, 'services/services.ts'))})
-  process.stdout.write(process.moduleLoadList.join('\\n'))
+  const { enableCompileCache, Module } = await import('node:module')
+  const [cache, ...files] = process.argv.slice(1)
+  enableCompileCache(cache)
+  for (const file of files) await import(file)
+  process.stdout.write([...process.moduleLoadList, ...Object.keys(Module._cache)].join('\\n'))
 `
+const SHARED = ['shared/ports.ts', 'services/services.ts']
 
 let cache: string
 
@@ -23,8 +26,10 @@ beforeAll(async () => {
 
 afterAll(() => rm(cache, { recursive: true, force: true }))
 
-async function loaded(): Promise<string> {
-  const args = ['--input-type=module', '-e', LOAD, cache]
+/** Names of the modules of Node, and paths of the CommonJS modules, that are loaded with some of the project's. */
+async function loaded(...files: string[]): Promise<string> {
+  const paths = [...SHARED, ...files].map((file) => join(ROOT, file))
+  const args = ['--input-type=module', '-e', LOAD, cache, ...paths]
   const env = { PATH: process.env.PATH }
   return (await promisify(execFile)(process.execPath, args, { env, timeout: RUN_MS, maxBuffer: 2 ** 24 })).stdout
 }
@@ -32,9 +37,25 @@ async function loaded(): Promise<string> {
 it('loads neither the stripper of types, once all is compiled, nor the HTTP client inside of Node', {
   timeout: 2 * RUN_MS,
 }, async () => {
-  expect(await loaded()).toContain('internal/deps/amaro')
-  const again = await loaded()
+  const all = [
+    ...ROLES.map((role) => `services/${role}/${role}.ts`),
+    'shared/ports/engines.ts',
+    'shared/ports/search.ts',
+  ]
+  expect(await loaded(...all)).toContain('internal/deps/amaro')
+  const again = await loaded(...all)
   expect(again).toContain('NativeModule http')
   expect(again).not.toContain('internal/deps/amaro')
   expect(again).not.toContain('internal/deps/undici')
+})
+
+it('loads of a role alone neither the server of others nor the client of upstreams, where it has none', {
+  timeout: 2 * RUN_MS,
+}, async () => {
+  const ingress = await loaded('services/ingress/ingress.ts')
+  expect(ingress).toContain('node_modules/express/')
+  expect(ingress).not.toContain('node_modules/undici/')
+  const worker = await loaded('services/inference/inference.ts', 'shared/ports/engines.ts')
+  expect(worker).toContain('node_modules/undici/')
+  expect(worker).not.toContain('node_modules/express/')
 })

@@ -9,6 +9,7 @@ import { startWorker } from '#shared/jobs/worker/service.ts'
 import { embed } from '#shared/kinds/embed.ts'
 import { type AttemptContext, handle } from '#shared/kinds/kind.ts'
 import { rerank } from '#shared/kinds/rerank.ts'
+import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { prepareInBackground } from '#shared/prepare/progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
@@ -22,10 +23,11 @@ type Batchers = Served<ReturnType<typeof openBatched>>
 
 /** Starts one worker of the embeddings pool: texts to vectors, those of many jobs in shared calls of each engine. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
-  const batchers = new Served(ports.models.served, (model) => openBatched(ports, model))
+  const openers = await ports.loadEngines()
+  const batchers = new Served(ports.models.served, (model) => openBatched(openers, model))
   const room = new Room()
   const embedOne = (request: EmbedRequest, context: AttemptContext) => embedInRoom(room, batchers, request, context)
-  const rerankers = new Rerankers(ports, embedOne)
+  const rerankers = new Rerankers(ports.models.served, openers, embedOne)
   const kinds = {
     embed: handle(embed, embedOne),
     rerank: handle(rerank, (request, context) => rerankers.run(request, context)),
@@ -46,9 +48,9 @@ export async function startEmbeddings(ports: Ports): Promise<Service> {
 }
 
 /** Closing it ends all calls of the model. */
-function openBatched(ports: Pick<Ports, 'openEmbeddingEngine'>, model: ModelConfig) {
+function openBatched(openers: EngineOpeners, model: ModelConfig) {
   const { embeddings, engine } = model
-  const batcher = new Batcher(ports.openEmbeddingEngine(model), {
+  const batcher = new Batcher(openers.openEmbeddingEngine(model), {
     inputsMax: embeddings.batch_inputs_max,
     tokensMax: embeddings.batch_tokens_max,
     waitMs: embeddings.batch_wait_ms,

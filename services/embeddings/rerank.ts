@@ -1,10 +1,11 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/embeddings.ts'
 import type { RerankEvent, RerankRequest } from '#schemas/rerank.ts'
 import { guessTokens } from '#shared/engines/batching/tokens.ts'
-import type { RankedDocument } from '#shared/engines/rerank.ts'
+import type { RankedDocument, RerankEngine } from '#shared/engines/rerank.ts'
 import { Served } from '#shared/engines/served.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
+import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { gather, incomplete } from '#shared/protocols/embeddings/embeddings.ts'
 import { aboutDocuments } from '#shared/protocols/rerank/input-error.ts'
@@ -15,19 +16,19 @@ type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<E
 
 /** What reranks in one worker: models that do so themselves, and the vectors of those that embed. */
 export class Rerankers {
-  readonly #ports: Pick<Ports, 'models' | 'openRerankEngine'>
-  readonly #engines: Served<ReturnType<Ports['openRerankEngine']>>
+  readonly #models: Ports['models']['served']
+  readonly #engines: Served<RerankEngine>
   readonly #embed: Embed
 
-  constructor(ports: Pick<Ports, 'models' | 'openRerankEngine'>, embed: Embed) {
-    this.#ports = ports
-    this.#engines = new Served(ports.models.served, (model) => ports.openRerankEngine(model))
+  constructor(models: Ports['models']['served'], openers: EngineOpeners, embed: Embed) {
+    this.#models = models
+    this.#engines = new Served(models, (model) => openers.openRerankEngine(model))
     this.#embed = embed
   }
 
   /** Yields the results, then the usage. @throws ServiceError, or the signal's reason */
   async *run(request: RerankRequest, context: AttemptContext): AsyncGenerator<RerankEvent> {
-    const ranks = this.#ports.models.served.find(request.model)?.task === 'rerank'
+    const ranks = this.#models.find(request.model)?.task === 'rerank'
     const { results, tokens } = ranks ? await this.#ask(request, context) : await this.#compare(request, context)
     yield { type: 'ranked', results }
     yield { type: 'usage', usage: { input_tokens: tokens, output_tokens: 0 } }

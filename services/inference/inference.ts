@@ -31,9 +31,10 @@ const Request = tolerant(GenerateRequest)
 
 /** Starts one worker of the inference pool: text generation on the engines of the model catalogue. */
 export async function startInference(ports: Ports): Promise<Service> {
-  const engines = new Served(ports.models.served, (model) => ports.openChatEngine(model))
-  const moderators = new Moderators(ports)
-  const speakers = new Served(ports.models.served, (model) => ports.openSpeechEngine(model))
+  const openers = await ports.loadEngines()
+  const engines = new Served(ports.models.served, (model) => openers.openChatEngine(model))
+  const moderators = new Moderators(ports.models.served, openers)
+  const speakers = new Served(ports.models.served, (model) => openers.openSpeechEngine(model))
   const parse = (body: unknown) => inTurns(readRequest(body))
   const kinds = {
     generate: handle(

@@ -2,6 +2,7 @@ import { type ModerateEvent, type ModerateRequest, type ModerationInput, WORD_LI
 import type { ModerationEngine } from '#shared/engines/moderation.ts'
 import { Served } from '#shared/engines/served.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
+import type { EngineOpeners } from '#shared/ports/engines.ts'
 import type { Ports } from '#shared/ports.ts'
 import { requirePublic } from './remote-urls.ts'
 
@@ -14,10 +15,10 @@ export class Moderators {
   readonly #engines: Served<ModerationEngine>
   readonly #wordList: ModerationEngine
 
-  constructor({ models, openModerationEngine, openWordList }: Ports) {
-    this.#models = models.served
-    this.#engines = new Served(models.served, (model) => openModerationEngine(model))
-    this.#wordList = openWordList()
+  constructor(models: Ports['models']['served'], openers: EngineOpeners) {
+    this.#models = models
+    this.#engines = new Served(models, (model) => openers.openModerationEngine(model))
+    this.#wordList = openers.openWordList()
   }
 
   /** Yields the results in the order of the inputs. @throws ServiceError, or the signal's reason */

@@ -14,17 +14,19 @@ import { searchOnce } from './search.ts'
 /** Starts one worker of the research pool: questions, and reports that cite what was read. */
 export async function startResearch(ports: Ports): Promise<Service> {
   // Where all roles share a process most never ask: nothing is indexed before the first question.
-  let backends: SearchBackend[] | undefined
+  let backends: Promise<SearchBackend[]> | undefined
   const search = () => (backends ??= ports.openSearch())
-  const setupOf = ({ model }: ResearchRequest): ResearchSetup => {
+  const setupOf = async ({ model }: ResearchRequest): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine
     const { writer, embeddings } = engine?.type === 'research' ? engine : {}
-    return { backends: search(), writer: writer === undefined ? undefined : { model: writer }, embeddings }
+    return { backends: await search(), writer: writer === undefined ? undefined : { model: writer }, embeddings }
   }
   const kinds = {
-    research: handle(research, (request, context) => researchIn(setupOf(request), request, context)),
+    research: handle(research, async function* (request, context) {
+      yield* researchIn(await setupOf(request), request, context)
+    }),
     search: handle(searchKind, async function* (request, { signal }) {
-      yield await searchOnce(search(), request, signal)
+      yield await searchOnce(await search(), request, signal)
     }),
   }
   const slots = ports.config.researchSlots
@@ -35,7 +37,7 @@ export async function startResearch(ports: Ports): Promise<Service> {
     own: () => modelsOf(ports.models.served, { pool: 'research', kinds: ['research', 'search'], slots }),
   } as const
   return await startWorker(ports, definition, async () => {
-    await Promise.all((backends ?? []).map((backend) => backend.close()))
+    await Promise.all(((await backends) ?? []).map((backend) => backend.close()))
   })
 }
 

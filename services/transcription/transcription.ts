@@ -11,7 +11,7 @@ import { runTranscription, type Workbench } from './transcribe.ts'
 
 /** Starts one worker of the transcription pool: speech to text on the engines of the model catalogue. */
 export async function startTranscription(ports: Ports): Promise<Service> {
-  const bench = openWorkbench(ports)
+  const bench = await openWorkbench(ports)
   const kinds = {
     transcribe: handle(transcribe, (request, context) => runTranscription(bench, request, context)),
     translate: handle(translate, (request, context) => runTranscription(bench, request, context, true)),
@@ -28,9 +28,10 @@ export async function startTranscription(ports: Ports): Promise<Service> {
   })
 }
 
-function openWorkbench(ports: Ports) {
-  const tools = ports.openAudioTools()
-  const engines = new Served(ports.models.served, (model) => ports.openTranscriptionEngine(model))
+async function openWorkbench(ports: Ports) {
+  const openers = await ports.loadEngines()
+  const tools = openers.openAudioTools()
+  const engines = new Served(ports.models.served, (model) => openers.openTranscriptionEngine(model))
   const { audioSecondsPerKey: secondsPerKey, audioSecondsMax: secondsMax } = ports.config
   let isTold = false
   const bench: Workbench = {

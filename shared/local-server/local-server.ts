@@ -7,7 +7,7 @@ import type { Log } from '#shared/log/log.ts'
 import { BackgroundPreparation, type OnProgress, type PreparationState } from '#shared/prepare/prepare.ts'
 import { describePython } from '#shared/prepare/python.ts'
 import { discardEnvironment, type Environment, getEnvironmentState, prepareEnvironment } from './environment.ts'
-import { ORIGIN, ServerProcess } from './server-process.ts'
+import type { ServerProcess } from './server-process.ts'
 
 /*
  * The local model server, seen from here: a Python process of ours that speaks the OpenAI dialect on a UNIX socket, for
@@ -95,7 +95,7 @@ export class LocalServer {
     this.#lastCallMs = performance.now()
     const server = this.#running ?? (await abortable(this.#start(), signal))
     this.#lastCallMs = performance.now()
-    return { origin: ORIGIN, dispatcher: server.pool }
+    return { origin: server.origin, dispatcher: server.pool }
   }
 
   /** The process id of the running server; undefined when it does not run. */
@@ -127,6 +127,8 @@ export class LocalServer {
     const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
     const startedMs = performance.now()
     const limits = { memoryBytesMax, audioSecondsMax }
+    // Its client takes memory, which a process that never starts the server does not need.
+    const { ServerProcess } = await import('./server-process.ts')
     const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
       if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())
       throw error

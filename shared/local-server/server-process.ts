@@ -13,7 +13,7 @@ import type { Environment } from './environment.ts'
 import { logOutput } from './output.ts'
 
 /** What calls name as the origin; the socket decides where they go. */
-export const ORIGIN = 'http://local'
+const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
 /** Longest time from the start to the first answer: the first start on a busy machine reads 100 MB of libraries. */
@@ -52,8 +52,10 @@ export class ServerProcess {
   readonly #child: ChildProcessByStdio<Writable, null, Readable>
   readonly #runDir: string
   readonly #socketPath: string
-  /** Speaks to its socket. */
+  /** Speaks to its socket, whichever host a URL names. */
   readonly pool: Pool
+  /** How URLs of it begin. */
+  readonly origin = ORIGIN
   /** Settles when it has ended, for whatever reason, with the code or signal. */
   readonly exited: Promise<number | string>
 

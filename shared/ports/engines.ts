@@ -2,10 +2,12 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { Config } from '#shared/config/config.ts'
 import { openWordList } from '#shared/content-filter/word-list.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
+import type { AudioTools } from '#shared/engines/audio-tools.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { openEchoEngine } from '#shared/engines/echo/echo.ts'
 import type { EmbeddingEngine } from '#shared/engines/embedding.ts'
 import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
+import { LocalAudioTools } from '#shared/engines/local/audio-tools.ts'
 import { openLocalEmbeddings, openLocalTranscription } from '#shared/engines/local/local.ts'
 import type { ModerationEngine } from '#shared/engines/moderation.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
@@ -29,7 +31,7 @@ export interface EngineOptions {
   readonly connect: Parameters<typeof openLocalEmbeddings>[1]
 }
 
-/** What opens the engine of a model. Whoever opens one closes it. */
+/** What opens the engine of a model, and what audio takes beside one. Whoever opens one closes it. */
 export interface EngineOpeners {
   /** Of one that generates text. @throws ServiceError `model_not_supported` */
   openChatEngine(model: ModelConfig): ChatEngine
@@ -45,6 +47,8 @@ export interface EngineOpeners {
   openSpeechEngine(model: ModelConfig): SpeechEngine
   /** Of one that transcribes. */
   openTranscriptionEngine(model: ModelConfig): TranscriptionEngine
+  /** What decodes audio and tells speakers apart. */
+  openAudioTools(): AudioTools
 }
 
 /** What opens the engines of models, here and behind HTTP. */
@@ -63,6 +67,7 @@ export function engineOpeners({ config, upstreams, connect }: EngineOptions): En
       model.engine.type === 'local'
         ? openLocalTranscription(model, connect)
         : openOpenAiTranscription(model, config.env, upstreams.open(model)),
+    openAudioTools: () => new LocalAudioTools(connect, config.transcriptionSlots),
   }
 }
 

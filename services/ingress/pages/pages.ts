@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
-import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import type { Log } from '#shared/log/log.ts'
 import { CONSOLE, consoleFiles, findScreen } from './console.ts'
@@ -12,7 +11,7 @@ const require = createRequire(import.meta.url)
 
 /** What browsers and generators of clients get, by path. None of it needs a key: it tells nothing about callers. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
-  ['/openapi.json', new PageFile('json', async () => Buffer.from(JSON.stringify(await inTurns(openApiDocument()))))],
+  ['/openapi.json', new PageFile('json', describeApi)],
   ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
   ['/docs/reference.js', PageFile.at(new URL('reference/reference.js', import.meta.url))],
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
@@ -45,6 +44,12 @@ export function answerPage(log: Log, req: IncomingMessage, res: ServerResponse):
     else res.writeHead(500, { 'content-type': 'text/plain; charset=utf-8' }).end('This page could not be read.')
   })
   return true
+}
+
+/** Loaded when it is first asked for: the schemas of all answers are 3 MiB of a process, which needs them for this alone. */
+async function describeApi(): Promise<Buffer> {
+  const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
+  return Buffer.from(JSON.stringify(await inTurns(openApiDocument())))
 }
 
 /** Browsers name HTML; SDKs and curl do not. */

@@ -2,6 +2,8 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import type { Breaker } from './breaker.ts'
 import type { AdaptiveLimit, Place } from './limit.ts'
 
+/** Calls at once from one worker to one server. */
+export const IN_FLIGHT_MAX = 512
 /** Servers of OpenAI's own, which know parameters that others refuse. */
 const OPENAI = /(^|\.)(openai\.com|openai\.azure\.com)$/
 

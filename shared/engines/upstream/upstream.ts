@@ -7,12 +7,10 @@ import { Breaker } from './breaker.ts'
 import { connectionError, type Speaker, statusError } from './error.ts'
 import { Exchange } from './exchange.ts'
 import { AdaptiveLimit } from './limit.ts'
-import { addressesOf, type Server, type ServerAddress, Servers, type Taken } from './servers.ts'
+import { addressesOf, IN_FLIGHT_MAX, type Server, type ServerAddress, Servers, type Taken } from './servers.ts'
 import type { ModelShare } from './share.ts'
 import { cleanerOf } from './words.ts'
 
-/** Calls at once from one worker to one server. */
-export const IN_FLIGHT_MAX = 512
 /** Calls at once to one server, from all workers that share it, when the catalogue sets no `concurrency`. */
 const FLEET_IN_FLIGHT_MAX = 8_192
 

@@ -1,7 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { EngineConfig } from '#schemas/models.ts'
-import { addressesOf } from '#shared/engines/upstream/servers.ts'
-import { IN_FLIGHT_MAX } from '#shared/engines/upstream/upstream.ts'
+import { addressesOf, IN_FLIGHT_MAX } from '#shared/engines/upstream/servers.ts'
 import type { Models } from '#shared/models/models.ts'
 import { slotsKept } from './rooms/lanes.ts'
 import type { WorkerDefinition } from './worker.ts'

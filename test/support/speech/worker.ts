@@ -69,9 +69,17 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
   })
   const ports: typeof opened = {
     ...opened,
-    openAudioTools: () => new LocalAudioTools(connect, config.transcriptionSlots),
-    openTranscriptionEngine: (model) =>
-      model.engine.type === 'local' ? openLocalTranscription(model, connect) : opened.openTranscriptionEngine(model),
+    async loadEngines() {
+      const openers = await opened.loadEngines()
+      return {
+        ...openers,
+        openAudioTools: () => new LocalAudioTools(connect, config.transcriptionSlots),
+        openTranscriptionEngine: (model) =>
+          model.engine.type === 'local'
+            ? openLocalTranscription(model, connect)
+            : openers.openTranscriptionEngine(model),
+      }
+    },
     prepareModels: () => Promise.resolve(),
   }
   const ingress = await startIngress(ports)
