@@ -10,7 +10,13 @@ import { type Address, Callers } from './load.ts'
 export const TARGET_NAMES = ['direct', 'proxy', 'embedded', 'kafka'] as const
 /** The same of another version of Sluice, each right after ours. */
 export const BESIDE = { embedded: 'beside-embedded', kafka: 'beside-kafka' } as const
-export type TargetName = (typeof TARGET_NAMES)[number] | GatewayName | (typeof BESIDE)[keyof typeof BESIDE]
+/** The proxy with Kafka between its two halves: what a queue there costs by itself. */
+export const HOPS = 'hops'
+export type TargetName =
+  | (typeof TARGET_NAMES)[number]
+  | typeof HOPS
+  | GatewayName
+  | (typeof BESIDE)[keyof typeof BESIDE]
 
 /** What is measured beside our own targets. */
 export interface Others {
@@ -71,6 +77,18 @@ export async function launchTarget(
     const args = [upstream.href, KEY]
     const proxy = await processes.node({ name, script: './calls/proxy.ts', args, addressOn: 'stdout' })
     return targetOf(urlOf(proxy), [{ name: 'proxy', pid: proxy.pid }])
+  }
+  if (name === HOPS && kafka) {
+    const meeting = [kafka.brokers, `bench-${process.pid}-${name}.`]
+    const part = { script: './calls/hops.ts', addressOn: 'stdout' } as const
+    const server = await processes.node({ ...part, name: 'hops-server', args: ['server', ...meeting, KEY] })
+    const own = { name: 'hops-worker', args: ['worker', ...meeting, upstream.href], addressOn: 'none' } as const
+    const worker = await processes.node({ ...part, ...own })
+    const running = [
+      { name: 'server', pid: server.pid },
+      { name: 'worker', pid: worker.pid },
+    ]
+    return targetOf(urlOf(server), running, kafka.pid)
   }
   const gateway = gateways.find((gateway) => gateway.name === name)
   if (gateway) {

@@ -21,7 +21,8 @@ submits over HTTP cost. **Submit**: callers submit one job after another for two
 paused); then the workers are started and *completed/s* is how fast they empty the queue. **Submit while workers run**: the same with
 the workers started before; *completed/s* counts from the first submit on, with the submits. **Submit until completed**: callers submit a
 job, wait until it has been completed, and submit the next. pg-boss polls, at most twice a second. The systems are visited in turn,
-load by load, and every ratio is with BullMQ in the same round; figures are medians over the rounds.
+load by load, and every ratio is with BullMQ in the same round; figures are medians over the rounds. Before, each has submitted jobs
+until completed for as long as it became faster by that: the JVM of Kafka compiles for a minute, Redis not at all.
 
 Callers, workers and servers share the cores, so these are figures of CPU more than of the disk where its fsync is quick.`
 

@@ -179,6 +179,7 @@ function eachRow(
 const TITLES: Record<TargetName, string> = {
   direct: 'nothing (direct)',
   proxy: 'bare proxy',
+  hops: 'bare proxy, Kafka between its halves',
   smg: 'smg',
   portkey: 'Portkey',
   embedded: 'Sluice, one process',

@@ -56,6 +56,7 @@ function whereOf(cell: Cell, columns: readonly Where[]): string[] {
 const TITLES: Record<TargetName, string> = {
   direct: 'direct',
   proxy: 'bare proxy',
+  hops: 'Kafka alone',
   smg: 'smg',
   portkey: 'Portkey',
   embedded: 'Sluice, one process',

@@ -1,4 +1,4 @@
-import type { TargetName } from '../calls/targets.ts'
+import { HOPS, type TargetName } from '../calls/targets.ts'
 import { OneCore } from '../machine/one-core.ts'
 import type { Section } from '../section.ts'
 import { FIRST_CALLS, measureSpeed } from './measure.ts'
@@ -34,6 +34,7 @@ itself before its port opens take 40 ms off its first call and nothing off the n
       targets: [
         'direct',
         'proxy',
+        HOPS,
         ...gateways.map(({ name }) => name),
         ...(beside === undefined ? TARGETS : WITH_OTHER),
       ] satisfies TargetName[],
