@@ -15,15 +15,17 @@ export const SPEED: Section = {
 ingress and its worker together; callers, upstream and broker have the others. *In step* means that so many streams begin at once and
 all their tokens come in the same moment, as from one model server, 50 times a second. *Prompts of 32 KiB* are calls that carry
 a document of that length, the others a question. *Sparse* is one caller who waits 20 ms after each answer. *First calls* are the first ${FIRST_CALLS} of one caller after a start, *idle* is the process before them. *Added* is
-what a figure is above that of calling the upstream directly. *Where the CPU goes* is V8's sampling profile of the second half of such a
+what a figure is above that of calling the upstream directly. *Kafka alone* is the bare proxy cut in two, with the broker and the client
+of Sluice between the halves and nothing else: where it misses a target of Sluice, no queue there reaches it with this client. *Where the CPU goes* is V8's sampling profile of the second half of such a
 load, of a process of its own, by the file whose code ran.
 
 Why targets are missed: a call is a hundred small steps, each of which is a percent or two, over ten times as much code as the proxy's. A
 whole call leaves 50 KB for the collector where the proxy leaves 6, so that what both do (HTTP, sockets, the loop) finds its data and
-its code in the caches less often, and takes longer too; system calls are as many as the proxy's, four a call. Tokens come late by
-how long the others of the same moment take. The first calls of a process run before V8 has compiled it. An idle
-role behind Kafka makes 7 (ingress) or 10 (worker) requests a second: its heartbeats, what it hears of the others', its polls. What was tried and
-gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, compiling
+its code in the caches less often, and takes longer too; system calls are as many as the proxy's, four a call. So calls that come together
+are begun eight in a turn of the loop: 64 begun in one cost a quarter more, and 256 streams hold up each other's tokens for as
+long as all of them take to begin. Tokens come late by how long the others of the same moment take. A sparse call waits for nothing on its
+way (\`strace\`: read, write to the upstream, read, write): what it adds is code that runs cold. The first calls of a process run before V8 has
+compiled it. What was tried and gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, compiling
 sooner (\`--always-sparkplug\`, \`--no-lazy-feedback-allocation\`), Kafka's requests 2 ms apart while there are many records (the same
 CPU, tokens later), and iterators in the place of generators, of which one costs 0.2 µs a token. Fifty calls that a process makes of
 itself before its port opens take 40 ms off its first call and nothing off the next hundred, for 0.4 s of CPU at each start and 6 MiB.`,

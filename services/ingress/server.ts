@@ -6,6 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
+import { Arrivals } from './arrivals.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
@@ -67,9 +68,10 @@ export async function listen(
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
   const exchanges = new Exchanges(bounds.lingerMs)
+  const arrivals = new Arrivals(handler)
   const onRequest = (req: IncomingMessage, res: ServerResponse) => {
     exchanges.add(req, res)
-    handler(req, res)
+    arrivals.add(req, res)
   }
   server.on('request', onRequest)
   // An expectation nobody knows may be ignored (RFC 9110 §10.1.1); Node would answer 417 without a body.
