@@ -47,6 +47,11 @@ export class Connection {
     return this.#call?.promise ?? Promise.reject(new Error('the connection was closed'))
   }
 
+  /** False once either side has closed it, such as a server that keeps an idle one for a minute. */
+  get isOpen(): boolean {
+    return this.#socket.writable
+  }
+
   close(): void {
     this.#socket.destroy()
   }

@@ -71,9 +71,14 @@ class JobsClient {
     this.#key = key
   }
 
+  #kept(): Connection | undefined {
+    for (let one = this.#free.pop(); one; one = this.#free.pop()) if (one.isOpen) return one
+    return undefined
+  }
+
   /** @returns The body of the answer. @throws Error when its status is not that */
   async call(method: string, path: string, body: unknown, expected: number): Promise<Record<string, unknown>> {
-    const connection = this.#free.pop() ?? (await Connection.open(this.#url))
+    const connection = this.#kept() ?? (await Connection.open(this.#url))
     const parts: Buffer[] = []
     const status = await connection.send(this.#requestOf(method, path, body), (bytes) => parts.push(Buffer.from(bytes)))
     this.#free.push(connection)
