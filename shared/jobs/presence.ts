@@ -4,7 +4,7 @@ import type { Log } from '#shared/log/log.ts'
 import { every } from '#shared/ticks.ts'
 import { type Capacity, type Peer, Peers, type Role } from './peers.ts'
 import { passedControl, readControl } from './records.ts'
-import { BEAT_MS, IDLE_FROM, rhythmOf, slackMs } from './rhythm.ts'
+import { BEAT_MS, IDLE_BEAT_MS, IDLE_FROM, rhythmOf, slackMs } from './rhythm.ts'
 import { SkippedLog } from './skipped.ts'
 import { CONTROL } from './topics.ts'
 
@@ -132,7 +132,7 @@ export class Presence extends Peers {
     const listenedMs = Date.now() - this.#openedAtMs
     if (listenedMs > this.beatMs * (BEATS_PER_CAPACITY + 1)) return true
     const isOpen = ({ slots, capacity }: Peer) => slots > 0 && capacity === undefined
-    return listenedMs > 1.5 * this.beatMs && ![...this.peers.values()].some(isOpen)
+    return listenedMs > 1.5 * Math.max(this.beatMs, IDLE_BEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
   /** Says what this worker can start, soon: it has changed. */

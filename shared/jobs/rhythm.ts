@@ -2,6 +2,8 @@
 export const BEAT_MS = 500
 /** Rhythm of a process that has nothing to do: each heartbeat wakes all others, which have nothing to do either. */
 const IDLE_RHYTHM = 2
+/** How often it says that it lives, in milliseconds. */
+export const IDLE_BEAT_MS = IDLE_RHYTHM * BEAT_MS
 /** Half seconds without a job after which a process has nothing to do. */
 export const IDLE_FROM = 10
 /** Processes for each half second between two heartbeats: so many of them everybody hears each half second, and no more. */
