@@ -133,13 +133,13 @@ describe('a worker that takes nothing', () => {
         /free slots and took none of the 12 jobs that waited for 1\d s/,
       )
       taker.running = 4
-      await vi.advanceTimersByTimeAsync(3_000)
+      await vi.advanceTimersByTimeAsync(5_000)
       expect(starvation.problems('code')).toEqual([])
       taker.running = 0
       await vi.advanceTimersByTimeAsync(20_000)
       expect(starvation.problems('code')).toHaveLength(1)
       taker.taken++
-      await vi.advanceTimersByTimeAsync(3_000)
+      await vi.advanceTimersByTimeAsync(5_000)
       expect(starvation.problems('code')).toEqual([])
     } finally {
       starvation.close()

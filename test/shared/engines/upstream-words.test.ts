@@ -111,7 +111,7 @@ test('no failure of an upstream puts its words, our key, its address or the prom
 
 test('the log tells operators the status of the upstream, its code and the length of what it said', async () => {
   await chat('openai-bad-request')
-  const line = await until(() => /.*"attempt failed".*/g.exec(whole.output.replaceAll(/.*openai-(?!bad).*/g, ''))?.[0])
+  const line = await until(() => /.*"model":"openai-bad-request".*"attempt failed".*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
     code: 'invalid_request',
     err: { code: 'invalid_request', cause: { status: 400, upstream_code: 'invalid_image_format' } },
