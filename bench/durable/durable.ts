@@ -106,7 +106,7 @@ async function startAll(options: DurableOptions, servers: Servers, processes: Pr
 const STEADY_CELL: DurableCell = { shape: 'whole', callers: 32 }
 /** A system is as fast as it gets once its best rate has risen by no more than this part in so many loads. */
 const STEADY_RISE = 0.03
-const STEADY_LOADS = 3
+const STEADY_LOADS = 8
 /** Longest that this is waited for, in units of a warm-up. */
 const STEADY_WAIT = 45
 
