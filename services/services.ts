@@ -26,26 +26,15 @@ const scheduler = 'due and lost jobs, webhooks, purge; alone it needs DATABASE_U
  * one. The only place that sees them all. The code of a service is loaded when it starts: a process holds what its roles need.
  */
 export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
-  inference: {
-    start: async (ports) => (await import('./inference/inference.ts')).startInference(ports),
-    does: `worker: ${POOLS.inference}`,
-  },
-  embeddings: {
-    start: async (ports) => (await import('./embeddings/embeddings.ts')).startEmbeddings(ports),
-    does: `worker: ${POOLS.embeddings}`,
-  },
-  transcription: {
-    start: async (ports) => (await import('./transcription/transcription.ts')).startTranscription(ports),
-    does: `worker: ${POOLS.transcription}`,
-  },
-  code: {
-    start: async (ports) => (await import('./code/code.ts')).startCode(ports),
-    does: `worker: ${POOLS.code}`,
-  },
-  research: {
-    start: async (ports) => (await import('./research/research.ts')).startResearch(ports),
-    does: `worker: ${POOLS.research}`,
-  },
+  inference: worker('inference', async (ports) => (await import('./inference/inference.ts')).startInference(ports)),
+  embeddings: worker('embeddings', async (ports) =>
+    (await import('./embeddings/embeddings.ts')).startEmbeddings(ports),
+  ),
+  transcription: worker('transcription', async (ports) =>
+    (await import('./transcription/transcription.ts')).startTranscription(ports),
+  ),
+  code: worker('code', async (ports) => (await import('./code/code.ts')).startCode(ports)),
+  research: worker('research', async (ports) => (await import('./research/research.ts')).startResearch(ports)),
   scheduler: {
     start: async (ports) => (await import('./scheduler/scheduler.ts')).startScheduler(ports),
     does: scheduler,
@@ -59,3 +48,7 @@ export const SERVICES: Readonly<Record<Role, ServiceRow>> = {
 
 /** Their names. */
 export const ROLES = Object.keys(SERVICES) as Role[]
+
+function worker(pool: PoolName, start: ServiceRow['start']): ServiceRow {
+  return { start, does: `worker: ${POOLS[pool]}` }
+}

@@ -2,6 +2,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 
 /** Requests that are begun in one turn of the event loop. */
 const PER_TURN = 8
+/** Requests that wait for a later turn at most. */
+const WAITING_MAX = 1_000
 
 /** What answers a request. */
 type Handler = (req: IncomingMessage, res: ServerResponse) => void
@@ -11,7 +13,8 @@ type Handler = (req: IncomingMessage, res: ServerResponse) => void
  *
  * Node gives all that have come at once. Begun in one turn, 64 calls would hold up the tokens of running streams for as long as
  * all of them take together, and each would find the data of the 63 others in the processor's caches: a call then costs a quarter more
- * (docs/benchmarks.md). Those that wait hold a connection each, of which there is a bound.
+ * (docs/benchmarks.md). Beyond a thousand that wait they are begun at once, as Node gives them: one connection may carry any number,
+ * and is read no further only while its answers are not taken.
  */
 export class Arrivals {
   readonly #handler: Handler
@@ -26,7 +29,7 @@ export class Arrivals {
   /** Begins a request now, or in one of the next turns. */
   add(req: IncomingMessage, res: ServerResponse): void {
     this.#turnLater()
-    if (this.#begun++ < PER_TURN) this.#handler(req, res)
+    if (this.#begun++ < PER_TURN || this.#waiting.length >= WAITING_MAX) this.#handler(req, res)
     else this.#waiting.push({ req, res })
   }
 

@@ -15,7 +15,12 @@ import { searchOnce } from './search.ts'
 export async function startResearch(ports: Ports): Promise<Service> {
   // Where all roles share a process most never ask: nothing is indexed before the first question.
   let backends: Promise<SearchBackend[]> | undefined
-  const search = () => (backends ??= ports.openSearch())
+  const search = () =>
+    (backends ??= ports.openSearch().catch((error: unknown) => {
+      // The next question tries again.
+      backends = undefined
+      throw error
+    }))
   const setupOf = async ({ model }: ResearchRequest): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine
     const { writer, embeddings } = engine?.type === 'research' ? engine : {}

@@ -52,9 +52,9 @@ export interface PresenceListener {
 /**
  * One process on the control channel: tells that it lives, and knows who else does.
  *
- * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`rhythm.ts`). Silence counts only while our
- * own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since nobody could
- * be heard.
+ * A peer is lost after `lostMs` without a heartbeat, after more if it rests longer between two (`rhythm.ts`). Silence counts
+ * only while our own heartbeats come back to us: when the channel was down or late, everybody gets a whole lease again, since
+ * nobody could be heard.
  */
 export class Presence extends Peers {
   readonly #broker: Broker

@@ -59,8 +59,8 @@ export class Hints {
     }
     // Nobody who knows the model would hear what is told: a worker that has not said what it can start may be of a version that
     // does not read such records.
-    const hearers = presence.knowing(job.pool, job.model).filter(({ capacity }) => capacity)
-    const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && hearers.length === 0)
+    const isHeard = presence.knowing(job.pool, job.model).some(({ capacity }) => capacity)
+    const isUnheard = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isHeard)
     // Each ingress has its part of them.
     const free = hasWorkers
       ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))

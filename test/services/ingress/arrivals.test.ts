@@ -29,6 +29,13 @@ it('begins a request at once while few come together, and the others a few in ea
   expect(begun.at(-1)).toBe(21)
 })
 
+it('lets no more than a thousand wait, and begins what comes beyond them at once', () => {
+  const { begun, arrivals } = open()
+  for (let nth = 0; nth < 5_000; nth++) arrivals.add(...request(nth))
+  expect(begun).toHaveLength(4_000)
+  expect(begun.slice(0, 9)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 1_008])
+})
+
 it('begins none whose caller has left while it waited', async () => {
   const { begun, arrivals } = open()
   const left = request(8)
