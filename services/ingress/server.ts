@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/error.ts'
 import { newId } from '#shared/id.ts'
 import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
 import { errorHeaders } from '#shared/protocols/errors.ts'
-import { Arrivals } from './arrivals.ts'
+import { TurnPlaces } from '#shared/turn-places.ts'
 import { errorBody, formatOf } from './reply/errors.ts'
 
 /** How long the HTTP server waits for its clients, in milliseconds, and how many it serves. */
@@ -68,10 +68,14 @@ export async function listen(
   server.timeout = bounds.silenceMs
   server.maxConnections = bounds.connectionsMax
   const exchanges = new Exchanges(bounds.lingerMs)
-  const arrivals = new Arrivals(handler)
+  const places = new TurnPlaces()
   const onRequest = (req: IncomingMessage, res: ServerResponse) => {
     exchanges.add(req, res)
-    arrivals.add(req, res)
+    const place = places.enter()
+    if (!place) return handler(req, res)
+    void place.then(() => {
+      if (!res.destroyed) handler(req, res)
+    })
   }
   server.on('request', onRequest)
   // An expectation nobody knows may be ignored (RFC 9110 §10.1.1); Node would answer 417 without a body.

@@ -4,6 +4,7 @@ import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nextTurn, nowOrInTurns } from '#shared/in-turns.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
+import { TurnPlaces } from '#shared/turn-places.ts'
 import { answerError, type Speaker } from './error.ts'
 import type { Exchange } from './exchange.ts'
 import { answerObject, isSmallFrame, smallObject } from './json.ts'
@@ -18,6 +19,9 @@ const WHOLE_MAX = 24 * 1024 * 1024
 
 /** Events that are passed on before others have their turn: about a millisecond. */
 const EVENTS_AT_ONCE = 512
+
+/** Of all answers of this process: an end is as much work as a few tokens, and those of others came in the same moment. */
+const ENDS = new TurnPlaces()
 
 /** Turns one answer of a dialect into events; made anew for each call. */
 export interface Decoder<Event> {
@@ -59,12 +63,16 @@ export async function* answerEvents(
   let written = ''
   try {
     const reader = openReader(exchange, decoder)
-    for (let isOver = false; !isOver; ) {
-      await exchange.waitForBytes()
-      const read = reader.read(exchange.take(), out)
-      isOver = typeof read === 'boolean' ? read : await read
-      if (isOver) exchange.release(decoder.isDone)
-      if (isOver) decoder.end(out)
+    for (let isRead = false, isOver = false; !isOver; ) {
+      if (!isRead) {
+        await exchange.waitForBytes()
+        const read = reader.read(exchange.take(), out)
+        isRead = typeof read === 'boolean' ? read : await read
+        if (isRead) exchange.release(decoder.isDone)
+      }
+      // The last words do not wait with their end. The first do: where it is none, another model may still say them.
+      isOver = isRead && (written === '' || out.length === 0)
+      if (isOver) await endInTurn(decoder, out)
       for (const [index, event] of out.entries()) {
         if (index % EVENTS_AT_ONCE === EVENTS_AT_ONCE - 1) await nextTurn()
         if ('text' in event) written += event.text
@@ -76,6 +84,12 @@ export async function* answerEvents(
   } finally {
     exchange.release(decoder.isDone)
   }
+}
+
+async function endInTurn(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
+  const place = ENDS.enter()
+  if (place) await place
+  decoder.end(out)
 }
 
 /** Reads the bytes of an answer as they come. */

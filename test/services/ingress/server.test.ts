@@ -1,0 +1,25 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { setImmediate as turn } from 'node:timers/promises'
+import { expect, it } from 'vitest'
+import { listen } from '#services/ingress/server.ts'
+
+it('begins no request whose caller has left while it waited for its turn', async () => {
+  const begun: (string | undefined)[] = []
+  const { server, port } = await listen((req) => void begun.push(req.url), {
+    host: '127.0.0.1',
+    port: 0,
+    reusePort: false,
+  })
+  // All of one packet come in one turn, of which those beyond the eighth wait; a turn later the server knows that the socket is closed.
+  server.on('request', (req) => {
+    if (req.url === '/39') req.socket.destroy()
+  })
+  const socket = connect(port, '127.0.0.1').on('error', () => {})
+  socket.write(Array.from({ length: 40 }, (_, nth) => `GET /${nth} HTTP/1.1\r\nhost: a\r\n\r\n`).join(''))
+  await once(socket, 'close')
+  for (let turns = 0; turns < 5; turns++) await turn()
+  expect(begun).toContain('/7')
+  expect(begun.length).toBeLessThanOrEqual(24)
+  server.close()
+})

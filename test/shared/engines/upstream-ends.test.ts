@@ -1,0 +1,40 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, it } from 'vitest'
+import { ask, engineOn, options } from '../../support/engine-calls.ts'
+import { type Answer, startUpstream } from '../../support/processes/upstream.ts'
+
+const STREAMS = 64
+
+function say(answer: Answer, content: string, finish?: string): void {
+  answer.frame({ id: 'c', model: 'm', choices: [{ index: 0, delta: { content }, finish_reason: finish ?? null }] })
+}
+
+it('says the last words of all streams that end together before it ends many of them', async () => {
+  const answers: Answer[] = []
+  await using upstream = await startUpstream((_call, answer) => {
+    answer.open()
+    say(answer, 'first')
+    answers.push(answer)
+  })
+  await using engine = engineOn('openai', upstream.url)
+  const said: string[] = []
+  let begun = 0
+  const read = async () => {
+    for await (const event of engine.generate(ask(), options())) {
+      if (event.type === 'text') said.push(event.text)
+      if (event.type === 'text' && event.text === 'first') begun += 1
+      if (event.type === 'finish') said.push('end')
+    }
+  }
+  const reading = Promise.all(Array.from({ length: STREAMS }, read))
+  while (begun < STREAMS) await sleep(5)
+  for (const answer of answers) {
+    say(answer, 'last', 'stop')
+    answer.frame('[DONE]')
+    answer.end()
+  }
+  await reading
+  const ended = said.slice(0, said.lastIndexOf('last')).filter((what) => what === 'end')
+  expect(said.filter((what) => what === 'end')).toHaveLength(STREAMS)
+  expect(ended.length).toBeLessThanOrEqual(STREAMS / 2)
+})

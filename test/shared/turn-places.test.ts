@@ -1,0 +1,38 @@
+import { setImmediate as turn } from 'node:timers/promises'
+import { expect, it } from 'vitest'
+import { TurnPlaces } from '#shared/turn-places.ts'
+
+/** Work that is known by its number. */
+function open() {
+  const places = new TurnPlaces()
+  const begun: number[] = []
+  const add = (nth: number) => {
+    const place = places.enter()
+    if (place) void place.then(() => begun.push(nth))
+    else begun.push(nth)
+  }
+  return { begun, add }
+}
+
+it('begins work at once while little comes together, and the other a few in each turn, in its order', async () => {
+  const { begun, add } = open()
+  for (let nth = 0; nth < 20; nth++) add(nth)
+  expect(begun).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
+  await turn()
+  expect(begun).toHaveLength(16)
+  // It came later than what waits.
+  add(20)
+  expect(begun).toHaveLength(16)
+  await turn()
+  expect(begun).toEqual(Array.from({ length: 21 }, (_, nth) => nth))
+  await turn()
+  add(21)
+  expect(begun.at(-1)).toBe(21)
+})
+
+it('lets no more than a thousand wait, and begins what comes beyond them at once', () => {
+  const { begun, add } = open()
+  for (let nth = 0; nth < 5_000; nth++) add(nth)
+  expect(begun).toHaveLength(4_000)
+  expect(begun.slice(0, 9)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 1_008])
+})
