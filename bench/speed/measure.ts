@@ -29,6 +29,8 @@ const CELLS: readonly Cell[] = [WHOLE, LONG, LONGER, SPARSE, STREAMS, FEW_IN_STE
 
 /** Calls of one caller after a start. */
 export const FIRST_CALLS = 100
+/** So many calls later the same figure is what calls cost that are not the first. */
+export const LATER_CALLS = 1_000
 /** Sparse calls are few: their CPU is read over a longer time. */
 const SPARSE_TIMES = 3
 /** What a start leaves to do is done after this. */
@@ -62,6 +64,8 @@ export interface StartSample {
   readonly firstCall: number
   /** Of the first calls. */
   readonly firstCallsP50: number
+  /** Of as many, of which the last is the thousandth. */
+  readonly laterCallsP50: number
 }
 
 /** What was measured. */
@@ -95,11 +99,11 @@ export async function measureSpeed(options: SpeedOptions, kafka: Kafka, dir: str
   return { samples, starts, wheres: await measureWheres(options, kafka, `${dir}/where`, core) }
 }
 
-/** Where the CPU of a whole answer and of a token goes. */
+/** Where the CPU of a whole answer, of a token and of a sparse call goes. */
 async function measureWheres(options: SpeedOptions, kafka: Kafka, dir: string, core: OneCore) {
   mkdirSync(dir)
   const wheres: SpeedResults['wheres'][number][] = []
-  for (const cell of [WHOLE, STREAMS]) {
+  for (const cell of [WHOLE, STREAMS, SPARSE]) {
     const columns: Where[] = []
     for (const [name, title] of PROFILED.filter(([name]) => options.targets.includes(name))) {
       const place = `${dir}/${nameOf(cell)}-${name}`
@@ -126,8 +130,9 @@ async function measureProfiled(
   await using started = await startAll(startTarget, options, kafka, dir, core)
   const [target] = started.targets
   if (!target) throw new Error('no target was started')
-  await measure(target, cell, 0, options.warmUpSeconds + options.seconds)
-  const { cpu } = await measure(target, cell, 1, options.seconds)
+  const seconds = secondsOf(cell, options)
+  await measure(target, cell, 0, options.warmUpSeconds + seconds)
+  const { cpu } = await measure(target, cell, 1, seconds)
   options.print(`profiled ${nameOf(cell)} ${target.name}: CPU ${cpu.toFixed(3)}`)
   return cpu
 }
@@ -152,23 +157,29 @@ async function measureStarts(
   for (const [index, target] of started.targets.entries()) {
     const sample = { target: target.name, round, idleCpu: 0, idleMib: 0, ...idle[index], ...(await callFirst(target)) }
     samples.push(sample)
-    const { idleCpu, idleMib, firstCall, firstCallsP50 } = sample
+    const { idleCpu, idleMib, firstCall, firstCallsP50, laterCallsP50 } = sample
     const costs = `idle ${idleCpu.toFixed(2)} % of a core, ${idleMib.toFixed(0)} MiB`
-    const times = `first call ${firstCall.toFixed(1)} ms, first calls p50 ${firstCallsP50.toFixed(2)} ms`
+    const times = `first call ${firstCall.toFixed(1)} ms, first calls p50 ${firstCallsP50.toFixed(2)} ms, later ${laterCallsP50.toFixed(2)} ms`
     options.print(`${round}/${options.rounds} ${'start'.padEnd(12)} ${target.name.padEnd(15)} ${costs}, ${times}`)
   }
   return samples
 }
 
-async function callFirst({ name, address }: Target): Promise<Pick<StartSample, 'firstCall' | 'firstCallsP50'>> {
+type CallTimes = Pick<StartSample, 'firstCall' | 'firstCallsP50' | 'laterCallsP50'>
+
+async function callFirst({ name, address }: Target): Promise<CallTimes> {
   const callers = await Callers.open(address, 'whole', 1)
-  const { latencies, failure } = await callers.run(FIRST_CALLS_SECONDS, FIRST_CALLS).finally(() => callers.close())
+  const { latencies, failure } = await callers.run(FIRST_CALLS_SECONDS, LATER_CALLS).finally(() => callers.close())
   if (failure !== undefined) throw new Error(`first calls failed through ${name}: ${failure}`)
-  return { firstCall: latencies[0] ?? Number.NaN, firstCallsP50: percentile(latencies, 0.5) }
+  return {
+    firstCall: latencies[0] ?? Number.NaN,
+    firstCallsP50: percentile(latencies.slice(0, FIRST_CALLS), 0.5),
+    laterCallsP50: percentile(latencies.slice(-FIRST_CALLS), 0.5),
+  }
 }
 
 async function measureLoads(options: SpeedOptions, kafka: Kafka, dir: string, core: OneCore): Promise<Sample[]> {
-  const { cells = CELLS, rounds, seconds, warmUpSeconds, print, signal } = options
+  const { cells = CELLS, rounds, warmUpSeconds, print, signal } = options
   await using started = await startAll(startTarget, options, kafka, dir, core)
   for (const target of started.targets) {
     print(`warming up ${target.name}`)
@@ -179,7 +190,7 @@ async function measureLoads(options: SpeedOptions, kafka: Kafka, dir: string, co
     for (const cell of cells) {
       for (const target of started.targets) {
         signal.throwIfAborted()
-        const sample = await measure(target, cell, round, seconds * (cell.shape === 'sparse' ? SPARSE_TIMES : 1))
+        const sample = await measure(target, cell, round, secondsOf(cell, options))
         if (sample.failures > 0) throw new Error(`calls failed through ${target.name}: ${sample.failure}`)
         samples.push(sample)
         print(progressOf(sample, cell, rounds))
@@ -187,6 +198,10 @@ async function measureLoads(options: SpeedOptions, kafka: Kafka, dir: string, co
     }
   }
   return samples
+}
+
+function secondsOf({ shape }: Cell, { seconds }: SpeedOptions): number {
+  return seconds * (shape === 'sparse' ? SPARSE_TIMES : 1)
 }
 
 async function startAll(

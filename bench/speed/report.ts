@@ -7,6 +7,7 @@ import { renderWhere, renderWhy, type Where } from '../figures/where.ts'
 import {
   FEW_IN_STEP,
   FIRST_CALLS,
+  LATER_CALLS,
   LONG,
   LONGER,
   MANY_IN_STEP,
@@ -44,14 +45,19 @@ export function renderSpeed(results: SpeedResults): string[] {
 
 /** Where the time goes: what a target that is missed is missed by. */
 function whereOf(cell: Cell, columns: readonly Where[]): string[] {
-  const isWhole = cell === WHOLE
-  const what = isWhole ? 'a whole answer goes, 64 callers' : 'a token goes, 256 streams'
+  const isTokens = cell === STREAMS
   return [
-    `### Where the CPU of ${what}`,
-    renderWhere(isWhole ? 'ms' : 'µs', isWhole ? 3 : 1, columns),
+    `### Where the CPU of ${WHERES.get(cell)}`,
+    renderWhere(isTokens ? 'µs' : 'ms', isTokens ? 1 : 3, columns),
     renderWhy(columns),
   ]
 }
+
+const WHERES: ReadonlyMap<Cell, string> = new Map([
+  [WHOLE, 'a whole answer goes, 64 callers'],
+  [STREAMS, 'a token goes, 256 streams'],
+  [SPARSE, 'a sparse call goes, one caller'],
+])
 
 const TITLES: Record<TargetName, string> = {
   direct: 'direct',
@@ -86,15 +92,6 @@ function rowsOf({ samples, starts }: SpeedResults): Row[] {
     figures.median(target, cell, figure)
   const above = (cell: Cell, figure: (sample: Sample) => number) => (target: TargetName) =>
     figures.paired(target, 'direct', cell, figure, added)
-  const start = (figure: (sample: StartSample) => number) => (target: TargetName) =>
-    median(starts.filter((sample) => sample.target === target).map(figure))
-  const addedCalls = (target: TargetName) => {
-    const directs = new Map(
-      starts.filter((one) => one.target === 'direct').map((one) => [one.round, one.firstCallsP50]),
-    )
-    const own = starts.filter((one) => one.target === target)
-    return median(own.map((one) => one.firstCallsP50 - (directs.get(one.round) ?? Number.NaN)))
-  }
   const cpu = ({ cpu }: Sample) => cpu
   const lag = [({ lagP50 }: Sample) => lagP50, ({ lagP99 }: Sample) => lagP99] as const
   const first = ({ firstTokenP50 }: Sample) => firstTokenP50
@@ -120,7 +117,33 @@ function rowsOf({ samples, starts }: SpeedResults): Row[] {
       above(SPARSE, ({ latencyP50 }) => latencyP50),
       { is: 'times', values: [1.5, 1.5] },
     ),
-    row(`first ${FIRST_CALLS} calls: added p50`, 'ms', 2, addedCalls, { is: 'times', values: [1.5, 1.5] }),
+    ...startRows(starts),
+  ]
+}
+
+/** What is seen of a target before its loads. */
+function startRows(starts: SpeedResults['starts']): Row[] {
+  const start = (figure: (sample: StartSample) => number) => (target: TargetName) =>
+    median(starts.filter((sample) => sample.target === target).map(figure))
+  const addedCalls = (figure: (sample: StartSample) => number) => (target: TargetName) => {
+    const directs = new Map(starts.filter((one) => one.target === 'direct').map((one) => [one.round, figure(one)]))
+    const own = starts.filter((one) => one.target === target)
+    return median(own.map((one) => figure(one) - (directs.get(one.round) ?? Number.NaN)))
+  }
+  return [
+    row(
+      `first ${FIRST_CALLS} calls: added p50`,
+      'ms',
+      2,
+      addedCalls(({ firstCallsP50 }) => firstCallsP50),
+      { is: 'times', values: [1.5, 1.5] },
+    ),
+    row(
+      `the last ${FIRST_CALLS} of ${LATER_CALLS} calls: added p50`,
+      'ms',
+      2,
+      addedCalls(({ laterCallsP50 }) => laterCallsP50),
+    ),
     row(
       'first call',
       'ms',
