@@ -1,6 +1,6 @@
 /** Work that is begun in one turn of the event loop. */
 const PER_TURN = 8
-/** Of it what waits for a later turn at most. */
+/** Pieces of work that wait for a later turn at most. */
 const WAITING_MAX = 1_000
 
 /**
@@ -15,9 +15,10 @@ export class TurnPlaces {
   #isTurning = false
 
   /**
-   * A place in this turn or in one of the next; nobody goes ahead of those that wait.
+   * Waits for a place in this turn or in one of the next; nobody goes ahead of those that wait.
    *
-   * @returns Undefined: at once, also beyond a thousand that wait, since work that is not ours to hold back would fill the memory.
+   * @returns Undefined when the work may begin at once; so it may where a thousand wait already, since one connection carries any number of
+   *   requests and they would fill the memory.
    */
   enter(): Promise<void> | undefined {
     this.#turnLater()

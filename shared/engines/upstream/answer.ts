@@ -20,7 +20,7 @@ const WHOLE_MAX = 24 * 1024 * 1024
 /** Events that are passed on before others have their turn: about a millisecond. */
 const EVENTS_AT_ONCE = 512
 
-/** Of all answers of this process: an end is as much work as a few tokens, and those of others came in the same moment. */
+/** Turns in which the answers of this process end: an end is as much work as a few tokens, and tokens of others may have come with it. */
 const ENDS = new TurnPlaces()
 
 /** Turns one answer of a dialect into events; made anew for each call. */
@@ -86,6 +86,7 @@ export async function* answerEvents(
   }
 }
 
+/** @throws ServiceError when the answer is not complete */
 async function endInTurn(decoder: AnswerDecoder, out: GenerateEvent[]): Promise<void> {
   const place = ENDS.enter()
   if (place) await place
