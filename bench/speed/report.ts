@@ -40,7 +40,25 @@ export function renderSpeed(results: SpeedResults): string[] {
     head,
     rows.map((row) => [row.what, row.unit, ...targets.flatMap((target) => cellsOf(row, target))]),
   )
-  return [table, ...results.wheres.flatMap(({ cell, columns }) => whereOf(cell, columns))]
+  return [
+    table,
+    renderMoment(results, targets),
+    ...results.wheres.flatMap(({ cell, columns }) => whereOf(cell, columns)),
+  ]
+}
+
+/** What the tokens of one moment cost, which the last of them waits for. */
+function renderMoment({ samples }: SpeedResults, targets: readonly TargetName[]): string {
+  const figures = new Figures(samples)
+  const { callers } = MANY_IN_STEP
+  const costs = targets.map((target) => {
+    const ms = (callers * figures.median(target, MANY_IN_STEP, ({ cpu }) => cpu)) / 1_000
+    return `${TITLES[target]} ${show(ms, 1)}`
+  })
+  return (
+    `CPU of the ${callers} tokens of one moment, with their part of what begins and ends, in ms of the ${TOKEN_MS} until the next: ` +
+    `${costs.join(', ')}.`
+  )
 }
 
 /** Where the time goes: what a target that is missed is missed by. */
@@ -58,6 +76,9 @@ const WHERES: ReadonlyMap<Cell, string> = new Map([
   [STREAMS, 'a token goes, 256 streams'],
   [SPARSE, 'a sparse call goes, one caller'],
 ])
+
+/** Of streams in step (bench/calls/mock.ts). */
+const TOKEN_MS = 20
 
 const TITLES: Record<TargetName, string> = {
   direct: 'direct',
