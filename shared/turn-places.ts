@@ -7,7 +7,7 @@ const WAITING_MAX = 1_000
  * Work that comes in bursts, begun a few in each turn of the event loop, in the order in which it came.
  *
  * Node hands over all that has come at once. Begun in one turn, 256 calls would hold up the tokens of running streams for as long
- * as all of them take together, and each would find the data of the others in the processor's caches (docs/benchmarks.md).
+ * as all of them take together.
  */
 export class TurnPlaces {
   readonly #waiting: (() => void)[] = []

@@ -20,13 +20,12 @@ of Sluice between the halves and nothing else: where it misses a target of Sluic
 load, of a process of its own, by the file whose code ran.
 
 Why targets are missed: a call is a hundred small steps, each of which is a percent or two, over ten times as much code as the proxy's. A
-whole call leaves 50 KB for the collector where the proxy leaves 6, so that what both do (HTTP, sockets, the loop) finds its data and
+whole call leaves 110 KB for the collector (\`--trace-gc-nvp\`), so that what both do (HTTP, sockets, the loop) finds its data and
 its code in the caches less often, and takes longer too; system calls are as many as the proxy's, four a call. So calls that come together
-are begun eight in a turn of the loop, and answers that end together are ended eight in a turn, after the last words of all: a call costs half more
-where they are not, and 256 streams hold up each other's tokens for as long as all of them take to begin and to end. Tokens come late by how long
-the others of the same moment take. A sparse call waits for nothing on its way (\`strace\`: read, write to the upstream, read, write): what it adds is
+are begun eight in a turn of the loop, and answers that end together are ended eight in a turn, after the last words of all: 256 streams would
+hold up each other's tokens for as long as all of them take to begin and to end. Tokens come late by how long the others of the same moment take. A sparse call waits for nothing on its way (\`strace\`: read, write to the upstream, read, write): what it adds is
 code that runs cold, so that each part of its profile costs several times as much as with 64 callers, the proxy's too. The first calls of a process run before V8 has
-compiled it, and the last of a thousand add nearly as many times the proxy's. What was tried and gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, compiling
+compiled it; the last of a thousand stand beside them. What was tried and gained nothing that could be measured: a larger new space, a collector of one thread, large pages, other bounds of inlining, compiling
 sooner (\`--always-sparkplug\`, \`--no-lazy-feedback-allocation\`), Kafka's requests 2 ms apart while there are many records (the same
 CPU, tokens later), and iterators in the place of generators, of which one costs 0.2 µs a token. Fifty calls that a process makes of
 itself before its port opens take 40 ms off its first call and nothing off the next hundred, for 0.4 s of CPU at each start and 6 MiB.`,
