@@ -4,19 +4,37 @@ import { ResearchDomains } from './research/research.ts'
 import { RESULTS_MAX } from './search.ts'
 
 /**
- * The internal form of text generation: one request and one event stream in which chat completions and messages meet.
+ * The internal form of text generation: one request and one event stream in which three public APIs meet.
  *
- * The ingress decodes both wire protocols into {@link GenerateRequest} and encodes {@link GenerateEvent}s back into
- * either; workers and engines know only this form. Fields that have no internal meaning travel in `extra` and are put
- * back when the upstream speaks the dialect they came from, so nothing a user sets is silently dropped.
+ * The ingress decodes a body into a {@link GenerateRequest} and encodes {@link GenerateEvent}s into the caller's API. Workers and
+ * engines know only this form. Clients and servers of these APIs change every month, so the internal form never names all of
+ * their fields. Two mechanisms carry what it does not name, in both directions, between a caller and an upstream of one dialect:
+ *
+ * 1. `extra` holds unknown fields of a known object (a turn, a part, a tool, the request).
+ * 2. `native` holds a whole object of an unknown type: a {@link NativePart} for a content block or an item, `native` of a
+ *    {@link Tool} for a tool, and the event `native` for an output item, a content block, or fields of the answer.
+ *
+ * An engine of the same dialect sends them as they came. An engine of another dialect uses the substitute that the decoder put
+ * next to them (a function, a text), or leaves them out. Example: `apply_patch` of type `custom` reaches an upstream with
+ * `api: responses` unchanged, and any other upstream as a function with one string, `input`.
  */
 
-const Extra = z
-  .record(z.string(), z.unknown())
-  .optional()
-  .describe('Unknown wire fields, for an upstream of the same dialect')
+/** Public API that a request came in by, or that an upstream speaks: chat completions, Messages, Responses. */
+export const Dialect = z.enum(['openai', 'anthropic', 'responses'])
+export type Dialect = z.infer<typeof Dialect>
 
-const TextPart = z.strictObject({ type: z.literal('text'), text: z.string(), extra: Extra })
+const JsonObject = z.record(z.string(), z.unknown())
+
+const Extra = JsonObject.optional().describe('Unknown wire fields, for an upstream of the same dialect')
+
+const TextPart = z.strictObject({
+  type: z.literal('text'),
+  text: z.string(),
+  extra: Extra,
+  message: JsonObject.optional().describe(
+    'Responses: a message item of the assistant begins with this part. Its fields without role and content, such as phase',
+  ),
+})
 const ImagePart = z.strictObject({
   type: z.literal('image'),
   url: z.string().describe('data: URL with base64 content, or an https URL where the deployment allows it'),
@@ -40,14 +58,25 @@ const ReasoningPart = z.strictObject({
   text: z.string(),
   signature: z.string().optional().describe('Opaque proof of origin, needed to send the text back to its model'),
   redacted: z.string().optional().describe('Opaque data of a redacted block; then text is empty'),
+  extra: Extra,
 })
 const ToolCallPart = z.strictObject({
   type: z.literal('tool_call'),
   id: z.string(),
   name: z.string(),
-  arguments: z.string().describe('JSON text, as the model wrote it'),
+  arguments: z.string().describe('JSON text, as the model wrote it. Of a custom tool: { "input": text }'),
+  custom: z.boolean().optional().describe('Call of a custom tool, whose input is free text'),
   extra: Extra,
 })
+const NativePart = z.strictObject({
+  type: z.literal('native'),
+  dialect: Dialect,
+  value: JsonObject.describe('The content block or item as it came'),
+  isItem: z.boolean().optional().describe('Responses: an item of the input, not a part of a message'),
+  text: z.string().optional().describe('Substitute for other dialects; absent: they leave the part out'),
+})
+/** Content block or item of a type without an internal form. */
+export type NativePart = z.infer<typeof NativePart>
 
 /** One piece of what a turn says. */
 export const Part = z.discriminatedUnion('type', [
@@ -57,12 +86,19 @@ export const Part = z.discriminatedUnion('type', [
   FilePart,
   ReasoningPart,
   ToolCallPart,
+  NativePart,
 ])
 export type Part = z.infer<typeof Part>
 
 /** One turn of the conversation. `tool` answers one tool call of the nearest assistant turn before it. */
 export const Turn = z.discriminatedUnion('role', [
-  z.strictObject({ role: z.literal('system'), parts: z.array(Part), name: z.string().optional(), extra: Extra }),
+  z.strictObject({
+    role: z.literal('system'),
+    parts: z.array(Part),
+    name: z.string().optional(),
+    developer: z.boolean().optional().describe('The caller wrote role developer'),
+    extra: Extra,
+  }),
   z.strictObject({ role: z.literal('user'), parts: z.array(Part), name: z.string().optional(), extra: Extra }),
   z.strictObject({ role: z.literal('assistant'), parts: z.array(Part), name: z.string().optional(), extra: Extra }),
   z.strictObject({
@@ -70,6 +106,7 @@ export const Turn = z.discriminatedUnion('role', [
     parts: z.array(Part),
     call_id: z.string(),
     is_error: z.boolean().optional(),
+    custom: z.boolean().optional().describe('Output of a custom tool'),
     extra: Extra,
   }),
 ])
@@ -79,9 +116,21 @@ export type Turn = z.infer<typeof Turn>
 export const Tool = z.strictObject({
   name: z.string(),
   description: z.string().optional(),
-  parameters: z.record(z.string(), z.unknown()),
+  parameters: JsonObject,
   strict: z.boolean().optional(),
   extra: Extra,
+  native: JsonObject.nullable()
+    .optional()
+    .describe(
+      'The tool as it came: an upstream of the same dialect gets it in place of the function. Null: the native tool before it covers it',
+    ),
+  native_only: z.boolean().optional().describe('There is no function for it: engines of other dialects leave it out'),
+  custom: z.boolean().optional().describe('The function stands for a custom tool: its one string, input, is free text'),
+  namespace: z.string().optional().describe('Responses: namespace of the function, which calls of it repeat'),
+  called: z
+    .string()
+    .optional()
+    .describe('Name in the calls that the caller gets, if it differs from the name the model sees'),
 })
 export type Tool = z.infer<typeof Tool>
 
@@ -91,8 +140,9 @@ export type HostedTool = z.infer<typeof HostedTool>
 
 /** A whole request to generate, whichever protocol it came in by. Absent means: the engine's default. */
 export const GenerateRequest = z.strictObject({
-  dialect: z.enum(['openai', 'anthropic']).describe('The wire protocol the request came in by'),
+  dialect: Dialect.describe('The API the request came in by'),
   model: z.string(),
+  named: z.string().optional().describe('Alias by which the caller named the model: the answer repeats it'),
   turns: z.array(Turn).describe('System turns included. A last assistant turn is a prefill, to be continued'),
   stream: z.boolean().describe('The caller reads deltas as they come'),
   truncates: z.boolean().optional().describe('Leave out the oldest turns of a prompt that is too long'),
@@ -178,6 +228,12 @@ export const GenerateRequest = z.strictObject({
     })
     .optional()
     .describe('What the caller asked of the messages format in headers, for an upstream of that dialect'),
+  headers: z
+    .record(z.string(), z.string())
+    .optional()
+    .describe(
+      "Headers of the caller that every upstream gets, in lower case: trace context, session, and the model's own",
+    ),
   extra: Extra,
 })
 export type GenerateRequest = z.infer<typeof GenerateRequest>
@@ -210,6 +266,13 @@ export const Usage = z.strictObject({
 })
 export type Usage = z.infer<typeof Usage>
 
+const NativeUsage = z.strictObject({
+  dialect: Dialect,
+  value: JsonObject.describe('The usage object of the upstream, as it came'),
+})
+/** Usage in the words of an upstream, for a caller of the same dialect. */
+export type NativeUsage = z.infer<typeof NativeUsage>
+
 /**
  * One step of an answer, in order. Texts of equal (type, choice, call) join by concatenation.
  *
@@ -221,6 +284,8 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     model: z.string().describe('The model that answers, as the caller may see it'),
     input_tokens: z.int().min(0).describe('Known or estimated size of the prompt'),
     fingerprint: z.string().optional(),
+    usage: Usage.optional().describe('Usage so far, if the upstream reports it at the start'),
+    native_usage: NativeUsage.optional(),
   }),
   z.strictObject({ type: z.literal('text'), choice: Choice, text: z.string(), logprobs: z.array(Logprob).optional() }),
   z.strictObject({ type: z.literal('refusal'), choice: Choice, text: z.string() }),
@@ -230,6 +295,11 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     text: z.string(),
     signature: z.string().optional(),
     redacted: z.string().optional(),
+    summary: z
+      .int()
+      .min(0)
+      .optional()
+      .describe('Responses: ordinal of the part of the summary that the text belongs to. Absent: the thought itself'),
   }),
   z.strictObject({
     type: z.literal('tool_call'),
@@ -237,7 +307,24 @@ export const GenerateEvent = z.discriminatedUnion('type', [
     call: z.int().min(0).describe('Ordinal of the call in its choice'),
     id: z.string().describe('The id of the engine, or empty: the encoder makes one'),
     name: z.string(),
+    custom: z.boolean().optional().describe('Call of a custom tool: its arguments are free text, not JSON'),
+    extra: Extra,
   }),
+  z
+    .strictObject({
+      type: z.literal('native'),
+      choice: Choice,
+      dialect: Dialect,
+      scope: z
+        .enum(['item', 'message', 'text', 'answer'])
+        .describe(
+          'item: a whole output item or content block. message: fields of the message that begins or goes on. ' +
+            'text: fields of the text before it, such as citations; lists grow. answer: fields of the answer as a whole',
+        ),
+      text: z.string().describe('JSON object, or a piece of its text'),
+      more: z.boolean().optional().describe('The text goes on in the next native event of the choice'),
+    })
+    .describe('Output without an internal form. Encoders of other dialects leave it out'),
   z.strictObject({ type: z.literal('tool_arguments'), choice: Choice, call: z.int().min(0), text: z.string() }),
   z
     .strictObject({
@@ -271,7 +358,7 @@ export const GenerateEvent = z.discriminatedUnion('type', [
       .optional()
       .describe('content_filter_results, from upstream or the classifier'),
   }),
-  z.strictObject({ type: z.literal('usage'), usage: Usage }),
+  z.strictObject({ type: z.literal('usage'), usage: Usage, native_usage: NativeUsage.optional() }),
 ])
 export type GenerateEvent = z.infer<typeof GenerateEvent>
 

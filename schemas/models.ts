@@ -174,6 +174,24 @@ export const ModelConfig = z
       .prefault({})
       .describe('Pool transcription'),
     price: Price.prefault({}),
+    pass: z
+      .union([z.enum(['all', 'known']), z.array(z.string().min(1).max(200)).max(100)])
+      .default('all')
+      .describe(
+        'Unknown fields of requests that an upstream of the same API gets. all: every field but those that address the engine ' +
+          'itself, such as priority and cache_salt. known: those of the public API. A list: known, and the fields it names; ' +
+          'it may name all',
+      ),
+    forward_headers: z
+      .array(z.string().regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'Expected the name of a header in lower case'))
+      .max(32)
+      .default([])
+      .describe('Further headers of callers that the upstream gets, next to trace context and session headers'),
+    project_header: z
+      .string()
+      .regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'Expected the name of a header in lower case')
+      .optional()
+      .describe('Header in which the upstream gets the id of the project, such as x-tenant-id of a router'),
     fallbacks: z
       .array(z.string())
       .default([])

@@ -1,6 +1,7 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { ContentFindings } from '#shared/content-filter/content-filter.ts'
+import { adaptRequest } from '#shared/engines/adapt.ts'
 import type { ChatEngine } from '#shared/engines/chat.ts'
 import { complete, requireCompletable } from '#shared/engines/completions.ts'
 import { type Attempted, chainOf, type Served, withFallbacks } from '#shared/engines/served.ts'
@@ -24,8 +25,15 @@ export function generateWithFallback(
     const named = model === chain[0] ? request : { ...request, model: model.id }
     requireCompletable(model, named)
     const engine = engines.of(model)
-    const asked = named.truncates ? await fitPrompt(named, model, (each) => countPrompt(engine, each, context)) : named
-    return { events: complete(engine, asked, context), give: givenBy(ports) }
+    const { request: adapted, restore } = adaptRequest(named, model)
+    const asked = adapted.truncates
+      ? await fitPrompt(adapted, model, (each) => countPrompt(engine, each, context))
+      : adapted
+    const give = givenBy(ports)
+    return {
+      events: complete(engine, asked, context),
+      give: restore ? (event) => restore(event).flatMap((each) => [...give(each)]) : give,
+    }
   }
   const chain = chainOf(ports.models.served, request.model)
   return withFallbacks(chain, ask, context, ports.log)

@@ -1,5 +1,6 @@
 import { type GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
 import { WORD_LIST } from '#schemas/moderations.ts'
+import { adaptRequest } from '#shared/engines/adapt.ts'
 import { Served } from '#shared/engines/served.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { modelsOf } from '#shared/jobs/worker/models.ts'
@@ -51,7 +52,10 @@ export async function startInference(ports: Ports): Promise<Service> {
       countTokens,
       async function* (request, context) {
         if (isUpstream(ports, request.model)) await requirePublicUrls(request, context.signal)
-        yield { input_tokens: await countPrompt(engines.get(request.model), request, context) }
+        const engine = engines.get(request.model)
+        const model = ports.models.served.find(request.model)
+        const asked = model ? adaptRequest(request, model).request : request
+        yield { input_tokens: await countPrompt(engine, asked, context) }
       },
       parse,
     ),
@@ -103,7 +107,7 @@ async function* withProgress(
   let chars = 0
   let toldAt = performance.now()
   for await (const event of events) {
-    if ('text' in event) chars += event.text.length
+    if ('text' in event && event.type !== 'native') chars += event.text.length
     if (chars > 0 && performance.now() - toldAt >= PROGRESS_MS) {
       toldAt = performance.now()
       const tokens = Math.ceil(chars / CHARS_PER_TOKEN)

@@ -71,7 +71,8 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   }
   if (a.type === 'reasoning' && b.type === 'reasoning') {
     const isPlain = a.signature === undefined && a.redacted === undefined && b.redacted === undefined
-    if (!isPlain || a.choice !== b.choice || a.text.length > MERGED_TEXT_MAX) return undefined
+    if (!isPlain || a.choice !== b.choice || a.summary !== b.summary || a.text.length > MERGED_TEXT_MAX)
+      return undefined
     return { ...b, text: a.text + b.text }
   }
   return undefined
@@ -102,7 +103,7 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
-/** The proof of a thought goes with its last piece. */
+/** The proof of a thought goes with its last piece. Only the last piece of native output says that it is complete. */
 function pieceOf(
   rest: Omit<TextEvent, 'text'>,
   text: string,
@@ -111,7 +112,8 @@ function pieceOf(
 ): GenerateEvent {
   const { signature, logprobs: _, ...others } = rest as Record<string, unknown>
   const proof = isLast && signature !== undefined ? { signature } : {}
-  return { ...others, ...proof, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
+  const more = rest.type === 'native' && !isLast ? { more: true } : {}
+  return { ...others, ...proof, ...more, text, ...(logprobs.length > 0 && { logprobs }) } as GenerateEvent
 }
 
 /** No piece ends in half a character. */

@@ -45,7 +45,7 @@ export function makeText(count: number, seed: number): string {
 /** The texts of one turn, in order. */
 export function textOf(turn: Turn | undefined): string {
   let text = ''
-  for (const part of turn?.parts ?? []) if ('text' in part) text += part.text
+  for (const part of turn?.parts ?? []) if ('text' in part) text += part.text ?? ''
   return text
 }
 
@@ -58,7 +58,7 @@ export function* countPrompt(request: GenerateRequest): Generator<undefined, num
   for (const { parts } of request.turns) {
     for (const part of parts) {
       if (part.type === 'tool_call') count += yield* countTokens(part.name + part.arguments)
-      else count += 'text' in part ? yield* countTokens(part.text) : 1
+      else count += 'text' in part ? yield* countTokens(part.text ?? '') : 1
     }
   }
   for (const tool of request.tools) {

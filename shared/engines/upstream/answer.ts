@@ -75,7 +75,7 @@ export async function* answerEvents(
       if (isOver) await endInTurn(decoder, out)
       for (const [index, event] of out.entries()) {
         if (index % EVENTS_AT_ONCE === EVENTS_AT_ONCE - 1) await nextTurn()
-        if ('text' in event) written += event.text
+        if ('text' in event && event.type !== 'native') written += event.text
         yield event
       }
       out.length = 0

@@ -28,7 +28,7 @@ export function decodeReadable(block: ReadableBlock, param: string, context: Blo
   const extra = extraOf(block, CONSUMED)
   const last = parts.at(-1)
   // A cache mark closes a stretch of the prompt, so it belongs to the last part that the block became.
-  if (last !== undefined && last.type !== 'reasoning') last.extra = extra
+  if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }
 

@@ -92,6 +92,7 @@ function requireBounded(turns: readonly Turn[], charsMax: number): void {
 function charsOf(part: Turn['parts'][number]): number {
   if (part.type === 'image') return part.url.length
   if (part.type === 'tool_call') return part.arguments.length
+  if (part.type === 'native') return JSON.stringify(part.value).length
   return 'data' in part ? part.data.length : part.text.length
 }
 

@@ -1,0 +1,219 @@
+import { createHash } from 'node:crypto'
+import type { Dialect, GenerateEvent, GenerateRequest, Part, Tool, Turn } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { objectIn } from '#shared/json/object.ts'
+import { passedFields } from './passed-fields.ts'
+import { isOpenAiServer } from './upstream/servers.ts'
+
+/**
+ * Fits a request to the engine of one model, and the events of the engine to the caller.
+ *
+ * A request carries what only its own API knows (schemas/generate.ts, `extra` and `native`), and a model may have fallbacks of
+ * other APIs. So a worker adapts the request right before it asks a model:
+ *
+ * 1. Native tools, content blocks and items of another dialect are replaced with their substitutes, or left out.
+ * 2. Unknown fields that address the engine instead of the model are removed (passed-fields.ts).
+ * 3. Tool names that the upstream would refuse are shortened: `mcp__a_long_server__a_long_tool` → `mcp__a_long_ser_1b2c3d4e`.
+ *
+ * The events go the other way: names become those of the caller again, the call of a function that stands for a custom tool
+ * becomes a call of the custom tool, and the answer is named by the alias that the caller used.
+ */
+export interface AdaptedRequest {
+  readonly request: GenerateRequest
+  /** Events as the caller gets them; undefined: as they come. */
+  readonly restore: ((event: GenerateEvent) => readonly GenerateEvent[]) | undefined
+}
+
+/** Tool names that upstreams take; undefined: any. */
+const TOOL_NAMES: Readonly<Record<Dialect, { readonly charsMax: number }>> = {
+  openai: { charsMax: 64 },
+  responses: { charsMax: 64 },
+  anthropic: { charsMax: 128 },
+}
+const HASH_CHARS = 8
+
+/** Adapts a request to a model of its chain. */
+export function adaptRequest(request: GenerateRequest, model: ModelConfig): AdaptedRequest {
+  const dialect = dialectOf(request, model)
+  const isSame = dialect === request.dialect
+  const isNamed = request.named !== undefined && request.model === model.id
+  const { extra } = request
+  let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
+  // A server that only resembles OpenAI's does not know custom tools of chat completions.
+  const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
+  if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
+  const names = new ToolNames(adapted.tools, dialect)
+  if (names.areChanged) adapted = names.rename(adapted)
+  const restoresTools = names.areChanged || adapted.tools.some((tool) => isRestored(tool))
+  if (!restoresTools && !isNamed) return { request: adapted, restore: undefined }
+  const calls = new CallRestorer(names)
+  return {
+    request: adapted,
+    restore: (event) => {
+      if (isNamed && event.type === 'start') return [{ ...event, model: request.named as string }]
+      return restoresTools ? calls.restore(event) : [event]
+    },
+  }
+}
+
+/** The API by which the model of an upstream is asked; undefined for engines inside the worker. */
+export function dialectOf(request: Pick<GenerateRequest, 'completion'>, { engine }: ModelConfig): Dialect | undefined {
+  if (engine.type === 'anthropic') return 'anthropic'
+  if (engine.type !== 'openai') return undefined
+  return engine.api === 'responses' && !request.completion ? 'responses' : 'openai'
+}
+
+function isOpenAi({ engine }: ModelConfig): boolean {
+  return engine.type === 'openai' && isOpenAiServer(engine)
+}
+
+/** Whether calls of a function read otherwise to the caller. */
+function isRestored({ native, custom, namespace, called }: Tool): boolean {
+  return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
+}
+
+/** @param isSame Native tools and parts are understood; only custom tools are not. */
+function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
+  const hasNative = ({ native, native_only, custom }: Tool) =>
+    custom || (!isSame && (native !== undefined || native_only))
+  const tools = request.tools.some(hasNative)
+    ? request.tools.flatMap((tool) => {
+        if (!hasNative(tool)) return [tool]
+        return tool.native_only ? [] : [{ ...tool, native: undefined }]
+      })
+    : request.tools
+  const turns = request.turns.some(needsSubstitutes)
+    ? request.turns.flatMap((turn) => substitute(turn, isSame))
+    : request.turns
+  if (tools === request.tools && turns === request.turns) return request
+  if (tools.length > 0) return { ...request, tools, turns }
+  // All tools were native: there is nothing left to choose from.
+  const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
+  return { ...rest, tools, turns }
+}
+
+function needsSubstitutes(turn: Turn): boolean {
+  if (turn.role === 'tool' && turn.custom) return true
+  return turn.parts.some((part) => part.type === 'native' || (part.type === 'tool_call' && part.custom))
+}
+
+function substitute(turn: Turn, isSame: boolean): Turn[] {
+  if (!needsSubstitutes(turn)) return [turn]
+  const parts = turn.parts.flatMap((part): Part[] => {
+    if (part.type === 'tool_call' && part.custom) return [{ ...part, custom: undefined, extra: undefined }]
+    if (part.type !== 'native' || isSame) return [part]
+    return part.text === undefined || part.text === '' ? [] : [{ type: 'text', text: part.text }]
+  })
+  if (turn.role === 'tool') return [{ ...turn, parts, custom: undefined }]
+  return parts.length === 0 ? [] : [{ ...turn, parts }]
+}
+
+/** Names of tools as the upstream takes them, and back. */
+class ToolNames {
+  readonly areChanged: boolean
+  readonly #charsMax: number | undefined
+  /** Name of the caller → name for the upstream. */
+  readonly #sent = new Map<string, string>()
+  readonly #tools = new Map<string, Tool>()
+
+  constructor(tools: readonly Tool[], dialect: Dialect | undefined) {
+    this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
+    for (const tool of tools) {
+      const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
+      this.#tools.set(name, tool)
+    }
+    this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
+  }
+
+  /** Calls of tools that are no longer offered have names too. */
+  sentName(name: string): string {
+    const known = this.#sent.get(name)
+    if (known !== undefined) return known
+    const sent = this.#isTaken(name) ? name : this.#shorten(name)
+    this.#sent.set(name, sent)
+    return sent
+  }
+
+  findTool(sentName: string): Tool | undefined {
+    return this.#tools.get(sentName)
+  }
+
+  rename(request: GenerateRequest): GenerateRequest {
+    const { tool_choice: choice, allowed_tools } = request
+    return {
+      ...request,
+      tools: request.tools.map((tool) =>
+        tool.native === undefined ? { ...tool, name: this.sentName(tool.name) } : tool,
+      ),
+      turns: request.turns.map((turn) =>
+        turn.role === 'assistant' ? { ...turn, parts: this.#renameCalls(turn.parts) } : turn,
+      ),
+      ...(choice?.type === 'tool' && { tool_choice: { ...choice, name: this.sentName(choice.name) } }),
+      ...(allowed_tools && { allowed_tools: allowed_tools.map((name) => this.sentName(name)) }),
+    }
+  }
+
+  #renameCalls(parts: Part[]): Part[] {
+    return parts.map((part) => (part.type === 'tool_call' ? { ...part, name: this.sentName(part.name) } : part))
+  }
+
+  #isTaken(name: string): boolean {
+    return this.#charsMax === undefined || (name.length <= this.#charsMax && /^[A-Za-z0-9_-]+$/.test(name))
+  }
+
+  #shorten(name: string): string {
+    const hash = createHash('sha256').update(name).digest('hex').slice(0, HASH_CHARS)
+    const words = name.replaceAll(/[^A-Za-z0-9_-]/g, '_')
+    return `${words.slice(0, (this.#charsMax ?? words.length) - HASH_CHARS - 1)}_${hash}`
+  }
+}
+
+/** Makes the calls of one answer read as its caller named the tools. */
+class CallRestorer {
+  readonly #names: ToolNames
+  /** Arguments of custom calls, which are free text only once they are whole: by choice and call. */
+  readonly #held = new Map<string, Extract<GenerateEvent, { type: 'tool_arguments' }>>()
+
+  constructor(names: ToolNames) {
+    this.#names = names
+  }
+
+  restore(event: GenerateEvent): readonly GenerateEvent[] {
+    if (event.type === 'tool_call') return [this.#call(event)]
+    if (event.type === 'tool_arguments') {
+      const key = `${event.choice}.${event.call}`
+      const held = this.#held.get(key)
+      if (!held) return [event]
+      this.#held.set(key, { ...held, text: held.text + event.text })
+      return []
+    }
+    return event.type === 'finish' ? [...this.#release(event.choice), event] : [event]
+  }
+
+  #call(event: Extract<GenerateEvent, { type: 'tool_call' }>): GenerateEvent {
+    const tool = this.#names.findTool(event.name)
+    if (!tool || tool.native !== undefined) return event
+    const { choice, call } = event
+    if (tool.custom) this.#held.set(`${choice}.${call}`, { type: 'tool_arguments', choice, call, text: '' })
+    return {
+      ...event,
+      name: tool.called ?? tool.name,
+      ...(tool.custom && { custom: true }),
+      ...(tool.namespace !== undefined && { extra: { ...event.extra, namespace: tool.namespace } }),
+    }
+  }
+
+  *#release(choice: number): Generator<GenerateEvent> {
+    for (const [key, held] of this.#held) {
+      if (held.choice !== choice) continue
+      this.#held.delete(key)
+      yield { ...held, text: customInput(held.text) }
+    }
+  }
+}
+
+/** Free text of a custom tool in the arguments of the function that stands for it. */
+export function customInput(json: string): string {
+  const { input } = objectIn(json) ?? {}
+  return typeof input === 'string' ? input : json
+}
