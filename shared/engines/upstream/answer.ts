@@ -33,6 +33,11 @@ export interface Decoder<Event> {
   isEnd(data: string): boolean
   /** The answer has said all it has to say; what follows is of no interest. */
   readonly isDone: boolean
+  /**
+   * The whole answer was received, though the mark of its end may be missing: each choice has its finish reason, or the message
+   * its stop reason. Then a connection that breaks or falls silent ends the answer well. Absent: only the mark ends it.
+   */
+  readonly isComplete?: boolean
   /** Pushes what was held back and `finish`, for each choice. @throws ServiceError when the answer is not complete */
   end(out: Event[]): void
 }
