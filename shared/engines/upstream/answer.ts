@@ -1,6 +1,6 @@
 import { StringDecoder } from 'node:string_decoder'
 import { createParser, type EventSourceParser } from 'eventsource-parser'
-import type { GenerateEvent, GenerateRequest } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { ServiceError } from '#shared/error.ts'
 import { nextTurn, nowOrInTurns } from '#shared/in-turns.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
@@ -9,7 +9,7 @@ import { answerError, type Speaker } from './error.ts'
 import type { Exchange } from './exchange.ts'
 import { answerObject, isSmallFrame, smallObject } from './json.ts'
 import type { Upstream, UpstreamCall } from './upstream.ts'
-import { estimateUsage } from './usage.ts'
+import { completeUsage } from './usage.ts'
 
 /** Characters of one frame of a stream. */
 const FRAME_MAX = 8 * 1024 * 1024
@@ -44,8 +44,10 @@ export interface Decoder<Event> {
 
 /** The decoder of generated text. */
 export interface AnswerDecoder extends Decoder<GenerateEvent> {
-  /** Usage as the upstream counted it; undefined: it did not. */
-  readonly usage: (GenerateEvent & { type: 'usage' })['usage'] | undefined
+  /** Usage as the upstream counted it. Counts that it left out are estimated. */
+  readonly usage: Partial<Usage> | undefined
+  /** Usage in the words of the upstream, for a caller of the same dialect. */
+  readonly nativeUsage?: NativeUsage | undefined
 }
 
 /**
@@ -85,7 +87,9 @@ export async function* answerEvents(
       }
       out.length = 0
     }
-    yield { type: 'usage', usage: decoder.usage ?? (await estimateUsage(request, written)) }
+    const { nativeUsage } = decoder
+    const usage = await completeUsage(decoder.usage, request, written)
+    yield { type: 'usage', usage, ...(nativeUsage && { native_usage: nativeUsage }) }
   } finally {
     exchange.release(decoder.isDone)
   }

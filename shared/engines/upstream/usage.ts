@@ -19,6 +19,17 @@ export function guessInputTokens(request: GenerateRequest): number {
   return Math.ceil(chars / CHARS_PER_TOKEN)
 }
 
+/** Usage as the upstream counted it. Counts that it left out are estimated, and the usage is marked so. */
+export async function completeUsage(
+  counted: Partial<Usage> | undefined,
+  request: GenerateRequest,
+  output: string,
+): Promise<Usage> {
+  const { input_tokens, output_tokens } = counted ?? {}
+  if (input_tokens !== undefined && output_tokens !== undefined) return { ...counted, input_tokens, output_tokens }
+  return { ...(await estimateUsage(request, output)), ...counted }
+}
+
 /**
  * Usage of a call whose upstream reports none, counted with o200k and marked as estimated.
  *
