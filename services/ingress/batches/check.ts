@@ -1,6 +1,7 @@
 import { isUtf8 } from 'node:buffer'
 import { createHash } from 'node:crypto'
 import { z } from 'zod'
+import { withoutByteOrderMark } from '#services/ingress/body/body-bytes.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { ServiceError } from '#shared/error.ts'
@@ -64,7 +65,7 @@ export function* readLine(
   { dialect, lineBytesMax }: LineRules,
 ): Generator<undefined, BatchRequestLine> {
   if (!bytes) throw new ServiceError('request_too_large', `The line is longer than ${lineBytesMax} bytes.`)
-  const value = yield* jsonOf(bytes, dialect)
+  const value = yield* jsonOf(withoutByteOrderMark(bytes), dialect)
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new ServiceError('invalid_type', 'The line must be a JSON object.')
   }

@@ -3,7 +3,8 @@ import { ByteBlocks } from '#services/ingress/body/body-bytes.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 
 const NEWLINE = 0x0a
-const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d])
+/** With the bytes of a byte order mark: an editor leaves one in a first line that is empty. */
+const BLANK: ReadonlySet<number> = new Set([0x20, 0x09, 0x0d, 0xef, 0xbb, 0xbf])
 
 /** One line of a file that is not blank. */
 export interface Line {

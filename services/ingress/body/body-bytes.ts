@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http'
 import type { Readable, Transform } from 'node:stream'
-import { createBrotliDecompress, createGunzip, createInflate } from 'node:zlib'
+import * as zlib from 'node:zlib'
 import { ServiceError } from '#shared/error.ts'
 import { atOnce, inTurns } from '#shared/in-turns.ts'
 import { joinBytes } from '#shared/join-bytes.ts'
@@ -8,6 +8,20 @@ import { joinBytes } from '#shared/join-bytes.ts'
 /** Smallest and largest block that is filled with what comes in small pieces. */
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
+/** Codings of one body, applied one after the other. */
+const CODINGS_MAX = 3
+/** 8 MiB, the largest window of the zstd content coding (RFC 9659). By default the library allocates up to 128 MiB. */
+const ZSTD_WINDOW_LOG_MAX = 23
+/** Node.js before 22.15 has no zstd. */
+const { createZstdDecompress } = zlib as Partial<typeof zlib>
+
+const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Transform>([
+  ['gzip', () => zlib.createGunzip()],
+  ['x-gzip', () => zlib.createGunzip()],
+  ['deflate', () => zlib.createInflate()],
+  ['br', () => zlib.createBrotliDecompress()],
+  ...(createZstdDecompress ? [['zstd', () => openZstd(createZstdDecompress)] as const] : []),
+])
 
 /** How much of a body is read, and how long a pause in it may last. */
 export interface BodyBounds {
@@ -30,48 +44,57 @@ export async function readBytes(
   onGrowth: (bytes: number) => void,
 ): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
-  const inflater = openInflater(req.headers['content-encoding'])
-  // From here on pipe() would leave a failed inflater on a request that nobody reads.
-  const source: Readable = inflater ? req.pipe(inflater) : req
+  const inflaters = openInflaters(req.headers['content-encoding'])
+  // From here on pipe() would leave a failed inflater on a request that is not read any more.
+  const stages: Readable[] = [req]
+  for (const inflater of inflaters) stages.push((stages.at(-1) ?? req).pipe(inflater))
   try {
-    const blocks = await collect(req, source, bounds, onGrowth)
+    const blocks = await collect(req, stages, bounds, onGrowth)
     return await blocks.join()
   } finally {
-    if (inflater) {
-      req.unpipe(inflater)
+    for (const [index, inflater] of inflaters.entries()) {
+      stages[index]?.unpipe(inflater)
       inflater.destroy()
     }
     req.resume()
   }
 }
 
-function openInflater(encoding: string | undefined): Transform | undefined {
-  switch (encoding?.trim().toLowerCase()) {
-    case undefined:
-    case '':
-    case 'identity':
-      return undefined
-    case 'gzip':
-    case 'x-gzip':
-      return createGunzip()
-    case 'deflate':
-      return createInflate()
-    case 'br':
-      return createBrotliDecompress()
-    default:
-      throw new ServiceError('unsupported_media_type', 'Content-Encoding must be gzip, deflate, br or identity.')
+/** UTF-8 text without the byte order mark that editors and PowerShell put before it (RFC 8259 §8.1 lets a parser ignore it). */
+export function withoutByteOrderMark(text: Buffer): Buffer {
+  return text[0] === 0xef && text[1] === 0xbb && text[2] === 0xbf ? text.subarray(3) : text
+}
+
+/** Inflaters in the order in which they are needed: the coding that was applied last is undone first (RFC 9110 §8.4). */
+function openInflaters(encoding = ''): Transform[] {
+  const codings = encoding
+    .toLowerCase()
+    .split(',')
+    .map((coding) => coding.trim())
+    .filter((coding) => coding !== '' && coding !== 'identity')
+  const opens = codings.map((coding) => INFLATERS.get(coding))
+  if (codings.length <= CODINGS_MAX && opens.every((open) => open !== undefined)) {
+    return opens.toReversed().map((open) => open())
   }
+  const names = [...INFLATERS.keys()].filter((name) => name !== 'x-gzip').join(', ')
+  const message = `Content-Encoding must be ${names} or identity, or at most ${CODINGS_MAX} of these in a row.`
+  throw new ServiceError('unsupported_media_type', message)
+}
+
+function openZstd(create: typeof zlib.createZstdDecompress): Transform {
+  return create({ params: { [zlib.constants.ZSTD_d_windowLogMax]: ZSTD_WINDOW_LOG_MAX } })
 }
 
 function collect(
   req: IncomingMessage,
-  source: Readable,
+  stages: readonly Readable[],
   { bytesMax, stallMs }: BodyBounds,
   onGrowth: (bytes: number) => void,
 ): Promise<ByteBlocks> {
   return new Promise((resolve, reject) => {
     const blocks = new ByteBlocks()
     const { socket } = req
+    const source = stages.at(-1) ?? req
     // Inflation is progress too: it may take longer than the bytes took to arrive.
     const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
@@ -90,6 +113,14 @@ function collect(
       }
       blocks.push(chunk)
     }
+    // The input of each inflater has the same bound: any number of empty gzip members makes no output.
+    const counters = stages.slice(0, -1).map(() => {
+      let bytes = 0
+      return (chunk: Buffer) => {
+        bytes += chunk.length
+        if (bytes > bytesMax) fail(tooLarge(bytesMax))
+      }
+    })
     const onEnd = () => {
       stop()
       resolve(blocks)
@@ -99,8 +130,8 @@ function collect(
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
-    const onError = (cause: Error) => {
-      if (source === req) onClose()
+    const onError = (stage: Readable, cause: Error) => {
+      if (stage === req) onClose()
       else fail(new ServiceError('invalid_request', 'The body is not what Content-Encoding says.', { cause }))
     }
     const fail = (error: unknown) => {
@@ -109,11 +140,14 @@ function collect(
     }
     const stop = () => {
       clearInterval(stall)
+      for (const [index, count] of counters.entries()) stages[index]?.off('data', count)
       source.off('data', onData).off('end', onEnd)
       req.off('close', onClose)
       socket.off('close', onClose)
     }
-    source.on('data', onData).on('end', onEnd).on('error', onError)
+    source.on('data', onData).on('end', onEnd)
+    for (const stage of stages) stage.on('error', (cause) => onError(stage, cause))
+    for (const [index, count] of counters.entries()) stages[index]?.on('data', count)
     req.on('close', onClose)
     // Pipelined requests are read side by side.
     socket.setMaxListeners(0).on('close', onClose)

@@ -5,7 +5,7 @@ import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { JsonSyntaxError, readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
-import { type BodyBounds, readBytes } from './body-bytes.ts'
+import { type BodyBounds, readBytes, withoutByteOrderMark } from './body-bytes.ts'
 
 /**
  * Reads the JSON body of a request: any inflation, UTF-8 only, nothing that would cost more memory than its bytes promise.
@@ -19,7 +19,7 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
   // A request without either header has no body (RFC 9112 §6.3).
   if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
   refuseOtherTypes(req)
-  const json = await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE))
+  const json = withoutByteOrderMark(await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE)))
   if (json.length === 0) throw invalid(NO_BODY)
   if (!isUtf8(json)) throw invalid('The body is not valid UTF-8.')
   const values = await inTurns(refuseShape(json))

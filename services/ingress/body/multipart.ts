@@ -43,6 +43,8 @@ export interface FileTaker {
 
 /** Headers of a part: a name, a type, a length. */
 const PART_HEADERS = { headerPairs: 32, headerSize: 16 * 1024 }
+/** Some clients put one before the JSON of a field. */
+const BYTE_ORDER_MARK = /^\uFEFF/
 /** Parts that may be skipped because they say no name. */
 const NAMELESS_PARTS_MAX = 8
 
@@ -191,7 +193,7 @@ class FormReading {
     }
     this.#fieldsBytes += value.length
     if (this.#fieldsBytes > fieldsBytesMax) return this.#fail(tooLarge(fieldsBytesMax))
-    this.#fields.push({ name, value })
+    this.#fields.push({ name, value: value.replace(BYTE_ORDER_MARK, '') })
   }
 
   #count(bytes: number): void {

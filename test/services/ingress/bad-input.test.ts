@@ -1,4 +1,4 @@
-import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
+import { brotliCompressSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
 import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
@@ -224,7 +224,10 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', gzipSync],
     ['deflate', deflateSync],
     ['br', brotliCompressSync],
+    ['zstd', zstdCompressSync],
     ['GZIP', gzipSync],
+    ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body))],
+    ['identity,br , gzip', (body: string) => gzipSync(brotliCompressSync(body))],
   ])('a body in %s is inflated', async (encoding, compress) => {
     const body = compress(JSON.stringify(valid()))
     expect((await postBytes(path, body, { 'content-encoding': encoding })).status).toBe(200)
@@ -234,6 +237,9 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', gzipSync],
     ['deflate', deflateSync],
     ['br', brotliCompressSync],
+    ['zstd', zstdCompressSync],
+    ['gzip, zstd', (body: Buffer) => zstdCompressSync(gzipSync(body))],
+    ['gzip, gzip, gzip', () => gzipSync(gzipSync(Buffer.alloc(64 * 1024 * 1024, gzipSync(''))))],
   ])('a bomb in %s is refused with 413 at the bound', async (encoding, compress) => {
     const bomb = compress(Buffer.alloc(64 * 1024 * 1024, 0x20))
     expect(bomb.length).toBeLessThan(100_000)
@@ -243,18 +249,50 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   })
 
   test.each([
-    ['zstd', 415],
-    ['gzip, gzip', 415],
+    ['compress', 415],
+    ['gzip, compress', 415],
+    ['gzip, gzip, gzip, gzip', 415],
+    ['gzip, gzip', 400],
     ['gzip', 400],
     ['br', 400],
+    ['zstd', 400],
   ])('a Content-Encoding %s that is unknown or untrue gets %i', async (encoding, status) => {
     const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
     expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
   })
 
-  it('refuses a gzip body that ends too early', async () => {
-    const body = gzipSync(JSON.stringify(valid())).subarray(0, -12)
-    expect((await refusalOf(await postBytes(path, body, { 'content-encoding': 'gzip' }), path)).status).toBe(400)
+  test.each([
+    ['gzip', gzipSync],
+    ['zstd', zstdCompressSync],
+    ['gzip, zstd', (body: string) => zstdCompressSync(gzipSync(body).subarray(0, -12))],
+  ])('refuses a body in %s that ends too early', async (encoding, compress) => {
+    const body = compress(JSON.stringify(valid())).subarray(0, encoding.includes(',') ? undefined : -12)
+    expect((await refusalOf(await postBytes(path, body, { 'content-encoding': encoding }), path)).status).toBe(400)
+  })
+
+  test.each([
+    [23, 200],
+    [24, 400],
+  ])('a zstd body with a window of 2^%i bytes gets %i: RFC 9659 allows 8 MiB', async (windowLog, status) => {
+    const body = zstdFrame(JSON.stringify(valid()), windowLog)
+    expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
+  })
+
+  it('names zstd among the encodings that it takes', async () => {
+    const response = await postBytes(path, '{}', { 'content-encoding': 'compress' })
+    expect((await refusalOf(response, path)).message).toContain('gzip, deflate, br, zstd or identity')
+  })
+
+  test.each([
+    ['plain', (body: Buffer) => body, {}],
+    ['in gzip', gzipSync, { 'content-encoding': 'gzip' }],
+  ])('a body %s may begin with a byte order mark', async (_, compress, headers) => {
+    const body = Buffer.from(`\uFEFF${JSON.stringify(valid())}`)
+    expect((await postBytes(path, compress(body), { ...headers })).status).toBe(200)
+  })
+
+  test.each([['\uFEFF'], [`${JSON.stringify({})}\uFEFF`], ['\uFEFF\uFEFF{}']])('%j is no JSON body', async (body) => {
+    expect((await refusalOf(await postBytes(path, body), path)).status).toBe(400)
   })
 })
 
@@ -578,4 +616,11 @@ describe('HTTP itself', () => {
 async function runningAttempts(): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
   return Number(/^sluice_pool_running\{.*\} (\d+)/m.exec(text)?.[1] ?? 0)
+}
+
+/** A zstd frame of one raw block, without a content size (RFC 8878 §3.1.1). */
+function zstdFrame(text: string, windowLog: number): Buffer {
+  const head = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0, (windowLog - 10) << 3, 0, 0, 0])
+  head.writeUIntLE((text.length << 3) | 1, 6, 3)
+  return Buffer.concat([head, Buffer.from(text)])
 }

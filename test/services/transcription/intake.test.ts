@@ -176,6 +176,11 @@ describe('a transcription arrives as a form', () => {
       { threshold: 0.4, silence_duration_ms: 200, prefix_padding_ms: 300 },
     ],
     [
+      'JSON behind a byte order mark',
+      { chunking_strategy: '\uFEFF{"type":"server_vad","threshold":0.4}' },
+      { threshold: 0.4, silence_duration_ms: 200, prefix_padding_ms: 300 },
+    ],
+    [
       'fields of their own',
       {
         'chunking_strategy[type]': 'server_vad',

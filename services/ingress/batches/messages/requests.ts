@@ -3,7 +3,8 @@ import { ServiceError } from '#shared/error.ts'
 
 /** Bytes around the list: the name of its field, and blanks. */
 const AROUND_BYTES_MAX = 1_024
-const BEFORE = /^\s*\{\s*"requests"\s*:\s*$/
+/** A byte order mark may come first; each byte is one character here. */
+const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const BEHIND = /^\s*\}\s*$/
 /** Bytes that are looked at before others have their turn. */
 const TURN_BYTES = 128 * 1024

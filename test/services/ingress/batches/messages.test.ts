@@ -65,6 +65,12 @@ describe('batches of messages', () => {
     await expect(client.messages.batches.retrieve(made.id)).rejects.toMatchObject({ status: 404 })
   })
 
+  it('may begin with a byte order mark', async () => {
+    const body = JSON.stringify({ requests: [{ custom_id: 'a', params: params('x') }] })
+    expect((await post(`\uFEFF${body}`)).status).toBe(200)
+    expect((await post(`{\uFEFF${body.slice(1)}`)).status).toBe(400)
+  })
+
   it('are one batch where they are sent twice with one Idempotency-Key, also behind its end', async () => {
     const body = { requests: [{ custom_id: 'a', params: params('once') }] }
     const headers = { 'anthropic-version': '2023-06-01', 'idempotency-key': 'sent-twice' }

@@ -50,6 +50,22 @@ describe('files', () => {
     expect(await blobs()).toEqual([])
   })
 
+  test.each([
+    ['before line 1', (one: string, two: string) => `\uFEFF${one}\n${two}\n`],
+    ['in an empty line 1', (one: string, two: string) => `\uFEFF\r\n${one}\n${two}`],
+    ['before each of two that were joined', (one: string, two: string) => `\uFEFF${one}\n\uFEFF${two}`],
+  ])('of a batch may have a byte order mark %s', async (_, write) => {
+    const file = await upload(write(line('a'), line('b')))
+    const made = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const
+    const { id } = await client.batches.create(made)
+    const batch = await until(async () => {
+      const found = await client.batches.retrieve(id)
+      return found.status === 'completed' ? found : undefined
+    })
+    expect(batch.request_counts).toEqual({ total: 2, completed: 2, failed: 0 })
+    for (const each of [file.id, batch.output_file_id]) await client.files.delete(each ?? '')
+  })
+
   it('are listed page by page, in either order', async () => {
     const ids: string[] = []
     for (const content of ['1', '2', '3']) ids.push((await upload(content, 'user_data')).id)
