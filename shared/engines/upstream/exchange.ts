@@ -2,10 +2,16 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Dispatcher } from 'undici'
 import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/error.ts'
-import { connectionError, type Speaker } from './error.ts'
+import { type Coding, findCoding, Inflater } from './coding.ts'
+import { answerError, connectionError, type Speaker } from './error.ts'
 
 /** Bytes of an answer that may wait for their reader before the socket is paused. */
 const UNREAD_MAX = 256 * 1024
+
+const NO_BYTES = Buffer.alloc(0)
+
+/** How long a complete answer may wait for its usage, its filter results and its end. */
+const COMPLETE_MS = 3_000
 
 /** How long a finished stream's socket may take to end, so that it can be used again. */
 const LINGER_MS = 1_000
@@ -18,6 +24,7 @@ const LINGER_MS = 1_000
  *
  * - first byte: a streamed answer must begin within `first_token_ms`.
  * - between bytes: silence inside a stream, as long as the reader keeps up. Comments and pings break the silence.
+ * - end: of an answer that its reader found complete. Nothing extends it.
  * - total: the whole call. It is the only clock of a whole answer, whose first byte comes with its last.
  */
 export class Exchange implements Dispatcher.DispatchHandler {
@@ -38,6 +45,15 @@ export class Exchange implements Dispatcher.DispatchHandler {
   #failure: unknown
   #isFirst = true
   #isReleased = false
+  #isComplete = false
+  /** First bytes, as long as they do not show how the answer is coded. */
+  #undecided: Buffer | undefined = NO_BYTES
+  #inflater: Inflater | undefined
+  #coding: string | undefined
+  /** All bytes arrived; some may still be inside the inflater. */
+  #isReceived = false
+  /** Why the connection failed while bytes were decompressed. */
+  #broken: ServiceError | undefined
   #wake: (() => void) | undefined
 
   /** @param onEnd Called once, when the socket is free or destroyed. */
@@ -65,6 +81,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return this.#status
   }
 
+  /** Without `content-encoding`: readers get decoded bytes. */
   get headers(): IncomingHttpHeaders {
     return this.#headers
   }
@@ -79,9 +96,15 @@ export class Exchange implements Dispatcher.DispatchHandler {
    *
    * @throws ServiceError, or the signal's reason
    */
-  waitForBytes(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      this.#wake = () => (this.#state === 'failed' && this.#chunks.length === 0 ? reject(this.#failure) : resolve())
+  async waitForBytes(): Promise<void> {
+    const failure = await this.waitForChange()
+    if (failure !== undefined) throw failure
+  }
+
+  /** As {@link waitForBytes}, but returns the failure. */
+  waitForChange(): Promise<unknown> {
+    return new Promise((resolve) => {
+      this.#wake = () => resolve(this.#chunks.length === 0 ? this.#failure : undefined)
       if (this.#state !== 'open' || this.#chunks.length > 0) this.#wakeReader()
     })
   }
@@ -91,10 +114,8 @@ export class Exchange implements Dispatcher.DispatchHandler {
     const chunks = this.#chunks
     this.#chunks = []
     this.#unread = 0
-    if (this.#controller?.paused) {
-      this.#idle?.refresh()
-      this.#controller.resume()
-    }
+    if (this.#inflater) this.#inflater.resume()
+    else this.#resume()
     return chunks
   }
 
@@ -113,12 +134,22 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return Buffer.concat(parts).subarray(0, bytesMax).toString('utf8')
   }
 
+  /** The whole answer was read, though its end was not: it has {@link COMPLETE_MS} to come. */
+  expectEnd(): void {
+    if (this.#state !== 'open' || this.#isReleased || this.#isComplete) return
+    this.#isComplete = true
+    clearTimeout(this.#idle)
+    this.#idle = setTimeout(() => this.#onSilence('after its answer', COMPLETE_MS), COMPLETE_MS)
+  }
+
   /** The reader needs no more. What is left of a complete answer is dropped; an incomplete one loses its socket. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
     if (!isComplete) return this.fail(new Error('the reader left'))
+    if (this.#isReceived) return this.#over(undefined)
     this.#isReleased = true
     this.#chunks = []
+    this.#inflater?.close()
     this.#controller?.resume()
     clearTimeout(this.#idle)
     this.#idle = setTimeout(() => this.fail(new Error('the answer lingered')), LINGER_MS)
@@ -140,28 +171,88 @@ export class Exchange implements Dispatcher.DispatchHandler {
   onResponseStart(_controller: Dispatcher.DispatchController, status: number, headers: IncomingHttpHeaders): void {
     if (status < 200) return
     this.#status = status
-    this.#headers = headers
+    const { 'content-encoding': coding, ...others } = headers
+    this.#headers = others
+    this.#coding = coding
   }
 
   onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
     if (this.#isReleased || this.#state !== 'open') return
     if (this.#isFirst) this.#startSilence()
-    this.#idle?.refresh()
-    this.#chunks.push(chunk)
-    this.#unread += chunk.length
-    if (this.#unread > UNREAD_MAX) controller.pause()
-    this.#wakeReader()
+    if (!this.#isComplete) this.#idle?.refresh()
+    const bytes = this.#decide(chunk, false)
+    if (bytes.length === 0) return
+    const isEnough = this.#inflater ? !this.#inflater.write(bytes) : !this.#push(bytes)
+    if (isEnough) controller.pause()
   }
 
   onResponseEnd(): void {
     if (this.#state !== 'open') return
-    this.#end('ended')
-    this.#onEnd()
+    this.#finish(undefined)
   }
 
   /** What came before the connection broke is still read: it may be all there was to say. */
   onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    if (this.#state === 'open') this.#close(connectionError(this.speaker.model, error))
+    if (this.#state === 'open') this.#finish(connectionError(this.speaker.model, error))
+  }
+
+  /** The bytes that can be read; none as long as their coding is not clear. */
+  #decide(chunk: Buffer, isAll: boolean): Buffer {
+    if (!this.#undecided) return chunk
+    const bytes = this.#undecided.length === 0 ? chunk : Buffer.concat([this.#undecided, chunk])
+    const coding = findCoding(this.#coding, bytes, isAll)
+    this.#undecided = coding === 'unknown' ? bytes : undefined
+    if (coding === 'unknown') return NO_BYTES
+    if (coding) this.#inflater = this.#inflate(coding)
+    return bytes
+  }
+
+  #inflate(coding: NonNullable<Coding>): Inflater {
+    return new Inflater(coding, {
+      data: (bytes) => this.#push(bytes),
+      drain: () => this.#resume(),
+      end: (error) => {
+        if (this.#state !== 'open' || this.#isReleased) return
+        const { model } = this.speaker
+        const failure =
+          this.#broken ?? (error && answerError(model, 'sent compressed bytes that cannot be read', error))
+        this.#over(failure)
+      },
+    })
+  }
+
+  /** False if there are enough bytes for now. */
+  #push(bytes: Buffer): boolean {
+    if (this.#isReleased || this.#state !== 'open') return true
+    this.#chunks.push(bytes)
+    this.#unread += bytes.length
+    this.#wakeReader()
+    return this.#unread <= UNREAD_MAX
+  }
+
+  #resume(): void {
+    if (!this.#controller?.paused) return
+    if (!this.#isComplete) this.#idle?.refresh()
+    this.#controller.resume()
+  }
+
+  /** No more bytes will come. @param broken Why the connection failed; undefined: it did not */
+  #finish(broken: ServiceError | undefined): void {
+    this.#broken = broken
+    this.#isReceived = true
+    const rest = this.#decide(NO_BYTES, true)
+    if (!this.#inflater || this.#isReleased) {
+      if (rest.length > 0) this.#push(rest)
+      return this.#over(broken)
+    }
+    if (rest.length > 0) this.#inflater.write(rest)
+    this.#inflater.end()
+  }
+
+  #over(failure: ServiceError | undefined): void {
+    if (failure) return this.#close(failure)
+    this.#end('ended')
+    this.#onEnd()
   }
 
   #close(reason: unknown): void {
@@ -176,13 +267,13 @@ export class Exchange implements Dispatcher.DispatchHandler {
     if (!this.#idle) return
     clearTimeout(this.#idle)
     const { between_tokens_ms } = this.#timeouts
-    this.#idle = setTimeout(() => this.#onSilence(), between_tokens_ms)
+    this.#idle = setTimeout(() => this.#onSilence('inside its answer', between_tokens_ms), between_tokens_ms)
   }
 
   /** Silence while bytes lie unread is the reader's, not the upstream's. */
-  #onSilence(): void {
+  #onSilence(where: string, ms: number): void {
     if (this.#chunks.length > 0) this.#idle?.refresh()
-    else this.#timeOut(`was silent for ${this.#timeouts.between_tokens_ms} ms inside its answer`)
+    else this.#timeOut(`was silent for ${ms} ms ${where}`)
   }
 
   #timeOut(what: string): void {
@@ -194,6 +285,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     clearTimeout(this.#total)
     clearTimeout(this.#idle)
     this.#signal.removeEventListener('abort', this.#onAbort)
+    this.#inflater?.close()
     this.#wakeReader()
   }
 

@@ -27,6 +27,8 @@ export interface UpstreamCall {
   /** Appended to the base URL, with a leading slash. */
   readonly path: string
   readonly headers: Record<string, string>
+  /** Headers of the caller. Those of the service and of the catalogue win over them. */
+  readonly forwarded?: Readonly<Record<string, string>> | undefined
   /** JSON text; or a stream of something else, whose content type and length are among the headers. */
   readonly body: string | Buffer | Readable
   /** The answer is asked for as a stream, so its first byte must come within `first_token_ms`. */
@@ -85,7 +87,12 @@ export class Upstream {
     this.#model = model.id
     this.#missingKey = options.missingKey
     this.#config = config
-    this.#headers = { 'content-type': 'application/json', ...headers, ...lowerCased(config.headers) }
+    this.#headers = {
+      'content-type': 'application/json',
+      'accept-encoding': 'identity',
+      ...headers,
+      ...lowerCased(config.headers),
+    }
     const clean = cleanerOf(model.id, config, this.#headers)
     this.#speaker = { model: model.id, clean, isOurs: options.connect !== undefined }
     this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options)))
@@ -200,6 +207,7 @@ export class Upstream {
       onEnd: () => this.#servers.leave(taken),
     })
     const headers = {
+      ...call.forwarded,
       ...this.#headers,
       ...call.headers,
       accept: call.isStream ? 'text/event-stream' : 'application/json',
@@ -217,10 +225,11 @@ export class Upstream {
       limit.answered(taken.place)
       return exchange
     }
-    const isTooMuch = TOO_MUCH.has(exchange.status)
-    if (isTooMuch) limit.busy(taken.place)
     const body = await exchange.text(ERROR_BODY_MAX)
     const failure = statusError(this.#speaker, exchange.status, exchange.headers, body)
+    // A 429 may also mean that nobody paid, which is no sign of load.
+    const isTooMuch = TOO_MUCH.has(exchange.status) && failure.code !== 'upstream_refused'
+    if (isTooMuch) limit.busy(taken.place)
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
     throw failure
   }

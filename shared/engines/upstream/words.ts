@@ -16,7 +16,14 @@ const READ_MAX = 8_000
 const SECRET_MIN = 6
 
 /** Headers whose values are no secrets. */
-const PLAIN = new Set(['content-type', 'accept', 'user-agent', 'anthropic-version', 'anthropic-beta'])
+const PLAIN = new Set([
+  'content-type',
+  'accept',
+  'accept-encoding',
+  'user-agent',
+  'anthropic-version',
+  'anthropic-beta',
+])
 
 /** What Python servers put below their message. */
 const TRACE = /Traceback \(most recent call last\)|\bFile "[^"]*", line \d/
