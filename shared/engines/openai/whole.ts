@@ -1,7 +1,8 @@
 import type { ModelConfig } from '#schemas/models.ts'
-import { type Decoder, openReader } from '#shared/engines/upstream/answer.ts'
+import type { Decoder } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { openReader } from '#shared/engines/upstream/readers.ts'
 import type { ModelShare } from '#shared/engines/upstream/share.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import type { ServiceError } from '#shared/error.ts'
+import { ServiceError } from '#shared/error.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { readJson } from '#shared/json/read.ts'
 import { refuseShape } from '#shared/json/shape.ts'
@@ -64,9 +64,26 @@ export function smallObject(speaker: Speaker, text: string): Record<string, unkn
 }
 
 function objectOf(speaker: Speaker, body: unknown, bytes: number): Record<string, unknown> {
-  if (typeof body !== 'object' || body === null) throw answerError(speaker.model, 'sent JSON that is not an object')
-  if (hasError(body)) throw errorInAnswer(speaker, body, bytes)
-  return body as Record<string, unknown>
+  // Gemini: an error is an array of one.
+  const object = Array.isArray(body) ? body[0] : body
+  if (typeof object !== 'object' || object === null) throw answerError(speaker.model, 'sent JSON that is not an object')
+  if (hasError(object)) throw errorInAnswer(speaker, object, bytes)
+  return object as Record<string, unknown>
+}
+
+/** Whether a text is JSON; for short ones, which are parsed at once. */
+export function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Whether a failure of {@link answerObject} means text that is no JSON, or only a part of it. */
+export function isUnreadable(error: unknown): boolean {
+  return error instanceof ServiceError && error.cause instanceof SyntaxError
 }
 
 function unreadable({ model }: Speaker, cause?: unknown): ServiceError {

@@ -1,5 +1,5 @@
 import type { TokenLogprob, TranscribeEvent, TranscriptSegment } from '#schemas/transcription/transcription.ts'
-import type { Decoder } from '#shared/engines/upstream/answer.ts'
+import type { Decoder } from '#shared/engines/upstream/decoder.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { isHighSurrogate, WholeCharacters } from '#shared/whole-characters.ts'
 import { cutByWords, NO_FIGURES, readLogprobs, readSegments, readWords, withWords } from './shapes.ts'

@@ -1,0 +1,213 @@
+import { nowOrInTurns } from '#shared/in-turns.ts'
+import { joinBytes } from '#shared/join-bytes.ts'
+import { endOfString } from '#shared/json/read.ts'
+import type { AnswerReader, Decoder, WholeBounds } from './decoder.ts'
+import { answerError, type Speaker } from './error.ts'
+import type { Exchange } from './exchange.ts'
+import { BARE_MAX, FrameReader, understood } from './frame-reader.ts'
+import { answerObject, isJson, isUnreadable } from './json.ts'
+
+/**
+ * Readers of the bytes of an answer: a stream of events (SSE), one JSON object, or a JSON object for each line.
+ *
+ * The first bytes decide which of them it is, because servers and proxies get the content type wrong in both directions: SSE as
+ * `application/json`, a JSON error as `text/event-stream`. The content type only decides what bytes mean that begin like neither.
+ */
+
+/** Bytes of a whole answer, unless its reader says otherwise: three times what may be passed on (`shared/jobs/worker/sink.ts`). */
+const WHOLE_MAX = 24 * 1024 * 1024
+
+const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
+const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
+const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
+/** Bytes that show whether a text is an event stream. */
+const FIELD_BYTES = 6
+const FIELD = /^(?:data|event|id|retry)?:/
+const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/
+
+/**
+ * The reader of an answer, by its first bytes.
+ *
+ * @param bounds Of an answer that is no stream, where it is not one of text.
+ */
+export function openReader<Event>(
+  exchange: Exchange,
+  decoder: Decoder<Event>,
+  bounds: WholeBounds = {},
+): AnswerReader<Event> {
+  return new SniffingReader(exchange, decoder, bounds)
+}
+
+/** Finds out what an answer is, and reads it. */
+class SniffingReader<Event> implements AnswerReader<Event> {
+  readonly #exchange: Exchange
+  readonly #decoder: Decoder<Event>
+  readonly #bounds: WholeBounds
+  #first: Buffer = Buffer.alloc(0)
+  #reader: AnswerReader<Event> | undefined
+
+  constructor(exchange: Exchange, decoder: Decoder<Event>, bounds: WholeBounds) {
+    this.#exchange = exchange
+    this.#decoder = decoder
+    this.#bounds = bounds
+  }
+
+  get isComplete(): boolean {
+    return this.#reader?.isComplete ?? false
+  }
+
+  read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
+    if (this.#reader) return this.#reader.read(chunks, out)
+    const isAll = chunks.length === 0
+    this.#first = withoutBlanks(Buffer.concat([this.#first, ...chunks]))
+    this.#reader = this.#choose(this.#first, isAll)
+    if (!this.#reader) return false
+    const first = this.#first
+    this.#first = Buffer.alloc(0)
+    if (!isAll || first.length === 0) return this.#reader.read(isAll ? [] : [first], out)
+    return this.#readAll(this.#reader, first, out)
+  }
+
+  async #readAll(reader: AnswerReader<Event>, bytes: Buffer, out: Event[]): Promise<boolean> {
+    return (await reader.read([bytes], out)) || (await reader.read([], out))
+  }
+
+  cut(out: Event[]): boolean | Promise<boolean> {
+    return this.#reader?.cut(out) ?? false
+  }
+
+  /** Undefined if it takes more bytes. @throws ServiceError when the answer is nothing that is read here */
+  #choose(first: Buffer, isAll: boolean): AnswerReader<Event> | undefined {
+    const { mediaType, speaker } = this.#exchange
+    const isStream = mediaType === 'text/event-stream'
+    const isJson = mediaType === 'application/json' || mediaType.endsWith('+json')
+    if (first.length === 0 && !isAll) return undefined
+    if (first[0] === OPEN_OBJECT || first[0] === OPEN_ARRAY) {
+      return LINES.test(mediaType) ? this.#frames() : this.#whole()
+    }
+    const text = first.toString('latin1', 0, FIELD_BYTES)
+    if (isStream || FIELD.test(text)) return this.#frames()
+    if (first.length < FIELD_BYTES && !isAll) return undefined
+    if (isJson) return this.#whole()
+    // Anything can stand in that header; a type in use is safe to show.
+    const named = /^(text|application)\/[a-z0-9.+-]{1,20}$/.test(mediaType) ? `content type '${mediaType}'` : 'no JSON'
+    throw answerError(speaker.model, `answered with ${named}`)
+  }
+
+  #frames(): FrameReader<Event> {
+    return new FrameReader(this.#exchange.speaker, this.#decoder)
+  }
+
+  #whole(): WholeReader<Event> {
+    const isMeasured = this.#exchange.headers['content-length'] !== undefined
+    return new WholeReader(this.#exchange.speaker, this.#decoder, this.#bounds, isMeasured)
+  }
+}
+
+/** What comes before the first byte that matters: a byte order mark, and white space that keeps the connection open. */
+function withoutBlanks(bytes: Buffer): Buffer {
+  let at = bytes.subarray(0, BYTE_ORDER_MARK.length).equals(BYTE_ORDER_MARK) ? BYTE_ORDER_MARK.length : 0
+  while (at < bytes.length && BLANKS.has(bytes[at] ?? 0)) at++
+  return bytes.subarray(at)
+}
+
+class WholeReader<Event> implements AnswerReader<Event> {
+  readonly #speaker: Speaker
+  readonly #decoder: Decoder<Event>
+  readonly #bounds: WholeBounds
+  readonly #chunks: Buffer[] = []
+  readonly #scanner: JsonEnd | undefined
+  #size = 0
+  #isClosed = false
+
+  /** @param isMeasured The length is known, so that the answer surely ends. */
+  constructor(speaker: Speaker, decoder: Decoder<Event>, bounds: WholeBounds, isMeasured: boolean) {
+    this.#speaker = speaker
+    this.#decoder = decoder
+    this.#bounds = bounds
+    this.#scanner = isMeasured ? undefined : new JsonEnd()
+  }
+
+  get isComplete(): boolean {
+    return this.#isClosed
+  }
+
+  read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
+    if (chunks.length === 0) return nowOrInTurns(this.#end(out))
+    for (const chunk of chunks) {
+      this.#chunks.push(chunk)
+      this.#size += chunk.length
+      this.#isClosed = this.#scanner?.push(chunk) ?? false
+    }
+    if (this.#size > (this.#bounds.bytes ?? WHOLE_MAX))
+      throw answerError(this.#speaker.model, 'gave an answer that is too long')
+    return false
+  }
+
+  async cut(out: Event[]): Promise<boolean> {
+    try {
+      return await nowOrInTurns(this.#end(out))
+    } catch (error) {
+      if (isUnreadable(error)) return false
+      throw error
+    }
+  }
+
+  *#end(out: Event[]): Generator<undefined, true> {
+    const { model } = this.#speaker
+    const json = yield* joinBytes(this.#chunks, this.#size)
+    let body: Record<string, unknown>
+    try {
+      body = yield* answerObject(this.#speaker, json, this.#bounds.values)
+    } catch (error) {
+      if (!isUnreadable(error) || !isJson(firstLineOf(json))) throw error
+      return yield* this.#lines(json, out)
+    }
+    const rest = understood(model, () => this.#decoder.whole(body, out))
+    if (!rest) return true
+    while (!understood(model, () => rest.next()).done) yield
+    return true
+  }
+
+  /** JSON lines, and JSON before the first event of a stream. */
+  *#lines(json: Buffer, out: Event[]): Generator<undefined, true> {
+    const frames = new FrameReader(this.#speaker, this.#decoder)
+    for (let at = 0; at < json.length; at += BARE_MAX)
+      yield* frames.readInTurns([json.subarray(at, at + BARE_MAX)], out)
+    return yield* frames.endInTurns(out)
+  }
+}
+
+/** Empty if the line is longer than a line of JSON lines. */
+function firstLineOf(json: Buffer): string {
+  const end = json.indexOf('\n')
+  return end > 0 && end <= BARE_MAX ? json.toString('utf8', 0, end) : ''
+}
+
+/** Finds the end of a JSON object or array whose bytes come in pieces, without parsing it. */
+class JsonEnd {
+  #depth = 0
+  #isInString = false
+  /** Bytes of the next piece that are escaped. */
+  #skipped = 0
+
+  /** Whether all that was opened is closed. */
+  push(bytes: Buffer): boolean {
+    let at = this.#skipped
+    this.#skipped = 0
+    while (at < bytes.length) {
+      if (this.#isInString) {
+        at = endOfString(bytes, at, bytes.length)
+        this.#isInString = at >= bytes.length
+        if (this.#isInString) this.#skipped = at - bytes.length
+        else at++
+        continue
+      }
+      const byte = bytes[at++]
+      if (byte === 0x22) this.#isInString = true
+      else if (byte === OPEN_ARRAY || byte === OPEN_OBJECT) this.#depth++
+      else if (byte === 0x5d || byte === 0x7d) this.#depth--
+    }
+    return this.#depth === 0 && !this.#isInString
+  }
+}
