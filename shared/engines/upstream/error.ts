@@ -2,13 +2,15 @@
  * What an upstream's failure means to the caller.
  *
  * Three questions are answered here and nowhere else: whose fault it is (the caller's request, our configuration, the
- * upstream), whether another try can help, and how long to wait before it. An upstream's own words are shown only when
- * they speak of the caller's request, and cleaned (`words.ts`). They are kept nowhere else: they quote prompts and
- * keys, so the log has the status, the code and the length of what was said.
+ * upstream), whether another try can help, and how long to wait before it. An upstream's own words are cleaned (`words.ts`), and
+ * shown in two cases: they are about the caller's request (400, 413, 422), or say why the model is away (503, 529), such as
+ * "Loading model". They are kept nowhere else: they quote prompts and keys, so the log has the status, the code and the length of
+ * what was said.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/error.ts'
+import { type Complaint, complaintIn, complaintOf } from './complaint.ts'
 import type { CleanWords } from './words.ts'
 
 /** Longest wait an upstream may ask for; SDKs ignore or overdo longer ones (docs/protocol.md, Retries). */
@@ -16,6 +18,9 @@ const RETRY_AFTER_MS_MAX = 60_000
 
 /** Statuses that ask for patience: the same request may work later. */
 const BUSY = new Set([408, 409, 425, 429])
+
+/** Statuses of a server that cannot answer now; 529 is Anthropic's. */
+const AWAY = new Set([503, 529])
 
 /** The one status from 500 on that no second try can change. */
 const NOT_IMPLEMENTED = 501
@@ -29,16 +34,16 @@ const FIELD = /^[A-Za-z_][\w.[\]-]{0,199}$/
 const OURS = /^\W*(incorrect|invalid|missing|expired|no)?\s*api[ _-]?key\b|^your credit balance/i
 const OUR_CODES = new Set(['invalid_api_key', 'authentication_error', 'permission_error', 'billing_error'])
 
+/** Nobody paid: another try changes nothing, however much it looks like a rate limit. */
+const QUOTA_CODES =
+  /^(insufficient_(quota|balance|credits?|funds)|billing_(error|not_active|hard_limit_reached)|account_deactivated|out_of_credits|payment_required|credit_limit_exceeded)$/i
+const QUOTA =
+  /\binsufficient[ _](quota|balance|credits?|funds)\b|\bexceeded your (current|monthly) quota\b|\bcredit balance\b|\b(out of|no) credits\b|\baccount is not active\b/i
+/** Gemini words a limit per minute as a used up quota. */
+const PASSES = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|second|hour|day)/i
+
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
-
-/** What an upstream said in an error body of any known shape. */
-interface Complaint {
-  readonly message: string | undefined
-  readonly type: string | undefined
-  readonly code: string | number | undefined
-  readonly param: string | null
-}
 
 /** Whose words they are, and how they are made fit for callers. */
 export interface Speaker {
@@ -84,7 +89,7 @@ export function statusError(
   headers: IncomingHttpHeaders,
   body: string,
 ): ServiceError {
-  const complaint = readComplaint(parseJson(body))
+  const complaint = complaintIn(body)
   const cause = new UpstreamAnswer(status, complaint, Buffer.byteLength(body), speaker.clean)
   return classify(speaker, status, complaint, { how: ` (HTTP ${status})`, cause, retryAfterMs: retryAfter(headers) })
 }
@@ -92,7 +97,7 @@ export function statusError(
 /** The failure that an error object inside an answer with status 200 means: a frame of a stream, or a whole body of so many bytes. */
 export function errorInAnswer(speaker: Speaker, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
-  const complaint = readComplaint(type === RESPONSE_FAILED ? response : body)
+  const complaint = complaintOf(type === RESPONSE_FAILED ? response : body)
   const status = statusOf(complaint)
   const cause = new UpstreamAnswer(200, complaint, bytes, speaker.clean)
   return classify(speaker, status, complaint, { how: ' inside its answer', cause, retryAfterMs: undefined })
@@ -119,7 +124,13 @@ const RESPONSE_FAILED = 'response.failed'
 /** True when the object of an answer or frame carries an error instead of output. */
 export function hasError(body: object): boolean {
   const { error, object, type } = body as Record<string, unknown>
-  return (error !== undefined && error !== null) || object === 'error' || type === 'error' || type === RESPONSE_FAILED
+  return isFilled(error) || object === 'error' || type === 'error' || type === RESPONSE_FAILED
+}
+
+/** Some servers put an `error` that is empty into every chunk. */
+function isFilled(error: unknown): boolean {
+  if (typeof error !== 'object' || error === null) return Boolean(error)
+  return Object.values(error).some((value) => isFilled(value))
 }
 
 function classify(
@@ -130,12 +141,24 @@ function classify(
 ): ServiceError {
   const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
   const upstream = `The upstream of model '${speaker.model}'`
+  if (isQuota(complaint) && retryAfterMs === undefined)
+    return new ServiceError('upstream_refused', `${upstream} refused the call for lack of quota${how}.`, { cause })
   const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(complaint)
   if (isAboutRequest) return requestError(upstream, status, complaint, speaker, cause)
   if (BUSY.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
+  if (AWAY.has(status)) {
+    const words = speaker.clean(complaint.message ?? '')
+    return new ServiceError('overloaded', words || `${upstream} is not available${how}.`, wait)
+  }
   if (status >= 500 && status !== NOT_IMPLEMENTED)
     return new ServiceError('upstream_error', `${upstream} failed${how}.`, wait)
   return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
+}
+
+/** Whether the upstream refuses because its account has no quota, credit or balance left. */
+function isQuota({ message = '', type = '', code }: Complaint): boolean {
+  if (QUOTA_CODES.test(type) || QUOTA_CODES.test(String(code))) return true
+  return QUOTA.test(message) && !PASSES.test(message)
 }
 
 function isAboutUs({ message = '', type = '', code }: Complaint): boolean {
@@ -172,46 +195,48 @@ function isOurCode(code: string): code is ErrorCode {
   return Object.hasOwn(ERRORS, code) && ERRORS[code as ErrorCode].status === 400
 }
 
+/** Types and codes, in lower case, of errors that name no status. */
 const STATUS_OF_TYPE: Record<string, number> = {
   invalid_request_error: 400,
-  BadRequestError: 400,
+  invalid_request: 400,
+  badrequesterror: 400,
+  bad_request: 400,
+  invalid_argument: 400,
+  invalid_prompt: 400,
+  failed_precondition: 400,
+  validationexception: 400,
+  context_length_exceeded: 400,
+  exceed_context_size_error: 400,
+  content_filter: 400,
+  validation: 422,
   authentication_error: 401,
+  unauthenticated: 401,
   permission_error: 403,
+  permission_denied: 403,
   not_found_error: 404,
+  not_found: 404,
+  notfounderror: 404,
   request_too_large: 413,
   rate_limit_error: 429,
   rate_limit_exceeded: 429,
+  resource_exhausted: 429,
+  throttlingexception: 429,
+  too_many_requests: 429,
   overloaded_error: 429,
+  overloaded: 429,
+  not_implemented: 501,
+  unavailable: 503,
+  unavailable_error: 503,
+  service_unavailable: 503,
+  service_unavailable_error: 503,
+  serviceunavailableerror: 503,
 }
 
-function statusOf(complaint: Complaint): number {
-  const code = Number(complaint.code)
-  if (Number.isInteger(code) && code >= 400 && code <= 599) return code
-  return STATUS_OF_TYPE[complaint.type ?? ''] ?? STATUS_OF_TYPE[String(complaint.code)] ?? 500
-}
-
-/**
- * Reads the error bodies in use: `{error:{message,type,param,code}}` (OpenAI, Anthropic, llama.cpp), `{error:"…"}`
- * (Ollama), the same fields without the envelope (older vLLM), `{detail}` (FastAPI).
- */
-function readComplaint(body: unknown): Complaint {
-  const root = asObject(body)
-  const inner = typeof root.error === 'string' ? { message: root.error } : { ...root, ...asObject(root.error) }
-  const { message, detail, type, code, param } = inner as Record<string, unknown>
-  return {
-    message: typeof message === 'string' ? message : detailText(detail),
-    type: typeof type === 'string' ? type : undefined,
-    code: typeof code === 'string' || typeof code === 'number' ? code : undefined,
-    param: typeof param === 'string' && param !== '' ? param : null,
-  }
-}
-
-function detailText(detail: unknown): string | undefined {
-  if (typeof detail === 'string') return detail
-  if (!Array.isArray(detail)) return undefined
-  const first = asObject(detail[0])
-  const path = Array.isArray(first.loc) ? first.loc.filter((step) => step !== 'body').join('.') : ''
-  return typeof first.msg === 'string' ? `${path}: ${first.msg}` : undefined
+function statusOf({ code, status, type }: Complaint): number {
+  const numeric = Number(code)
+  if (Number.isInteger(numeric) && numeric >= 400 && numeric <= 599) return numeric
+  const named = [type, code].map((name) => STATUS_OF_TYPE[String(name).toLowerCase()]).find((found) => found)
+  return status ?? named ?? 500
 }
 
 /** `retry-after-ms`, else `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3). */
@@ -226,17 +251,4 @@ function retryAfter(headers: IncomingHttpHeaders): number | undefined {
 
 function bounded(millis: number): number | undefined {
   return Number.isFinite(millis) ? Math.min(Math.max(Math.ceil(millis), 0), RETRY_AFTER_MS_MAX) : undefined
-}
-
-function asObject(value: unknown): Record<string, unknown> {
-  return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : {}
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    // A proxy's HTML page or nothing at all: the status alone speaks then.
-    return undefined
-  }
 }

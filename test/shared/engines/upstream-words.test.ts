@@ -37,7 +37,7 @@ const CASES: Record<string, (answer: Answer, said: string) => void> = {
     answer.frame({ type: 'error', error: { message: said, type: 'invalid_request_error' } }, 'error')
     answer.end()
   },
-  'odd-shape': (answer, said) => answer.json({ choices: said, content: said, data: said }),
+  'odd-shape': (answer, said) => answer.json({ choices: said, content: { said }, data: said }),
   cut: (answer) => answer.cut(),
 }
 

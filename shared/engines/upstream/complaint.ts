@@ -1,0 +1,119 @@
+/**
+ * Reads error bodies of any server into one form: OpenAI and Anthropic (`{error:{message,type,param,code}}`), Gemini (the same in
+ * an array), Ollama and TGI (`{error:"…",error_type}`), vLLM (without envelope), FastAPI (`{detail}`), Mistral (`message` holds the
+ * detail), OpenRouter (the words of its provider as JSON in `metadata.raw`), RFC 9457 (`{title,detail}`), an event stream with one
+ * event, and plain text.
+ *
+ * Servers that pass on errors of others nest them, as objects or as JSON text. The innermost message is the one about the request.
+ */
+
+/** The parts of an error body. */
+export interface Complaint {
+  readonly message: string | undefined
+  readonly type: string | undefined
+  readonly code: string | number | undefined
+  readonly param: string | null
+  /** HTTP status that the body names. */
+  readonly status: number | undefined
+}
+
+const NONE: Complaint = { message: undefined, type: undefined, code: undefined, param: null, status: undefined }
+
+/** Errors inside errors. */
+const DEPTH_MAX = 6
+/** Characters of plain text that can be a message; more are a page. */
+const PLAIN_MAX = 500
+/** Characters of a JSON text inside a message that are parsed. */
+const NESTED_MAX = 64 * 1024
+
+type Fields = Record<string, unknown>
+
+/** Fields that hold the message, the best first. */
+const MESSAGES = ['message', 'msg', 'Message', 'errorMessage', 'error_message', 'error', 'detail', 'error_description']
+const TITLES = ['reason', 'title', 'description']
+/** Fields that may hold the error of another server. */
+const NESTED = ['error', 'errors', 'detail', 'message', 'response', 'body', 'raw']
+const TYPES = ['type', 'error_type', 'status', '__type', 'object']
+const CODES = ['code', 'error_code', 'errorCode']
+const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
+
+/** Reads the body of an answer with a bad status. */
+export function complaintIn(text: string): Complaint {
+  const body = text.replace(/^\ufeff/, '').trim()
+  const value = parsed(body) ?? eventIn(body)
+  if (value !== undefined) return complaintOf(value)
+  const isPage = body.startsWith('<') || body.length > PLAIN_MAX
+  return isPage || body === '' ? NONE : { ...NONE, message: body }
+}
+
+/** Reads an error object, or what stands in its place. */
+export function complaintOf(value: unknown, depth = 0): Complaint {
+  if (depth > DEPTH_MAX) return NONE
+  if (typeof value === 'string') {
+    const inner = parsed(value)
+    return inner === undefined ? { ...NONE, message: value.trim() || undefined } : complaintOf(inner, depth + 1)
+  }
+  if (Array.isArray(value)) return complaintOf(value[0], depth + 1)
+  if (typeof value !== 'object' || value === null) return NONE
+  const own = ownComplaint(value as Fields)
+  const inner = innerComplaint(value as Fields, depth)
+  return {
+    message: inner.message ?? own.message,
+    type: inner.type ?? own.type,
+    code: inner.code ?? own.code,
+    param: inner.param ?? own.param,
+    status: inner.status ?? own.status,
+  }
+}
+
+function ownComplaint(fields: Fields): Complaint {
+  const where = Array.isArray(fields.loc) ? fields.loc.filter((step) => step !== 'body').join('.') : ''
+  const said = textIn(fields, MESSAGES) ?? textIn(fields, TITLES)
+  const { code = valueIn(fields, CODES) } = fields
+  return {
+    message: where !== '' && said !== undefined ? `${where}: ${said}` : said,
+    type: textIn(fields, TYPES),
+    code: typeof code === 'string' || typeof code === 'number' ? code : undefined,
+    param: textIn(fields, ['param']) ?? (where === '' ? null : where),
+    status: STATUSES.map((name) => Number(fields[name])).find((status) => status >= 400 && status <= 599),
+  }
+}
+
+function innerComplaint(fields: Fields, depth: number): Complaint {
+  const { metadata } = fields
+  const raw = typeof metadata === 'object' && metadata !== null ? (metadata as Fields).raw : undefined
+  const places = raw === undefined ? NESTED.map((name) => fields[name]) : [raw]
+  for (const place of places) {
+    const isNested = typeof place === 'object' || (typeof place === 'string' && (place === raw || parsed(place)))
+    if (!isNested) continue
+    const inner = complaintOf(place, depth + 1)
+    if (inner.message !== undefined || inner.code !== undefined || inner.type !== undefined) return inner
+  }
+  return NONE
+}
+
+function textIn(fields: Fields, names: readonly string[]): string | undefined {
+  const value = names.map((name) => fields[name]).find((one) => typeof one === 'string' && one.trim() !== '')
+  return value as string | undefined
+}
+
+function valueIn(fields: Fields, names: readonly string[]): unknown {
+  return names.map((name) => fields[name]).find((one) => one !== undefined && one !== null)
+}
+
+/** The object or array that a text spells in JSON. */
+function parsed(text: string): object | undefined {
+  if (!/^\s*[{[]/.test(text) || text.length > NESTED_MAX) return undefined
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** The data of an event stream: of its first event that is JSON, else of its first. */
+function eventIn(body: string): unknown {
+  if (!/^(?:event|data|error|id|retry)?:/.test(body)) return undefined
+  const data = [...body.matchAll(/^(?:data|error): ?(.*)$/gm)].map(([, text = '']) => text.trim())
+  return data.map((text) => parsed(text)).find((value) => value !== undefined) ?? data.find((text) => text !== '')
+}
