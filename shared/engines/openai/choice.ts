@@ -1,42 +1,40 @@
 import type { FinishReason, GenerateEvent, GenerateRequest, Logprob } from '#schemas/generate.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
+import { nativeEvent } from '#shared/native-output.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
-
-/** Calls of tools in one choice: more are no model's, and each of them is looked for among the others. */
-const CALLS_MAX = 1_024
+import { Calls } from './calls.ts'
+import { pieces } from './content.ts'
+import { readFinish, type WireFinish } from './finish.ts'
 
 /** What is read of a choice: of a chunk, or of a whole answer, where `message` takes the place of `delta`. */
 export interface WireChoice {
-  index?: number
+  index?: unknown
   delta?: Delta | null
   message?: Delta | null
-  logprobs?: { content?: WireLogprob[] | null } | null
-  finish_reason?: string | null
+  logprobs?: { content?: WireLogprob[] | null; refusal?: WireLogprob[] | null } | null
+  finish_reason?: unknown
   /** vLLM: the stop string that was hit, or a token id. */
   stop_reason?: unknown
   content_filter_results?: Record<string, unknown> | null
 }
 
 interface Delta {
-  content?: string | ContentPart[] | null
-  refusal?: string | null
-  /** DeepSeek's word, used by most servers; vLLM and others say `reasoning`. */
-  reasoning_content?: string | null
-  reasoning?: string | null
-  tool_calls?: WireToolCall[] | null
+  content?: unknown
+  refusal?: unknown
+  /** DeepSeek's word, used by most servers; vLLM and OpenRouter write `reasoning`, Ollama `thinking`. */
+  reasoning_content?: unknown
+  reasoning?: unknown
+  thinking?: unknown
+  reasoning_details?: unknown
+  tool_calls?: unknown
+  function_call?: unknown
 }
 
-interface ContentPart {
-  type?: string
-  text?: string
-  thinking?: ContentPart[]
-}
-
-interface WireToolCall {
-  index?: number
-  id?: string | null
-  function?: { name?: string | null; arguments?: string | object | null }
-}
+/** Fields of a message that have an internal form, and those that an encoder writes itself. */
+const KNOWN_FIELDS: ReadonlySet<string> = new Set([
+  ...['role', 'content', 'refusal', 'reasoning_content', 'reasoning', 'thinking', 'tool_calls', 'function_call'],
+  'usage',
+])
 
 /** A log probability as servers write it. */
 export interface WireLogprob {
@@ -49,72 +47,107 @@ export interface WireLogprob {
 /** One choice as it grows. */
 export class ChoiceState {
   readonly #choice: number
-  readonly #model: string
+  readonly #request: GenerateRequest
+  readonly #isSame: boolean
   readonly #text = new WholeCharacters()
   readonly #refusal = new WholeCharacters()
   readonly #reasoning = new WholeCharacters()
-  readonly #calls: CallState[] = []
+  readonly #calls: Calls
   #stopReason: unknown
   #filter: Record<string, unknown> | undefined
-  finish: string | undefined
+  /** Whether the answer has a call of a deprecated function, which goes along as it came. */
+  #hasFunctionCall = false
+  /** Whether the model wrote anything that could be read. */
+  hasOutput = false
+  finish: WireFinish | undefined
 
-  constructor(choice: number, model: string) {
+  constructor(choice: number, request: GenerateRequest) {
     this.#choice = choice
-    this.#model = model
+    this.#request = request
+    this.#isSame = request.dialect === 'openai' && request.completion === undefined
+    this.#calls = new Calls({ choice, model: request.model, keepsExtra: this.#isSame })
   }
 
-  read(wire: WireChoice, out: GenerateEvent[]): void {
-    const delta = wire.delta ?? wire.message
-    if (delta) this.#delta(delta, wire.logprobs?.content, out)
+  /** @param isWhole The answer did not come as a stream */
+  read(wire: WireChoice, isWhole: boolean, out: GenerateEvent[]): void {
+    const before = out.length
+    const delta = isObject(wire.delta) ? wire.delta : undefined
+    const message = isObject(wire.message) ? wire.message : undefined
+    const isMessage = message !== undefined && (delta === undefined || !isFilled(delta))
+    // A message at the end of a stream repeats the text of its deltas.
+    const isRepeated = isMessage && delta !== undefined && this.hasOutput && Boolean(wire.finish_reason)
+    const read = isMessage ? message : delta
+    if (read && !isRepeated) this.#delta(read, wire.logprobs?.content, isWhole || isMessage, out)
+    const refusal = wire.logprobs?.refusal
+    if (this.#isSame && refusal?.length) {
+      out.push(nativeEvent('openai', 'text', { logprobs: { refusal: refusal.map(readLogprob) } }, this.#choice))
+    }
+    if (out.length > before || this.#calls.size > 0) this.hasOutput = true
     if (wire.content_filter_results) this.#filter = { ...this.#filter, ...wire.content_filter_results }
-    if (!wire.finish_reason) return
-    this.finish = wire.finish_reason
+    const finish = readFinish(wire.finish_reason)
+    if (finish === undefined) return
+    this.finish = finish
     this.#stopReason = wire.stop_reason
   }
 
   /** Pushes what closes the choice. @throws ServiceError when its finish reason tells of a failure */
-  end(out: GenerateEvent[], request: GenerateRequest): void {
-    if (this.finish === 'abort' || this.finish === 'error') {
-      throw answerError(this.#model, 'gave up before its answer was complete')
+  end(out: GenerateEvent[]): void {
+    if (this.finish === 'failed') {
+      throw answerError(this.#request.model, 'gave up before its answer was complete')
     }
-    for (const call of this.#calls) {
-      if (!call.end(out)) throw answerError(this.#model, 'called a tool without a name')
+    const areCallsWhole = this.#calls.end(out)
+    const hitStop = typeof this.#stopReason === 'string' && this.#request.stop.includes(this.#stopReason)
+    if (this.#hasFunctionCall && this.finish === 'tool_calls') {
+      out.push(nativeEvent('openai', 'text', { finish_reason: 'function_call' }, this.#choice))
     }
-    const hitStop = typeof this.#stopReason === 'string' && request.stop.includes(this.#stopReason)
     out.push({
       type: 'finish',
       choice: this.#choice,
-      reason: this.#finishReason(),
+      reason: this.#finishReason(areCallsWhole),
       ...(hitStop ? { stop_sequence: this.#stopReason as string } : {}),
       ...(this.#filter ? { filter: this.#filter } : {}),
     })
   }
 
-  /** Agents loop on `tool_calls`, so it is said whenever calls are returned (docs/protocol.md, Chat answers). */
-  #finishReason(): FinishReason {
+  /**
+   * Agents loop on `tool_calls`, so it is said whenever calls are returned (docs/protocol.md, Chat answers). Arguments that are
+   * no JSON were cut, whatever the server says: a client that ran the call would run half of it.
+   */
+  #finishReason(areCallsWhole: boolean): FinishReason {
     if (this.finish === 'length' || this.finish === 'content_filter') return this.finish
-    return this.#calls.length > 0 ? 'tool_calls' : 'stop'
+    if (!areCallsWhole) return 'length'
+    return this.#calls.size > 0 ? 'tool_calls' : 'stop'
   }
 
-  #delta(delta: Delta, logprobs: WireLogprob[] | null | undefined, out: GenerateEvent[]): void {
+  #delta(delta: Delta, logprobs: unknown, isWhole: boolean, out: GenerateEvent[]): void {
     const choice = this.#choice
-    const reasoning = delta.reasoning_content ?? delta.reasoning
-    if (typeof reasoning === 'string') this.#pushReasoning(reasoning, out)
-    if (typeof delta.content === 'string') this.#pushText(delta.content, logprobs, out)
-    else if (Array.isArray(delta.content)) this.#pushParts(delta.content, out)
-    else if (logprobs?.length) this.#pushText('', logprobs, out)
+    this.#pushReasoning(reasoningOf(delta), out)
+    this.#pushContent(delta.content, logprobs, out)
     if (typeof delta.refusal === 'string') {
       const text = this.#refusal.push(delta.refusal)
       if (text !== '') out.push({ type: 'refusal', choice, text })
     }
-    if (Array.isArray(delta.tool_calls)) {
-      for (const call of delta.tool_calls) this.#call(call).read(call, out)
-    }
+    if (isObject(delta.tool_calls) || Array.isArray(delta.tool_calls)) this.#calls.read(delta.tool_calls, isWhole, out)
+    if (isObject(delta.function_call)) this.#functionCall(delta.function_call, isWhole, out)
+    if (this.#isSame) this.#unknownFields(delta, out)
   }
 
-  #pushText(piece: string, logprobs: WireLogprob[] | null | undefined, out: GenerateEvent[]): void {
+  #pushContent(content: unknown, logprobs: unknown, out: GenerateEvent[]): void {
+    let named = Array.isArray(logprobs) && logprobs.length > 0 ? (logprobs as WireLogprob[]) : undefined
+    if (typeof content === 'string') return this.#pushText(content, named, out)
+    for (const { isThought, text } of pieces(content)) {
+      if (isThought) this.#pushReasoning(text, out)
+      else {
+        this.#pushText(text, named, out)
+        named = undefined
+      }
+    }
+    if (named) this.#pushText('', named, out)
+  }
+
+  #pushText(piece: string, logprobs: WireLogprob[] | undefined, out: GenerateEvent[]): void {
     const text = this.#text.push(piece)
-    if (logprobs?.length) out.push({ type: 'text', choice: this.#choice, text, logprobs: logprobs.map(readLogprob) })
+    if (logprobs) out.push({ type: 'text', choice: this.#choice, text, logprobs: logprobs.map(readLogprob) })
     else if (text !== '') out.push({ type: 'text', choice: this.#choice, text })
   }
 
@@ -123,76 +156,49 @@ export class ChoiceState {
     if (text !== '') out.push({ type: 'reasoning', choice: this.#choice, text })
   }
 
-  /** Mistral's reasoning models answer in parts. */
-  #pushParts(parts: ContentPart[], out: GenerateEvent[]): void {
-    for (const part of parts) {
-      if (typeof part.text === 'string') this.#pushText(part.text, undefined, out)
-      for (const thought of part.thinking ?? []) this.#pushReasoning(thought.text ?? '', out)
+  /** A caller that offered deprecated functions reads deprecated calls; any other gets calls of tools. */
+  #functionCall(wire: object, isWhole: boolean, out: GenerateEvent[]): void {
+    if (!this.#isSame || !Array.isArray(this.#request.extra?.functions)) {
+      return this.#calls.read({ index: 0, function: wire }, isWhole, out)
     }
+    this.#hasFunctionCall = true
+    out.push(nativeEvent('openai', 'message', { function_call: wire }, this.#choice))
   }
 
-  /**
-   * Finds the call a delta belongs to. Servers that send calls whole leave the index out, or give each call index 0: then
-   * a name with another id means another call.
-   */
-  #call(wire: WireToolCall): CallState {
-    const last = this.#calls.findLast((call) => wire.index === undefined || call.index === wire.index)
-    if (last && !isOtherCall(wire, last)) return last
-    if (this.#calls.length >= CALLS_MAX) throw answerError(this.#model, `called tools more than ${CALLS_MAX} times`)
-    const call = new CallState(this.#choice, this.#calls.length, wire.index)
-    this.#calls.push(call)
-    return call
+  #unknownFields(delta: Delta, out: GenerateEvent[]): void {
+    let unknown: Record<string, unknown> | undefined
+    for (const [name, value] of Object.entries(delta)) {
+      if (value === null || value === undefined || KNOWN_FIELDS.has(name)) continue
+      if (Array.isArray(value) && value.length === 0) continue
+      unknown ??= {}
+      if (name !== '__proto__') unknown[name] = value
+    }
+    if (unknown) out.push(nativeEvent('openai', 'message', unknown, this.#choice))
   }
 }
 
-function isOtherCall(wire: WireToolCall, last: CallState): boolean {
-  if (!wire.function?.name) return false
-  return wire.id && last.id ? wire.id !== last.id : wire.index === undefined
+/** Whether a delta has more than a role and empty fields. */
+function isFilled(delta: Delta): boolean {
+  return Object.entries(delta).some(([name, value]) => {
+    if (name === 'role' || value === null || value === '') return false
+    return !(Array.isArray(value) && value.length === 0)
+  })
 }
 
-/** One tool call as it grows; told of once its name is known. */
-class CallState {
-  readonly #choice: number
-  readonly #call: number
-  readonly index: number | undefined
-  id = ''
-  #name = ''
-  #hasArguments = false
-  /** Arguments that wait for the name. */
-  #held = ''
-  readonly #text = new WholeCharacters()
+/** Servers write one thought under several names: of one that is empty the next is read. */
+function reasoningOf({ reasoning_content, reasoning, thinking, reasoning_details }: Delta): string {
+  for (const text of [reasoning_content, reasoning, thinking]) if (typeof text === 'string' && text !== '') return text
+  if (!Array.isArray(reasoning_details)) return ''
+  return reasoning_details.map((detail) => detailText(detail)).join('')
+}
 
-  constructor(choice: number, call: number, index: number | undefined) {
-    this.#choice = choice
-    this.#call = call
-    this.index = index
-  }
+function detailText(detail: unknown): string {
+  const { text, summary } = isObject(detail) ? (detail as { text?: unknown; summary?: unknown }) : {}
+  return typeof text === 'string' ? text : typeof summary === 'string' ? summary : ''
+}
 
-  read(wire: WireToolCall, out: GenerateEvent[]): void {
-    const { name, arguments: written } = wire.function ?? {}
-    if (wire.id) this.id = wire.id
-    if (name && this.#name === '') {
-      this.#name = name
-      out.push({ type: 'tool_call', choice: this.#choice, call: this.#call, id: this.id, name })
-    }
-    if (written) this.#held += typeof written === 'string' ? written : JSON.stringify(written)
-    if (this.#name !== '') this.#push(out)
-  }
-
-  /** A call without arguments gets `{}`: what is written must be JSON (docs/protocol.md, Tools). */
-  end(out: GenerateEvent[]): boolean {
-    if (!this.#hasArguments) this.#held ||= '{}'
-    this.#push(out)
-    return this.#name !== ''
-  }
-
-  #push(out: GenerateEvent[]): void {
-    const text = this.#text.push(this.#held)
-    this.#held = ''
-    if (text === '') return
-    this.#hasArguments = true
-    out.push({ type: 'tool_arguments', choice: this.#choice, call: this.#call, text })
-  }
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 /** Only the fields of `Logprob`: servers add others, such as token ids. */

@@ -65,7 +65,11 @@ export class CompletionDecoder implements AnswerDecoder {
     return this.#chat.isDone
   }
 
-  get usage(): Usage | undefined {
+  get isComplete(): boolean {
+    return this.#chat.isComplete
+  }
+
+  get usage(): Partial<Usage> | undefined {
     return this.#chat.usage
   }
 

@@ -1,82 +1,122 @@
-import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
 import { ServiceError } from '#shared/error.ts'
+import { nativeEvent } from '#shared/native-output.ts'
 import { ChoiceState, type WireChoice } from './choice.ts'
+import { UsageReader } from './usage.ts'
 
 /** What is read of a chunk, or of a whole chat completion. */
-interface Chunk {
-  system_fingerprint?: string | null
-  choices?: WireChoice[]
-  usage?: WireUsage | null
-}
+type Chunk = Readonly<Record<string, unknown>>
 
-interface WireUsage {
-  prompt_tokens?: number
-  completion_tokens?: number
-  prompt_tokens_details?: { cached_tokens?: number; cache_write_tokens?: number } | null
-  completion_tokens_details?: { reasoning_tokens?: number } | null
-}
+/** Fields of an answer that have an internal form, or that an encoder writes itself. Obfuscation pads the frames of one connection. */
+const KNOWN_FIELDS: ReadonlySet<string> = new Set([
+  ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
+])
+/** Fields of an answer that are compared to those of the chunk before. */
+const ANSWER_FIELDS_MAX = 64
+/** Tokens of an answer without text: the end mark is one. */
+const SILENT_TOKENS_MAX = 1
 
 /**
  * Reads chat completions, streamed or whole, as many servers write them.
  *
  * Finishes are held back to the end: filter results may come after the finish reason, and usage comes last. The answer is
- * complete when each choice has its finish reason, or `[DONE]` came after some output.
+ * complete when each choice has its finish reason, or `[DONE]` or the end of a whole answer came after some output. An answer
+ * whose usage or finish reason reports output of which nothing could be read is an error, and never an empty answer.
  */
 export class OpenAiDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
+  readonly #isSame: boolean
   readonly #choices: ChoiceState[] = []
+  /** Choices by an index that the request did not ask for. */
+  readonly #others = new Map<unknown, ChoiceState>()
+  readonly #usage = new UsageReader()
+  /** Unknown fields of the answer as JSON, since many servers repeat them in each chunk. */
+  readonly #answered = new Map<string, string>()
   #hasStarted = false
   #sawDone = false
-  #usage: WireUsage | undefined
+  #isWhole = false
 
   constructor(request: GenerateRequest) {
     this.#request = request
+    this.#isSame = request.dialect === 'openai' && request.completion === undefined
   }
 
   get isDone(): boolean {
     return this.#sawDone
   }
 
-  get usage(): Usage | undefined {
-    return this.#usage && readUsage(this.#usage)
+  get isComplete(): boolean {
+    const choices = this.#known()
+    return choices.length >= this.#request.n && choices.every(({ finish }) => finish !== undefined)
+  }
+
+  get usage(): Partial<Usage> | undefined {
+    return this.#usage.known(this.#hasOutput)
+  }
+
+  get nativeUsage(): NativeUsage | undefined {
+    return this.#isSame ? this.#usage.native : undefined
   }
 
   isEnd(data: string): boolean {
-    if (data !== '[DONE]') return false
+    if (data.trim() !== '[DONE]') return false
     this.#sawDone = true
     return true
   }
 
   frame(data: Record<string, unknown>, out: GenerateEvent[]): void {
-    this.#read(data as Chunk, out)
+    this.#read(data, out)
   }
 
   whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
-    this.#read(body as Chunk, out)
+    this.#isWhole = true
+    this.#read(body, out)
   }
 
   end(out: GenerateEvent[]): void {
-    const choices = this.#choices.filter((choice) => choice !== undefined)
+    const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
       // Another try would give as few: such servers do not know `n`.
       const message = `The upstream of model '${this.#request.model}' gave ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
-    for (const choice of choices) {
-      if (!choice.finish && !this.#sawDone) throw this.#incomplete()
-      choice.end(out, this.#request)
+    const isClosed = this.#sawDone || this.#isWhole
+    if (choices.some(({ finish, hasOutput }) => !finish && !(isClosed && hasOutput))) throw this.#incomplete()
+    if (!this.#hasOutput && choices.some((choice) => this.#reportsOutput(choice))) {
+      throw answerError(this.#request.model, 'reported output of which nothing could be read')
     }
+    for (const choice of choices) choice.end(out)
+  }
+
+  get #hasOutput(): boolean {
+    return this.#choices.some((choice) => choice?.hasOutput)
+  }
+
+  #known(): ChoiceState[] {
+    return this.#choices.filter((choice) => choice !== undefined)
+  }
+
+  /** Whether the server counted or named output. Hidden reasoning, and tokens of a stop string, leave no text. */
+  #reportsOutput({ finish }: ChoiceState): boolean {
+    if (finish === 'tool_calls') return true
+    const { output_tokens, reasoning_tokens = 0 } = this.usage ?? {}
+    if (output_tokens === undefined) return finish === 'length'
+    if (finish === 'content_filter' || (finish === 'stop' && this.#request.stop.length > 0)) return false
+    return output_tokens - reasoning_tokens > SILENT_TOKENS_MAX * this.#request.n
   }
 
   #read(chunk: Chunk, out: GenerateEvent[]): void {
     if (!this.#hasStarted) this.#start(chunk, out)
-    if (chunk.usage) this.#usage = chunk.usage
-    if (!Array.isArray(chunk.choices)) return
-    for (const [position, choice] of chunk.choices.entries()) this.#choice(choice.index ?? position).read(choice, out)
+    const choices = choicesOf(chunk)
+    this.#usage.read(chunk, choices)
+    if (this.#isSame) this.#answerFields(chunk, out)
+    for (const [position, choice] of choices.entries()) {
+      this.#choice(choice.index ?? position)?.read(choice as WireChoice, this.#isWhole, out)
+    }
   }
 
   #start(chunk: Chunk, out: GenerateEvent[]): void {
@@ -86,16 +126,45 @@ export class OpenAiDecoder implements AnswerDecoder {
       type: 'start',
       model: this.#request.model,
       input_tokens: guessInputTokens(this.#request),
-      ...(fingerprint ? { fingerprint } : {}),
+      ...(typeof fingerprint === 'string' && fingerprint !== '' ? { fingerprint } : {}),
     })
   }
 
-  #choice(index: number): ChoiceState {
-    // An index nobody asked for would make an array of any size.
-    if (!(index >= 0 && index < this.#request.n))
-      throw answerError(this.#request.model, 'sent a choice nobody asked for')
-    this.#choices[index] ??= new ChoiceState(index, this.#request.model)
-    return this.#choices[index]
+  #answerFields(chunk: Chunk, out: GenerateEvent[]): void {
+    let changed: Record<string, unknown> | undefined
+    for (const [name, value] of Object.entries(chunk)) {
+      if (value === null || KNOWN_FIELDS.has(name) || name === '__proto__') continue
+      const json = JSON.stringify(value)
+      if (this.#answered.get(name) === json) continue
+      if (this.#answered.size < ANSWER_FIELDS_MAX) this.#answered.set(name, json)
+      changed ??= {}
+      changed[name] = value
+    }
+    if (changed) out.push(nativeEvent('openai', 'answer', changed))
+  }
+
+  /** A choice by its index. Servers count from one, or on and on: an index beyond `n` takes a place without output, if there is one. */
+  #choice(index: unknown): ChoiceState | undefined {
+    const known = this.#others.get(index)
+    if (known) return known
+    const { n } = this.#request
+    const number = typeof index === 'string' ? Number(index) : index
+    if (Number.isInteger(number) && (number as number) >= 0 && (number as number) < n) {
+      return this.#open(number as number)
+    }
+    for (let place = 0; place < n; place++) {
+      const taken = this.#choices[place]
+      if (taken?.hasOutput || (taken && [...this.#others.values()].includes(taken))) continue
+      const choice = this.#open(place)
+      this.#others.set(index, choice)
+      return choice
+    }
+    return undefined
+  }
+
+  #open(place: number): ChoiceState {
+    this.#choices[place] ??= new ChoiceState(place, this.#request)
+    return this.#choices[place]
   }
 
   #incomplete(): ServiceError {
@@ -103,20 +172,15 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 }
 
-function readUsage(wire: WireUsage): Usage | undefined {
-  const { prompt_tokens, completion_tokens = 0, prompt_tokens_details, completion_tokens_details } = wire
-  if (!isCount(prompt_tokens) || !isCount(completion_tokens)) return undefined
-  const { cached_tokens, cache_write_tokens } = prompt_tokens_details ?? {}
-  const { reasoning_tokens } = completion_tokens_details ?? {}
-  return {
-    input_tokens: prompt_tokens,
-    output_tokens: completion_tokens,
-    ...(isCount(cached_tokens) ? { cached_tokens } : {}),
-    ...(isCount(cache_write_tokens) ? { cache_write_tokens } : {}),
-    ...(isCount(reasoning_tokens) ? { reasoning_tokens } : {}),
-  }
+/** The choices of a chunk. Ollama's own API has one, in the chunk itself. */
+function choicesOf(chunk: Chunk): Record<string, unknown>[] {
+  const { choices, message, done, done_reason } = chunk
+  if (Array.isArray(choices)) return choices.filter(isObject)
+  if (isObject(choices)) return [choices]
+  if (!isObject(message)) return []
+  return [{ index: 0, message, finish_reason: done === true ? (done_reason ?? 'stop') : null }]
 }
 
-function isCount(value: unknown): value is number {
-  return Number.isInteger(value) && (value as number) >= 0
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -1,0 +1,34 @@
+/** A piece of the content of a message. */
+interface Piece {
+  readonly isThought: boolean
+  readonly text: string
+}
+
+/** Levels of lists and objects that are looked into for text. */
+const DEPTH_MAX = 4
+
+/**
+ * The texts of a content that is not a string: the parts of Mistral's models and of other APIs, numbers, and objects of servers
+ * that parse the JSON which a model wrote.
+ */
+export function pieces(content: unknown): Piece[] {
+  if (content === null || content === undefined) return []
+  const found: Piece[] = []
+  collect(content, false, 0, found)
+  if (found.length > 0 || typeof content !== 'object' || Array.isArray(content) || 'type' in content) return found
+  return [{ isThought: false, text: JSON.stringify(content) }]
+}
+
+function collect(content: unknown, isThought: boolean, depth: number, found: Piece[]): void {
+  if (typeof content === 'string') found.push({ isThought, text: content })
+  else if (typeof content === 'number' || typeof content === 'boolean') found.push({ isThought, text: String(content) })
+  else if (typeof content !== 'object' || content === null || depth >= DEPTH_MAX) return
+  else if (Array.isArray(content)) for (const part of content) collect(part, isThought, depth + 1, found)
+  else {
+    const { type, text, thinking, reasoning, value } = content as Record<string, unknown>
+    const isInner = isThought || (typeof type === 'string' && /think|reason/i.test(type))
+    collect(thinking ?? reasoning, true, depth + 1, found)
+    // Parts of the Assistants API hold their text in `text.value`.
+    collect(text ?? (depth > 0 ? value : undefined), isInner, depth + 1, found)
+  }
+}

@@ -1,0 +1,477 @@
+import { describe, expect, test } from 'vitest'
+import { GenerateEvent, type GenerateRequest } from '#schemas/generate.ts'
+import { OpenAiDecoder } from '#shared/engines/openai/decode.ts'
+import { ask } from '../../support/engine-calls.ts'
+
+/** What a caller gets of an answer, in short. */
+interface Seen {
+  readonly text: string
+  readonly thought: string
+  readonly calls: readonly [id: string, name: string, args: string][]
+  readonly finish: readonly string[]
+  readonly native: readonly (readonly [scope: string, value: unknown])[]
+}
+
+/** Reads frames of a stream, or a whole answer, with a new decoder. */
+function read(answer: object | readonly object[], fields: object = {}, isDone = true) {
+  const decoder = new OpenAiDecoder(ask(fields) as GenerateRequest)
+  const out: GenerateEvent[] = []
+  if (Array.isArray(answer)) for (const frame of answer) decoder.frame(frame, out)
+  else decoder.whole(answer as Record<string, unknown>, out)
+  const { isComplete } = decoder
+  if (Array.isArray(answer) && isDone) decoder.isEnd('[DONE]')
+  decoder.end(out)
+  return { seen: seenIn(out.map((event) => GenerateEvent.parse(event))), decoder, isComplete }
+}
+
+function seenIn(events: readonly GenerateEvent[]): Seen {
+  const textOf = (wanted: string) => events.map((event) => (event.type === wanted && 'text' in event ? event.text : ''))
+  const calls = events.flatMap((event) => {
+    if (event.type !== 'tool_call') return []
+    const pieces = events.map((other) => {
+      return other.type === 'tool_arguments' && other.call === event.call && other.choice === event.choice
+        ? other.text
+        : ''
+    })
+    return [[event.id, event.name, pieces.join('')] as [string, string, string]]
+  })
+  return {
+    text: textOf('text').join(''),
+    thought: textOf('reasoning').join(''),
+    calls,
+    finish: events.flatMap((event) => (event.type === 'finish' ? [event.reason] : [])),
+    native: events.flatMap((event) =>
+      event.type === 'native' ? [[event.scope, JSON.parse(event.text)] as const] : [],
+    ),
+  }
+}
+
+const chunk = (delta: unknown, more: object = {}) => ({ choices: [{ index: 0, delta, finish_reason: null, ...more }] })
+const end = (finish_reason: unknown = 'stop', more: object = {}) => ({
+  choices: [{ index: 0, delta: {}, finish_reason }],
+  ...more,
+})
+const whole = (message: object, finish_reason: unknown = 'stop', more: object = {}) => ({
+  choices: [{ index: 0, message: { role: 'assistant', content: null, ...message }, finish_reason }],
+  ...more,
+})
+const role = chunk({ role: 'assistant', content: '' })
+const call = (fields: object) => chunk({ tool_calls: [fields] })
+const named = (name: string, args: unknown) => ({ function: { name, arguments: args } })
+
+describe('tool calls', () => {
+  const two = [
+    ['', 'f', '{"a":1}'],
+    ['', 'g', '{"b":2}'],
+  ]
+
+  test.each<[string, object[], string[][]]>([
+    [
+      'with one index and no ids',
+      [call({ index: 0, ...named('f', '{"a":1}') }), call({ index: 0, ...named('g', '{"b":2}') })],
+      two,
+    ],
+    [
+      'with one index, no ids and arguments in pieces',
+      [
+        call({ index: 0, ...named('f', '{"a"') }),
+        call({ index: 0, function: { arguments: ':1}' } }),
+        call({ index: 0, ...named('g', '{"b":') }),
+        call({ index: 0, function: { arguments: '2}' } }),
+      ],
+      two,
+    ],
+    [
+      'of one function, with one index and no ids',
+      [call({ index: 0, ...named('f', '{"a":1}') }), call({ index: 0, ...named('f', '{"a":1}') })],
+      [
+        ['', 'f', '{"a":1}'],
+        ['', 'f', '{"a":1}'],
+      ],
+    ],
+    [
+      'with one id',
+      [call({ index: 0, id: 'x', ...named('f', '{"a":1}') }), call({ index: 1, id: 'x', ...named('g', '{"b":2}') })],
+      [
+        ['x', 'f', '{"a":1}'],
+        ['', 'g', '{"b":2}'],
+      ],
+    ],
+    [
+      'with one id and one index',
+      [call({ index: 0, id: 'x', ...named('f', '{"a":1}') }), call({ index: 0, id: 'x', ...named('g', '{"b":2}') })],
+      [
+        ['x', 'f', '{"a":1}'],
+        ['', 'g', '{"b":2}'],
+      ],
+    ],
+    [
+      'whose name is repeated in each delta',
+      [
+        call({ index: 0, id: 'x', ...named('f', '') }),
+        call({ index: 0, id: 'x', ...named('f', '{"a":') }),
+        call({ index: 0, id: 'x', ...named('f', '1}') }),
+        call({ index: 0, id: 'x', ...named('f', '') }),
+      ],
+      [['x', 'f', '{"a":1}']],
+    ],
+    [
+      'whose braces are inside a string',
+      [call({ index: 0, ...named('f', '{"a":"}"') }), call({ index: 0, function: { arguments: ',"b":2}' } })],
+      [['', 'f', '{"a":"}","b":2}']],
+    ],
+    [
+      'whose pieces are told apart by id alone',
+      [
+        call({ id: 'x', ...named('f', '') }),
+        call({ id: 'y', ...named('g', '') }),
+        call({ id: 'x', function: { arguments: '{"a":1}' } }),
+        call({ id: 'y', function: { arguments: '{"b":2}' } }),
+      ],
+      [
+        ['x', 'f', '{"a":1}'],
+        ['y', 'g', '{"b":2}'],
+      ],
+    ],
+    ['with arguments as an object', [call({ index: 0, ...named('f', { a: 1 }) })], [['', 'f', '{"a":1}']]],
+    ['with null as arguments', [call({ index: 0, ...named('f', 'null') })], [['', 'f', '{}']]],
+    [
+      'with an object inside a string as arguments',
+      [call({ index: 0, ...named('f', '"{\\"a\\"') }), call({ index: 0, function: { arguments: ':1}"' } })],
+      [['', 'f', '{"a":1}']],
+    ],
+    ['without the object function', [call({ index: 0, name: 'f', arguments: { a: 1 } })], [['', 'f', '{"a":1}']]],
+    ['as one object', [chunk({ tool_calls: { id: 'x', ...named('f', '{}') } })], [['x', 'f', '{}']]],
+    [
+      'as a deprecated function',
+      [chunk({ function_call: { name: 'f', arguments: '{"a":1}' } })],
+      [['', 'f', '{"a":1}']],
+    ],
+    [
+      'as a deprecated function in pieces',
+      [chunk({ function_call: { name: 'f', arguments: '' } }), chunk({ function_call: { arguments: '{"a":1}' } })],
+      [['', 'f', '{"a":1}']],
+    ],
+  ])('%s', (_, frames, calls) => {
+    const { seen } = read([role, ...frames, end('tool_calls')])
+    expect(seen).toMatchObject({ calls, finish: ['tool_calls'] })
+  })
+
+  test.each<[string, object, string[][]]>([
+    [
+      'with one id',
+      { tool_calls: ['f', 'g'].map((name) => ({ id: 'x', ...named(name, '{}') })) },
+      [
+        ['x', 'f', '{}'],
+        ['', 'g', '{}'],
+      ],
+    ],
+    [
+      'with index 0 each',
+      { tool_calls: ['f', 'f'].map((name) => ({ index: 0, ...named(name, '') })) },
+      [
+        ['', 'f', '{}'],
+        ['', 'f', '{}'],
+      ],
+    ],
+    ['next to null', { tool_calls: [null, { id: 'x', ...named('f', {}) }] }, [['x', 'f', '{}']]],
+    ['as a deprecated function', { function_call: { name: 'f', arguments: '{}' } }, [['', 'f', '{}']]],
+  ])('of a whole answer %s', (_, message, calls) => {
+    expect(read(whole(message, null)).seen).toMatchObject({ calls, finish: ['tool_calls'] })
+  })
+
+  test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])('arguments %s are cut: finish length', (text) => {
+    expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
+    expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
+  })
+
+  test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])('a name %j is an error', (called) => {
+    const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
+    expect(() => read(frames)).toThrow('called a tool without a name')
+  })
+
+  test('a custom call goes along as text that is no JSON, with its unknown fields', () => {
+    const custom = {
+      id: 'x',
+      type: 'custom',
+      extra_content: { google: 1 },
+      custom: { name: 'sql', input: 'null; select' },
+    }
+    const decoder = new OpenAiDecoder(ask({}))
+    const out: GenerateEvent[] = []
+    decoder.whole(whole({ tool_calls: [custom] }, 'tool_calls'), out)
+    decoder.end(out)
+    expect(out.slice(1)).toEqual([
+      {
+        type: 'tool_call',
+        choice: 0,
+        call: 0,
+        id: 'x',
+        name: 'sql',
+        custom: true,
+        extra: { extra_content: { google: 1 } },
+      },
+      { type: 'tool_arguments', choice: 0, call: 0, text: 'null; select' },
+      { type: 'finish', choice: 0, reason: 'tool_calls' },
+    ])
+  })
+
+  test('a caller of deprecated functions gets the call as it came', () => {
+    const fields = { extra: { functions: [{ name: 'f' }] } }
+    const function_call = { name: 'f', arguments: '{"a":1}' }
+    expect(read(whole({ function_call }, 'function_call'), fields).seen.native).toEqual([
+      ['message', { function_call }],
+      ['text', { finish_reason: 'function_call' }],
+    ])
+  })
+})
+
+describe('content', () => {
+  test.each<[string, object[]]>([
+    [
+      'a message next to an empty delta',
+      [chunk({}, { message: { role: 'assistant', content: 'Hello' }, finish_reason: 'stop' })],
+    ],
+    [
+      'a message next to a delta of nulls',
+      [chunk({ role: 'assistant', content: null, tool_calls: [] }, { message: { content: 'Hello' } })],
+    ],
+    ['a message without a delta', [{ choices: [{ index: 0, message: { content: 'Hello' }, finish_reason: 'stop' }] }]],
+    [
+      'a message at the end that repeats the deltas',
+      [chunk({ content: 'Hello' }), chunk({}, { message: { content: 'Hello' }, finish_reason: 'stop' })],
+    ],
+    ['parts', [chunk({ content: [{ type: 'text', text: 'Hel' }, 'lo'] })]],
+    ['one part', [chunk({ content: { type: 'text', text: 'Hello' } })]],
+    ['a text with a value', [chunk({ content: [{ type: 'text', text: { value: 'Hello', annotations: [] } }] })]],
+    ['null as a choice', [{ choices: [null] }, chunk({ content: 'Hello' })]],
+    ['one choice as an object', [{ choices: { index: 0, delta: { content: 'Hello' } } }]],
+    ['an index from one on', [{ choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
+    ['an index that is a text', [{ choices: [{ index: '0', delta: { content: 'Hello' } }] }]],
+    ['a role with index 0 and text with index 1', [role, { choices: [{ index: 1, delta: { content: 'Hello' } }] }]],
+    [
+      'a choice that was not asked for',
+      [chunk({ content: 'Hello' }), { choices: [{ index: 1, delta: { content: 'Bye' } }] }],
+    ],
+    ["Ollama's own form", [{ message: { role: 'assistant', content: 'Hello' }, done: true, done_reason: 'stop' }]],
+  ])('%s', (_, frames) => {
+    expect(read(frames).seen).toMatchObject({ text: 'Hello', finish: ['stop'] })
+  })
+
+  test.each([
+    [42, '42'],
+    [true, 'true'],
+    [{ a: 1 }, '{"a":1}'],
+  ])('%j becomes text', (content, text) => {
+    expect(read([chunk({ content }), end()]).seen.text).toBe(text)
+    expect(read(whole({ content })).seen.text).toBe(text)
+  })
+
+  test.each<[object, string]>([
+    [{ reasoning: 'think', reasoning_content: '' }, 'think'],
+    [{ reasoning: 'think', reasoning_content: 'think' }, 'think'],
+    [{ thinking: 'think' }, 'think'],
+    [{ reasoning_details: [{ type: 'reasoning.text', text: 'think' }] }, 'think'],
+    [{ reasoning: 'think', reasoning_details: [{ type: 'reasoning.text', text: 'think' }] }, 'think'],
+    [{ content: [{ type: 'thinking', thinking: [{ type: 'text', text: 'think' }] }] }, 'think'],
+    [{ content: [{ type: 'reasoning', text: 'think' }] }, 'think'],
+  ])('%j has a thought', (delta, thought) => {
+    expect(read([chunk(delta), chunk({ content: 'Hello' }), end()]).seen).toMatchObject({ thought, text: 'Hello' })
+  })
+})
+
+describe('finish', () => {
+  test.each([
+    [
+      'length',
+      ['model_length', 'max_tokens', 'MAX_TOKENS', 'max_output_tokens', 'model_context_window_exceeded', 'LENGTH'],
+    ],
+    [
+      'content_filter',
+      ['SAFETY', 'RECITATION', 'content_filtered', 'PROHIBITED_CONTENT', 'guardrail_intervened', 'sensitive'],
+    ],
+    ['stop', ['stop', 'STOP', 'eos', 'eos_token', 'end_turn', 'stop_sequence', 'COMPLETE', 'a word of tomorrow']],
+  ])('%s: %j', (finish, words) => {
+    for (const word of words) {
+      expect([word, ...read([chunk({ content: 'Hello' }), end(word)], {}, false).seen.finish]).toEqual([word, finish])
+    }
+  })
+
+  test.each(['tool_use', 'function_call', 'TOOL_CALLS', 'stop'])('%s with a call is tool_calls', (word) => {
+    expect(read([call({ index: 0, ...named('f', '{}') }), end(word)]).seen.finish).toEqual(['tool_calls'])
+  })
+
+  test.each(['error', 'abort', 'MALFORMED_FUNCTION_CALL', 'insufficient_system_resource', 'network_error'])(
+    '%s is an error',
+    (word) => {
+      expect(() => read([chunk({ content: 'Hello' }), end(word)])).toThrow('gave up')
+    },
+  )
+
+  test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
+    '%j: a whole answer is complete, a stream is not',
+    (word) => {
+      expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
+      expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')
+    },
+  )
+
+  test('an answer is complete once each choice has its finish', () => {
+    const of = (index: number, finish_reason: string | null) => ({
+      choices: [{ index, delta: { content: 'a' }, finish_reason }],
+    })
+    expect(read([of(0, 'stop'), of(1, null)], { n: 2 }).isComplete).toBe(false)
+    expect(read([of(0, 'stop'), of(1, 'length')], { n: 2 }).isComplete).toBe(true)
+    expect(read([chunk({ content: 'a' })]).isComplete).toBe(false)
+  })
+})
+
+describe('output that was lost', () => {
+  const tokens = (completion_tokens: number, more: object = {}) => ({
+    usage: { prompt_tokens: 3, completion_tokens, ...more },
+  })
+  const details = (reasoning_tokens: number) => ({ completion_tokens_details: { reasoning_tokens } })
+
+  test.each<[string, string, object]>([
+    ['tokens', 'stop', tokens(5)],
+    ['tokens and a cut', 'length', tokens(5)],
+    ['a cut', 'length', {}],
+    ['calls', 'tool_calls', {}],
+    ['calls, and no tokens', 'tool_calls', tokens(0)],
+    ['a deprecated call', 'function_call', tokens(3)],
+    ['more tokens than those of reasoning', 'stop', tokens(9, details(4))],
+  ])('%s: an error', (_, finish, more) => {
+    expect(() => read([role, end(finish, more)])).toThrow('reported output of which nothing could be read')
+    expect(() => read(whole({ content: '' }, finish, more))).toThrow('reported output of which nothing could be read')
+  })
+
+  test.each<[string, string, object, object?]>([
+    ['no tokens', 'stop', tokens(0)],
+    ['the end mark', 'stop', tokens(1)],
+    ['no usage', 'stop', {}],
+    ['no usage, as usage', 'stop', { usage: {} }],
+    ['hidden reasoning up to the limit', 'length', tokens(9, details(9))],
+    ['a filtered answer', 'content_filter', tokens(9)],
+    ['a stop string', 'stop', tokens(2), { stop: ['###'] }],
+  ])('%s: an empty answer', (_, finish, more, fields = {}) => {
+    expect(read([role, end(finish, more)], fields).seen).toMatchObject({ text: '', finish: [finish] })
+  })
+
+  test('a stream that ends without a finish and without output is not complete', () => {
+    expect(() => read([role])).toThrow('before it was complete')
+  })
+})
+
+describe('usage', () => {
+  const usage = { prompt_tokens: 9, completion_tokens: 4, total_tokens: 13 }
+  const empty = { choices: [] }
+
+  test.each<[string, object[]]>([
+    ['in the last chunk', [{ ...empty, usage }]],
+    [
+      'in each chunk',
+      [
+        { ...empty, usage: { ...usage, completion_tokens: 1 } },
+        { ...empty, usage },
+      ],
+    ],
+    [
+      'before an empty one',
+      [
+        { ...empty, usage },
+        { ...empty, usage: {} },
+        { ...empty, usage: null },
+      ],
+    ],
+    [
+      'before zeros',
+      [
+        { ...empty, usage },
+        { ...empty, usage: { prompt_tokens: 0, completion_tokens: 0 } },
+      ],
+    ],
+    [
+      'after zeros',
+      [
+        { ...empty, usage: { prompt_tokens: 9, completion_tokens: 0 } },
+        { ...empty, usage },
+      ],
+    ],
+    [
+      'in two halves',
+      [
+        { ...empty, usage: { prompt_tokens: 9 } },
+        { ...empty, usage: { completion_tokens: 4 } },
+      ],
+    ],
+    ['in a choice', [{ choices: [{ index: 0, delta: {}, usage }] }]],
+    ['in a delta', [{ choices: [{ index: 0, delta: { usage } }] }]],
+    ['of Groq', [{ ...empty, x_groq: { id: 'x', usage } }]],
+    ['of Ollama', [{ ...empty, prompt_eval_count: 9, eval_count: 4 }]],
+    ['of llama.cpp', [{ ...empty, timings: { prompt_n: 7, cache_n: 2, predicted_n: 4 } }]],
+    ['of Gemini', [{ ...empty, usageMetadata: { promptTokenCount: 9, candidatesTokenCount: 4 } }]],
+    ['in the words of messages', [{ ...empty, usage: { input_tokens: 9, output_tokens: 4 } }]],
+    ['with one count and the sum', [{ ...empty, usage: { prompt_tokens: 9, total_tokens: 13 } }]],
+    ['next to timings', [{ ...empty, usage, timings: { prompt_n: 1, predicted_n: 1 } }]],
+  ])('%s', (_, chunks) => {
+    const { decoder } = read([chunk({ content: 'Hello' }), ...chunks, end()])
+    expect(decoder.usage).toMatchObject({ input_tokens: 9, output_tokens: 4 })
+  })
+
+  test('a count that is missing, or zero in spite of output, is left to an estimate', () => {
+    const of = (usage: object) => read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.usage
+    expect(of({ prompt_tokens: 9 })).toEqual({ input_tokens: 9 })
+    expect(of({ prompt_tokens: 0, completion_tokens: 4 })).toEqual({ output_tokens: 4 })
+    expect(of({ prompt_tokens: 9, completion_tokens: 0 })).toEqual({ input_tokens: 9 })
+    for (const nothing of [
+      {},
+      { prompt_tokens: 0, completion_tokens: 0 },
+      { prompt_tokens: null },
+      { prompt_tokens: -1 },
+    ])
+      expect(of(nothing)).toBeUndefined()
+  })
+
+  test('details go along in the words of the server, for a caller of the same API', () => {
+    const details = { prompt_tokens_details: { cached_tokens: 5, audio_tokens: 1 }, cost: 0.1 }
+    const frames = [
+      chunk({ content: 'Hello' }),
+      end('stop', { usage: { ...usage, ...details } }),
+      { ...empty, usage: { ...usage, cost: 0 } },
+    ]
+    const { decoder } = read(frames)
+    expect(decoder.usage).toEqual({ input_tokens: 9, output_tokens: 4, cached_tokens: 5 })
+    expect(decoder.nativeUsage).toEqual({ dialect: 'openai', value: { ...usage, ...details } })
+    expect(read(frames, { dialect: 'anthropic' }).decoder.nativeUsage).toBeUndefined()
+    expect(read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.nativeUsage).toBeUndefined()
+  })
+})
+
+describe('fields without an internal form', () => {
+  const annotations = [{ type: 'url_citation', url_citation: { url: 'https://a.example' } }]
+
+  test('of a message and of the answer go along to a caller of the same API', () => {
+    const frames = [
+      { ...role, service_tier: 'flex', obfuscation: 'x' },
+      {
+        ...chunk({ content: 'Hi', reasoning_details: [{ type: 'reasoning.encrypted', data: 'x' }] }),
+        service_tier: 'flex',
+      },
+      chunk({ annotations, audio: null, tool_calls: [] }),
+      end('stop', { service_tier: 'default', moderation: null }),
+    ]
+    expect(read(frames).seen.native).toEqual([
+      ['answer', { service_tier: 'flex' }],
+      ['message', { reasoning_details: [{ type: 'reasoning.encrypted', data: 'x' }] }],
+      ['message', { annotations }],
+      ['answer', { service_tier: 'default' }],
+    ])
+    expect(read(frames, { dialect: 'anthropic' }).seen.native).toEqual([])
+  })
+
+  test('log probabilities of a refusal go along', () => {
+    const refusal = [{ token: 'No', logprob: -1, bytes: null, top_logprobs: [] }]
+    const frames = [chunk({ refusal: 'No' }, { logprobs: { content: null, refusal } }), end()]
+    expect(read(frames).seen.native).toEqual([['text', { logprobs: { refusal } }]])
+  })
+})
