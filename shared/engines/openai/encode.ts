@@ -1,8 +1,9 @@
+import { createHash } from 'node:crypto'
 import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/error.ts'
-import { encodeTurns } from './messages.ts'
+import { encodeTurns, nested } from './messages.ts'
 
 /** How a budget of reasoning tokens reads as an effort: the first row whose bound it does not exceed. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
@@ -21,21 +22,23 @@ const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
  */
 export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   const isOpenAi = isOpenAiServer(config)
+  const isSame = request.dialect === 'openai'
   const limit = maxTokens(request, model)
   return defined({
-    ...(request.dialect === 'openai' ? request.extra : {}),
+    // Responses share some fields (adapt.ts).
+    ...(request.dialect === 'anthropic' ? {} : request.extra),
     model: config.model ?? model.id,
-    messages: encodeTurns(request),
+    messages: encodeTurns(request, isOpenAi),
     // vLLM and SGLang must be told to continue a last assistant turn; llama.cpp and Ollama do so by themselves.
     ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
     [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
     ...sampling(request, isOpenAi),
     ...tools(request, isOpenAi),
-    response_format: responseFormat(request),
+    response_format: responseFormat(request) ?? (isSame ? request.extra?.response_format : undefined),
     reasoning_effort: model.capabilities.reasoning ? effort(request.reasoning) : undefined,
-    user: request.user,
+    user: endUser(request.user),
     stream: request.stream,
-    stream_options: request.stream && config.force_usage ? { include_usage: true } : undefined,
+    stream_options: streamOptions(request, config),
   })
 }
 
@@ -74,31 +77,59 @@ function tools(request: GenerateRequest, isOpenAi: boolean): object {
   const offered = allowed && !isOpenAi ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
   if (offered.length === 0) return {}
   return {
-    tools: offered.map((tool) => encodeTool(tool, request.dialect === 'openai')),
-    tool_choice: allowed && isOpenAi ? allowedTools(request, allowed) : toolChoice(request.tool_choice),
+    tools: offered
+      .filter(({ native }) => native !== null)
+      .map((tool) => encodeTool(tool, request.dialect === 'openai')),
+    tool_choice: allowed && isOpenAi ? allowedTools(request, allowed) : toolChoice(request),
     parallel_tool_calls: request.parallel_tool_calls,
   }
 }
 
-function encodeTool(tool: Tool, sameDialect: boolean): object {
+function encodeTool(tool: Tool, isSame: boolean): object {
+  if (tool.native) return tool.native
   const { name, description, parameters, strict } = tool
+  const extra = isSame ? tool.extra : {}
   return {
-    ...(sameDialect ? tool.extra : {}),
+    ...extra,
     type: 'function',
-    function: defined({ name, description, parameters, strict }),
+    function: { ...nested(extra, 'function'), ...defined({ name, description, parameters, strict }) },
   }
 }
 
-function toolChoice(choice: GenerateRequest['tool_choice']): unknown {
-  if (choice?.type !== 'tool') return choice?.type
-  return { type: 'function', function: { name: choice.name } }
+function toolChoice(request: GenerateRequest): unknown {
+  const choice = request.tool_choice
+  return choice?.type === 'tool' ? namedTool(choice.name, request.tools) : choice?.type
+}
+
+/** A tool as a choice names it. */
+function namedTool(name: string, tools: readonly Tool[]): object {
+  const { native, custom } = tools.find((tool) => tool.name === name) ?? {}
+  if (!native) return { type: 'function', function: { name } }
+  return custom ? { type: 'custom', custom: { name } } : { type: native.type }
 }
 
 function allowedTools(request: GenerateRequest, allowed: readonly string[]): unknown {
   const choice = request.tool_choice
-  if (choice?.type === 'none' || choice?.type === 'tool') return toolChoice(choice)
-  const tools = allowed.map((name) => ({ type: 'function', function: { name } }))
+  if (choice?.type === 'none' || choice?.type === 'tool') return toolChoice(request)
+  const tools = allowed.map((name) => namedTool(name, request.tools))
   return { type: 'allowed_tools', allowed_tools: { mode: choice?.type ?? 'auto', tools } }
+}
+
+/** Usage is asked for, whatever the caller asked; other options go along to a server of the same dialect. */
+function streamOptions(request: GenerateRequest, config: UpstreamConfig): object | undefined {
+  if (!request.stream) return undefined
+  const options = request.dialect === 'openai' ? request.extra?.stream_options : undefined
+  if (!config.force_usage) return options as object | undefined
+  return { ...(options as object | undefined), include_usage: true }
+}
+
+/** OpenAI and many servers refuse a longer name of an end user. */
+const USER_CHARS_MAX = 64
+
+/** The end user, a long name as its SHA-256: clients of the messages format send 164 characters. */
+function endUser(user: string | undefined): string | undefined {
+  if (user === undefined || user.length <= USER_CHARS_MAX) return user
+  return createHash('sha256').update(user).digest('hex')
 }
 
 function responseFormat(request: GenerateRequest): unknown {

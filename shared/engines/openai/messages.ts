@@ -1,16 +1,27 @@
-import type { GenerateRequest, Part, Turn } from '#schemas/generate.ts'
+import type { GenerateRequest, NativePart, Part, Turn } from '#schemas/generate.ts'
+import { customInput } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
 
 type ToolTurn = Extract<Turn, { role: 'tool' }>
+type ToolCallPart = Extract<Part, { type: 'tool_call' }>
+
+/** How the turns of one request are written. */
+interface Form {
+  /** The request came in by chat completions: its extra fields and native parts go along. */
+  readonly isSame: boolean
+  /** OpenAI's own servers, which know the role developer and no reasoning_content. */
+  readonly isOpenAi: boolean
+}
 
 /**
  * Turns as the messages of a chat completion.
  *
- * Requests of the messages protocol bring things this dialect cannot say: images in tool results follow in a user message
- * of their own, failed tools say so in words, thinking is left out.
+ * Media in tool results follow in a user message of their own, because a tool message holds text only. A tool that failed says so
+ * in words. Thoughts of the history become `reasoning_content`, which DeepSeek and other servers require with tool calls.
+ * A native part with a type is a part of the content, and one without a type holds fields of the message.
  */
-export function encodeTurns(request: GenerateRequest): object[] {
-  const sameDialect = request.dialect === 'openai'
+export function encodeTurns(request: GenerateRequest, isOpenAi: boolean): object[] {
+  const form = { isSame: request.dialect === 'openai', isOpenAi }
   const messages: object[] = []
   let media: object[] = []
   for (const [index, turn] of request.turns.entries()) {
@@ -19,52 +30,72 @@ export function encodeTurns(request: GenerateRequest): object[] {
       media = []
     }
     if (turn.role === 'tool') media.push(...toolMedia(turn, index))
-    messages.push({ ...(sameDialect ? turn.extra : {}), ...encodeTurn(turn, index, sameDialect) })
+    const message = encodeTurn(turn, index, form)
+    if (message) messages.push({ ...(form.isSame ? turn.extra : {}), ...message })
   }
   if (media.length > 0) messages.push({ role: 'user', content: media })
   return messages
 }
 
-function encodeTurn(turn: Turn, index: number, sameDialect: boolean): object {
-  if (turn.role === 'tool') return encodeToolResult(turn, sameDialect)
+function encodeTurn(turn: Turn, index: number, form: Form): object | undefined {
+  if (turn.role === 'tool') return encodeToolResult(turn, form)
   const name = turn.name === undefined ? {} : { name: turn.name }
-  if (turn.role === 'assistant') return { role: 'assistant', ...encodeAnswer(turn.parts, sameDialect), ...name }
+  if (turn.role === 'assistant') {
+    const answer = encodeAnswer(turn.parts, form)
+    return answer && { role: 'assistant', ...answer, ...name }
+  }
   if (turn.role === 'system') {
-    return { role: 'system', content: encodeText(turn.parts, '', sameDialect), ...name }
+    const role = turn.developer && form.isOpenAi ? 'developer' : 'system'
+    return { role, content: encodeText(turn.parts, '', form.isSame), ...name }
   }
-  return { role: 'user', content: encodeContent(turn.parts, index, sameDialect), ...name }
+  return { role: 'user', content: encodeContent(turn.parts, index, form.isSame), ...name }
 }
 
-/** What the assistant said before: text, thinking where the dialect brought it, calls. */
-function encodeAnswer(parts: readonly Part[], sameDialect: boolean): object {
-  const calls = parts.filter((part) => part.type === 'tool_call')
-  const reasoning = parts.filter((part) => part.type === 'reasoning')
-  const hasText = parts.some((part) => part.type === 'text')
+/** What the assistant said before; undefined for a turn that only stands for the call of a deprecated function. */
+function encodeAnswer(parts: readonly Part[], { isSame, isOpenAi }: Form): object | undefined {
+  const all = parts.filter((part) => part.type === 'tool_call')
+  const calls = isSame ? all.filter(({ extra }) => extra?.[IMPLIED_CALL] !== true) : all
+  const fields = Object.assign({}, ...parts.filter(isFields).map(({ value }) => value))
+  const hasText = parts.some((part) => part.type === 'text' || (part.type === 'native' && !isFields(part)))
+  const hasFields = Object.keys(fields).length > 0
+  const thought = joinText(
+    parts.filter((part) => part.type === 'reasoning'),
+    '',
+  )
+  if (all.length > calls.length && calls.length === 0 && !hasText && !hasFields) return undefined
   return {
-    content: hasText ? encodeText(parts, '', sameDialect) : calls.length > 0 ? null : '',
-    ...(sameDialect && reasoning.length > 0 ? { reasoning_content: joinText(reasoning, '') } : {}),
-    ...(calls.length === 0
-      ? {}
-      : {
-          tool_calls: calls.map((call) => ({
-            ...(sameDialect ? call.extra : {}),
-            id: call.id,
-            type: 'function',
-            function: { name: call.name, arguments: call.arguments },
-          })),
-        }),
+    ...fields,
+    content: hasText ? encodeText(parts, '', isSame) : calls.length > 0 || hasFields ? null : '',
+    ...(thought !== '' && (isSame || !isOpenAi) ? { reasoning_content: thought } : {}),
+    ...(calls.length === 0 ? {} : { tool_calls: calls.map((call) => encodeCall(call, isSame)) }),
   }
 }
 
-function encodeToolResult(turn: ToolTurn, sameDialect: boolean): object {
-  const content = encodeText(turn.parts, '\n', sameDialect)
+/** Mark in `extra` of a call that was made for the result of a deprecated function. */
+export const IMPLIED_CALL = 'implied_call'
+
+function encodeCall(call: ToolCallPart, isSame: boolean): object {
+  const { id, name, custom } = call
+  const extra = isSame ? call.extra : {}
+  if (custom) return { ...extra, id, type: 'custom', custom: { name, input: customInput(call.arguments) } }
+  const called = { ...nested(extra, 'function'), name, arguments: call.arguments }
+  return { ...extra, id, type: 'function', function: called }
+}
+
+function isFields(part: Part): part is NativePart {
+  return part.type === 'native' && part.value.type === undefined
+}
+
+function encodeToolResult(turn: ToolTurn, { isSame }: Form): object {
+  const content = encodeText(turn.parts, '\n', isSame)
+  if (isSame && turn.extra?.role === 'function') return { role: 'function', content }
   const failed = turn.is_error && typeof content === 'string'
   return { role: 'tool', tool_call_id: turn.call_id, content: failed ? `Error: ${content}` : content }
 }
 
-/** Images and files of a tool's result, which a tool message cannot hold. */
+/** Media of a tool's result, which a tool message cannot hold. */
 function toolMedia(turn: ToolTurn, index: number): object[] {
-  const parts = turn.parts.filter((part) => part.type === 'image' || part.type === 'file')
+  const parts = turn.parts.filter(({ type }) => type === 'image' || type === 'file' || type === 'audio')
   if (parts.length === 0) return []
   return [
     { type: 'text', text: `Attached by the result of tool call ${turn.call_id}:` },
@@ -73,44 +104,55 @@ function toolMedia(turn: ToolTurn, index: number): object[] {
 }
 
 /** User content: a plain string where one says it all, since that is what every server reads. */
-function encodeContent(parts: readonly Part[], index: number, sameDialect: boolean): unknown {
+function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
   const [only] = parts
   if (parts.length === 0) return ''
-  if (parts.length === 1 && only?.type === 'text' && !(sameDialect && only.extra)) return only.text
-  return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`, sameDialect))
+  if (parts.length === 1 && only?.type === 'text' && !(isSame && only.extra)) return only.text
+  return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`, isSame))
 }
 
 /** Text of the roles that hold nothing else. Parts stay parts only for the dialect that sent them so. */
-function encodeText(parts: readonly Part[], separator: string, sameDialect: boolean): unknown {
-  const texts = parts.filter((part) => part.type === 'text')
-  const arePlain = texts.length <= 1 && !texts[0]?.extra
-  if (!sameDialect || arePlain) return joinText(texts, separator)
-  return texts.map((part) => ({ ...part.extra, type: 'text', text: part.text }))
+function encodeText(parts: readonly Part[], separator: string, isSame: boolean): unknown {
+  const shown = parts.filter((part) => part.type === 'text' || (part.type === 'native' && !isFields(part)))
+  const texts = shown.filter((part) => part.type === 'text')
+  const arePlain = shown.length <= 1 && shown.length === texts.length && !texts[0]?.extra
+  if (!isSame || arePlain) return joinText(texts, separator)
+  return shown.map((part) => encodePart(part, '', true))
 }
 
 function joinText(parts: ReadonlyArray<{ readonly text: string }>, separator: string): string {
   return parts.map((part) => part.text).join(separator)
 }
 
-function encodePart(part: Part, param: string, sameDialect: boolean): object {
-  const extra = sameDialect && 'extra' in part ? part.extra : {}
+function encodePart(part: Part, param: string, isSame: boolean): object {
+  const extra = isSame && 'extra' in part ? part.extra : {}
   switch (part.type) {
     case 'text':
       return { ...extra, type: 'text', text: part.text }
     case 'image': {
       const detail = part.detail === undefined ? {} : { detail: part.detail }
-      return { ...extra, type: 'image_url', image_url: { url: part.url, ...detail } }
+      return { ...extra, type: 'image_url', image_url: { ...nested(extra, 'image_url'), url: part.url, ...detail } }
     }
-    case 'audio':
-      return { ...extra, type: 'input_audio', input_audio: { data: part.data, format: part.format } }
+    case 'audio': {
+      const audio = { ...nested(extra, 'input_audio'), data: part.data, format: part.format }
+      return { ...extra, type: 'input_audio', input_audio: audio }
+    }
     case 'file': {
       if (!part.data.startsWith('data:')) {
         throw new ServiceError('unsupported_value', 'This model reads files by content, not by URL.', { param })
       }
       const filename = part.filename === undefined ? {} : { filename: part.filename }
-      return { ...extra, type: 'file', file: { ...filename, file_data: part.data } }
+      return { ...extra, type: 'file', file: { ...nested(extra, 'file'), ...filename, file_data: part.data } }
     }
+    case 'native':
+      return part.value
     default:
       throw new ServiceError('invalid_value', `A user turn cannot hold a part of type ${part.type}.`, { param })
   }
+}
+
+/** Unknown fields of an object inside a part or a tool. */
+export function nested(extra: Readonly<Record<string, unknown>> | undefined, name: string): object {
+  const inner = extra?.[name]
+  return typeof inner === 'object' && inner !== null ? inner : {}
 }

@@ -86,6 +86,7 @@ describe('messages onto an OpenAI upstream', () => {
         {
           role: 'assistant',
           content: 'I will look.',
+          reasoning_content: 'Hm.',
           tool_calls: [
             { id: 'call:1', type: 'function', function: { name: 'weather', arguments: '{"city":"Oslo"}' } },
             { id: 'call_2', type: 'function', function: { name: 'clock', arguments: '' } },
@@ -588,7 +589,10 @@ describe('answers of an OpenAI upstream', () => {
       { type: 'tool_call', choice: 0, call: 1, id: 'b', name: 'weather' },
       { type: 'tool_arguments', choice: 0, call: 1, text: '{"x":1}' },
       finish('tool_calls'),
-      usage({ cached_tokens: 5, reasoning_tokens: 2 }),
+      {
+        ...usage({ cached_tokens: 5, reasoning_tokens: 2 }),
+        native_usage: { dialect: 'openai', value: answer.usage },
+      },
     ])
   })
 
