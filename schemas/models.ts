@@ -13,6 +13,17 @@ export type Timeouts = z.infer<typeof Timeouts>
 /** A server behind HTTP. */
 const BaseUrl = z.url()
 
+/** Headers that belong to one connection, or that hold the key of the caller. */
+const OWN_HEADERS: ReadonlySet<string> = new Set([
+  ...['authorization', 'x-api-key', 'api-key', 'cookie', 'proxy-authorization', 'host', 'connection', 'upgrade'],
+  ...['content-length', 'content-type', 'content-encoding', 'transfer-encoding', 'accept', 'accept-encoding', 'te'],
+  ...['keep-alive', 'expect', 'idempotency-key', 'trailer'],
+])
+const HeaderName = z
+  .string()
+  .regex(/^[a-z0-9][a-z0-9_-]{0,63}$/, 'Expected the name of a header in lower case')
+  .refine((name) => !OWN_HEADERS.has(name), 'This header is never passed on')
+
 /** What runs a model: an upstream server by its dialect, or an engine inside the worker. */
 export const EngineConfig = z.discriminatedUnion('type', [
   z.strictObject({
@@ -183,15 +194,13 @@ export const ModelConfig = z
           'it may name all',
       ),
     forward_headers: z
-      .array(z.string().regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'Expected the name of a header in lower case'))
+      .array(HeaderName)
       .max(32)
       .default([])
       .describe('Further headers of callers that the upstream gets, next to trace context and session headers'),
-    project_header: z
-      .string()
-      .regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'Expected the name of a header in lower case')
-      .optional()
-      .describe('Header in which the upstream gets the id of the project, such as x-tenant-id of a router'),
+    project_header: HeaderName.optional().describe(
+      'Header in which the upstream gets the id of the project, such as x-tenant-id of a router',
+    ),
     fallbacks: z
       .array(z.string())
       .default([])

@@ -5,13 +5,16 @@ import { ConversationParam } from './conversation.ts'
 /**
  * The wire shapes of `POST /v1/responses` (docs/responses.md, Requests).
  *
- * Fields of the body that are not named here are refused by name. Items are checked one by one, each against the schema of
- * its type; what they carry beside, such as a status, is the echo of an answer and ends here. `null` stands for absent.
+ * Objects are loose, and lists of names are open: agents send new fields, tools and items before Sluice knows them. The decoder
+ * passes unknown ones to an upstream that speaks this API. Items are checked one by one, each against the schema of its type.
+ * `null` stands for absent.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
-const Name = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
+/** Longer names, and names with dots, are shortened for upstreams that refuse them (shared/engines/adapt.ts). */
+const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
+const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 const JsonObject = z.record(z.string(), z.unknown())
 
 /** Items of one request. */
@@ -22,7 +25,7 @@ const InputImage = z.looseObject({
   type: z.literal('input_image'),
   image_url: z.string().min(1).nullish(),
   file_id: z.string().nullish(),
-  detail: z.enum(['auto', 'low', 'high', 'original']).nullish(),
+  detail: z.string().max(64).nullish(),
 })
 const InputFile = z.looseObject({
   type: z.literal('input_file'),
@@ -38,18 +41,20 @@ const InputAudio = z.looseObject({
 const OutputText = z.looseObject({ type: z.literal('output_text'), text: z.string() })
 const Refusal = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
 
-/** One part of a message, or of the output of a function. */
-export const InputPart = z.discriminatedUnion('type', [
-  InputText,
-  InputImage,
-  InputFile,
-  InputAudio,
-  OutputText,
-  Refusal,
-])
-export type InputPart = z.infer<typeof InputPart>
+/** Parts of a message, or of the output of a function, by their types. */
+export const PARTS = {
+  input_text: InputText,
+  input_image: InputImage,
+  input_file: InputFile,
+  input_audio: InputAudio,
+  output_text: OutputText,
+  refusal: Refusal,
+} as const
+/** One part of a known type. */
+export type InputPart = z.infer<(typeof PARTS)[keyof typeof PARTS]>
 
-const Content = z.union([z.string(), z.array(InputPart)])
+const AnyPart = z.looseObject({ type: z.string() })
+const Content = z.union([z.string(), z.array(AnyPart)])
 const Text = z.looseObject({ text: z.string() })
 
 /** What an item must be, by its type. A message need not name its own. */
@@ -57,33 +62,39 @@ export const ITEMS = {
   message: z.looseObject({ role: z.enum(['user', 'assistant', 'system', 'developer']), content: Content }),
   function_call: z.looseObject({ call_id: z.string().min(1), name: z.string().min(1), arguments: z.string() }),
   function_call_output: z.looseObject({ call_id: z.string().min(1), output: Content }),
+  custom_tool_call: z.looseObject({ call_id: z.string().min(1), name: z.string().min(1), input: z.string() }),
+  custom_tool_call_output: z.looseObject({ call_id: z.string().min(1), output: Content }),
   reasoning: z.looseObject({
     summary: z.array(Text).nullish(),
     content: z.array(Text).nullish(),
     encrypted_content: z.string().nullish(),
   }),
   code_interpreter_call: z.looseObject({
-    id: z.string().min(1),
+    id: z.string().nullish(),
     code: z.string().nullish(),
     outputs: z.array(z.looseObject({ type: z.string(), logs: z.string().nullish() })).nullish(),
   }),
   web_search_call: z.looseObject({
-    id: z.string().min(1),
-    action: z.looseObject({
-      query: z.string().nullish(),
-      sources: z.array(z.looseObject({ url: z.string() })).nullish(),
-    }),
-    results: z.array(z.looseObject({ url: z.string(), title: z.string(), excerpt: z.string() })).nullish(),
+    id: z.string().nullish(),
+    action: z
+      .looseObject({
+        query: z.string().nullish(),
+        sources: z.array(z.looseObject({ url: z.string().nullish() })).nullish(),
+      })
+      .nullish(),
+    results: z
+      .array(z.looseObject({ url: z.string().nullish(), title: z.string().nullish(), excerpt: z.string().nullish() }))
+      .nullish(),
   }),
   file_search_call: z.looseObject({
-    id: z.string().min(1),
-    queries: z.array(z.string()),
+    id: z.string().nullish(),
+    queries: z.array(z.string()).nullish(),
     results: z.array(z.looseObject({ filename: z.string().nullish(), text: z.string().nullish() })).nullish(),
   }),
   item_reference: z.looseObject({ id: z.string().min(1) }),
 } as const
 
-/** A type of item that can be sent. */
+/** Type of an item with an internal form. */
 export type ItemType = keyof typeof ITEMS
 /** An item of one type. */
 export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
@@ -92,7 +103,7 @@ export type ItemOf<Type extends ItemType> = z.infer<(typeof ITEMS)[Type]>
 export const AnyItem = z.looseObject({ type: z.string().nullish() })
 export type AnyItem = z.infer<typeof AnyItem>
 
-/** A tool. Those of other types parse, so that they can be refused by name. */
+/** A tool of any type. */
 export const ResponsesTool = z.looseObject({ type: z.string() })
 export type ResponsesTool = z.infer<typeof ResponsesTool>
 
@@ -103,6 +114,21 @@ export const FunctionTool = z.looseObject({
   description: z.string().nullish(),
   parameters: JsonObject.nullish(),
   strict: z.boolean().nullish(),
+})
+
+/** A tool whose input is free text, such as a patch. */
+export const CustomTool = z.looseObject({
+  type: z.literal('custom'),
+  name: Name,
+  description: z.string().nullish(),
+  format: z.looseObject({ type: z.string(), definition: z.string().nullish() }).nullish(),
+})
+
+/** Functions under a common name, such as those of an MCP server. */
+export const NamespaceTool = z.looseObject({
+  type: z.literal('namespace'),
+  name: Name,
+  tools: z.array(ResponsesTool).max(1_024),
 })
 
 /** Code that the model may have the service run. */
@@ -149,23 +175,12 @@ const TextFormat = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('json_object') }),
   z.looseObject({
     type: z.literal('json_schema'),
-    name: Name,
+    name: FormatName,
     schema: JsonObject,
     description: z.string().nullish(),
     strict: z.boolean().nullish(),
   }),
 ])
-
-const INCLUDES = [
-  'file_search_call.results',
-  'web_search_call.results',
-  'web_search_call.action.sources',
-  'message.input_image.image_url',
-  'computer_call_output.output.image_url',
-  'code_interpreter_call.outputs',
-  'reasoning.encrypted_content',
-  'message.output_text.logprobs',
-] as const
 
 /** What a prompt is made of, also where it is only counted. */
 const promptFields = {
@@ -177,28 +192,26 @@ const promptFields = {
   instructions: z.string().nullish(),
   previous_response_id: z.string().nullish(),
   conversation: ConversationParam.nullish(),
-  tools: z.array(ResponsesTool).max(128).nullish(),
+  tools: z.array(ResponsesTool).max(1_024).nullish(),
   tool_choice: ResponsesToolChoice.nullish(),
   parallel_tool_calls: z.boolean().nullish(),
   reasoning: z
     .looseObject({
-      effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
-      summary: z.enum(['auto', 'concise', 'detailed']).nullish(),
-      generate_summary: z.enum(['auto', 'concise', 'detailed']).nullish(),
+      effort: z.string().max(64).nullish(),
+      summary: z.string().max(64).nullish(),
+      generate_summary: z.string().max(64).nullish(),
     })
     .nullish(),
-  text: z
-    .looseObject({ format: TextFormat.nullish(), verbosity: z.enum(['low', 'medium', 'high']).nullish() })
-    .nullish(),
+  text: z.looseObject({ format: TextFormat.nullish(), verbosity: z.string().max(64).nullish() }).nullish(),
   truncation: z.enum(['auto', 'disabled']).nullish(),
 }
 
 /** Body of `POST /v1/responses`. The decoder checks the items, and what needs the model or two fields at once. */
-export const ResponsesRequest = z.object({
+export const ResponsesRequest = z.looseObject({
   ...promptFields,
   background: z.boolean().nullish(),
   context_management: z.unknown().optional(),
-  include: z.array(z.enum(INCLUDES)).nullish(),
+  include: z.array(z.string().max(200)).max(100).nullish(),
   max_output_tokens: z.int().min(1).nullish(),
   max_tool_calls: z.int().min(1).nullish(),
   metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
@@ -210,7 +223,7 @@ export const ResponsesRequest = z.object({
   prompt_cache_options: z.looseObject({}).nullish(),
   prompt_cache_retention: z.string().nullish(),
   safety_identifier: z.string().nullish(),
-  service_tier: z.enum(['auto', 'default', 'flex', 'scale', 'priority', 'fast', 'ultrafast']).nullish(),
+  service_tier: z.string().max(64).nullish(),
   store: z.boolean().nullish(),
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({ include_obfuscation: z.boolean().nullish() }).nullish(),
@@ -222,4 +235,4 @@ export const ResponsesRequest = z.object({
 export type ResponsesRequest = z.infer<typeof ResponsesRequest>
 
 /** Body of `POST /v1/responses/input_tokens` (docs/responses.md, Counting tokens). */
-export const InputTokensRequest = z.object({ ...promptFields, personality: z.string().nullish() })
+export const InputTokensRequest = z.looseObject(promptFields)

@@ -59,6 +59,23 @@ export interface FunctionCallItem {
   arguments: string
 }
 
+/** Call of a custom tool; `input` is free text. */
+export interface CustomCallItem {
+  id: string
+  type: 'custom_tool_call'
+  status: ItemStatus
+  call_id: string
+  name: string
+  input: string
+}
+
+/** An item of the upstream that Sluice has no form for, as it came. */
+export interface NativeItem {
+  id: string
+  type: 'native'
+  [field: string]: unknown
+}
+
 /** Code that the service ran (docs/responses.md, Hosted tools). */
 export interface CodeInterpreterItem {
   id: string
@@ -99,7 +116,7 @@ export interface FileSearchItem {
 export type HostedItem = CodeInterpreterItem | WebSearchItem | FileSearchItem
 
 /** One item of an answer. */
-export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | HostedItem
+export type OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem | HostedItem | NativeItem
 
 /** Usage of a response. */
 export interface ResponsesUsage {
@@ -126,7 +143,7 @@ export interface ResponseObject {
   completed_at: number | null
   status: ResponseStatus
   error: ResponsesError | null
-  incomplete_details: { reason: 'max_output_tokens' | 'content_filter' | 'max_tool_calls' } | null
+  incomplete_details: { reason: string } | null
   model: string
   output: OutputItem[]
   usage: ResponsesUsage | null

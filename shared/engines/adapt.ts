@@ -39,6 +39,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const isNamed = request.named !== undefined && request.model === model.id
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
+  if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
   // A server that only resembles OpenAI's does not know custom tools of chat completions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
@@ -67,6 +68,47 @@ function isOpenAi({ engine }: ModelConfig): boolean {
   return engine.type === 'openai' && isOpenAiServer(engine)
 }
 
+/** Fields that chat completions and responses know by the same name and with the same meaning. */
+const SHARED_FIELDS = [
+  'service_tier',
+  'prompt_cache_key',
+  'prompt_cache_retention',
+  'prompt_cache_options',
+  'safety_identifier',
+] as const
+
+/** Of the unknown fields of a request, those that the API of the upstream has too. All others are removed, at every level. */
+function withSharedFields(request: GenerateRequest, dialect: Dialect): GenerateRequest {
+  const { extra } = request
+  const turns = request.turns.some(hasExtra) ? request.turns.map(withoutExtra) : request.turns
+  const tools = request.tools.some((tool) => tool.extra) ? request.tools.map(plainTool) : request.tools
+  if (!extra && turns === request.turns && tools === request.tools) return request
+  const isOpenAi = request.dialect !== 'anthropic' && dialect !== 'anthropic'
+  return { ...request, turns, tools, extra: extra && isOpenAi ? sharedFields(extra, dialect) : undefined }
+}
+
+/** The same in the words of the upstream: `verbosity` is a field of `text` in responses. */
+function sharedFields(extra: Readonly<Record<string, unknown>>, dialect: Dialect): Record<string, unknown> {
+  const shared = Object.fromEntries(SHARED_FIELDS.flatMap((name) => (name in extra ? [[name, extra[name]]] : [])))
+  const { verbosity } = dialect === 'responses' ? extra : ((extra.text ?? {}) as Record<string, unknown>)
+  if (verbosity === undefined) return shared
+  return { ...shared, ...(dialect === 'responses' ? { text: { verbosity } } : { verbosity }) }
+}
+
+function hasExtra(turn: Turn): boolean {
+  return turn.extra !== undefined || turn.parts.some((part) => 'extra' in part && part.extra !== undefined)
+}
+
+function withoutExtra(turn: Turn): Turn {
+  if (!hasExtra(turn)) return turn
+  const parts = turn.parts.map((part): Part => ('extra' in part && part.extra ? { ...part, extra: undefined } : part))
+  return { ...turn, parts, extra: undefined }
+}
+
+function plainTool(tool: Tool): Tool {
+  return tool.extra ? { ...tool, extra: undefined } : tool
+}
+
 /** Whether calls of a function read otherwise to the caller. */
 function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
@@ -86,7 +128,9 @@ function withoutNative(request: GenerateRequest, isSame: boolean): GenerateReque
     ? request.turns.flatMap((turn) => substitute(turn, isSame))
     : request.turns
   if (tools === request.tools && turns === request.turns) return request
-  if (tools.length > 0) return { ...request, tools, turns }
+  const { tool_choice: choice } = request
+  const isLeftOut = choice?.type === 'tool' && !tools.some(({ name }) => name === choice.name)
+  if (tools.length > 0) return { ...request, tools, turns, ...(isLeftOut && { tool_choice: undefined }) }
   // All tools were native: there is nothing left to choose from.
   const { tool_choice: _choice, allowed_tools: _allowed, parallel_tool_calls: _parallel, ...rest } = request
   return { ...rest, tools, turns }

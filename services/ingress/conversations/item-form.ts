@@ -13,10 +13,14 @@ const PREFIXES: Readonly<Record<Exclude<ItemType, 'item_reference'>, string>> = 
   reasoning: 'rs_',
   function_call: 'fc_',
   function_call_output: 'fco_',
+  custom_tool_call: 'ctc_',
+  custom_tool_call_output: 'ctco_',
   code_interpreter_call: 'ci_',
   web_search_call: 'ws_',
   file_search_call: 'fs_',
 }
+
+const ITEM_ID = /^[\w-]{1,128}$/
 
 /** Characters of JSON of what was said in one conversation: reading it holds up nobody else. */
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
@@ -77,11 +81,19 @@ function keptItem(
     case 'message':
       return keptMessage(parseAt(ITEMS.message, item, path))
     case 'function_call': {
-      const { call_id, name, arguments: text } = parseAt(ITEMS.function_call, item, path)
-      return { ...startOf(type), call_id, name, arguments: text }
+      const { call_id, name, arguments: text, namespace } = parseAt(ITEMS.function_call, item, path)
+      return { ...startOf(type), call_id, name, arguments: text, ...(namespace != null && { namespace }) }
     }
     case 'function_call_output': {
       const { call_id, output } = parseAt(ITEMS.function_call_output, item, path)
+      return { ...startOf(type), call_id, output }
+    }
+    case 'custom_tool_call': {
+      const { call_id, name, input, namespace } = parseAt(ITEMS.custom_tool_call, item, path)
+      return { ...startOf(type), call_id, name, input, ...(namespace != null && { namespace }) }
+    }
+    case 'custom_tool_call_output': {
+      const { call_id, output } = parseAt(ITEMS.custom_tool_call_output, item, path)
       return { ...startOf(type), call_id, output }
     }
     case 'code_interpreter_call': {
@@ -90,11 +102,11 @@ function keptItem(
     }
     case 'web_search_call': {
       const { action, results } = parseAt(ITEMS.web_search_call, item, path)
-      return { ...startOf(type), action, ...(results && { results }) }
+      return { ...startOf(type), action: action ?? {}, ...(results && { results }) }
     }
     case 'file_search_call': {
       const { queries, results } = parseAt(ITEMS.file_search_call, item, path)
-      return { ...startOf(type), queries, results: results ?? null }
+      return { ...startOf(type), queries: queries ?? [], results: results ?? null }
     }
     case 'reasoning': {
       const { summary, content, encrypted_content } = parseAt(ITEMS.reasoning, item, path)
@@ -111,18 +123,23 @@ function keptItem(
       if (found && found.type !== 'item_reference') return keptItem(found, path, referenced)
       return refuse('invalid_value', 'items', `Item with id '${excerpt(id)}' not found. Send the item itself.`)
     }
-    default: {
-      const message = `Unsupported value: items of type '${excerpt(type)}' are not supported.`
-      return refuse('unsupported_value', 'items', message)
-    }
+    default:
+      // Only an upstream that speaks this API can use it, also by its id.
+      return { ...(item as object), id: idIn(item) ?? newId('item_'), type }
   }
 }
 
-function keptMessage({ role, content }: ItemOf<'message'>): ConversationItem {
+function keptMessage({ role, content, phase }: ItemOf<'message'>): ConversationItem {
   const isOwn = role === 'assistant'
   const text = (said: string) =>
     isOwn ? { type: 'output_text', text: said, annotations: [], logprobs: [] } : { type: 'input_text', text: said }
-  return { ...startOf('message'), role, content: typeof content === 'string' ? [text(content)] : content }
+  const parts = typeof content === 'string' ? [text(content)] : content
+  return { ...startOf('message'), role, content: parts, ...(phase != null && { phase }) }
+}
+
+function idIn(item: unknown): string | undefined {
+  const { id } = (item ?? {}) as { id?: unknown }
+  return typeof id === 'string' && ITEM_ID.test(id) ? id : undefined
 }
 
 function startOf(type: keyof typeof PREFIXES) {

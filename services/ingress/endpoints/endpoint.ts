@@ -10,7 +10,10 @@ export type Caller = Pick<Call, 'key' | 'headers'>
 
 /** A checked request, ready to become a job: attached to its connection, or durable. */
 export interface PreparedCall {
+  /** Id of the model. */
   readonly model: string
+  /** Alias by which the caller named the model: the answer repeats it. */
+  readonly named?: string | undefined
   /** In the internal form of its kind. It is let go of as soon as a job has it: see {@link takeBody}. */
   body: unknown
   /** The caller's own name for the end user whose calls count against a limit of their own. */
@@ -75,8 +78,8 @@ export function takeBody(call: PreparedCall): unknown {
 }
 
 /** What encoding needs, before the job has an id. */
-export function encodeOf({ model, encode }: PreparedCall, requestId: string) {
-  return { request_id: requestId, model, include_usage: false, version: '', ...encode }
+export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
+  return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
 }
 
 /** The whole of what encoding needs, once the job has an id. */

@@ -11,6 +11,7 @@ import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
 import { decodeCount, decodeMessages } from './messages/decode.ts'
 import { parseVersion, parseWishesUpstream } from './messages/headers.ts'
 import { getModel } from './model.ts'
+import { upstreamFields } from './upstream-fields.ts'
 
 /** Counting is quick or it fails. */
 const COUNT_TIMEOUT_MS = 30_000
@@ -91,7 +92,11 @@ async function prepareGenerate(
   })
   const request = await inTurns(decoding)
   const { model, stream } = request
-  return { model, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
+  Object.assign(
+    request,
+    upstreamFields(caller, getModel(context, caller, model, 'inference'), (body as { model?: unknown }).model),
+  )
+  return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
 /** `background`, and outside of chat also `store`, belong to the job: an upstream would refuse them. */

@@ -25,12 +25,12 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
   await call.reply.whole(call.format === 'anthropic' ? pageOf(named, call) : list())
 }
 
-/** GET /v1/models/{model}. The id may hold slashes, escaped or not (docs/protocol.md, Model lists); an alias gives its model. */
+/** GET /v1/models/{model}. The id may hold slashes, escaped or not (docs/protocol.md, Model lists); an alias gives its model, under the alias. */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
   const id = decode(call.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
   if (!model || !isUsable(model, call.key)) throw modelNotFound(context, call.key, id ?? '')
-  await call.reply.whole(call.format === 'anthropic' ? modelInfoOf(model, model.id) : modelOf(model, model.id))
+  await call.reply.whole(call.format === 'anthropic' ? modelInfoOf(model, id ?? '') : modelOf(model, id ?? ''))
 }
 
 interface Named {

@@ -105,7 +105,8 @@ export function shownItem<Item extends OutputItem>(item: Item, includes: readonl
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  if (item.type !== 'web_search_call') return item
+  // An upstream's own item may have another action than a search.
+  if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item
   return {

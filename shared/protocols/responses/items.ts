@@ -1,5 +1,12 @@
 import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
-import type { FunctionCallItem, OutputContent, OutputItem, ReasoningItem } from '#schemas/responses/response.ts'
+import type {
+  CustomCallItem,
+  FunctionCallItem,
+  NativeItem,
+  OutputContent,
+  OutputItem,
+  ReasoningItem,
+} from '#schemas/responses/response.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
 import { sealReasoning } from './sealed.ts'
 
@@ -22,8 +29,9 @@ export class OpenMessage implements OpenItem {
   readonly #index: number
   readonly #characters = new WholeCharacters()
 
-  constructor(out: ItemEvent[], id: string, index: number) {
-    this.item = { id, type: 'message', status: 'in_progress', role: 'assistant', content: [] }
+  /** @param fields Of the upstream's message, such as `phase` */
+  constructor(out: ItemEvent[], id: string, index: number, fields: Readonly<Record<string, unknown>> = {}) {
+    this.item = { ...fields, id, type: 'message', status: 'in_progress', role: 'assistant', content: [] }
     this.#index = index
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item, content: [] } })
   }
@@ -36,6 +44,16 @@ export class OpenMessage implements OpenItem {
     part.text += whole
     for (const logprob of logprobs) part.logprobs.push(logprob)
     out.push({ type: 'response.output_text.delta', ...this.#place(), delta: whole, logprobs })
+  }
+
+  /** Adds annotations, such as citations, to the text so far. */
+  annotate(out: ItemEvent[], annotations: readonly unknown[]): void {
+    const part = this.#part(out, 'output_text')
+    if (part.type !== 'output_text') return
+    for (const annotation of annotations) {
+      const annotation_index = part.annotations.push(annotation) - 1
+      out.push({ type: 'response.output_text.annotation.added', ...this.#place(), annotation_index, annotation })
+    }
   }
 
   refusal(out: ItemEvent[], text: string): void {
@@ -94,13 +112,23 @@ const THOUGHT = {
   },
 } as const
 
-/** A thought. A signature closes it: what is thought after it is another one. */
+type ThoughtEvent = Extract<GenerateEvent, { type: 'reasoning' }>
+
+/** Separates the parts of a summary for other APIs; here each part is apart. */
+const SUMMARY_SEPARATOR = '\n\n'
+
+/**
+ * A thought. A signature closes the thought: later text belongs to another one. An upstream of this API tells which part of the
+ * summary a text belongs to; the text of other engines is one part, where the caller asked to find it.
+ */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
   readonly #index: number
-  readonly #place: keyof typeof THOUGHT
+  #place: keyof typeof THOUGHT
   readonly #characters = new WholeCharacters()
+  /** Of the open part. */
   #text = ''
+  #summary: number | undefined
   #signature: string | undefined
   #redacted: string | undefined
 
@@ -112,15 +140,19 @@ export class OpenReasoning implements OpenItem {
   }
 
   /** Whether a further piece belongs to it. */
-  takes({ text, redacted }: Extract<GenerateEvent, { type: 'reasoning' }>): boolean {
+  takes({ text, redacted }: ThoughtEvent): boolean {
     if (redacted !== undefined || this.#redacted !== undefined) return false
     return this.#signature === undefined || text === ''
   }
 
-  push(out: ItemEvent[], event: Extract<GenerateEvent, { type: 'reasoning' }>): void {
+  push(out: ItemEvent[], event: ThoughtEvent): void {
     if (event.signature !== undefined) this.#signature = (this.#signature ?? '') + event.signature
     this.#redacted = event.redacted
-    const delta = this.#characters.push(event.text)
+    const isNext = event.text !== '' && event.summary !== undefined && event.summary !== this.#summary
+    if (isNext) this.#enterSummary(out, event.summary as number)
+    const text =
+      isNext && event.text.startsWith(SUMMARY_SEPARATOR) ? event.text.slice(SUMMARY_SEPARATOR.length) : event.text
+    const delta = this.#characters.push(text)
     if (delta === '') return
     const { event: name, part } = THOUGHT[this.#place]
     if (this.#text === '') out.push({ type: `${part}.added`, ...this.#at, part: this.#part('') })
@@ -129,20 +161,30 @@ export class OpenReasoning implements OpenItem {
   }
 
   close(out: ItemEvent[], isCut: boolean): void {
-    this.#text += this.#characters.flush()
-    const { event: name, part } = THOUGHT[this.#place]
-    if (this.#text !== '') {
-      const whole = this.#part(this.#text)
-      out.push(
-        { type: `${name}.done`, ...this.#at, text: this.#text },
-        { type: `${part}.done`, ...this.#at, part: whole },
-      )
-      Object.assign(this.item, { [this.#place]: [whole] })
-    }
+    this.#closePart(out)
     const sealed = sealReasoning(this.#signature, this.#redacted)
     if (sealed !== undefined) this.item.encrypted_content = sealed
     this.item.status = isCut ? 'incomplete' : 'completed'
     out.push({ type: 'response.output_item.done', output_index: this.#index, item: this.item })
+  }
+
+  #enterSummary(out: ItemEvent[], summary: number): void {
+    this.#closePart(out)
+    this.#place = 'summary'
+    this.#summary = summary
+  }
+
+  #closePart(out: ItemEvent[]): void {
+    this.#text += this.#characters.flush()
+    if (this.#text === '') return
+    const { event: name, part } = THOUGHT[this.#place]
+    const whole = this.#part(this.#text)
+    out.push(
+      { type: `${name}.done`, ...this.#at, text: this.#text },
+      { type: `${part}.done`, ...this.#at, part: whole },
+    )
+    Object.assign(this.item, { [this.#place]: [...(this.item[this.#place] ?? []), whole] })
+    this.#text = ''
   }
 
   #part(text: string) {
@@ -151,9 +193,13 @@ export class OpenReasoning implements OpenItem {
 
   get #at() {
     const at = { item_id: this.item.id, output_index: this.#index }
-    return this.#place === 'summary' ? { ...at, summary_index: 0 } : { ...at, content_index: 0 }
+    const index = this.item[this.#place]?.length ?? 0
+    return this.#place === 'summary' ? { ...at, summary_index: index } : { ...at, content_index: index }
   }
 }
+
+/** Fields of a call that the engine gave beside its name and arguments, such as `namespace`. */
+type CallFields = Readonly<Record<string, unknown>>
 
 /** A call of a function; its arguments may come in between those of others. */
 export class OpenCall implements OpenItem {
@@ -161,10 +207,16 @@ export class OpenCall implements OpenItem {
   readonly #index: number
   readonly #characters = new WholeCharacters()
 
-  constructor(out: ItemEvent[], item: Pick<FunctionCallItem, 'id' | 'call_id' | 'name'>, index: number) {
+  constructor(
+    out: ItemEvent[],
+    item: Pick<FunctionCallItem, 'id' | 'call_id' | 'name'>,
+    index: number,
+    fields: CallFields = {},
+  ) {
     this.#index = index
     const { id, call_id, name } = item
-    this.item = { id, type: 'function_call', status: 'in_progress', call_id, name: name.toWellFormed(), arguments: '' }
+    const known = { id, type: 'function_call' as const, status: 'in_progress' as const, call_id, arguments: '' }
+    this.item = { ...fields, ...known, name: name.toWellFormed() }
     out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item } })
   }
 
@@ -190,4 +242,60 @@ export class OpenCall implements OpenItem {
   get #at() {
     return { item_id: this.item.id, output_index: this.#index }
   }
+}
+
+/** A call of a custom tool, whose input is free text. */
+export class OpenCustomCall implements OpenItem {
+  readonly item: CustomCallItem
+  readonly #index: number
+  readonly #characters = new WholeCharacters()
+
+  constructor(
+    out: ItemEvent[],
+    item: Pick<CustomCallItem, 'id' | 'call_id' | 'name'>,
+    index: number,
+    fields: CallFields = {},
+  ) {
+    this.#index = index
+    const { id, call_id, name } = item
+    const known = { id, type: 'custom_tool_call' as const, status: 'in_progress' as const, call_id, input: '' }
+    this.item = { ...fields, ...known, name: name.toWellFormed() }
+    out.push({ type: 'response.output_item.added', output_index: index, item: { ...this.item } })
+  }
+
+  push(out: ItemEvent[], text: string): void {
+    const delta = this.#characters.push(text)
+    if (delta === '') return
+    this.item.input += delta
+    out.push({ type: 'response.custom_tool_call_input.delta', ...this.#at, delta })
+  }
+
+  close(out: ItemEvent[], isCut: boolean): void {
+    this.item.input += this.#characters.flush()
+    this.item.status = isCut ? 'incomplete' : 'completed'
+    out.push(
+      { type: 'response.custom_tool_call_input.done', ...this.#at, input: this.item.input },
+      { type: 'response.output_item.done', output_index: this.#index, item: this.item },
+    )
+  }
+
+  get #at() {
+    return { item_id: this.item.id, output_index: this.#index }
+  }
+}
+
+/** An item of a type that only the upstream and the caller know: whole at once, as the upstream sent it. */
+export class NativeOutput implements OpenItem {
+  readonly item: NativeItem
+
+  /** @param id Of the item, if the upstream gave none */
+  constructor(out: ItemEvent[], value: Readonly<Record<string, unknown>>, id: string, index: number) {
+    this.item = { ...value, id: typeof value.id === 'string' ? value.id : id } as NativeItem
+    out.push(
+      { type: 'response.output_item.added', output_index: index, item: this.item },
+      { type: 'response.output_item.done', output_index: index, item: this.item },
+    )
+  }
+
+  close(): void {}
 }

@@ -1,10 +1,19 @@
-import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputItem, ResponseObject } from '#schemas/responses/response.ts'
 import { answerTooLarge } from '#shared/error.ts'
+import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { OpenHosted } from './hosted.ts'
-import { type ItemEvent, OpenCall, type OpenItem, OpenMessage, OpenReasoning } from './items.ts'
+import {
+  type ItemEvent,
+  NativeOutput,
+  OpenCall,
+  OpenCustomCall,
+  type OpenItem,
+  OpenMessage,
+  OpenReasoning,
+} from './items.ts'
 import { responseObject, responsesUsage } from './response.ts'
 
 /** Characters of one answer: a stream says all of it four times, at its end at once. */
@@ -21,14 +30,18 @@ type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 export class ResponseOutput {
   readonly #context: EncodeContext
   readonly #open: OpenItem[] = []
-  readonly #calls = new Map<number, OpenCall>()
+  readonly #calls = new Map<number, OpenCall | OpenCustomCall>()
   readonly #runs = new Map<number, OpenHosted>()
   #text: OpenMessage | OpenReasoning | undefined
   #model: string
   #inputTokens = 0
   #chars = 0
   #finish: FinishEvent | undefined
-  #usage: Usage | undefined
+  #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
+  readonly #native = new NativeReader('responses')
+  /** Fields of the upstream's answer, and of its message that begins next. */
+  #fields: Readonly<Record<string, unknown>> = {}
+  #nextMessage: Readonly<Record<string, unknown>> = {}
 
   constructor(context: EncodeContext) {
     this.#context = context
@@ -74,7 +87,10 @@ export class ResponseOutput {
         this.#closeAll(out)
         break
       case 'usage':
-        this.#usage = event.usage
+        this.#usage = event
+        break
+      case 'native':
+        this.#takeNative(out, event)
     }
   }
 
@@ -88,15 +104,16 @@ export class ResponseOutput {
     if (this.#chars > ANSWER_CHARS_MAX) throw answerTooLarge(ANSWER_CHARS_MAX)
     const finish = this.#finish
     if (finish === undefined) throw unfinished()
-    const usage = this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 }
+    const { usage, native_usage } = this.#usage ?? { usage: { input_tokens: this.#inputTokens, output_tokens: 0 } }
     const reason = finish.calls_full ? 'max_tool_calls' : INCOMPLETE[finish.reason]
     return responseObject(this.#context, {
+      ...this.#fields,
       status: reason ? 'incomplete' : 'completed',
-      incomplete_details: reason ? { reason } : null,
+      incomplete_details: reason ? { reason, ...(this.#fields.incomplete_details as object | undefined) } : null,
       completed_at: Math.floor(Date.now() / 1_000),
       model: this.#model,
       output: this.items,
-      usage: responsesUsage(usage),
+      usage: responsesUsage(usage, native_usage),
     })
   }
 
@@ -112,7 +129,8 @@ export class ResponseOutput {
   #message(out: ItemEvent[]): OpenMessage {
     if (this.#text instanceof OpenMessage) return this.#text
     this.#closeText(out)
-    const message = new OpenMessage(out, this.#id('msg'), this.#open.length)
+    const message = new OpenMessage(out, this.#id('msg'), this.#open.length, this.#nextMessage)
+    this.#nextMessage = {}
     this.#text = message
     this.#open.push(message)
     return message
@@ -128,10 +146,13 @@ export class ResponseOutput {
     return reasoning
   }
 
-  #call(out: ItemEvent[], { call, id, name }: Extract<GenerateEvent, { type: 'tool_call' }>): void {
+  #call(out: ItemEvent[], event: Extract<GenerateEvent, { type: 'tool_call' }>): void {
     this.#closeText(out)
+    const { call, id, name, custom, extra } = event
     const call_id = id || makeCallId('call_', this.#context.call_id, 0, call)
-    const opened = new OpenCall(out, { id: this.#id('fc'), call_id, name }, this.#open.length)
+    const known = { id: this.#id(custom ? 'ctc' : 'fc'), call_id, name }
+    const Call = custom ? OpenCustomCall : OpenCall
+    const opened = new Call(out, known, this.#open.length, extra)
     this.#calls.set(call, opened)
     this.#open.push(opened)
   }
@@ -144,6 +165,27 @@ export class ResponseOutput {
     const opened = new OpenHosted(out, start, this.#open.length)
     this.#runs.set(run, opened)
     this.#open.push(opened)
+  }
+
+  /** Takes output that only callers of this API can read. */
+  #takeNative(out: ItemEvent[], event: NativeEvent): void {
+    const value = this.#native.read(event)
+    if (!value) return
+    switch (event.scope) {
+      case 'answer':
+        this.#fields = { ...this.#fields, ...value }
+        break
+      case 'message':
+        this.#closeText(out)
+        this.#nextMessage = value
+        break
+      case 'text':
+        if (Array.isArray(value.annotations)) this.#message(out).annotate(out, value.annotations)
+        break
+      case 'item':
+        this.#closeText(out)
+        this.#open.push(new NativeOutput(out, value, this.#id('item'), this.#open.length))
+    }
   }
 
   #closeText(out: ItemEvent[], isCut = false): void {

@@ -1,4 +1,4 @@
-import type { Usage } from '#schemas/generate.ts'
+import type { NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { ResponseObject, ResponsesError, ResponsesUsage } from '#schemas/responses/response.ts'
 import type { ServiceError } from '#shared/error.ts'
@@ -36,17 +36,20 @@ export function shownResponse(
   return { ...response, output: response.output.map((item) => shownItem(item, responses.includes ?? [])) }
 }
 
-/** Usage in the words of this API. */
-export function responsesUsage(usage: Usage): ResponsesUsage {
+/** Usage in the form of this API. @param native Usage as the upstream sent it: what it counts beyond that is kept */
+export function responsesUsage(usage: Usage, native?: NativeUsage): ResponsesUsage {
   const { input_tokens, output_tokens } = usage
+  const sent = native?.dialect === 'responses' ? (native.value as Partial<ResponsesUsage>) : {}
   return {
+    ...sent,
     input_tokens,
     input_tokens_details: {
+      ...sent.input_tokens_details,
       cached_tokens: usage.cached_tokens ?? 0,
       cache_write_tokens: usage.cache_write_tokens ?? 0,
     },
     output_tokens,
-    output_tokens_details: { reasoning_tokens: usage.reasoning_tokens ?? 0 },
+    output_tokens_details: { ...sent.output_tokens_details, reasoning_tokens: usage.reasoning_tokens ?? 0 },
     total_tokens: input_tokens + output_tokens,
   }
 }

@@ -74,7 +74,7 @@ describe('the request', () => {
       { role: 'tool', call_id: 'call_1', parts: [{ type: 'text', text: 'broken' }], is_error: true },
     ]
     const tools = [{ name: 'weather', parameters: { type: 'object' } }]
-    const extra = { verbosity: 'low', service_tier: 'flex' }
+    const extra = { text: { verbosity: 'low' }, service_tier: 'flex' }
     const asked = {
       turns,
       tools,
@@ -168,7 +168,7 @@ describe('the answer', () => {
     expect(events.filter(({ type }) => type === 'tool_call')).toEqual([
       { type: 'tool_call', choice: 0, call: 0, id: 'call_1', name: 'weather' },
     ])
-    expect(events.slice(-2)).toEqual([
+    expect(events.slice(-2)).toMatchObject([
       { type: 'finish', choice: 0, reason: 'tool_calls' },
       { type: 'usage', usage: { input_tokens: 12, output_tokens: 5, cached_tokens: 8, reasoning_tokens: 3 } },
     ])
@@ -206,7 +206,7 @@ describe('the answer', () => {
       ],
       [busy, 'overloaded'],
       [{ status: 'completed', output: 'text' }, 'upstream_error'],
-      [{ status: 'completed', output: [{ type: 'message', content: 'text' }] }, 'upstream_error'],
+      [{ status: 'completed', output: [{ type: 'message', content: { text: 'text' } }] }, 'upstream_error'],
     ]
     for (const [answer, code] of cases) {
       await expect(eventsOf(answer), JSON.stringify(answer)).rejects.toMatchObject({ code })

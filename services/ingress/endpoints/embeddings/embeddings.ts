@@ -21,6 +21,7 @@ export const embeddings: JobEndpoint = {
     const dimensions = dimensionsOf(asked.dimensions ?? undefined, model)
     return {
       model: model.id,
+      named: asked.model,
       body: { model: model.id, inputs, ...(dimensions !== undefined && { dimensions }) },
       stream: false,
       timeoutMs: context.config.requestTimeoutMs,

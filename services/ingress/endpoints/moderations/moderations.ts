@@ -20,7 +20,8 @@ export const moderations: JobEndpoint = {
     const imageModels = imageModelsOf(context, caller)
     const readsImages = imageModels.includes(model)
     const inputs = readModerationInputs(asked.input, { model, readsImages, imageModels, remoteImages })
-    return { model, body: { model, inputs }, stream: false, timeoutMs: context.config.requestTimeoutMs }
+    const named = asked.model != null && context.models.find(asked.model) ? asked.model : undefined
+    return { model, named, body: { model, inputs }, stream: false, timeoutMs: context.config.requestTimeoutMs }
   },
 }
 

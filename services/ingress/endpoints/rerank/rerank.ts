@@ -26,6 +26,7 @@ export const rerank: JobEndpoint = {
     if (model.task !== 'rerank') requireShortTexts(documents, query, model)
     return {
       model: model.id,
+      named: asked.model,
       body: { model: model.id, query, documents, top_n: asked.top_n ?? documents.length },
       stream: false,
       timeoutMs: context.config.requestTimeoutMs,

@@ -26,6 +26,7 @@ export const research: JobEndpoint = {
     const { max_seconds } = request.limits
     return {
       model: model.id,
+      named: asked.model,
       body: request,
       stream: asked.stream ?? false,
       timeoutMs: (max_seconds === undefined ? DURATION_MS : max_seconds * 1_000) + WRITING_MS,

@@ -1,7 +1,7 @@
 import type { GenerateRequest, Tool, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { AnyItem, ResponsesRequest } from '#schemas/responses/request.ts'
-import type { Pieces } from '#services/ingress/body/validate.ts'
+import { extraOf, type Pieces } from '#services/ingress/body/validate.ts'
 import {
   type DecodeContext,
   outputTokens,
@@ -11,7 +11,7 @@ import {
   requireTools,
 } from '#services/ingress/endpoints/decode.ts'
 import { ItemTurns } from './items.ts'
-import { decodeTool, toolUse } from './tools.ts'
+import { decodeTools, toolNames, toolUse } from './tools.ts'
 
 /** What a request builds on, as the store keeps it. */
 export interface Before {
@@ -38,17 +38,22 @@ const PIECE_ITEMS = 100
 export function* decodeResponses(
   body: ResponsesRequest,
   before: Before,
-  context: DecodeContext,
+  context: DecodeContext & { readonly isHosting: boolean },
 ): Pieces<GenerateRequest> {
   const model = context.getModel(body.model)
-  const tools = (body.tools ?? []).map(decodeTool)
-  requireTools(model, tools, (index) => `tools[${index}].name`)
+  const decoded = decodeTools(body, context.isHosting)
+  const tools = decoded.map(({ tool }) => tool)
+  const functions = decoded.filter(({ tool }) => !tool.native_only)
+  const offered = functions.map(({ tool }) => tool)
+  const pathAt = (field: string) => (index: number) => `${functions[index]?.path}.${field}`
+  requireTools(model, offered, pathAt('name'))
   const format = responseFormat(body, model)
-  requireBoundedSchemas(tools, (index) => `tools[${index}].parameters`, format, 'text.format.schema')
+  requireBoundedSchemas(offered, pathAt('parameters'), format, 'text.format.schema')
   const logprobs = wantsLogprobs(body, model)
-  const turns = yield* decodeInput(body, before, context, model)
+  const turns = yield* decodeInput(body, before, context, model, tools)
+  const { use, native } = toolUse(body, tools)
   return {
-    dialect: 'openai',
+    dialect: 'responses',
     model: model.id,
     turns,
     stream: body.stream ?? false,
@@ -62,32 +67,31 @@ export function* decodeResponses(
     frequency_penalty: body.frequency_penalty ?? undefined,
     logprobs,
     top_logprobs: logprobs ? (body.top_logprobs ?? undefined) : undefined,
-    ...tooling(body, tools),
+    tools,
+    ...use,
     response_format: format,
     reasoning: reasoning(body, model),
     user: body.user ?? undefined,
-    extra: extra(body),
+    extra: extra(body, native),
   }
 }
 
-function tooling(body: ResponsesRequest, tools: Tool[]) {
-  return { tools, ...toolUse(body, tools) }
-}
-
 function* decodeInput(
-  { input, instructions, previous_response_id, conversation }: ResponsesRequest,
+  { input, instructions, previous_response_id, conversation, prompt }: ResponsesRequest,
   before: Before,
   { remoteImages }: DecodeContext,
   model: ModelConfig,
+  tools: readonly Tool[],
 ): Pieces<Turn[]> {
-  const items = new ItemTurns({ model, remoteImages, ...before })
+  const items = new ItemTurns({ model, remoteImages, ...before, nameOf: toolNames(tools) })
   if (instructions) items.turns.push({ role: 'system', parts: [{ type: 'text', text: instructions }] })
   items.addTurns(before.turns, before.param)
   for (const item of before.items) items.add(item, [before.param])
   if (typeof input === 'string') items.add({ type: 'message', role: 'user', content: input }, ['input'])
-  else if (!input || input.length === 0)
-    refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
-  else {
+  else if (!input || input.length === 0) {
+    // A stored prompt of the upstream may hold all of the input.
+    if (!prompt) refuseEmpty(input, previous_response_id ? before.param : conversation && before.param)
+  } else {
     for (const [index, item] of input.entries()) {
       if (index % PIECE_ITEMS === 0) yield
       items.add(item, ['input', index])
@@ -132,18 +136,35 @@ function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): Generat
   return effort === 'none' ? { effort, enabled: false } : { effort }
 }
 
-/** What chat completions know by the same name goes along to an upstream that speaks them. */
-const SHARED = [
-  'service_tier',
-  'prompt_cache_key',
-  'prompt_cache_retention',
-  'prompt_cache_options',
-  'safety_identifier',
-] as const
+/** Fields with an internal form, and those that end here because the store of the service keeps responses, not an upstream. */
+const CONSUMED: ReadonlySet<string> = new Set([
+  ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
+  ...['parallel_tool_calls', 'reasoning', 'text', 'background', 'include', 'max_output_tokens', 'metadata'],
+  ...[
+    'presence_penalty',
+    'frequency_penalty',
+    'store',
+    'stream_options',
+    'temperature',
+    'top_logprobs',
+    'top_p',
+    'user',
+  ],
+])
+const REASONING_CONSUMED: ReadonlySet<string> = new Set(['effort'])
+const TEXT_CONSUMED: ReadonlySet<string> = new Set(['format'])
+const NOTHING: ReadonlySet<string> = new Set()
 
-function extra(body: ResponsesRequest): Record<string, unknown> | undefined {
-  const named = SHARED.flatMap((field) => (body[field] == null ? [] : [[field, body[field]] as const]))
-  const verbosity = body.text?.verbosity
-  const all = Object.fromEntries([...named, ...(verbosity ? [['verbosity', verbosity] as const] : [])])
-  return Object.keys(all).length > 0 ? all : undefined
+/** Fields without an internal form. @param toolChoice The choice of a native tool, as it came */
+function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unknown> | undefined {
+  return extraOf(
+    {
+      ...extraOf(body, CONSUMED),
+      reasoning: extraOf(body.reasoning ?? {}, REASONING_CONSUMED),
+      text: extraOf(body.text ?? {}, TEXT_CONSUMED),
+      include: body.include?.length ? body.include : undefined,
+      tool_choice: toolChoice,
+    },
+    NOTHING,
+  )
 }

@@ -1,7 +1,7 @@
 import type { HostedTool } from '#schemas/generate.ts'
 import type { ItemOf } from '#schemas/responses/request.ts'
 
-/** An item of a tool that the service ran, in the input. */
+/** An item of a tool that the service or an upstream ran, in the input. */
 export type HostedItemIn =
   | ({ readonly type: 'code_interpreter_call' } & ItemOf<'code_interpreter_call'>)
   | ({ readonly type: 'web_search_call' } & ItemOf<'web_search_call'>)
@@ -14,7 +14,15 @@ export interface HostedTurns {
   readonly output: string
 }
 
-/** What an item says to a model: one that is not told what came of a call knows at least what was asked. */
+/** Ids of items that the service made: in answers with the ordinal of the item, in conversations 24 characters. */
+const HOSTED_ID = /^(ci|ws|fs)_([0-9A-Za-z]{8,64}_\d{1,6}|[0-9A-Za-z]{24})$/
+
+/** Whether the service ran the tool of an item, by the id that it gave the item. An upstream's own item has another form of id. */
+export function isHostedItem(id: string): boolean {
+  return HOSTED_ID.test(id)
+}
+
+/** An item as a model reads it: without the results, at least the question. */
 export function hostedTurns(item: HostedItemIn): HostedTurns {
   switch (item.type) {
     case 'code_interpreter_call': {
@@ -22,18 +30,15 @@ export function hostedTurns(item: HostedItemIn): HostedTurns {
       return { name: 'code_interpreter', input: { code: item.code ?? '' }, output }
     }
     case 'web_search_call': {
-      const { query, sources } = item.action
-      const told = item.results?.map(({ url, title, excerpt }) => `${title}\n${url}\n${excerpt}`)
-      const output = (told ?? sources?.map(({ url }) => url) ?? []).join('\n\n') || '[no results]'
+      const { query, sources } = item.action ?? {}
+      const told = item.results?.map(({ url, title, excerpt }) => [title, url, excerpt].filter(Boolean).join('\n'))
+      const output = (told ?? sources?.map(({ url }) => url ?? '') ?? []).join('\n\n') || '[no results]'
       return { name: 'web_search', input: { query: query ?? '' }, output }
     }
     case 'file_search_call': {
       const told = item.results?.map(({ filename, text }) => `${filename ?? ''}\n${text ?? ''}`) ?? []
-      return {
-        name: 'file_search',
-        input: { query: item.queries.join(' ') },
-        output: told.join('\n\n') || '[no results]',
-      }
+      const query = item.queries?.join(' ') ?? ''
+      return { name: 'file_search', input: { query }, output: told.join('\n\n') || '[no results]' }
     }
   }
 }

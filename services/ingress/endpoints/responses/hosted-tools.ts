@@ -41,7 +41,7 @@ export function hostedTool(type: string): HostedTool | undefined {
 }
 
 /** The function that a tool is to the model. @throws ServiceError for what the tool cannot do, by its path */
-export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readonly [string, number]): Tool {
+export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readonly (string | number)[]): Tool {
   REQUIRE[name](tool, path)
   const [field, text] = INPUTS[name]
   const properties = { [field]: { type: 'string', description: text } }
@@ -50,16 +50,19 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 }
 
 /**
- * The tools of a request that the service runs; undefined where there are none.
+ * The tools of a request that the service runs; undefined if there are none.
  *
- * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; for a search where it may use no model that
- *   researches
+ * @param isNative The upstream speaks this API: tools that the service cannot run as asked are left to the upstream.
+ * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a search
+ *   without a model that researches
  */
 export function hostedTools(
   { models }: Pick<IngressContext, 'models'>,
   { key }: Pick<Caller, 'key'>,
   { tools, max_tool_calls }: Pick<ResponsesRequest, 'tools' | 'max_tool_calls'>,
+  isNative: boolean,
 ): GenerateRequest['hosted'] {
+  if (isNative && !(tools ?? []).every((tool, index) => canHost(tool, index))) return undefined
   const named = requireHosted(key, tools ?? [])
   if (named.length === 0) return undefined
   const calls_max = max_tool_calls ?? undefined
@@ -67,6 +70,7 @@ export function hostedTools(
   if (at < 0) return { tools: named, calls_max }
   // Who may research may search: the workers of such a model do both.
   const model = models.models.find((each) => each.pool === 'research' && isUsable(each, key))
+  if (!model && isNative) return undefined
   if (!model)
     refuse('unsupported_value', `tools[${at}].type`, 'No model that researches can be used here: nothing searches.')
   return { tools: named, calls_max, search: { model: model.id, ...searchOf(tools ?? []) } }
@@ -77,6 +81,18 @@ export function requireHosted(key: Caller['key'], tools: readonly { readonly typ
   const named = tools.flatMap(({ type }) => hostedTool(type) ?? [])
   for (const name of named) requireEndpoint(key, ENDPOINTS[name])
   return named
+}
+
+/** Whether the service can run a tool as it is asked for; true for tools that others run. */
+function canHost(tool: ResponsesTool, index: number): boolean {
+  const name = hostedTool(tool.type)
+  if (!name) return true
+  try {
+    REQUIRE[name](tool, ['tools', index])
+    return true
+  } catch {
+    return false // The upstream decides what such a tool means.
+  }
 }
 
 /** How searches are made, by the tools that ask for them. */
@@ -93,7 +109,7 @@ function searchOf(tools: readonly ResponsesTool[]) {
   }
 }
 
-const REQUIRE: Readonly<Record<HostedTool, (tool: ResponsesTool, path: readonly [string, number]) => void>> = {
+const REQUIRE: Readonly<Record<HostedTool, (tool: ResponsesTool, path: readonly (string | number)[]) => void>> = {
   code_interpreter: (tool, path) => {
     const { container } = parseAt(CodeInterpreterTool, tool, path)
     const at = `tools[${path[1]}].container`

@@ -1,13 +1,13 @@
-import type { Part, Turn } from '#schemas/generate.ts'
+import type { NativePart, Part, Turn } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import { AnyItem, type InputPart, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
+import { AnyItem, ITEMS, type ItemOf, type ItemType } from '#schemas/responses/request.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
-import { parseAt } from '#services/ingress/body/validate.ts'
+import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
 import { ServiceError } from '#shared/error.ts'
 import { unsealReasoning } from '#shared/protocols/responses/sealed.ts'
-import { type HostedItemIn, type HostedTurns, hostedTurns } from './hosted-items.ts'
-import { decodePart } from './parts.ts'
+import { hostedTurns, isHostedItem } from './hosted-items.ts'
+import { type AnyPart, decodePart } from './parts.ts'
 
 /** What items are checked against. */
 export interface ItemContext {
@@ -17,14 +17,25 @@ export interface ItemContext {
   readonly referenced: ReadonlyMap<string, AnyItem>
   /** Characters that these may have together, each counted as often as it is referred to. */
   readonly referencedCharsMax: number
+  /** Name by which models know the function of a call. */
+  readonly nameOf: (name: string, namespace: unknown) => string
 }
 
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
 type UserRole = ItemOf<'message'>['role']
 
+const CALL_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'name', 'arguments', 'input'])
+const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output'])
+const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
+const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
+
+/** Ids that Sluice made: no upstream knows them. */
+const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
+
 /**
- * Items as turns (docs/responses.md, Items). What an assistant says in a row is one turn; the outputs of its calls follow it,
- * in whichever order the items come, and every call is answered before anybody else speaks.
+ * Items as turns (docs/responses.md, Items). Items of the assistant in a row are one turn. Outputs of its calls follow in any
+ * order, and every call needs one before another role speaks. Items of unknown types, and items of tools that an upstream ran
+ * itself, become native parts: an upstream of this API gets them as they came, others read their text.
  */
 export class ItemTurns {
   readonly turns: Turn[] = []
@@ -39,7 +50,7 @@ export class ItemTurns {
     this.#context = context
   }
 
-  /** What was said before, as it was understood then. @param param What refers to it. */
+  /** Turns of an earlier response. @param param Field that refers to it */
   addTurns(turns: readonly Turn[], param: string): void {
     for (const turn of turns) {
       for (const { type } of turn.parts) {
@@ -50,23 +61,24 @@ export class ItemTurns {
     }
   }
 
-  /** @param path Where it stands, such as `input`, 3. */
+  /** @param path Place in the body, such as `input`, 3. */
   add(item: unknown, path: readonly PropertyKey[]): void {
-    const type = parseAt(AnyItem, item, path).type ?? 'message'
-    if (!isItemType(type)) return refuseType(type, path)
+    const any = parseAt(AnyItem, item, path)
+    const type = any.type ?? 'message'
+    if (!isItemType(type)) return this.#native(any, type)
     switch (type) {
       case 'message':
         return this.#message(parseAt(ITEMS.message, item, path), path)
       case 'function_call':
-        return this.#call(parseAt(ITEMS.function_call, item, path))
+      case 'custom_tool_call':
+        return this.#call(parseAt(ITEMS[type], item, path))
       case 'function_call_output':
-        return this.#output(parseAt(ITEMS.function_call_output, item, path), path)
+      case 'custom_tool_call_output':
+        return this.#output(parseAt(ITEMS[type], item, path), type === 'custom_tool_call_output', path)
       case 'code_interpreter_call':
       case 'web_search_call':
-      case 'file_search_call': {
-        const ran = parseAt(ITEMS[type], item, path)
-        return this.#run(ran.id, hostedTurns({ ...ran, type } as HostedItemIn))
-      }
+      case 'file_search_call':
+        return this.#run({ ...parseAt(ITEMS[type], item, path), type })
       case 'reasoning':
         return this.#reasoning(parseAt(ITEMS.reasoning, item, path))
       case 'item_reference':
@@ -80,40 +92,69 @@ export class ItemTurns {
     return this.turns
   }
 
-  #message({ role, content }: ItemOf<'message'>, path: readonly PropertyKey[]): void {
+  #message(item: ItemOf<'message'>, path: readonly PropertyKey[]): void {
+    const { role, content } = item
     const parts = this.#parts(content, [...path, 'content'], role)
-    if (role === 'assistant') return void this.#assistant(true).parts.push(...parts)
-    this.#requireAnswered()
-    this.turns.push({ role: role === 'user' ? 'user' : 'system', parts })
+    const extra = withoutOwnId(extraOf(item, MESSAGE_CONSUMED))
+    if (role !== 'assistant') {
+      this.#requireAnswered()
+      if (role === 'user') this.turns.push({ role, parts, extra })
+      else this.turns.push({ role: 'system', parts, extra, ...(role === 'developer' && { developer: true }) })
+      return
+    }
+    const [first] = parts
+    if (first?.type === 'text') first.message = extra ?? {}
+    this.#assistant(true).parts.push(...parts)
   }
 
-  #call({ call_id, name, arguments: text }: ItemOf<'function_call'>): void {
+  #call(item: ItemOf<'function_call'> | ItemOf<'custom_tool_call'>): void {
+    const { call_id: id, name: called } = item
     const turn = this.#assistant(false)
-    turn.parts.push({ type: 'tool_call', id: call_id, name, arguments: text })
-    this.#unanswered.set(call_id, turn)
+    const extra = withoutOwnId(extraOf(item, CALL_CONSUMED))
+    const name = this.#context.nameOf(called, item.namespace)
+    const named = name === called ? extra : { ...extra, name: called }
+    const custom = 'input' in item && typeof item.input === 'string'
+    const text = custom ? JSON.stringify({ input: item.input }) : (item.arguments as string)
+    turn.parts.push({ type: 'tool_call', id, name, arguments: text, extra: named, ...(custom && { custom }) })
+    this.#unanswered.set(id, turn)
   }
 
-  #output({ call_id, output }: ItemOf<'function_call_output'>, path: readonly PropertyKey[]): void {
+  #output(item: ItemOf<'function_call_output'>, custom: boolean, path: readonly PropertyKey[]): void {
+    const { call_id, output } = item
     if (!this.#unanswered.delete(call_id)) {
       const message = `No tool call found for function call output with call_id ${excerpt(call_id)}.`
       refuse('invalid_value', paramOf([...path, 'call_id']), message)
     }
-    this.turns.push({ role: 'tool', parts: this.#parts(output, [...path, 'output'], 'user'), call_id })
+    const parts = this.#parts(output, [...path, 'output'], 'user')
+    const extra = withoutOwnId(extraOf(item, OUTPUT_CONSUMED))
+    this.turns.push({ role: 'tool', parts, call_id, extra, ...(custom && { custom }) })
   }
 
-  /** What the service ran is a call with its output. */
-  #run(id: string, { name, input, output }: HostedTurns): void {
+  /** A tool that the service ran is a call with its output; one that an upstream ran is native. */
+  #run(item: Parameters<typeof hostedTurns>[0]): void {
+    const { name, input, output } = hostedTurns(item)
+    const { id } = item
+    if (!id || !isHostedItem(id)) return this.#native(item, item.type, `${name}(${JSON.stringify(input)})\n${output}`)
     this.#assistant(false).parts.push({ type: 'tool_call', id, name, arguments: JSON.stringify(input) })
     this.turns.push({ role: 'tool', call_id: id, parts: [{ type: 'text', text: output }] })
   }
 
-  #reasoning({ summary, content, encrypted_content }: ItemOf<'reasoning'>): void {
+  #native(item: AnyItem, type: string, text = nativeText(item, type)): void {
+    const part: NativePart = { type: 'native', dialect: 'responses', value: { ...item }, isItem: true, text }
+    this.#assistant(false).parts.push(part)
+  }
+
+  #reasoning(item: ItemOf<'reasoning'>): void {
+    const { summary, content, encrypted_content: sealed } = item
     const texts = content?.length ? content : (summary ?? [])
     const text = texts.map((part) => part.text).join('\n\n')
-    const sealed = unsealReasoning(encrypted_content)
-    // What another service has sealed is of no use to any model here.
-    if (text === '' && Object.keys(sealed).length === 0) return
-    this.#assistant(false).parts.push({ type: 'reasoning', text, ...sealed })
+    const own = unsealReasoning(sealed)
+    // Only the upstream that made a foreign seal can use it, and only with the id of its item.
+    const isForeign = sealed != null && Object.keys(own).length === 0
+    const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
+    const proof = isForeign ? { signature: `responses:${id}:${sealed}` } : own
+    if (text === '' && Object.keys(proof).length === 0) return
+    this.#assistant(false).parts.push({ type: 'reasoning', text, ...proof, extra: extraOf(item, REASONING_CONSUMED) })
   }
 
   #reference({ id }: ItemOf<'item_reference'>, path: readonly PropertyKey[]): void {
@@ -148,14 +189,14 @@ export class ItemTurns {
     return turn
   }
 
-  #parts(content: string | readonly InputPart[], path: readonly PropertyKey[], role: UserRole): Part[] {
+  #parts(content: string | readonly AnyPart[], path: readonly PropertyKey[], role: UserRole): Part[] {
     if (typeof content === 'string') return content === '' ? [] : [{ type: 'text', text: content }]
     return content.map((part, index) => {
-      const param = paramOf([...path, index])
+      const at = [...path, index]
       if (role !== 'user' && MEDIA_PARTS.has(part.type)) {
-        refuse('invalid_value', `${param}.type`, `Messages of the role '${role}' hold text only.`)
+        refuse('invalid_value', `${paramOf(at)}.type`, `Messages of the role '${role}' hold text only.`)
       }
-      return decodePart(part, param, this.#context)
+      return decodePart(part, at, this.#context)
     })
   }
 
@@ -172,6 +213,22 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 }
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
+/** Fields by which an item says what was called, and what came back. Items without them mean nothing to other models. */
+const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
+
+function nativeText(item: Readonly<Record<string, unknown>>, type: string): string | undefined {
+  const fields = READABLE.flatMap((name) => (item[name] == null ? [] : [[name, item[name]] as const]))
+  if (fields.length === 0 || type === 'image_generation_call') return undefined
+  return `${type}: ${JSON.stringify(Object.fromEntries(fields))}`
+}
+
+/** Fields without an id that Sluice made. */
+function withoutOwnId(extra: Record<string, unknown> | undefined): Record<string, unknown> | undefined {
+  if (typeof extra?.id !== 'string' || !OWN_ID.test(extra.id)) return extra
+  const { id: _id, ...rest } = extra
+  return Object.keys(rest).length > 0 ? rest : undefined
+}
+
 /** Characters of all texts in a value. */
 function charsIn(value: unknown): number {
   if (typeof value === 'string') return value.length
@@ -181,12 +238,6 @@ function charsIn(value: unknown): number {
 
 function isItemType(type: string): type is ItemType {
   return Object.hasOwn(ITEMS, type)
-}
-
-function refuseType(type: string, path: readonly PropertyKey[]): never {
-  const known = Object.keys(ITEMS).join(', ')
-  const message = `Unsupported value: items of type '${excerpt(type)}' are not supported. Supported are: ${known}.`
-  return refuse('unsupported_value', paramOf([...path, 'type']), message)
 }
 
 function paramOf(path: readonly PropertyKey[]): string {

@@ -1,8 +1,10 @@
 import type { Part } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
-import type { InputPart } from '#schemas/responses/request.ts'
+import { type InputPart, PARTS } from '#schemas/responses/request.ts'
 import { requireBase64, requireDataUrl, requireImageUrl, requireRemoteUrl } from '#services/ingress/body/media.ts'
+import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { dialectOf } from '#shared/engines/adapt.ts'
 
 /** What a part is checked against. */
 export interface PartContext {
@@ -10,8 +12,27 @@ export interface PartContext {
   readonly remoteImages: boolean
 }
 
-/** What a part of a message means (docs/responses.md, Items). @throws ServiceError a 400 that names it */
-export function decodePart(part: InputPart, param: string, context: PartContext): Part {
+/** A part before its fields are checked. */
+export interface AnyPart {
+  readonly type: string
+  readonly [field: string]: unknown
+}
+
+const CONSUMED: ReadonlySet<string> = new Set([
+  ...['type', 'text', 'refusal', 'image_url', 'detail', 'file_data', 'file_url', 'filename', 'input_audio'],
+])
+
+/** Decodes a part of a message (docs/responses.md, Items). Unknown parts become native. @throws ServiceError a 400 that names the part */
+export function decodePart(part: AnyPart, path: readonly PropertyKey[], context: PartContext): Part {
+  const { type } = part
+  if (!isKnown(type)) return native(part, typeof part.text === 'string' ? part.text : undefined)
+  const known = PARTS[type].safeParse(part).data ?? parseAt(PARTS[type], part, path)
+  const decoded = decodeKnown(known, part, paramOf(path), context)
+  const extra = extraOf(part, CONSUMED)
+  return extra && decoded.type !== 'native' ? { ...decoded, extra } : decoded
+}
+
+function decodeKnown(part: InputPart, raw: AnyPart, param: string, context: PartContext): Part {
   switch (part.type) {
     case 'input_text':
     case 'output_text':
@@ -19,9 +40,9 @@ export function decodePart(part: InputPart, param: string, context: PartContext)
     case 'refusal':
       return { type: 'text', text: part.refusal }
     case 'input_image':
-      return decodeImage(part, param, context)
+      return decodeImage(part, raw, param, context)
     case 'input_file':
-      return decodeFile(part, param, context)
+      return decodeFile(part, raw, param, context)
     case 'input_audio': {
       const { data, format } = part.input_audio
       requireMedia(context.model, 'audio', param)
@@ -31,17 +52,26 @@ export function decodePart(part: InputPart, param: string, context: PartContext)
   }
 }
 
+function isKnown(type: string): type is keyof typeof PARTS {
+  return Object.hasOwn(PARTS, type)
+}
+
+function native(part: AnyPart, text: string | undefined): Part {
+  return { type: 'native', dialect: 'responses', value: { ...part }, text }
+}
+
 type ImagePart = Extract<InputPart, { type: 'input_image' }>
 type FilePart = Extract<InputPart, { type: 'input_file' }>
 
-function decodeImage({ image_url: url, file_id, detail }: ImagePart, param: string, context: PartContext): Part {
+function decodeImage(part: ImagePart, raw: AnyPart, param: string, context: PartContext): Part {
+  const { image_url: url, file_id, detail } = part
   requireMedia(context.model, 'images', param)
-  if (!url) return refuseContent(file_id, param, 'image_url')
+  if (!url) return withoutContent(raw, file_id, param, 'image_url', context)
   requireImageUrl(url, `${param}.image_url`, context.remoteImages)
   return { type: 'image', url, detail: detail ?? undefined }
 }
 
-function decodeFile(part: FilePart, param: string, context: PartContext): Part {
+function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartContext): Part {
   const { file_data: data, file_url: url, file_id, filename } = part
   requireMedia(context.model, 'files', param)
   const name = filename ?? undefined
@@ -49,17 +79,28 @@ function decodeFile(part: FilePart, param: string, context: PartContext): Part {
     requireDataUrl(data, `${param}.file_data`)
     return { type: 'file', data, filename: name }
   }
-  if (!url) return refuseContent(file_id, param, 'file_data')
+  if (!url) return withoutContent(raw, file_id, param, 'file_data', context)
   requireRemoteUrl(url, `${param}.file_url`, context.remoteImages)
   return { type: 'file', data: url, filename: name }
 }
 
-/** A part without content, or whose content lies elsewhere. */
-function refuseContent(file_id: string | null | undefined, param: string, field: string): never {
+/** A part that names a file of the upstream, which only an upstream of this API can read; or one without content. */
+function withoutContent(
+  raw: AnyPart,
+  file_id: string | null | undefined,
+  param: string,
+  field: string,
+  { model }: PartContext,
+): Part {
+  if (file_id && dialectOf({}, model) === 'responses') return native(raw, undefined)
   if (file_id) {
     const message = `Unsupported parameter: 'file_id'. Send the content of the file as '${field}' instead.`
     return refuse('unsupported_parameter', `${param}.file_id`, message)
   }
   const path = `${param}.${field}`
   return refuse('missing_required_parameter', path, `Missing required parameter: '${path}'.`)
+}
+
+function paramOf(path: readonly PropertyKey[]): string {
+  return path.map((key, at) => (typeof key === 'number' ? `[${key}]` : `${at === 0 ? '' : '.'}${String(key)}`)).join('')
 }

@@ -1,7 +1,8 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { GenerateRequest } from '#schemas/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
 import { InputTokensRequest, ITEMS_MAX, ResponsesRequest } from '#schemas/responses/request.ts'
-import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import { parseBody } from '#services/ingress/body/validate.ts'
 import type { IngressContext } from '#services/ingress/call.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import { beginResponse, requireRoom, requireRoomInAll } from '#services/ingress/conversations/held.ts'
@@ -10,7 +11,9 @@ import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
+import { upstreamFields } from '#services/ingress/endpoints/upstream-fields.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
+import { dialectOf } from '#shared/engines/adapt.ts'
 import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
 import { countTokens, generate } from '#shared/kinds/generate.ts'
@@ -35,8 +38,7 @@ export const responses: JobEndpoint = {
   kept: keptAnswers,
   async prepare(context, caller, body) {
     const asked = parse(ResponsesRequest, body)
-    const { request, conversation, input } = await decode(context, caller, asked)
-    if (request.hosted) requireKept(context, body)
+    const { request, conversation, input } = await decode(context, caller, asked, isKept(context, body))
     const form = formOf(asked, request, isKept(context, body))
     const { model, stream } = request
     const encode = { include_usage: true, responses: form }
@@ -44,7 +46,8 @@ export const responses: JobEndpoint = {
     const onCreated = conversation && ((job: DurableJob) => beginResponse(context, conversation, input, job))
     const { requestTimeoutMs: timeoutMs } = context.config
     const userId = request.hosted?.tools.includes('code_interpreter') ? userIdOf(caller) : undefined
-    return { model, body: request, userId, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
+    const { named } = request
+    return { model, named, body: request, userId, stream, timeoutMs, encode, metadata, ...(onCreated && { onCreated }) }
   },
 }
 
@@ -55,14 +58,13 @@ export const responsesCount: JobEndpoint = {
   kind: countTokens,
   async prepare(context, caller, body) {
     const asked = parse(InputTokensRequest, body)
-    const { request } = await decode(context, caller, asked)
+    const { request } = await decode(context, caller, asked, false)
     return { model: request.model, body: request, stream: false, timeoutMs: COUNT_TIMEOUT_MS }
   },
 }
 
 /** The checked shape of a body, but for its items, of which there may be many: each is checked when it is decoded. */
 function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
-  refuseUnknown(schema, body)
   const { input } = (body ?? {}) as { input?: unknown }
   const isList = Array.isArray(input)
   if (isList && input.length > ITEMS_MAX) {
@@ -71,7 +73,7 @@ function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body
   }
   const head = isList ? { ...(body as object), input: [] } : body
   const asked: ResponsesRequest = parseBody(schema as typeof ResponsesRequest, head, 'openai')
-  requireSupported(asked)
+  requireConsistent(asked)
   return isList ? { ...asked, input } : asked
 }
 
@@ -80,25 +82,22 @@ function isKept(context: IngressContext, body: unknown): boolean {
   return context.durable !== undefined && (body as { store?: unknown } | null)?.store !== false
 }
 
-/** What runs tools outlives the worker that began it: only what is kept does. */
-function requireKept(context: IngressContext, body: unknown): void {
-  if (isKept(context, body)) return
-  const why = 'The service runs tools for responses that are kept only'
-  if (context.durable) refuse('invalid_value', 'store', `${why}: leave out 'store', or set it to true.`)
-  refuse('unsupported_value', 'tools', `${why}, and this deployment has no store.`)
-}
-
-async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest) {
-  // It is read and written as it is there.
+/** @param keeps The response is kept: only such a one can run tools, because it outlives the worker that began it */
+async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
+  const model = getModel(context, caller, asked.model, 'inference')
+  requireGrantable(asked, model)
+  const hosted = keeps ? hostedTools(context, caller, asked, dialectOf({}, model) === 'responses') : undefined
   if (asked.conversation) requireEndpoint(caller.key, '/v1/conversations')
   const before = await readBefore(context, projectIdOf(caller.key), asked)
   const decoding = decodeResponses(asked, before, {
     getModel: (id) => getModel(context, caller, id, 'inference'),
     strictTurns: false,
     remoteImages: context.config.remoteImages,
+    isHosting: hosted !== undefined,
   })
   const decoded = await inTurns(decoding)
-  const request = await withHosted(context, caller, asked, decoded)
+  const request = await withHosted(context, caller, asked, decoded, hosted)
+  Object.assign(request, upstreamFields(caller, model, asked.model))
   const { conversation } = before
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))
@@ -108,8 +107,13 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
 }
 
 /** Adds the tools that the service runs, and tells the model of the files that its code finds. */
-async function withHosted(context: IngressContext, caller: Caller, asked: ResponsesRequest, decoded: GenerateRequest) {
-  const hosted = hostedTools(context, caller, asked)
+async function withHosted(
+  context: IngressContext,
+  caller: Caller,
+  asked: ResponsesRequest,
+  decoded: GenerateRequest,
+  hosted: GenerateRequest['hosted'],
+) {
   const files = hosted ? await codeFiles(context, caller, asked.tools) : []
   if (!hosted || files.length === 0) return { ...decoded, hosted }
   const tools = decoded.tools.map((tool) =>
@@ -122,19 +126,23 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
   return typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? [])
 }
 
-/** Fields of the API that nothing here can grant, and what to do instead. */
+/** Fields that change what is answered, and that only an upstream of this API can grant. */
 const UNSUPPORTED = {
   prompt: "Send 'instructions' and 'input' instead.",
-  context_management: '',
-  moderation: '',
+  context_management: 'Leave it out, and set truncation to auto.',
+  moderation: 'Call /v1/moderations instead.',
 } as const
 
-function requireSupported(asked: ResponsesRequest): void {
+function requireGrantable(asked: ResponsesRequest, model: ModelConfig): void {
+  if (dialectOf({}, model) === 'responses') return
   for (const [field, instead] of Object.entries(UNSUPPORTED)) {
     if (asked[field as keyof typeof UNSUPPORTED] == null) continue
-    const message = `Unsupported parameter: '${field}' is not supported by this service. ${instead}`.trim()
+    const message = `Unsupported parameter: '${field}' is not supported by the model '${model.id}'. ${instead}`
     refuse('unsupported_parameter', field, message)
   }
+}
+
+function requireConsistent(asked: ResponsesRequest): void {
   if (asked.background && asked.store === false) {
     refuse('invalid_value', 'background', "A response in the background is kept: it cannot have 'store' set to false.")
   }

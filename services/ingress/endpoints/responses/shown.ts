@@ -31,7 +31,7 @@ export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept:
       temperature: body.temperature ?? 1,
       text: { format: within(format, { type: format.type }), verbosity: body.text?.verbosity ?? 'medium' },
       tool_choice: within(body.tool_choice, 'auto'),
-      tools: within(shownTools(body.tools, request.tools), []),
+      tools: within(shownTools(body.tools), []),
       top_logprobs: body.top_logprobs ?? 0,
       top_p: body.top_p ?? 1,
       truncation: body.truncation ?? 'disabled',

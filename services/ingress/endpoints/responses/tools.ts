@@ -1,79 +1,237 @@
-import { type GenerateRequest, HostedTool, type Tool } from '#schemas/generate.ts'
+import type { GenerateRequest, Tool } from '#schemas/generate.ts'
 import {
+  CustomTool,
   FunctionTool,
+  NamespaceTool,
   type ResponsesRequest,
-  type ResponsesTool,
+  ResponsesTool,
   type ResponsesToolChoice,
 } from '#schemas/responses/request.ts'
-import { excerpt } from '#services/ingress/body/problem.ts'
-import { parseAt } from '#services/ingress/body/validate.ts'
+import { extraOf, parseAt } from '#services/ingress/body/validate.ts'
 import { refuse, requireNamed, requireToolChoice } from '#services/ingress/endpoints/decode.ts'
 import { decodeHosted, hostedTool } from './hosted-tools.ts'
 
-/** A tool of a request, one that the service runs as the function that it is to the model. @throws ServiceError for other types, by their name */
-export function decodeTool(tool: ResponsesTool, index: number): Tool {
+/*
+ * Tools of a request, each as what a model can be offered (docs/responses.md, Tools):
+ *
+ * - `function`: a function.
+ * - `custom`: native for an upstream of this API, else a function with one string, `input`.
+ * - `namespace`: native for an upstream of this API, else its functions. A function that shares its name with another one gets
+ *   the namespace in front, `mcp__files__read`; calls come back with the name and the namespace of the caller.
+ * - `code_interpreter`, `web_search`, `file_search`: a function that the service runs, or native.
+ * - All others (`local_shell`, `mcp`, `tool_search`, types that do not exist yet) are native: an upstream of another API is not
+ *   offered them, since only the client or OpenAI can run them.
+ */
+
+/** A tool with the path of its parameters in the body. */
+export interface DecodedTool {
+  readonly tool: Tool
+  /** Path of its name, such as `tools[2].name`. */
+  readonly path: string
+}
+
+type Path = readonly (string | number)[]
+
+const FUNCTION_CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'parameters', 'strict'])
+const CUSTOM_INPUT = {
+  type: 'object',
+  properties: { input: { type: 'string', description: 'The whole input of the tool, as free text' } },
+  required: ['input'],
+  additionalProperties: false,
+}
+/** Separates a namespace from a name that is not unique without it. */
+const NAMESPACE_SEPARATOR = '__'
+
+/**
+ * Tools of a body, and those that its items add.
+ *
+ * @param isHosting The service runs tools for the request; otherwise its tools are native.
+ * @throws ServiceError with the path of the first problem
+ */
+export function decodeTools(
+  { tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>,
+  isHosting: boolean,
+): DecodedTool[] {
+  const decoded = (tools ?? []).flatMap((tool, index) => decodeTool(tool, ['tools', index], isHosting))
+  const known = new Set(decoded.map(({ tool }) => keyOf(tool.name, tool.namespace)))
+  for (const { tool, path } of Array.isArray(input) ? toolsOfItems(input) : []) {
+    const key = keyOf(tool.name, tool.namespace)
+    if (tool.native_only || known.has(key)) continue
+    known.add(key)
+    // An upstream of this API reads the item.
+    decoded.push({ tool: { ...tool, native: null }, path })
+  }
+  return withUniqueNames(decoded)
+}
+
+/** Items that add tools in the middle of a conversation. */
+const WITH_TOOLS: ReadonlySet<unknown> = new Set(['additional_tools', 'tool_search_output'])
+const TOOLS_OF_ITEMS_MAX = 1_024
+
+function toolsOfItems(items: readonly unknown[]): DecodedTool[] {
+  const found: DecodedTool[] = []
+  for (const [index, item] of items.entries()) {
+    const { type, tools } = (item ?? {}) as { type?: unknown; tools?: unknown }
+    if (!WITH_TOOLS.has(type) || !Array.isArray(tools)) continue
+    for (const [at, tool] of tools.entries()) {
+      if (found.length >= TOOLS_OF_ITEMS_MAX) {
+        refuse('array_above_max_length', `input[${index}].tools`, `Items add more than ${TOOLS_OF_ITEMS_MAX} tools.`)
+      }
+      const path = ['input', index, 'tools', at]
+      found.push(...decodeTool(parseAt(ResponsesTool, tool, path), path, false))
+    }
+  }
+  return found
+}
+
+function decodeTool(tool: ResponsesTool, path: Path, isHosting: boolean): DecodedTool[] {
+  const at = placeOf(path)
   const hosted = hostedTool(tool.type)
-  if (hosted) return decodeHosted(hosted, tool, ['tools', index])
-  if (tool.type !== 'function') return refuseType(tool.type, `tools[${index}].type`)
-  const { name, description, parameters, strict } = parseAt(FunctionTool, tool, ['tools', index])
+  if (hosted && isHosting) return [{ tool: decodeHosted(hosted, tool, path), path: at }]
+  switch (tool.type) {
+    case 'function':
+      return [{ tool: decodeFunction(tool, path), path: at }]
+    case 'custom':
+      return [{ tool: { ...decodeCustom(tool, path), native: tool }, path: at }]
+    case 'namespace':
+      return decodeNamespace(tool, path, at)
+    default:
+      return [{ tool: nativeOnly(tool), path: at }]
+  }
+}
+
+function decodeFunction(tool: ResponsesTool, path: Path): Tool {
+  const { name, description, parameters, strict } = parseAt(FunctionTool, tool, path)
   return {
     name,
     description: description ?? undefined,
     parameters: parameters ?? { type: 'object', properties: {} },
     strict: strict ?? undefined,
+    extra: extraOf(tool, FUNCTION_CONSUMED),
   }
 }
 
-/** Tools as a response shows them. @param tools What they were decoded into, in the same order */
-export function shownTools(asked: ResponsesRequest['tools'], tools: readonly Tool[]): object[] {
-  return tools.map(({ name, description, parameters, strict }, at) => {
-    const tool = asked?.[at]
-    if (tool && hostedTool(tool.type)) return tool
-    return { type: 'function', name, description: description ?? null, parameters, strict: strict ?? null }
+/** A grammar cannot be enforced by other APIs, so that the model reads it. */
+function decodeCustom(tool: ResponsesTool, path: Path): Tool {
+  const { name, description, format } = parseAt(CustomTool, tool, path)
+  const grammar = format?.definition ? `The input must follow this grammar:\n${format.definition}` : undefined
+  const text = [description, grammar].filter((part) => part).join('\n\n')
+  return { name, description: text || undefined, parameters: CUSTOM_INPUT, custom: true }
+}
+
+function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTool[] {
+  const { name: namespace, tools } = parseAt(NamespaceTool, tool, path)
+  if (tools.length === 0) return [{ tool: nativeOnly(tool), path: at }]
+  return tools.map((inner, index): DecodedTool => {
+    const innerPath = [...path, 'tools', index]
+    // The first one carries the whole namespace for an upstream of this API; the others are covered by it.
+    const native = index === 0 ? tool : null
+    const place = `${at}.tools[${index}]`
+    if (inner.type !== 'function' && inner.type !== 'custom') {
+      return { tool: { ...nativeOnly(inner), native }, path: place }
+    }
+    const decoded = inner.type === 'custom' ? decodeCustom(inner, innerPath) : decodeFunction(inner, innerPath)
+    return { tool: { ...decoded, namespace, native, extra: undefined }, path: place }
   })
 }
 
-/** How the tools of a request are to be used. */
+function placeOf(path: Path): string {
+  return path.reduce<string>((at, key) => (typeof key === 'number' ? `${at}[${key}]` : `${at}${at && '.'}${key}`), '')
+}
+
+function nativeOnly(tool: ResponsesTool): Tool {
+  const name = typeof tool.name === 'string' ? tool.name : tool.type
+  return { name, parameters: {}, native: tool, native_only: true }
+}
+
+/** A function of a namespace gives way to others of its name. */
+function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
+  const counts = new Map<string, number>()
+  for (const { tool } of decoded) {
+    if (!tool.native_only) counts.set(tool.name, (counts.get(tool.name) ?? 0) + 1)
+  }
+  return decoded.map(({ tool, path }) => {
+    const { name, namespace } = tool
+    if (namespace === undefined || tool.native_only || counts.get(name) === 1) return { tool, path }
+    return { tool: { ...tool, name: `${namespace}${NAMESPACE_SEPARATOR}${name}`, called: name }, path }
+  })
+}
+
+/** Name by which models know the function of a call: that of its namespace where two share a name. */
+export function toolNames(tools: readonly Tool[]): (name: string, namespace: unknown) => string {
+  const names = new Map(tools.map((tool) => [keyOf(tool.called ?? tool.name, tool.namespace), tool.name]))
+  return (name, namespace) => names.get(keyOf(name, namespace)) ?? name
+}
+
+function keyOf(name: string, namespace: unknown): string {
+  return JSON.stringify([name, namespace ?? null])
+}
+
+/** Tools as a response shows them. @param tools Functions in the place of the tools that are not native, in the same order */
+export function shownTools(asked: ResponsesRequest['tools']): object[] {
+  return (asked ?? []).map((tool) => {
+    if (tool.type !== 'function') return tool
+    const { description, parameters, strict } = tool
+    const usual = { parameters: parameters ?? { type: 'object', properties: {} }, strict: strict ?? null }
+    return { ...tool, description: description ?? null, ...usual }
+  })
+}
+
+type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
+
+/** How the tools of a request are to be used, in the internal form and, where that has no word for it, as it came. */
 export function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,
   tools: readonly Tool[],
-): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
-  const use = tool_choice ? toolChoice(tool_choice, tools) : {}
-  requireToolChoice(use.tool_choice, tools)
+): { readonly use: ToolUse; readonly native: unknown } {
+  const functions = tools.filter((tool) => !tool.native_only)
+  const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
+  // A native tool may be what has to be called.
+  if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
   // Without tools there is nothing to choose, and upstreams refuse the mere words.
-  if (tools.length === 0) return {}
-  return { ...use, parallel_tool_calls: parallel_tool_calls ?? undefined }
+  if (tools.length === 0) return { use: {}, native: undefined }
+  if (functions.length === 0) return { use: {}, native: native ?? tool_choice }
+  return { use: { ...use, parallel_tool_calls: parallel_tool_calls ?? undefined }, native }
 }
 
 function toolChoice(
   choice: ResponsesToolChoice,
   tools: readonly Tool[],
-): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools'> {
-  if (typeof choice === 'string') return { tool_choice: { type: choice } }
-  if (choice.type === 'function') return { tool_choice: { type: 'tool', name: nameOf(choice, 'tool_choice') } }
-  const hosted = hostedTool(choice.type)
-  if (hosted) return { tool_choice: { type: 'tool', name: hosted } }
-  if (choice.type !== 'allowed_tools') return refuseType(choice.type, 'tool_choice.type')
+): Pick<ToolUse, 'tool_choice' | 'allowed_tools'> & { readonly native: unknown } {
+  if (typeof choice === 'string') return { tool_choice: { type: choice }, native: undefined }
+  if (choice.type === 'allowed_tools') return allowedTools(choice, tools)
+  if (choice.type === 'function') {
+    return { tool_choice: { type: 'tool', name: nameOf(choice, 'tool_choice') }, native: undefined }
+  }
+  const name = hostedTool(choice.type) ?? choice.name
+  const isOffered = tools.some((tool) => tool.name === name)
+  if (hostedTool(choice.type) && isOffered)
+    return { tool_choice: { type: 'tool', name: name as string }, native: undefined }
+  // A model that is not offered the tool chooses by itself.
+  return { ...(isOffered && name && { tool_choice: { type: 'tool', name } }), native: choice }
+}
+
+function allowedTools(choice: Exclude<ResponsesToolChoice, string>, tools: readonly Tool[]) {
   const allowed = choice.tools ?? []
   if (allowed.length === 0) {
     refuse('missing_required_parameter', 'tool_choice.tools', "Missing required parameter: 'tool_choice.tools'.")
   }
-  const names = allowed.map((tool, index) => {
-    const param = `tool_choice.tools[${index}]`
+  const names: string[] = []
+  for (const [index, tool] of allowed.entries()) {
     const hosted = hostedTool(tool.type)
-    if (hosted) return hosted
-    return tool.type === 'function' ? nameOf(tool, param) : refuseType(tool.type, `${param}.type`)
-  })
-  for (const name of names) requireNamed(name, tools, 'tool_choice')
-  return { tool_choice: { type: choice.mode ?? 'auto' }, allowed_tools: names }
+    const name = hosted ?? tool.name
+    if (tool.type === 'function') {
+      const named = nameOf(tool, `tool_choice.tools[${index}]`)
+      requireNamed(named, tools, 'tool_choice')
+      names.push(named)
+    } else if (name && tools.some((offered) => offered.name === name)) names.push(name)
+  }
+  const areFunctions = allowed.every(({ type }) => type === 'function' || hostedTool(type))
+  const native = areFunctions ? undefined : choice
+  return { tool_choice: { type: choice.mode ?? 'auto' } as const, allowed_tools: names, native }
 }
 
 function nameOf({ name }: { readonly name?: string | null | undefined }, param: string): string {
   if (name) return name
   return refuse('missing_required_parameter', `${param}.name`, `Missing required parameter: '${param}.name'.`)
-}
-
-function refuseType(type: string, param: string): never {
-  const message = `Unsupported value: tools of type '${excerpt(type)}' are not supported. Supported are: function, ${HostedTool.options.join(', ')}.`
-  return refuse('unsupported_value', param, message)
 }

@@ -1,16 +1,17 @@
-import type { FinishReason, GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import { readLogprob, type WireLogprob } from '#shared/engines/openai/choice.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
 import type { ServiceError } from '#shared/error.ts'
+import { nativeEvent } from '#shared/native-output.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
 import { signatureOf } from './thought.ts'
 
 interface WireUsage {
   input_tokens?: number
   output_tokens?: number
-  input_tokens_details?: { cached_tokens?: number } | null
+  input_tokens_details?: { cached_tokens?: number; cache_write_tokens?: number } | null
   output_tokens_details?: { reasoning_tokens?: number } | null
 }
 
@@ -18,6 +19,7 @@ interface WirePart {
   type?: string
   text?: string
   refusal?: string
+  annotations?: unknown[] | null
   logprobs?: WireLogprob[] | null
 }
 
@@ -26,10 +28,12 @@ interface WireItem {
   id?: string
   call_id?: string
   name?: string
-  arguments?: string
-  content?: WirePart[] | null
+  arguments?: string | object | null
+  input?: string | null
+  content?: WirePart[] | string | null
   summary?: WirePart[] | null
   encrypted_content?: string | null
+  [field: string]: unknown
 }
 
 interface WireResponse {
@@ -37,56 +41,112 @@ interface WireResponse {
   output?: WireItem[]
   usage?: WireUsage | null
   incomplete_details?: { reason?: string } | null
+  [field: string]: unknown
 }
 
 interface Frame {
   type: string
   response?: WireResponse
   item?: WireItem
+  item_id?: string
   output_index?: number
+  content_index?: number
   summary_index?: number
   delta?: string
+  text?: string
+  refusal?: string
+  arguments?: string
+  input?: string
+  part?: WirePart
+  annotation?: unknown
   logprobs?: WireLogprob[] | null
 }
 
+type TextType = 'text' | 'refusal' | 'reasoning'
+
+/** Items of these types have events of their own; all others are native. */
+const CALLS: Readonly<Record<string, 'function' | 'custom'>> = { function_call: 'function', custom_tool_call: 'custom' }
+const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'role', 'content'])
+const CALL_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'call_id', 'name', 'arguments', 'input'])
+/** Fields of a response that have an internal form, or that repeat the request. */
+const RESPONSE_CONSUMED: ReadonlySet<string> = new Set([
+  ...['id', 'object', 'created_at', 'completed_at', 'status', 'error', 'output', 'output_text', 'usage', 'model'],
+  ...['background', 'conversation', 'frequency_penalty', 'incomplete_details', 'instructions', 'max_output_tokens'],
+  ...['max_tool_calls', 'metadata', 'parallel_tool_calls', 'presence_penalty', 'previous_response_id', 'prompt'],
+  ...['prompt_cache_key', 'reasoning', 'safety_identifier', 'store', 'temperature', 'text', 'tool_choice', 'tools'],
+  ...['top_logprobs', 'top_p', 'truncation', 'user'],
+])
+/** Reasons of an incomplete response that have an internal form. */
+const REASONS: Readonly<Record<string, FinishReason>> = {
+  max_output_tokens: 'length',
+  content_filter: 'content_filter',
+}
+
+/** Items of one answer: each is looked for among the others. */
+const ITEMS_MAX = 4_096
+
+/** Separates the parts of a thought where they are read as one text. The encoder of this API removes it between parts of a summary. */
+const THOUGHT_SEPARATOR = '\n\n'
+
 /** One item of the answer as it grows. */
 interface OpenItem {
-  /** Ordinal of the call that it is. */
-  readonly call: number | undefined
-  /** Something of it was told: what its end repeats is not told again. */
-  isTold: boolean
-  readonly text: WholeCharacters
+  wire: WireItem
+  /** Ordinal of the call, once its name was passed on. */
+  call: number | undefined
+  isClosed: boolean
+  /** Characters passed on, by the part of the item: deltas repeat nothing, and the ends of parts and items repeat all. */
+  readonly passed: Map<string, number>
+  readonly texts: Map<string, WholeCharacters>
+  annotations: number
 }
 
 /**
- * Reads a response, streamed or whole. What the items of a stream say at their end is told only where no piece of it came before.
+ * Reads a response, streamed or whole.
  *
- * The answer is complete with `response.completed` or `response.incomplete`. Items of tools that the upstream runs itself are
- * skipped: there are no events for them.
+ * Servers differ in which events carry the text: deltas only, ends of parts or items only, or `response.completed` only. So each
+ * event that carries a text counts: a delta extends the text, an end passes on what was not passed on before. Events are assigned to
+ * items by `output_index`, else by `item_id`, else to the item that was opened last.
+ *
+ * The answer is complete with `response.completed` or `response.incomplete`, or with `[DONE]` after the ends of all items.
  */
 export class ResponsesDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
-  readonly #items = new Map<number, OpenItem>()
+  readonly #items: OpenItem[] = []
+  readonly #byIndex = new Map<number, OpenItem>()
+  readonly #byId = new Map<string, OpenItem>()
+  readonly #callIds = new Set<string>()
   #hasStarted = false
+  #hasOutput = false
   #calls = 0
   #usage: WireUsage | undefined
   #reason: FinishReason | undefined
+  #isDone = false
 
   constructor(request: GenerateRequest) {
     this.#request = request
   }
 
   get isDone(): boolean {
+    return this.#reason !== undefined || this.#isDone
+  }
+
+  get isComplete(): boolean {
     return this.#reason !== undefined
   }
 
-  get usage(): Usage | undefined {
+  get usage(): Partial<Usage> | undefined {
     return this.#usage && readUsage(this.#usage)
   }
 
-  /** Some servers end their streams as chat completions do. */
+  get nativeUsage(): NativeUsage | undefined {
+    return this.#usage && { dialect: 'responses', value: this.#usage as Record<string, unknown> }
+  }
+
   isEnd(data: string): boolean {
-    return data === '[DONE]'
+    if (data !== '[DONE]') return false
+    this.#isDone = true
+    if (this.#items.length > 0 && this.#items.every(({ isClosed }) => isClosed)) this.#reason ??= 'stop'
+    return true
   }
 
   frame(data: Record<string, unknown>, out: GenerateEvent[]): void {
@@ -94,25 +154,44 @@ export class ResponsesDecoder implements AnswerDecoder {
     this.#start(out)
     switch (frame.type) {
       case 'response.output_item.added':
-        this.#open(frame.output_index, frame.item, out)
+        if (frame.item) this.#open(frame.item, frame.output_index, out)
         return
       case 'response.output_text.delta':
-        return this.#say('text', frame, out)
+        return this.#extend(frame, 'text', partKey('text', frame.content_index), out)
       case 'response.refusal.delta':
-        return this.#say('refusal', frame, out)
+        return this.#extend(frame, 'refusal', partKey('refusal', frame.content_index), out)
       case 'response.reasoning_text.delta':
+        return this.#extend(frame, 'reasoning', partKey('thought', frame.content_index), out)
       case 'response.reasoning_summary_text.delta':
-        return this.#say('reasoning', frame, out)
-      case 'response.reasoning_summary_part.added':
-        if (frame.summary_index) this.#say('reasoning', { ...frame, delta: '\n\n' }, out)
-        return
+        return this.#extend(frame, 'reasoning', partKey('summary', frame.summary_index), out)
       case 'response.function_call_arguments.delta':
-        return this.#argue(frame, out)
+      case 'response.custom_tool_call_input.delta':
+        return this.#argue(this.#itemOf(frame, out), frame.delta ?? '', out)
+      case 'response.output_text.done':
+        return this.#complete(this.#itemOf(frame, out), 'text', partKey('text', frame.content_index), frame.text, out)
+      case 'response.refusal.done':
+        return this.#complete(
+          this.#itemOf(frame, out),
+          'refusal',
+          partKey('refusal', frame.content_index),
+          frame.refusal,
+          out,
+        )
+      case 'response.function_call_arguments.done':
+        return this.#completeCall(this.#itemOf(frame, out), frame.arguments, out)
+      case 'response.custom_tool_call_input.done':
+        return this.#completeCall(this.#itemOf(frame, out), frame.input, out)
+      case 'response.output_text.annotation.added':
+        return this.#annotate(this.#itemOf(frame, out), [frame.annotation], out)
+      case 'response.content_part.done':
+        if (frame.part) this.#completePart(this.#itemOf(frame, out), frame.part, frame.content_index ?? 0, out)
+        return
       case 'response.output_item.done':
-        return this.#close(frame.output_index, frame.item, out)
+        if (frame.item) this.#close(frame.item, frame.output_index, out)
+        return
       case 'response.completed':
       case 'response.incomplete':
-        return this.#end(frame.response ?? {})
+        return this.#end(frame.response ?? {}, frame.type === 'response.completed' ? 'completed' : 'incomplete', out)
     }
   }
 
@@ -120,12 +199,15 @@ export class ResponsesDecoder implements AnswerDecoder {
     const response = body as WireResponse
     if (!Array.isArray(response.output)) throw answerError(this.#request.model, 'answered without output')
     this.#start(out)
-    for (const [index, item] of response.output.entries()) this.#close(index, item, out)
-    this.#end(response)
+    this.#end(response, 'completed', out)
   }
 
   end(out: GenerateEvent[]): void {
     if (!this.#reason) throw this.#incomplete()
+    const { output_tokens = 0, output_tokens_details: details } = this.#usage ?? {}
+    if (!this.#hasOutput && this.#reason === 'stop' && output_tokens > Math.max(1, details?.reasoning_tokens ?? 0)) {
+      throw answerError(this.#request.model, 'counted output but sent none that can be read')
+    }
     const reason = this.#reason === 'stop' && this.#calls > 0 ? 'tool_calls' : this.#reason
     out.push({ type: 'finish', choice: 0, reason })
   }
@@ -136,75 +218,190 @@ export class ResponsesDecoder implements AnswerDecoder {
     out.push({ type: 'start', model: this.#request.model, input_tokens: guessInputTokens(this.#request) })
   }
 
-  #open(index: number | undefined, item: WireItem | undefined, out: GenerateEvent[]): OpenItem {
-    const isCall = item?.type === 'function_call'
-    const call = isCall ? this.#calls++ : undefined
-    const open: OpenItem = { call, isTold: false, text: new WholeCharacters() }
-    if (index !== undefined) this.#items.set(index, open)
-    if (call === undefined) return open
-    if (!item?.name) throw answerError(this.#request.model, 'called a tool without a name')
-    out.push({ type: 'tool_call', choice: 0, call, id: item.call_id ?? item.id ?? '', name: item.name })
-    return open
-  }
-
-  #say(type: 'text' | 'refusal' | 'reasoning', frame: Frame, out: GenerateEvent[]): void {
-    const item = this.#itemAt(frame.output_index, out)
-    item.isTold = true
-    const text = item.text.push(frame.delta ?? '')
-    const logprobs = type === 'text' && frame.logprobs?.length ? frame.logprobs.map(readLogprob) : undefined
-    if (logprobs) out.push({ type: 'text', choice: 0, text, logprobs })
-    else if (text !== '') out.push({ type, choice: 0, text })
-  }
-
-  #argue({ output_index, delta = '' }: Frame, out: GenerateEvent[]): void {
-    const item = this.#itemAt(output_index, out)
-    if (item.call === undefined) throw answerError(this.#request.model, 'gave arguments of no call')
-    const text = item.text.push(delta)
-    if (text === '') return
-    item.isTold = true
-    out.push({ type: 'tool_arguments', choice: 0, call: item.call, text })
-  }
-
-  /** An item is whole: all of it is told, of which nothing was. */
-  #close(index: number | undefined, item: WireItem | undefined, out: GenerateEvent[]): void {
-    if (!item) return
-    const open = this.#items.get(index ?? -1) ?? this.#open(index, item, out)
-    if (index !== undefined) this.#items.delete(index)
-    if (open.call !== undefined && !open.isTold) {
-      out.push({ type: 'tool_arguments', choice: 0, call: open.call, text: item.arguments || '{}' })
+  #open(wire: WireItem, index: number | undefined, out: GenerateEvent[]): OpenItem {
+    if (this.#items.length >= ITEMS_MAX) throw answerError(this.#request.model, `sent more than ${ITEMS_MAX} items`)
+    const isNext = wire.type === 'message' && this.#items.at(-1)?.wire.type === 'message'
+    const { passed, texts } = { passed: new Map<string, number>(), texts: new Map<string, WholeCharacters>() }
+    const item: OpenItem = { wire, call: undefined, isClosed: false, passed, texts, annotations: 0 }
+    this.#byIndex.set(index ?? this.#items.length, item)
+    if (wire.id) this.#byId.set(wire.id, item)
+    this.#items.push(item)
+    if (wire.type === 'message') {
+      const fields = fieldsOf(wire, MESSAGE_CONSUMED)
+      if (isNext || fields) out.push(nativeEvent('responses', 'message', fields ?? {}))
     }
-    if (item.type === 'message' && !open.isTold) this.#tellMessage(item.content ?? [], out)
-    if (item.type === 'reasoning') this.#tellThought(item, open.isTold, out)
+    this.#openCall(item, out)
+    return item
   }
 
-  #tellMessage(parts: readonly WirePart[], out: GenerateEvent[]): void {
-    if (!Array.isArray(parts)) throw answerError(this.#request.model, 'sent a message of an unknown shape')
-    for (const { type, text = '', refusal = '', logprobs } of parts) {
-      if (type === 'refusal') out.push({ type: 'refusal', choice: 0, text: refusal })
-      else if (type === 'output_text' && logprobs?.length) {
-        out.push({ type: 'text', choice: 0, text, logprobs: logprobs.map(readLogprob) })
-      } else if (type === 'output_text' && text !== '') out.push({ type: 'text', choice: 0, text })
+  /** A call is passed on once its name is known. */
+  #openCall(item: OpenItem, out: GenerateEvent[]): void {
+    const { wire } = item
+    const kind = CALLS[wire.type ?? '']
+    if (!kind || item.call !== undefined || !wire.name) return
+    item.call = this.#calls++
+    this.#hasOutput = true
+    const given = wire.call_id ?? wire.id ?? ''
+    const id = this.#callIds.has(given) ? '' : given
+    this.#callIds.add(given)
+    const extra = fieldsOf(wire, CALL_CONSUMED)
+    const custom = kind === 'custom' ? { custom: true } : {}
+    out.push({ type: 'tool_call', choice: 0, call: item.call, id, name: wire.name, ...custom, ...(extra && { extra }) })
+  }
+
+  #extend(frame: Frame, type: TextType, key: string, out: GenerateEvent[]): void {
+    this.#pass(this.#itemOf(frame, out), type, key, frame.delta ?? '', out, frame.logprobs)
+  }
+
+  /** A text is whole: what was not passed on before is passed on now. */
+  #complete(
+    item: OpenItem,
+    type: TextType,
+    key: string,
+    text: unknown,
+    out: GenerateEvent[],
+    logprobs?: WireLogprob[] | null,
+  ): void {
+    if (typeof text !== 'string') return
+    const passed = item.passed.get(key) ?? 0
+    if (passed < text.length) this.#pass(item, type, key, text.slice(passed), out, passed === 0 ? logprobs : undefined)
+  }
+
+  #pass(
+    item: OpenItem,
+    type: TextType,
+    key: string,
+    piece: string,
+    out: GenerateEvent[],
+    logprobs?: WireLogprob[] | null,
+  ): void {
+    const isNextThought = type === 'reasoning' && !item.passed.has(key) && item.passed.size > 0 && piece !== ''
+    item.passed.set(key, (item.passed.get(key) ?? 0) + piece.length)
+    const whole = textOf(item, key).push(piece)
+    const text = isNextThought ? THOUGHT_SEPARATOR + whole : whole
+    const isLogged = type === 'text' && logprobs?.length
+    if (text === '' && !isLogged) return
+    this.#hasOutput = true
+    if (type === 'reasoning') {
+      const part = key.startsWith('summary') ? { summary: Number(key.slice('summary'.length)) } : {}
+      out.push({ type, choice: 0, text, ...part })
+    } else out.push({ type, choice: 0, text, ...(isLogged && { logprobs: logprobs.map(readLogprob) }) })
+  }
+
+  #argue(item: OpenItem, piece: string, out: GenerateEvent[]): void {
+    // Without a name yet nothing is passed on: the end of the item has all of it.
+    if (item.call === undefined) return
+    item.passed.set(ARGUMENTS, (item.passed.get(ARGUMENTS) ?? 0) + piece.length)
+    const text = textOf(item, ARGUMENTS).push(piece)
+    if (text !== '') out.push({ type: 'tool_arguments', choice: 0, call: item.call, text })
+  }
+
+  #completeCall(item: OpenItem, written: unknown, out: GenerateEvent[]): void {
+    const whole = typeof written === 'object' && written !== null ? JSON.stringify(written) : written
+    if (typeof whole !== 'string') return
+    const passed = item.passed.get(ARGUMENTS) ?? 0
+    if (passed < whole.length) this.#argue(item, whole.slice(passed), out)
+  }
+
+  #completePart(item: OpenItem, part: WirePart, index: number, out: GenerateEvent[]): void {
+    if (part.type === 'refusal') this.#complete(item, 'refusal', partKey('refusal', index), part.refusal, out)
+    else this.#complete(item, 'text', partKey('text', index), part.text, out, part.logprobs)
+    if (Array.isArray(part.annotations)) this.#annotate(item, part.annotations.slice(item.annotations), out)
+  }
+
+  #annotate(item: OpenItem, annotations: readonly unknown[], out: GenerateEvent[]): void {
+    if (annotations.length === 0) return
+    item.annotations += annotations.length
+    out.push(nativeEvent('responses', 'text', { annotations }))
+  }
+
+  /** An item is whole: all of it is passed on that was not before. */
+  #close(wire: WireItem, index: number | undefined, out: GenerateEvent[]): void {
+    const isNameless = index === undefined && wire.id === undefined
+    const open = isNameless ? this.#items.findLast((item) => !item.isClosed && item.wire.type === wire.type) : undefined
+    const item = open ?? this.#find(index, wire.id) ?? this.#open(wire, index, out)
+    if (!item.isClosed) this.#closeItem(item, wire, out)
+  }
+
+  #closeItem(item: OpenItem, wire: WireItem, out: GenerateEvent[]): void {
+    item.isClosed = true
+    item.wire = wire
+    if (wire.type === 'message') this.#closeMessage(item, wire.content, out)
+    else if (wire.type === 'reasoning') this.#closeThought(item, wire, out)
+    else if (CALLS[wire.type ?? '']) this.#closeCall(item, wire, out)
+    else {
+      this.#hasOutput = true
+      out.push(nativeEvent('responses', 'item', wire))
     }
   }
 
-  #tellThought(item: WireItem, isTold: boolean, out: GenerateEvent[]): void {
-    const { id = '', content, summary, encrypted_content: sealed } = item
-    const parts = content?.length ? content : (summary ?? [])
-    const text = isTold ? '' : parts.map((part) => part.text ?? '').join('\n\n')
-    const signature = sealed ? signatureOf(id, sealed) : undefined
-    if (text === '' && signature === undefined) return
-    out.push({ type: 'reasoning', choice: 0, text, ...(signature === undefined ? {} : { signature }) })
+  #closeMessage(item: OpenItem, content: WireItem['content'], out: GenerateEvent[]): void {
+    if (typeof content === 'string') return this.#complete(item, 'text', partKey('text', 0), content, out)
+    if (content && !Array.isArray(content)) {
+      throw answerError(this.#request.model, 'sent a message of an unknown shape')
+    }
+    let annotations = 0
+    for (const [index, part] of (content ?? []).entries()) {
+      this.#completePart(item, { ...part, annotations: null }, index, out)
+      if (!Array.isArray(part.annotations)) continue
+      const passed = Math.min(part.annotations.length, Math.max(0, item.annotations - annotations))
+      annotations += part.annotations.length
+      this.#annotate(item, part.annotations.slice(passed), out)
+    }
   }
 
-  #end({ status, usage, incomplete_details: details }: WireResponse): void {
+  #closeThought(item: OpenItem, wire: WireItem, out: GenerateEvent[]): void {
+    const { id = '', content, summary, encrypted_content: sealed } = wire
+    for (const [index, { text }] of (summary ?? []).entries()) {
+      this.#complete(item, 'reasoning', partKey('summary', index), text, out)
+    }
+    for (const [index, { text }] of (Array.isArray(content) ? content : []).entries()) {
+      this.#complete(item, 'reasoning', partKey('thought', index), text, out)
+    }
+    if (!sealed) return
+    out.push({ type: 'reasoning', choice: 0, text: '', signature: signatureOf(id, sealed) })
+  }
+
+  #closeCall(item: OpenItem, wire: WireItem, out: GenerateEvent[]): void {
+    this.#openCall(item, out)
+    if (item.call === undefined) throw answerError(this.#request.model, 'called a tool without a name')
+    const isCustom = wire.type === 'custom_tool_call'
+    this.#completeCall(item, isCustom ? wire.input : wire.arguments, out)
+    if (!isCustom && !item.passed.get(ARGUMENTS)) this.#argue(item, '{}', out)
+  }
+
+  #end(response: WireResponse, type: 'completed' | 'incomplete', out: GenerateEvent[]): void {
+    const { status = type, usage, incomplete_details: details } = response
     if (usage) this.#usage = usage
+    for (const [index, item] of (Array.isArray(response.output) ? response.output : []).entries()) {
+      this.#close(item, index, out)
+    }
+    // A call whose end was never sent has its name and all of its arguments by now.
+    for (const item of this.#items) if (!item.isClosed) this.#closeItem(item, item.wire, out)
+    const why = details?.reason ?? ''
     if (status === 'completed') this.#reason = 'stop'
-    else if (status === 'incomplete') this.#reason = details?.reason === 'content_filter' ? 'content_filter' : 'length'
+    else if (status === 'incomplete') this.#reason = REASONS[why] ?? 'length'
     else throw this.#incomplete()
+    const fields = {
+      ...fieldsOf(response, RESPONSE_CONSUMED),
+      ...(why !== '' && !REASONS[why] && { incomplete_details: details }),
+    }
+    if (Object.keys(fields).length > 0) out.push(nativeEvent('responses', 'answer', fields))
   }
 
-  #itemAt(index: number | undefined, out: GenerateEvent[]): OpenItem {
-    return this.#items.get(index ?? -1) ?? this.#open(index ?? -1, undefined, out)
+  #find(index: number | undefined, id: string | undefined): OpenItem | undefined {
+    const byId = id === undefined ? undefined : this.#byId.get(id)
+    return byId ?? (index === undefined ? undefined : this.#byIndex.get(index))
+  }
+
+  #itemOf({ output_index, item_id, type }: Frame, out: GenerateEvent[]): OpenItem {
+    const found = this.#find(output_index, item_id)
+    if (found) return found
+    const last = this.#items.at(-1)
+    if (last && output_index === undefined && item_id === undefined) return last
+    if (type.includes('call')) throw answerError(this.#request.model, 'gave arguments of no call')
+    const wire = { type: type.includes('reasoning') ? 'reasoning' : 'message', ...(item_id && { id: item_id }) }
+    return this.#open(wire, output_index, out)
   }
 
   #incomplete(): ServiceError {
@@ -212,15 +409,37 @@ export class ResponsesDecoder implements AnswerDecoder {
   }
 }
 
-function readUsage(wire: WireUsage): Usage | undefined {
-  const { input_tokens, output_tokens } = wire
-  const { cached_tokens } = wire.input_tokens_details ?? {}
+const ARGUMENTS = 'arguments'
+
+function partKey(name: 'text' | 'refusal' | 'thought' | 'summary', index = 0): string {
+  return `${name}${index}`
+}
+
+function textOf({ texts }: OpenItem, key: string): WholeCharacters {
+  const known = texts.get(key)
+  if (known) return known
+  const made = new WholeCharacters()
+  texts.set(key, made)
+  return made
+}
+
+function fieldsOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {
+  const fields = Object.entries(object).filter(([name, value]) => value !== null && !consumed.has(name))
+  return fields.length > 0 ? Object.fromEntries(fields) : undefined
+}
+
+function readUsage(wire: WireUsage): Partial<Usage> {
+  const { prompt_tokens, completion_tokens } = wire as { prompt_tokens?: number; completion_tokens?: number }
+  const input_tokens = wire.input_tokens ?? prompt_tokens
+  const output_tokens = wire.output_tokens ?? completion_tokens
+  const { cached_tokens, cache_write_tokens } = wire.input_tokens_details ?? {}
   const { reasoning_tokens } = wire.output_tokens_details ?? {}
-  if (!isCount(input_tokens) || !isCount(output_tokens)) return undefined
   return {
-    ...{ input_tokens, output_tokens },
-    ...(isCount(cached_tokens) ? { cached_tokens } : {}),
-    ...(isCount(reasoning_tokens) ? { reasoning_tokens } : {}),
+    ...(isCount(input_tokens) && { input_tokens }),
+    ...(isCount(output_tokens) && { output_tokens }),
+    ...(isCount(cached_tokens) && { cached_tokens }),
+    ...(isCount(cache_write_tokens) && { cache_write_tokens }),
+    ...(isCount(reasoning_tokens) && { reasoning_tokens }),
   }
 }
 

@@ -16,7 +16,8 @@ import { encodeItems } from './items.ts'
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
-  const { verbosity, ...extra } = request.dialect === 'openai' ? (request.extra ?? {}) : {}
+  // Chat completions share some of them (adapt.ts).
+  const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({
     ...extra,
@@ -29,10 +30,10 @@ export function encodeResponses(request: GenerateRequest, model: ModelConfig, co
     presence_penalty: request.presence_penalty || undefined,
     frequency_penalty: request.frequency_penalty || undefined,
     top_logprobs: request.logprobs ? (request.top_logprobs ?? 0) : undefined,
-    ...tools(request),
-    text: text(request, verbosity),
-    reasoning: reasoning(request, model),
-    include: include(request, model),
+    ...tools(request, extra.tool_choice),
+    text: text(request, extra.text),
+    reasoning: reasoning(request, model, extra.reasoning),
+    include: include(request, model, extra.include),
     user: request.user,
     store: false,
     stream: request.stream,
@@ -53,18 +54,34 @@ function refuse(request: GenerateRequest, param: string): never {
   throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not take ${param}.`, { param })
 }
 
-function tools(request: GenerateRequest): object {
+function tools(request: GenerateRequest, nativeChoice: unknown): object {
   if (request.tools.length === 0) return {}
+  const tools = encodeTools(request.tools, request.dialect === 'responses')
   return {
-    tools: request.tools.map((tool) => encodeTool(tool, request.dialect === 'openai')),
-    tool_choice: toolChoice(request),
+    tools: tools.length > 0 ? tools : undefined,
+    tool_choice: nativeChoice ?? toolChoice(request),
     parallel_tool_calls: request.parallel_tool_calls,
   }
 }
 
-/** This API takes a schema as strict where nothing is said of it, unlike chat completions and messages. */
-function encodeTool({ name, description, parameters, strict = false, extra }: Tool, isSameDialect: boolean): object {
-  return { ...(isSameDialect ? extra : {}), ...defined({ type: 'function', name, description, parameters, strict }) }
+/** A native tool is sent as it came, once: null means that the tool before it covers this one. */
+function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
+  return tools.flatMap((tool) => {
+    if (tool.native === null) return []
+    return [tool.native ?? encodeTool(tool, isSame)]
+  })
+}
+
+/** This API takes a schema as strict unless told otherwise, unlike chat completions and messages. */
+function encodeTool({ name, description, parameters, strict, extra }: Tool, isSame: boolean): object {
+  const known = defined({
+    type: 'function',
+    name,
+    description,
+    parameters,
+    strict: strict ?? (isSame ? undefined : false),
+  })
+  return isSame ? { ...known, ...extra } : known
 }
 
 function toolChoice({ tool_choice: choice, allowed_tools: allowed }: GenerateRequest): unknown {
@@ -74,22 +91,31 @@ function toolChoice({ tool_choice: choice, allowed_tools: allowed }: GenerateReq
   return { type: 'allowed_tools', mode: choice?.type ?? 'auto', tools }
 }
 
-function text({ response_format: asked }: GenerateRequest, verbosity: unknown): object | undefined {
+function text({ response_format: asked }: GenerateRequest, extra: unknown): object | undefined {
   const { name = 'answer', ...rest } = asked?.type === 'json_schema' ? asked : {}
   const format = asked?.type === 'json_schema' ? defined({ name, ...rest }) : asked
-  const all = defined({ format, verbosity })
-  return Object.keys(all).length > 0 ? all : undefined
+  return nonEmpty({ ...(extra as object | undefined), format })
 }
 
-function reasoning(request: GenerateRequest, model: ModelConfig): object | undefined {
-  const asked = model.capabilities.reasoning ? effort(request.reasoning) : undefined
-  return asked === undefined ? undefined : { effort: asked }
+function reasoning(request: GenerateRequest, model: ModelConfig, extra: unknown): object | undefined {
+  if (!model.capabilities.reasoning) return undefined
+  return nonEmpty({ ...(extra as object | undefined), effort: effort(request.reasoning) })
 }
 
-function include({ logprobs }: GenerateRequest, { capabilities }: ModelConfig): string[] | undefined {
-  const all = [
+function include(
+  { logprobs }: GenerateRequest,
+  { capabilities }: ModelConfig,
+  extra: unknown,
+): readonly string[] | undefined {
+  const all = new Set([
+    ...((extra as string[] | undefined) ?? []),
     ...(logprobs ? ['message.output_text.logprobs'] : []),
     ...(capabilities.reasoning ? ['reasoning.encrypted_content'] : []),
-  ]
-  return all.length > 0 ? all : undefined
+  ])
+  return all.size > 0 ? [...all] : undefined
+}
+
+function nonEmpty(fields: Record<string, unknown>): object | undefined {
+  const set = defined(fields)
+  return Object.keys(set).length > 0 ? set : undefined
 }

@@ -1,59 +1,97 @@
 import type { GenerateRequest, Part, Turn } from '#schemas/generate.ts'
+import { customInput } from '#shared/engines/adapt.ts'
 import { ServiceError } from '#shared/error.ts'
 import { thoughtOf } from './thought.ts'
 
 type AssistantTurn = Extract<Turn, { role: 'assistant' }>
 type ToolTurn = Extract<Turn, { role: 'tool' }>
+type CallPart = Extract<Part, { type: 'tool_call' }>
 
 /**
- * Turns as the input items of a response: messages, thoughts, calls and what came of them, in their order.
+ * Turns as the input items of a response: messages, thoughts, calls and their outputs, in their order. Items and fields without
+ * an internal form follow as they came, if the request came in by this API.
  *
  * @param isOpenAi OpenAI's own server, which reads no thoughts but those that it sealed.
  */
 export function encodeItems(request: GenerateRequest, isOpenAi: boolean): object[] {
-  const readsThoughts = request.dialect === 'openai' && !isOpenAi
+  const isSame = request.dialect === 'responses'
+  const readsThoughts = request.dialect !== 'anthropic' && !isOpenAi
   return request.turns.flatMap((turn, index) => {
-    if (turn.role === 'assistant') return encodeAnswer(turn, readsThoughts)
-    if (turn.role === 'tool') return [encodeResult(turn, index)]
-    return [{ type: 'message', role: turn.role, content: encodeContent(turn.parts, index) }]
+    if (turn.role === 'assistant') return encodeAnswer(turn, readsThoughts, isSame)
+    if (turn.role === 'tool') return [encodeResult(turn, index, isSame)]
+    const role = turn.role === 'system' && turn.developer ? 'developer' : turn.role
+    return [{ type: 'message', ...(isSame && turn.extra), role, content: encodeContent(turn.parts, index, isSame) }]
   })
 }
 
-/** What the assistant said before. Texts that follow each other are one message. */
-function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean): object[] {
+/** Items of one assistant turn. Texts that follow each other are one message, unless the caller sent them as several. */
+function encodeAnswer({ parts }: AssistantTurn, readsThoughts: boolean, isSame: boolean): object[] {
   const items: object[] = []
-  let text: string | undefined
-  const endText = () => {
-    if (text !== undefined) items.push({ type: 'message', role: 'assistant', content: text })
-    text = undefined
+  let texts: Extract<Part, { type: 'text' }>[] = []
+  const endMessage = () => {
+    const [first] = texts
+    if (first)
+      items.push({ type: 'message', ...(isSame && first.message), role: 'assistant', content: said(texts, isSame) })
+    texts = []
   }
   for (const part of parts) {
-    if (part.type === 'text') text = (text ?? '') + part.text
-    else if (part.type === 'tool_call') {
-      endText()
-      items.push({ type: 'function_call', call_id: part.id, name: part.name, arguments: part.arguments })
-    } else if (part.type === 'reasoning') {
-      const thought = thoughtOf(part, readsThoughts)
-      if (!thought) continue
-      endText()
-      items.push(thought)
+    if (part.type === 'text') {
+      if (isSame && part.message && texts.length > 0) endMessage()
+      texts.push(part)
+      continue
     }
+    const item = encodeItem(part, readsThoughts, isSame)
+    if (!item) continue
+    endMessage()
+    items.push(item)
   }
-  endText()
+  endMessage()
   return items
 }
 
-function encodeResult({ call_id, parts, is_error: hasFailed }: ToolTurn, index: number): object {
-  const content = encodeContent(parts, index)
-  const output = hasFailed && typeof content === 'string' ? `Error: ${content}` : content
-  return { type: 'function_call_output', call_id, output }
+/** A plain string if nothing else is needed, since every server reads that. */
+function said(texts: readonly Extract<Part, { type: 'text' }>[], isSame: boolean): unknown {
+  if (!isSame || !texts.some(({ extra }) => extra)) return texts.map(({ text }) => text).join('')
+  return texts.map(({ text, extra }) => ({ type: 'output_text', text, annotations: [], ...extra }))
 }
 
-/** A plain string where one says it all, since that is what every server reads. */
-function encodeContent(parts: readonly Part[], index: number): unknown {
-  const texts = parts.filter((part) => part.type === 'text')
-  if (texts.length === parts.length && texts.length <= 1) return texts[0]?.text ?? ''
-  return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`))
+function encodeItem(part: Part, readsThoughts: boolean, isSame: boolean): object | undefined {
+  switch (part.type) {
+    case 'tool_call':
+      return encodeCall(part, isSame)
+    case 'reasoning':
+      return thoughtOf(part, readsThoughts, isSame)
+    case 'native':
+      return part.value
+    default:
+      return undefined
+  }
+}
+
+function encodeCall({ id: call_id, name, arguments: text, custom, extra }: CallPart, isSame: boolean): object {
+  const call = custom
+    ? { type: 'custom_tool_call', call_id, name, input: customInput(text) }
+    : { type: 'function_call', call_id, name, arguments: text }
+  return isSame ? { ...call, ...extra } : call
+}
+
+function encodeResult(turn: ToolTurn, index: number, isSame: boolean): object {
+  const { call_id, parts, is_error: hasFailed, custom, extra } = turn
+  const content = encodeContent(parts, index, isSame)
+  const output = hasFailed && typeof content === 'string' ? `Error: ${content}` : content
+  const type = custom ? 'custom_tool_call_output' : 'function_call_output'
+  return { type, ...(isSame && extra), call_id, output }
+}
+
+/** A plain string if one text is all, since every server reads that. */
+function encodeContent(parts: readonly Part[], index: number, isSame: boolean): unknown {
+  const [first] = parts
+  if (!first) return ''
+  if (parts.length === 1 && first.type === 'text' && !(isSame && first.extra)) return first.text
+  return parts.map((part, at) => {
+    const encoded = encodePart(part, `messages[${index}].content[${at}]`)
+    return isSame && 'extra' in part ? { ...encoded, ...part.extra } : encoded
+  })
 }
 
 function encodePart(part: Part, param: string): object {
@@ -68,6 +106,8 @@ function encodePart(part: Part, param: string): object {
       if (!part.data.startsWith('data:')) return { type: 'input_file', file_url: part.data }
       return { type: 'input_file', filename: part.filename ?? 'file', file_data: part.data }
     }
+    case 'native':
+      return part.value
     default:
       throw new ServiceError('invalid_value', `A user turn cannot hold a part of type ${part.type}.`, { param })
   }

@@ -144,7 +144,7 @@ describe('a conversation', () => {
     expect(await post(items, { items: [] })).toMatchObject(at('items'))
     expect(await post(items, { items: Array(21).fill(user('a')) })).toMatchObject(at('items'))
     expect(await post(items, { items: [user('a'), { role: 'user' }] })).toMatchObject(at('items[1].content'))
-    expect(await post(items, { items: [{ type: 'computer_call' }] })).toMatchObject(at('items'))
+    expect(await post(items, { items: [{ type: 'custom_tool_call' }] })).toMatchObject(at('items[0].call_id'))
     expect(await post(items, { items: [user('a'.repeat(3_000_000))] })).toMatchObject({
       error: { code: 'context_length_exceeded' },
     })
