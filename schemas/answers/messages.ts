@@ -2,48 +2,64 @@ import { z } from 'zod'
 
 const Count = z.int().min(0)
 
-const OutputBlock = z.discriminatedUnion('type', [
-  z.object({ type: z.literal('text'), text: z.string(), citations: z.null().optional() }),
-  z.object({ type: z.literal('thinking'), thinking: z.string(), signature: z.string() }),
-  z.object({ type: z.literal('redacted_thinking'), data: z.string() }),
-  z.object({
-    type: z.literal('tool_use'),
-    id: z.string(),
-    name: z.string(),
-    input: z.record(z.string(), z.unknown()),
-    caller: z.object({ type: z.literal('direct') }).optional(),
-  }),
+const OutputBlock = z.union([
+  z.discriminatedUnion('type', [
+    z.looseObject({
+      type: z.literal('text'),
+      text: z.string(),
+      citations: z
+        .array(z.looseObject({ type: z.string() }))
+        .nullable()
+        .optional(),
+    }),
+    z.looseObject({ type: z.literal('thinking'), thinking: z.string(), signature: z.string() }),
+    z.looseObject({ type: z.literal('redacted_thinking'), data: z.string() }),
+    z.looseObject({
+      type: z.literal('tool_use'),
+      id: z.string(),
+      name: z.string(),
+      input: z.record(z.string(), z.unknown()),
+      caller: z.looseObject({ type: z.string() }).optional(),
+    }),
+  ]),
+  z.looseObject({ type: z.string() }).describe('A block of an upstream that speaks this API, or of a web search'),
 ])
 
-/** The whole answer of `POST /v1/messages` (docs/protocol.md, Messages answers). Optional fields are the newer dialect. */
-export const MessageAnswer = z.object({
+/**
+ * The whole answer of `POST /v1/messages` (docs/protocol.md, Messages answers). Optional fields are the newer dialect, or
+ * come from an upstream that speaks this API.
+ */
+export const MessageAnswer = z.looseObject({
   id: z.string(),
   type: z.literal('message'),
   role: z.literal('assistant'),
   model: z.string(),
   content: z.array(OutputBlock),
   stop_reason: z
-    .enum(['end_turn', 'max_tokens', 'stop_sequence', 'tool_use', 'refusal', 'model_context_window_exceeded'])
-    .nullable(),
+    .string()
+    .nullable()
+    .describe(
+      'end_turn, max_tokens, stop_sequence, tool_use, refusal, model_context_window_exceeded, or a reason of the upstream, such as pause_turn',
+    ),
   stop_sequence: z.string().nullable(),
-  usage: z.object({
+  usage: z.looseObject({
     input_tokens: Count,
     output_tokens: Count,
     cache_creation_input_tokens: Count,
     cache_read_input_tokens: Count,
-    cache_creation: z.null().optional(),
-    inference_geo: z.null().optional(),
-    output_tokens_details: z.object({ thinking_tokens: Count }).nullable().optional(),
-    server_tool_use: z.null().optional(),
-    service_tier: z.literal('standard').optional(),
-    speed: z.null().optional(),
+    cache_creation: z.looseObject({}).nullable().optional(),
+    inference_geo: z.string().nullable().optional(),
+    output_tokens_details: z.looseObject({ thinking_tokens: Count }).nullable().optional(),
+    server_tool_use: z.looseObject({ web_search_requests: Count.optional() }).nullable().optional(),
+    service_tier: z.string().nullable().optional(),
+    speed: z.string().nullable().optional(),
   }),
-  container: z.null().optional(),
+  container: z.looseObject({}).nullable().optional(),
   stop_details: z
-    .object({ type: z.literal('refusal'), category: z.null(), explanation: z.null() })
+    .looseObject({ type: z.string(), category: z.string().nullable(), explanation: z.string().nullable() })
     .nullable()
     .optional(),
-  diagnostics: z.null().optional(),
+  diagnostics: z.looseObject({}).nullable().optional(),
 })
 
 /** The answer of `POST /v1/messages/count_tokens`. */

@@ -1,239 +1,210 @@
-import type { FinishReason, GenerateEvent, GenerateRequest, Usage } from '#schemas/generate.ts'
+import type { FinishReason, GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { AnswerDecoder } from '#shared/engines/upstream/answer.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
-import { WholeCharacters } from '#shared/whole-characters.ts'
+import { guessInputTokens } from '#shared/engines/upstream/usage.ts'
+import { nativeEvent } from '#shared/native-output.ts'
+import { type BlockFields, ContentBlocks } from './blocks.ts'
+import { ReportedUsage } from './usage.ts'
 
-interface WireUsage {
-  input_tokens?: number | null
-  output_tokens?: number | null
-  cache_creation_input_tokens?: number | null
-  cache_read_input_tokens?: number | null
-  output_tokens_details?: { thinking_tokens?: number | null } | null
-}
-
-interface Block {
-  type: string
-  text?: string
-  thinking?: string
-  signature?: string
-  data?: string
-  id?: string
-  name?: string
-  input?: unknown
-}
-
-interface BlockDelta {
-  type: string
-  text?: string
-  thinking?: string
-  signature?: string
-  partial_json?: string
-}
-
-interface Message {
-  content?: Block[]
-  usage?: WireUsage | null
-  stop_reason?: string | null
-  stop_sequence?: string | null
-}
+type Fields = Readonly<Record<string, unknown>>
 
 interface Frame {
-  type: string
-  message?: Message
-  index?: number
-  content_block?: Block
-  delta?: BlockDelta & Message
-  usage?: WireUsage | null
+  type?: unknown
+  message?: Fields | null
+  index?: unknown
+  content_block?: BlockFields | null
+  delta?: Fields | null
+  usage?: unknown
 }
+
+/** Fields of a message that have an internal form, or that are ours. */
+const KNOWN = new Set(['id', 'type', 'role', 'model', 'content', 'usage', 'stop_reason', 'stop_sequence'])
+/** Fields of a message that a stream sends next to the delta of the message, not in it. */
+const BESIDE_DELTA = new Set(['context_management', 'input_transformations'])
+
+/** Stop reasons, those of imitators included. A caller of the same API gets any other reason as it came. */
+const REASONS: Readonly<Record<string, FinishReason>> = {
+  end_turn: 'stop',
+  stop: 'stop',
+  stop_sequence: 'stop',
+  tool_use: 'tool_calls',
+  tool_calls: 'tool_calls',
+  max_tokens: 'length',
+  length: 'length',
+  model_context_window_exceeded: 'length',
+  refusal: 'content_filter',
+  content_filter: 'content_filter',
+  safety: 'content_filter',
+}
+
+/** Output tokens that an answer without any content may have: its end is a token as well. */
+const EMPTY_TOKENS_MAX = 4
 
 /**
  * Reads messages, streamed or whole. A whole message is read as the stream it might have been.
  *
- * The answer is complete with `message_stop`. Blocks of server tools are skipped: there are no events for them.
+ * The answer is complete with `message_stop`, with a stop reason, or with `[DONE]`, which some servers add. An answer that
+ * reports output but has none is a failure: an agent would take it for an empty answer and stop.
  */
 export class AnthropicDecoder implements AnswerDecoder {
   readonly #request: GenerateRequest
-  #block: OpenBlock | undefined
-  #calls = 0
-  #usage: WireUsage = {}
+  readonly #blocks: ContentBlocks
+  readonly #usage = new ReportedUsage()
+  #hasStarted = false
   #stopReason: string | undefined
   #stopSequence: string | undefined
   #sawStop = false
+  #sawDone = false
 
   constructor(request: GenerateRequest) {
     this.#request = request
+    this.#blocks = new ContentBlocks(request)
   }
 
   get isDone(): boolean {
     return this.#sawStop
   }
 
-  get usage(): Usage | undefined {
-    return readUsage(this.#usage)
+  get isComplete(): boolean {
+    return this.#sawStop || this.#sawDone || this.#stopReason !== undefined
   }
 
-  isEnd(): boolean {
-    return false
+  get usage(): Partial<Usage> | undefined {
+    return this.#usage.counts(this.#blocks.hasOutput)
+  }
+
+  get nativeUsage(): NativeUsage | undefined {
+    return this.#keepsFields ? this.#usage.native : undefined
+  }
+
+  isEnd(data: string): boolean {
+    const isEnd = data.trim() === '[DONE]'
+    this.#sawDone ||= isEnd
+    return isEnd
   }
 
   frame(data: Record<string, unknown>, out: GenerateEvent[]): void {
-    const frame = data as unknown as Frame
-    switch (frame.type) {
+    const { type, message, content_block, delta, usage, ...rest } = data as Frame
+    const index = Number.isInteger(rest.index) ? (rest.index as number) : undefined
+    if (type === 'message') return this.whole(data, out)
+    this.#usage.add(usage)
+    this.#usage.add(message?.usage)
+    this.#usage.add(delta?.usage)
+    switch (type) {
       case 'message_start':
-        return this.#start(frame.message, out)
+        return this.#readStart(message ?? {}, out)
       case 'content_block_start':
-        this.#block = frame.content_block && this.#openBlock(frame.content_block, out)
+        this.#start(out)
+        if (content_block) this.#blocks.start(index, content_block, out)
         return
       case 'content_block_delta':
-        if (frame.delta) this.#block?.read(frame.delta, out)
+        this.#start(out)
+        if (delta) this.#blocks.read(index, delta, out)
         return
       case 'content_block_stop':
-        this.#block?.close(out)
-        this.#block = undefined
-        return
+        return this.#blocks.stop(index, out)
       case 'message_delta':
-        return this.#change(frame.delta, frame.usage)
+        this.#start(out)
+        this.#readEnd(delta ?? {}, out)
+        return this.#pass(rest as Fields, 'message', out)
       case 'message_stop':
         this.#sawStop = true
     }
   }
 
   whole(body: Record<string, unknown>, out: GenerateEvent[]): undefined {
-    const message = body as Message
-    if (!Array.isArray(message.content)) throw answerError(this.#request.model, 'answered without content')
-    this.#start(message, out)
-    for (const block of message.content) this.#openBlock(block, out)?.close(out)
-    this.#change(message, undefined)
+    const { content } = body
+    if (!Array.isArray(content) && typeof content !== 'string') {
+      throw answerError(this.#request.model, 'answered without content')
+    }
+    this.#usage.add(body.usage)
+    this.#readStart(body, out)
+    this.#readEnd(body, out)
     this.#sawStop = true
   }
 
   end(out: GenerateEvent[]): void {
-    if (!this.#sawStop) throw answerError(this.#request.model, 'ended its answer before it was complete')
+    this.#start(out)
+    this.#blocks.stopAll(out)
+    if (!this.isComplete) throw answerError(this.#request.model, 'ended its answer before it was complete')
+    const reason = this.#reason
+    if (this.#hasLostOutput(reason)) throw answerError(this.#request.model, 'reported output that it did not send')
+    const isContextFull = this.#stopReason === 'model_context_window_exceeded'
     out.push({
       type: 'finish',
       choice: 0,
-      reason: finishReason(this.#stopReason, this.#calls),
+      reason: reason === 'stop' && this.#blocks.calls > 0 ? 'tool_calls' : reason,
       ...(this.#stopSequence === undefined ? {} : { stop_sequence: this.#stopSequence }),
-      ...(this.#stopReason === 'model_context_window_exceeded' ? { context_full: true } : {}),
+      ...(isContextFull ? { context_full: true } : {}),
     })
   }
 
-  #start(message: Message | undefined, out: GenerateEvent[]): void {
-    if (message?.usage) this.#usage = message.usage
-    out.push({ type: 'start', model: this.#request.model, input_tokens: inputTokens(this.#usage) })
+  get #keepsFields(): boolean {
+    return this.#request.dialect === 'anthropic'
   }
 
-  #change(delta: Message | undefined, usage: WireUsage | null | undefined): void {
-    this.#usage = { ...this.#usage, ...present(usage) }
-    if (delta?.stop_reason) this.#stopReason = delta.stop_reason
-    if (delta?.stop_sequence) this.#stopSequence = delta.stop_sequence
+  get #reason(): FinishReason {
+    const reason = REASONS[this.#stopReason?.toLowerCase() ?? 'stop'] ?? 'stop'
+    return reason === 'tool_calls' && this.#blocks.calls === 0 && this.#blocks.hasOutput ? 'stop' : reason
   }
 
-  #openBlock(block: Block, out: GenerateEvent[]): OpenBlock | undefined {
-    if (block.type === 'tool_use') return new ToolBlock(block, this.#calls++, out)
-    if (block.type === 'text' || block.type === 'thinking') return new TextBlock(block, out)
-    if (block.type === 'redacted_thinking') {
-      out.push({ type: 'reasoning', choice: 0, text: '', redacted: block.data ?? '' })
+  /** Hidden thinking is output that no block shows. */
+  #hasLostOutput(reason: FinishReason): boolean {
+    if (this.#blocks.hasOutput || reason === 'content_filter') return false
+    if (reason === 'tool_calls') return true
+    return this.#usage.outputTokens - (this.#usage.thinkingTokens ?? 0) > EMPTY_TOKENS_MAX
+  }
+
+  #start(out: GenerateEvent[]): void {
+    if (this.#hasStarted) return
+    this.#hasStarted = true
+    const counted = this.#usage.counts(false)
+    const { input_tokens, output_tokens = 0 } = counted ?? {}
+    const native_usage = this.nativeUsage
+    out.push({
+      type: 'start',
+      model: this.#request.model,
+      input_tokens: input_tokens ?? guessInputTokens(this.#request),
+      ...(this.#keepsFields && input_tokens !== undefined && { usage: { ...counted, input_tokens, output_tokens } }),
+      ...(native_usage && { native_usage }),
+    })
+  }
+
+  #readStart(message: Fields, out: GenerateEvent[]): void {
+    this.#start(out)
+    const { content } = message
+    const blocks = typeof content === 'string' ? [{ type: 'text', text: content }] : content
+    if (Array.isArray(blocks)) {
+      for (const block of blocks) {
+        this.#blocks.start(undefined, block, out)
+        this.#blocks.stopAll(out)
+      }
     }
-    return undefined
-  }
-}
-
-/** A content block as it grows. What its start already holds is said at once. */
-interface OpenBlock {
-  read(delta: BlockDelta, out: GenerateEvent[]): void
-  close(out: GenerateEvent[]): void
-}
-
-class TextBlock implements OpenBlock {
-  readonly #type: 'text' | 'reasoning'
-  readonly #text = new WholeCharacters()
-
-  constructor(block: Block, out: GenerateEvent[]) {
-    this.#type = block.type === 'text' ? 'text' : 'reasoning'
-    this.#push(block.text ?? block.thinking ?? '', out)
-    if (block.signature) this.#sign(block.signature, out)
+    this.#pass(message, 'answer', out)
   }
 
-  read(delta: BlockDelta, out: GenerateEvent[]): void {
-    const piece = delta.text ?? delta.thinking
-    if (piece !== undefined) this.#push(piece, out)
-    else if (delta.signature) this.#sign(delta.signature, out)
+  /** @param end The delta of the message, or the whole message */
+  #readEnd(end: Fields, out: GenerateEvent[]): void {
+    const { stop_reason, stop_sequence, type } = end
+    if (typeof stop_sequence === 'string') this.#stopSequence = stop_sequence
+    if (typeof stop_reason === 'string' && stop_reason !== '') {
+      this.#stopReason = stop_reason
+      if (this.#keepsFields && !Object.hasOwn(REASONS, stop_reason.toLowerCase())) {
+        out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
+      }
+    }
+    // The fields of a whole message were passed on at its start.
+    if (type !== 'message') this.#pass(end, 'answer', out)
   }
 
-  close(): void {}
-
-  #push(piece: string, out: GenerateEvent[]): void {
-    const text = this.#text.push(piece)
-    if (text !== '') out.push({ type: this.#type, choice: 0, text })
+  #pass(fields: Fields, scope: 'answer' | 'message', out: GenerateEvent[]): void {
+    if (!this.#keepsFields) return
+    const passed = Object.entries(fields).filter(
+      ([name, value]) => value !== null && !KNOWN.has(name) && name !== 'index',
+    )
+    const beside = passed.filter(([name]) => scope === 'message' || BESIDE_DELTA.has(name))
+    const others = passed.filter((entry) => !beside.includes(entry))
+    if (others.length > 0) out.push(nativeEvent('anthropic', 'answer', Object.fromEntries(others)))
+    if (beside.length > 0) out.push(nativeEvent('anthropic', 'message', Object.fromEntries(beside)))
   }
-
-  #sign(signature: string, out: GenerateEvent[]): void {
-    out.push({ type: 'reasoning', choice: 0, text: '', signature })
-  }
-}
-
-class ToolBlock implements OpenBlock {
-  readonly #call: number
-  readonly #input: unknown
-  readonly #text = new WholeCharacters()
-  #hasArguments = false
-
-  constructor(block: Block, call: number, out: GenerateEvent[]) {
-    this.#call = call
-    this.#input = block.input
-    out.push({ type: 'tool_call', choice: 0, call, id: block.id ?? '', name: block.name ?? '' })
-  }
-
-  read(delta: BlockDelta, out: GenerateEvent[]): void {
-    const text = this.#text.push(delta.partial_json ?? '')
-    if (text === '') return
-    this.#hasArguments = true
-    out.push({ type: 'tool_arguments', choice: 0, call: this.#call, text })
-  }
-
-  /** A stream gives the input in deltas; a whole message, and a call without arguments, in the block itself. */
-  close(out: GenerateEvent[]): void {
-    if (this.#hasArguments) return
-    out.push({ type: 'tool_arguments', choice: 0, call: this.#call, text: JSON.stringify(this.#input ?? {}) })
-  }
-}
-
-function finishReason(stopReason: string | undefined, calls: number): FinishReason {
-  switch (stopReason) {
-    case 'max_tokens':
-    case 'model_context_window_exceeded':
-      return 'length'
-    case 'refusal':
-      return 'content_filter'
-    default:
-      return calls > 0 ? 'tool_calls' : 'stop'
-  }
-}
-
-/** The dialect counts cached tokens apart; here they are part of the input. */
-function inputTokens(usage: WireUsage): number {
-  return count(usage.input_tokens) + count(usage.cache_read_input_tokens) + count(usage.cache_creation_input_tokens)
-}
-
-function readUsage(usage: WireUsage): Usage | undefined {
-  if (typeof usage.input_tokens !== 'number' || typeof usage.output_tokens !== 'number') return undefined
-  const { cache_read_input_tokens: read, cache_creation_input_tokens: written } = usage
-  const thought = usage.output_tokens_details?.thinking_tokens
-  return {
-    input_tokens: inputTokens(usage),
-    output_tokens: count(usage.output_tokens),
-    ...(typeof read === 'number' ? { cached_tokens: count(read) } : {}),
-    ...(typeof written === 'number' ? { cache_write_tokens: count(written) } : {}),
-    ...(typeof thought === 'number' ? { reasoning_tokens: count(thought) } : {}),
-  }
-}
-
-function count(value: unknown): number {
-  return Number.isInteger(value) && (value as number) > 0 ? (value as number) : 0
-}
-
-/** Later usage adds to the earlier: only what it tells replaces what was told. */
-function present(usage: WireUsage | null | undefined): WireUsage {
-  return Object.fromEntries(Object.entries(usage ?? {}).filter(([, value]) => value !== null))
 }

@@ -23,30 +23,33 @@ export class BlockStream {
   readonly #calls = new Map<number, Block>()
   readonly #waiting: Block[] = []
   #current: Block | undefined
+  #isCut = false
   #index = 0
 
   /** A piece of text. @param opening Of the block, if it begins one. */
   text(out: Frame[], text: string, opening: OutputBlock): void {
-    if (text === '') return
-    const last = this.#last()
-    if (last?.kind === 'text') this.#feed(out, last, text)
-    else this.#appendAndFeed(out, new Block('text', opening), text)
+    if (text !== '') this.#feed(out, this.#textBlock(out, opening), text)
+  }
+
+  /** Begins a block of text next to one that is open. */
+  openText(out: Frame[], opening: OutputBlock): void {
+    this.#append(out, new Block('text', opening))
+  }
+
+  /** A citation of the text that is open. @param opening Of the block, if it begins one. */
+  citation(out: Frame[], citation: unknown, opening: OutputBlock): void {
+    this.#feed(out, this.#textBlock(out, opening), { type: 'citations_delta', citation })
   }
 
   /** A piece of thought. A signature closes its block: thoughts after it begin another one. */
   thinking(out: Frame[], text: string, signature: string | undefined): void {
     if (text === '' && signature === undefined) return
     const last = this.#last()
-    const isOpen = last?.kind === 'thinking' && (last.signature === '' || text === '')
+    const isOpen = last?.kind === 'thinking' && last.signature === ''
     const block = isOpen ? last : new Block('thinking', { type: 'thinking', thinking: '', signature: '' })
     block.signature += signature ?? ''
-    if (isOpen) this.#feed(out, block, text)
-    else this.#appendAndFeed(out, block, text)
-  }
-
-  /** A thought that only its model can read. */
-  redacted(out: Frame[], data: string): void {
-    this.#append(out, new Block('redacted', { type: 'redacted_thinking', data }))
+    if (!isOpen) this.#append(out, block)
+    if (text !== '') this.#feed(out, block, text)
   }
 
   /** The start of a tool call. */
@@ -62,6 +65,22 @@ export class BlockStream {
     if (block) this.#feed(out, block, text)
   }
 
+  /** A block that is known as a whole. The input of a tool is sent as a delta, since clients join it from deltas. */
+  whole(out: Frame[], value: OutputBlock): void {
+    const input = value.type.endsWith('tool_use') && 'input' in value ? value.input : undefined
+    if (typeof input !== 'object' || input === null || Object.keys(input).length === 0) {
+      return this.#append(out, new Block('whole', value))
+    }
+    const block = new Block('whole', { ...value, input: {} } as OutputBlock)
+    this.#append(out, block)
+    this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
+  }
+
+  /** Text that follows begins a block: what was sent before is sent anew. */
+  cut(): void {
+    this.#isCut = true
+  }
+
   /** Ends all blocks. */
   finish(out: Frame[]): void {
     this.#advance(out, true)
@@ -69,28 +88,29 @@ export class BlockStream {
     this.#current = undefined
   }
 
-  #last(): Block | undefined {
-    return this.#waiting.at(-1) ?? this.#current
+  #textBlock(out: Frame[], opening: OutputBlock): Block {
+    const last = this.#last()
+    if (last?.kind === 'text') return last
+    const block = new Block('text', opening)
+    this.#append(out, block)
+    return block
   }
 
-  #appendAndFeed(out: Frame[], block: Block, text: string): void {
-    this.#append(out, block)
-    this.#feed(out, block, text)
+  #last(): Block | undefined {
+    return this.#isCut ? undefined : (this.#waiting.at(-1) ?? this.#current)
   }
 
   #append(out: Frame[], block: Block): void {
+    this.#isCut = false
     this.#waiting.push(block)
     this.#advance(out, false)
   }
 
-  #feed(out: Frame[], block: Block, text: string): void {
-    const whole = block.take(text)
-    if (whole === '') return
-    if (block !== this.#current) {
-      block.pending += whole
-      return
-    }
-    block.delta(out, whole)
+  #feed(out: Frame[], block: Block, piece: string | Delta): void {
+    const delta = typeof piece === 'string' ? block.take(piece) : piece
+    if (delta === '') return
+    if (block !== this.#current) return block.wait(delta)
+    block.delta(out, delta)
     if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
@@ -99,32 +119,36 @@ export class BlockStream {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
       this.#current?.stop(out)
       this.#current = this.#waiting.shift() as Block
-      this.#current.start(out, this.#index)
-      if (this.#index++ === 0) out.push(PING)
-      if (this.#current.pending !== '') this.#current.delta(out, this.#current.pending)
-      this.#current.pending = ''
+      this.#current.start(out, this.#index, this.#index === 0)
+      this.#index++
     }
   }
 }
 
-type Kind = 'text' | 'thinking' | 'redacted' | 'tool'
+type Kind = 'text' | 'thinking' | 'tool' | 'whole'
+
+/** A delta other than a piece of the text that the kind of a block is made of. */
+interface Delta {
+  readonly type: string
+  readonly [field: string]: unknown
+}
 
 /** Delta type and the field that holds its text. */
 const DELTAS = {
   text: ['text_delta', 'text'],
   thinking: ['thinking_delta', 'thinking'],
-  redacted: ['', ''],
   tool: ['input_json_delta', 'partial_json'],
+  whole: ['', ''],
 } as const
 
 /** One block and its frames. All of a delta but the text is made once, at the start. */
 class Block {
   readonly kind: Kind
-  /** Deltas that wait for the block to be opened. */
-  pending = ''
   signature = ''
   readonly #opening: OutputBlock
   readonly #characters = new WholeCharacters()
+  /** Deltas that wait for the block to be opened. */
+  readonly #pending: (string | Delta)[] = []
   #index = 0
   #prefix = ''
   #input = ''
@@ -141,30 +165,42 @@ class Block {
     return whole
   }
 
+  wait(delta: string | Delta): void {
+    const last = this.#pending.at(-1)
+    if (typeof delta === 'string' && typeof last === 'string') this.#pending[this.#pending.length - 1] = last + delta
+    else this.#pending.push(delta)
+  }
+
   isOver(): boolean {
     if (this.kind !== 'tool') return true
     return this.#input.trimEnd().endsWith('}') && parseInput(this.#input) !== undefined
   }
 
-  start(out: Frame[], index: number): void {
+  start(out: Frame[], index: number, hasPing: boolean): void {
     this.#index = index
     const [type, field] = DELTAS[this.kind]
     this.#prefix = `{"type":"content_block_delta","index":${index},"delta":{"type":"${type}","${field}":`
     const start = { type: 'content_block_start', index, content_block: this.#opening }
     out.push(frame(start))
+    if (hasPing) out.push(PING)
+    for (const delta of this.#pending.splice(0)) this.delta(out, delta)
   }
 
-  delta(out: Frame[], text: string): void {
-    out.push({ event: 'content_block_delta', data: `${this.#prefix + JSON.stringify(text)}}}` })
+  delta(out: Frame[], delta: string | Delta): void {
+    if (typeof delta !== 'string') out.push(this.#frame(delta))
+    else out.push({ event: 'content_block_delta', data: `${this.#prefix + JSON.stringify(delta)}}}` })
   }
 
   stop(out: Frame[]): void {
     const rest = this.#characters.flush()
     if (rest !== '') this.delta(out, rest)
-    const index = this.#index
-    const signed = { type: 'content_block_delta', index, delta: { type: 'signature_delta', signature: this.signature } }
-    if (this.kind === 'thinking') out.push(frame(signed))
-    const stop = { type: 'content_block_stop', index }
+    if (this.kind === 'thinking') out.push(this.#frame({ type: 'signature_delta', signature: this.signature }))
+    const stop = { type: 'content_block_stop', index: this.#index }
     out.push(frame(stop))
+  }
+
+  #frame(delta: Delta): Frame {
+    const data = { type: 'content_block_delta', index: this.#index, delta }
+    return frame(data)
   }
 }

@@ -1,4 +1,4 @@
-import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, MessagesUsage, OutputBlock, RefusalDetails, StopReason } from '#schemas/messages.ts'
 import { objectIn } from '#shared/json/object.ts'
@@ -45,12 +45,21 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
   return reason === 'refusal' ? { type: 'refusal', category: null, explanation: null } : null
 }
 
+/** Usage of an answer in all its forms. */
+export interface AnswerUsage {
+  readonly usage: Usage
+  /** In the words of an upstream of this dialect: its details, such as `cache_creation`, are passed on. */
+  readonly native?: NativeUsage | undefined
+  /** Searches that the service ran. */
+  readonly searches?: number
+}
+
 /** A message around its content; also the start of a stream, then empty and without a reason. */
 export function envelope(
   context: EncodeContext,
   model: string,
   body: Pick<Message, 'content' | 'stop_reason' | 'stop_sequence'>,
-  usage: Usage,
+  usage: AnswerUsage,
 ): Message {
   const { content, stop_reason, stop_sequence } = body
   const newer = { container: null, stop_details: stopDetails(stop_reason), diagnostics: null }
@@ -68,23 +77,37 @@ export function envelope(
 }
 
 /** Usage of a whole message. */
-function messagesUsage(context: EncodeContext, usage: Usage): MessagesUsage {
-  if (!isNewer(context)) return cumulativeUsage(usage)
-  return {
-    ...cumulativeUsage(usage),
+function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage {
+  const newer = {
     cache_creation: null,
     inference_geo: null,
-    output_tokens_details: thinkingTokens(usage),
+    output_tokens_details: thinkingTokens(all.usage),
     server_tool_use: null,
     service_tier: 'standard',
     speed: null,
   }
+  return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...detailsOf(all) }
 }
 
-/** Usage at the end of a stream. */
-export function deltaUsage(context: EncodeContext, usage: Usage): MessagesUsage {
-  if (!isNewer(context)) return cumulativeUsage(usage)
-  return { ...cumulativeUsage(usage), output_tokens_details: thinkingTokens(usage), server_tool_use: null }
+/** Details that each report of usage has anew. The others are sent at the end of a stream only if its start had them not. */
+const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
+
+/** Usage at the end of a stream. @param atStart Usage that its start had */
+export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: AnswerUsage | undefined): MessagesUsage {
+  const newer = { output_tokens_details: thinkingTokens(all.usage), server_tool_use: null }
+  const sent = atStart ? detailsOf(atStart) : {}
+  const details = Object.entries(detailsOf(all)).filter(
+    ([name, value]) => CUMULATIVE.has(name) || JSON.stringify(sent[name]) !== JSON.stringify(value),
+  )
+  return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...Object.fromEntries(details) }
+}
+
+/** All but the counts, which have an internal form. */
+function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
+  const { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens, ...details } =
+    native?.dialect === 'anthropic' ? native.value : {}
+  if (!searches) return details
+  return { ...details, server_tool_use: { web_search_requests: searches, web_fetch_requests: 0 } }
 }
 
 /** Inside, input counts everything; here, what the prompt cache read or wrote is counted apart. */
@@ -108,12 +131,13 @@ export function textBlock(context: EncodeContext, text: string): OutputBlock {
   return { type: 'text', text, ...(isNewer(context) ? { citations: null } : {}) }
 }
 
-/** A tool_use block. */
+/** A tool_use block. @param extra Its further fields, from an upstream of this dialect */
 export function toolBlock(
   context: EncodeContext,
   id: string,
   name: string,
   input: Record<string, unknown>,
+  extra: Record<string, unknown> | undefined,
 ): OutputBlock {
   return {
     type: 'tool_use',
@@ -121,6 +145,7 @@ export function toolBlock(
     name: name.toWellFormed(),
     input,
     ...(isNewer(context) ? { caller: { type: 'direct' } } : {}),
+    ...extra,
   }
 }
 

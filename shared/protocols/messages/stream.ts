@@ -1,10 +1,11 @@
-import type { GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { GenerateEvent } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { OutputBlock } from '#schemas/messages.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { BlockStream, frame } from './block-stream.ts'
 import {
+  type AnswerUsage,
   deltaUsage,
   envelope,
   type FinishEvent,
@@ -15,7 +16,10 @@ import {
   textBlock,
   toolBlock,
 } from './encode.ts'
+import { NativeAnswer, searchBlock, searchResultBlock } from './native.ts'
 import { encodeMessage } from './whole.ts'
+
+type StartEvent = Extract<GenerateEvent, { type: 'start' }>
 
 /** The messages format (docs/protocol.md, Messages requests). */
 export const messagesAnswer: Answer<GenerateEvent> = {
@@ -37,9 +41,11 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
   #hasStarted = false
   #hasCalls = false
   #hasRefusal = false
-  #inputTokens = 0
+  readonly #native = new NativeAnswer()
+  #searches = 0
+  #atStart: AnswerUsage = { usage: { input_tokens: 0, output_tokens: 0 } }
+  #usage: AnswerUsage | undefined
   #finish: FinishEvent | undefined
-  #usage: Usage | undefined
 
   constructor(context: EncodeContext) {
     this.#context = context
@@ -48,21 +54,21 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
 
   push(event: GenerateEvent): Frame[] {
     const out: Frame[] = []
-    if (event.type === 'start') this.#start(out, event.model, event.input_tokens)
+    if (event.type === 'start') this.#start(out, event)
     else {
-      this.#start(out, this.#context.model, 0)
+      this.#start(out, { model: this.#context.model, input_tokens: 0 })
       this.#content(out, event)
     }
     return out
   }
 
-  #start(out: Frame[], model: string, inputTokens: number): void {
+  #start(out: Frame[], event: Omit<StartEvent, 'type'>): void {
     if (this.#hasStarted) return
     this.#hasStarted = true
-    this.#inputTokens = inputTokens
-    const usage = { input_tokens: inputTokens, output_tokens: 1 }
+    const usage = event.usage ?? { input_tokens: event.input_tokens, output_tokens: 1 }
+    this.#atStart = { usage, native: event.native_usage }
     const empty = { content: [], stop_reason: null, stop_sequence: null }
-    const start = { type: 'message_start', message: envelope(this.#context, model, empty, usage) }
+    const start = { type: 'message_start', message: envelope(this.#context, event.model, empty, this.#atStart) }
     out.push(frame(start))
   }
 
@@ -74,17 +80,28 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
         this.#hasRefusal = true
         return this.#text(out, event.text)
       case 'reasoning':
-        if (event.redacted !== undefined) this.#blocks.redacted(out, event.redacted)
+        if (event.redacted !== undefined) {
+          this.#blocks.whole(out, { type: 'redacted_thinking', data: event.redacted })
+        }
         return this.#blocks.thinking(out, event.text, event.signature)
       case 'tool_call':
-        return this.#toolCall(out, event.call, event.id, event.name)
+        return this.#toolCall(out, event)
+      case 'native':
+        return this.#nativeContent(out, event)
       case 'tool_arguments':
         return this.#blocks.argumentsOf(out, event.call, event.text)
+      case 'hosted_call':
+        this.#searches++
+        return this.#blocks.whole(out, searchBlock(this.#context.call_id, event))
+      case 'hosted_result':
+        return this.#blocks.whole(out, searchResultBlock(this.#context.call_id, event))
+      case 'cut':
+        return this.#blocks.cut()
       case 'finish':
         this.#finish = event
         return this.#blocks.finish(out)
       case 'usage':
-        this.#usage = event.usage
+        this.#usage = { usage: event.usage, native: event.native_usage }
     }
   }
 
@@ -92,10 +109,17 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
     this.#blocks.text(out, text, this.#opening)
   }
 
-  #toolCall(out: Frame[], call: number, id: string, name: string): void {
+  #toolCall(out: Frame[], { call, id, name, extra }: Extract<GenerateEvent, { type: 'tool_call' }>): void {
     this.#hasCalls = true
     const made = id || makeCallId('toolu_', this.#context.call_id, 0, call)
-    this.#blocks.tool(out, call, toolBlock(this.#context, made, name, {}))
+    this.#blocks.tool(out, call, toolBlock(this.#context, made, name, {}, extra))
+  }
+
+  #nativeContent(out: Frame[], event: Extract<GenerateEvent, { type: 'native' }>): void {
+    const content = this.#native.read(event)
+    if (content?.type === 'block') this.#blocks.whole(out, content.block)
+    else if (content?.type === 'text') this.#blocks.openText(out, { ...this.#opening, ...content.fields, text: '' })
+    else if (content) for (const each of content.citations) this.#blocks.citation(out, each, this.#opening)
   }
 
   /** @throws ServiceError `upstream_error` when the engine did not finish */
@@ -107,9 +131,16 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
       stop_reason: reason,
       stop_sequence: stopSequence(finish, reason),
       ...(isNewer(this.#context) ? { stop_details: stopDetails(reason), container: null } : {}),
+      ...this.#native.delta,
     }
-    const usage = deltaUsage(this.#context, this.#usage ?? { input_tokens: this.#inputTokens, output_tokens: 0 })
-    const ended = { type: 'message_delta', delta, usage }
+    const { usage } = this.#atStart
+    const all = { ...(this.#usage ?? { usage: { ...usage, output_tokens: 0 } }), searches: this.#searches }
+    const ended = {
+      type: 'message_delta',
+      delta,
+      usage: deltaUsage(this.#context, all, this.#atStart),
+      ...this.#native.beside,
+    }
     return [frame(ended), frame({ type: 'message_stop' })]
   }
 }

@@ -3,6 +3,7 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { Message, OutputBlock } from '#schemas/messages.ts'
 import { findEvent, makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { envelope, parseInput, stopReason, stopSequence, textBlock, toolBlock } from './encode.ts'
+import { NativeAnswer, searchBlock, searchResultBlock } from './native.ts'
 
 /**
  * The whole message (docs/protocol.md, Messages answers) from all events of the call.
@@ -13,84 +14,134 @@ export function encodeMessage(events: readonly GenerateEvent[], context: EncodeC
   const start = findEvent(events, 'start')
   const finish = findEvent(events, 'finish')
   if (finish === undefined) throw unfinished()
-  const pieces = gather(events, context.call_id)
-  const hasCalls = pieces.some((piece) => piece.type === 'tool')
+  const content = new Pieces(context.call_id)
+  for (const event of events) content.push(event)
+  const hasCalls = content.pieces.some((piece) => piece.type === 'tool')
   const reason = stopReason(finish, hasCalls, findEvent(events, 'refusal') !== undefined)
   const body = {
-    content: pieces.map((piece) => toBlock(piece, context)),
+    content: content.pieces.map((piece) => toBlock(piece, context)),
     stop_reason: reason,
     stop_sequence: stopSequence(finish, reason),
   }
-  const usage: Usage = findEvent(events, 'usage')?.usage ?? {
-    input_tokens: start?.input_tokens ?? 0,
-    output_tokens: 0,
+  const counted = findEvent(events, 'usage')
+  const usage: Usage = counted?.usage ?? { input_tokens: start?.input_tokens ?? 0, output_tokens: 0 }
+  const { native } = content
+  return {
+    ...envelope(context, start?.model ?? context.model, body, {
+      usage,
+      native: counted?.native_usage,
+      searches: content.searches,
+    }),
+    ...native.delta,
+    ...native.beside,
   }
-  return envelope(context, start?.model ?? context.model, body, usage)
 }
 
 type Piece =
-  | { type: 'text'; text: string }
+  | { type: 'text'; text: string; fields?: Record<string, unknown>; citations: unknown[] }
   | { type: 'thinking'; text: string; signature: string }
-  | { type: 'redacted'; data: string }
-  | { type: 'tool'; id: string; name: string; text: string }
+  | { type: 'tool'; id: string; name: string; text: string; extra: Record<string, unknown> | undefined }
+  | { type: 'block'; block: OutputBlock }
+
+type TextPiece = Extract<Piece, { type: 'text' }>
 
 /** Events joined to what becomes one block each, in the order in which they began. */
-function gather(events: readonly GenerateEvent[], callId: string): Piece[] {
-  const pieces: Piece[] = []
-  const calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
-  for (const event of events) {
+class Pieces {
+  pieces: Piece[] = []
+  readonly native = new NativeAnswer()
+  searches = 0
+  readonly #callId: string
+  readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
+  /** Pieces before the round that speaks. */
+  #kept = 0
+
+  constructor(callId: string) {
+    this.#callId = callId
+  }
+
+  push(event: GenerateEvent): void {
     switch (event.type) {
       case 'text':
       case 'refusal':
-        addText(pieces, event.text)
+        if (event.text !== '') this.#text().text += event.text
         break
       case 'reasoning':
-        addThought(pieces, event)
+        this.#thought(event)
+        break
+      case 'native':
+        this.#native(event)
         break
       case 'tool_call': {
-        const id = event.id || makeCallId('toolu_', callId, 0, event.call)
-        const call = { type: 'tool' as const, id, name: event.name, text: '' }
-        calls.set(event.call, call)
-        pieces.push(call)
+        const { name, extra } = event
+        const id = event.id || makeCallId('toolu_', this.#callId, 0, event.call)
+        const call = { type: 'tool' as const, id, name, text: '', extra }
+        this.#calls.set(event.call, call)
+        this.pieces.push(call)
         break
       }
       case 'tool_arguments': {
-        const call = calls.get(event.call)
+        const call = this.#calls.get(event.call)
         if (call !== undefined) call.text += event.text
+        break
       }
+      case 'hosted_call':
+        this.searches++
+        this.#block(searchBlock(this.#callId, event))
+        break
+      case 'hosted_result':
+        this.#block(searchResultBlock(this.#callId, event))
+        this.#kept = this.pieces.length
+        break
+      case 'cut':
+        this.pieces = this.pieces.slice(0, this.#kept)
     }
   }
-  return pieces
-}
 
-function addText(pieces: Piece[], text: string): void {
-  const last = pieces.at(-1)
-  if (last?.type === 'text') last.text += text
-  else if (text !== '') pieces.push({ type: 'text', text })
-}
+  #text(): TextPiece {
+    const last = this.pieces.at(-1)
+    if (last?.type === 'text') return last
+    const piece: TextPiece = { type: 'text', text: '', citations: [] }
+    this.pieces.push(piece)
+    return piece
+  }
 
-/** A signature closes its block: thoughts after it are another one. */
-function addThought(pieces: Piece[], event: Extract<GenerateEvent, { type: 'reasoning' }>): void {
-  if (event.redacted !== undefined) pieces.push({ type: 'redacted', data: event.redacted })
-  if (event.text === '' && event.signature === undefined) return
-  const last = pieces.at(-1)
-  const signature = event.signature ?? ''
-  if (last?.type === 'thinking' && (last.signature === '' || event.text === '')) {
-    last.text += event.text
-    last.signature += signature
-  } else pieces.push({ type: 'thinking', text: event.text, signature })
+  /** A signature closes its block: thoughts after it are another one. */
+  #thought({ text, signature, redacted }: Extract<GenerateEvent, { type: 'reasoning' }>): void {
+    if (redacted !== undefined) this.#block({ type: 'redacted_thinking', data: redacted })
+    if (text === '' && signature === undefined) return
+    const last = this.pieces.at(-1)
+    if (last?.type === 'thinking' && last.signature === '') {
+      last.text += text
+      last.signature += signature ?? ''
+    } else this.pieces.push({ type: 'thinking', text, signature: signature ?? '' })
+  }
+
+  #native(event: Extract<GenerateEvent, { type: 'native' }>): void {
+    const content = this.native.read(event)
+    if (content?.type === 'block') this.#block(content.block)
+    else if (content?.type === 'text')
+      this.pieces.push({ type: 'text', text: '', fields: content.fields, citations: [] })
+    else if (content) for (const citation of content.citations) this.#text().citations.push(citation)
+  }
+
+  #block(block: OutputBlock): void {
+    this.pieces.push({ type: 'block', block })
+  }
 }
 
 /** Arguments that are no object were cut by the limit or are the model's error; `input` must be one, so it is empty. */
 function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
   switch (piece.type) {
-    case 'text':
-      return textBlock(context, piece.text.toWellFormed())
+    case 'text': {
+      const { fields, citations } = piece
+      const text = piece.text.toWellFormed()
+      return { ...textBlock(context, text), ...fields, text, ...(citations.length > 0 && { citations }) }
+    }
     case 'thinking':
       return { type: 'thinking', thinking: piece.text.toWellFormed(), signature: piece.signature }
-    case 'redacted':
-      return { type: 'redacted_thinking', data: piece.data }
     case 'tool':
-      return toolBlock(context, piece.id, piece.name, parseInput(piece.text.toWellFormed()) ?? {})
+      return toolBlock(context, piece.id, piece.name, parseInput(piece.text.toWellFormed()) ?? {}, piece.extra)
+    case 'block':
+      return piece.block
   }
 }

@@ -1,0 +1,85 @@
+import type { GenerateEvent } from '#schemas/generate.ts'
+import type { OutputBlock } from '#schemas/messages.ts'
+import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
+
+type Fields = Record<string, unknown>
+
+/** Content that an event without an internal form brings: a whole block, the start of a text, or citations of the text before. */
+export type NativeContent =
+  | { readonly type: 'block'; readonly block: OutputBlock }
+  | { readonly type: 'text'; readonly fields: Fields }
+  | { readonly type: 'citations'; readonly citations: readonly unknown[] }
+
+/**
+ * Reads the native events of one answer. Fields of the message are collected until its end: `delta` are those that a stream
+ * sends in the delta of `message_delta`, `beside` those next to it.
+ */
+export class NativeAnswer {
+  readonly #reader = new NativeReader('anthropic')
+  delta: Fields = {}
+  beside: Fields = {}
+
+  read(event: NativeEvent): NativeContent | undefined {
+    const value = this.#reader.read(event)
+    if (!value) return undefined
+    const { type, citations } = value
+    switch (event.scope) {
+      case 'answer':
+        this.delta = { ...this.delta, ...value }
+        return undefined
+      case 'message':
+        this.beside = { ...this.beside, ...value }
+        return undefined
+      case 'item':
+        return typeof type === 'string' ? { type: 'block', block: value as OutputBlock } : undefined
+      case 'text':
+        if (type === 'text') return { type, fields: value }
+        return Array.isArray(citations) ? { type: 'citations', citations } : undefined
+    }
+  }
+}
+
+type HostedCall = Extract<GenerateEvent, { type: 'hosted_call' }>
+type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
+
+/** Begins the text of a result inside `encrypted_content`, to tell it from the content of other services. */
+const CONTENT_PREFIX = 'sluice:'
+
+/** A search that the service runs, as Anthropic shows its own. */
+export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
+  return {
+    type: 'server_tool_use',
+    id: searchId(callId, run),
+    name: 'web_search',
+    input: { query: input.toWellFormed() },
+  }
+}
+
+/** Results of a search. The text of each is opaque to callers; they send it back with their next request. */
+export function searchResultBlock(callId: string, { run, status, output }: HostedResult): OutputBlock {
+  const tool_use_id = searchId(callId, run)
+  const error = { type: 'web_search_tool_result_error', error_code: 'unavailable' }
+  const content = status === 'completed' ? output.map(shownResult) : error
+  return { type: 'web_search_tool_result', tool_use_id, content }
+}
+
+function searchId(callId: string, run: number): string {
+  return `srvtoolu_${callId}_${run}`
+}
+
+function shownResult({ url, title, excerpt, date }: Fields): Fields {
+  const text = typeof excerpt === 'string' ? excerpt : ''
+  return {
+    type: 'web_search_result',
+    url,
+    title,
+    encrypted_content: CONTENT_PREFIX + Buffer.from(text).toString('base64'),
+    page_age: typeof date === 'string' ? date : null,
+  }
+}
+
+/** Text of a search result that this service made; undefined for one of another service. */
+export function resultText(encrypted: unknown): string | undefined {
+  if (typeof encrypted !== 'string' || !encrypted.startsWith(CONTENT_PREFIX)) return undefined
+  return Buffer.from(encrypted.slice(CONTENT_PREFIX.length), 'base64').toString('utf8')
+}
