@@ -8,10 +8,10 @@ import { decodeChat } from './chat/decode.ts'
 import { decodeCompletions } from './completions/decode.ts'
 import type { DecodeContext } from './decode.ts'
 import type { Caller, JobEndpoint, PreparedCall } from './endpoint.ts'
-import { decodeCount, decodeMessages } from './messages/decode.ts'
+import { decodeCount, decodeMessages, type MessagesContext } from './messages/decode.ts'
 import { parseVersion, parseWishesUpstream } from './messages/headers.ts'
 import { getModel } from './model.ts'
-import { upstreamFields } from './upstream-fields.ts'
+import { requireNativeUrls, upstreamFields } from './upstream-fields.ts'
 
 /** Counting is quick or it fails. */
 const COUNT_TIMEOUT_MS = 30_000
@@ -69,12 +69,13 @@ async function prepareOpenAi(
 async function prepareMessages(
   context: IngressContext,
   caller: Caller,
-  decode: Decode,
+  decode: (body: unknown, context: MessagesContext) => Pieces<GenerateRequest>,
   body: unknown,
 ): Promise<PreparedCall> {
   const version = parseVersion(caller.headers)
   const anthropic = parseWishesUpstream(caller.headers)
-  const { body: request, ...call } = await prepareGenerate(context, caller, decode, body)
+  const decodeFor: Decode = (given, decoding) => decode(given, { ...decoding, beta: anthropic.beta })
+  const { body: request, ...call } = await prepareGenerate(context, caller, decodeFor, body)
   return { ...call, body: { ...request, anthropic }, encode: { include_usage: true, version } }
 }
 
@@ -96,6 +97,7 @@ async function prepareGenerate(
     request,
     upstreamFields(caller, getModel(context, caller, model, 'inference'), (body as { model?: unknown }).model),
   )
+  await requireNativeUrls(request, context.config.remoteImages)
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 

@@ -84,7 +84,7 @@ class AnthropicEngine implements ChatEngine {
   async #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): Promise<UpstreamCall> {
     const { signal, traceparent } = options
     const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
-    return { path, headers, body: await bodyOf(body), isStream: request.stream, signal }
+    return { path, headers, forwarded: request.headers, body: await bodyOf(body), isStream: request.stream, signal }
   }
 
   #headersOf({ anthropic }: GenerateRequest): Record<string, string> {

@@ -24,28 +24,40 @@ export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, co
     top_p: request.top_p,
     top_k: request.top_k,
     stop_sequences: request.stop.length > 0 ? request.stop : undefined,
-    metadata: request.user === undefined ? undefined : { user_id: request.user },
+    metadata: metadata(request),
     stream: request.stream,
   })
 }
 
 /** The body of POST /v1/messages/count_tokens: what the model reads, without what rules its answer. */
 export function encodeCount(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
-  const { model: name, system, messages, tools, tool_choice, thinking } = promptFields(request, model, config)
+  const { metadata: _, ...fields } = promptFields(request, model, config)
+  if (request.dialect === 'anthropic') return defined(fields)
+  const { model: name, system, messages, tools, tool_choice, thinking } = fields
   return defined({ model: name, system, messages, tools, tool_choice, thinking })
 }
 
 function promptFields(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): Record<string, unknown> {
-  const extra = request.dialect === 'anthropic' ? request.extra : undefined
+  const { tool_choice, ...extra } = extraOf(request)
   const reasons = model.capabilities.reasoning
   return {
     ...extra,
     model: config.model ?? model.id,
     ...encodeConversation(request),
-    ...tools(request),
-    thinking: reasons ? thinking(request, extra?.thinking) : undefined,
-    output_config: outputConfig(request, reasons, extra?.output_config),
+    ...tools(request, tool_choice),
+    thinking: reasons ? thinking(request, extra.thinking) : undefined,
+    output_config: outputConfig(request, reasons, extra.output_config),
   }
+}
+
+/** Unknown fields, for an upstream of the caller's own dialect. */
+function extraOf({ dialect, extra }: GenerateRequest): Record<string, unknown> {
+  return dialect === 'anthropic' ? (extra ?? {}) : {}
+}
+
+function metadata(request: GenerateRequest): object | undefined {
+  const set = defined({ ...(extraOf(request).metadata as object | undefined), user_id: request.user })
+  return Object.keys(set).length > 0 ? set : undefined
 }
 
 function requireSayable(request: GenerateRequest): void {
@@ -69,21 +81,23 @@ function temperature({ temperature }: GenerateRequest): number | undefined {
   return temperature === undefined ? undefined : Math.min(temperature, 1)
 }
 
-/** The dialect has no subset of tools, so the others are left out. */
-function tools(request: GenerateRequest): object {
+/** The dialect has no subset of tools, so the others are left out. @param extra Fields of the choice without an internal form */
+function tools(request: GenerateRequest, extra: unknown): object {
   const allowed = request.allowed_tools
   const offered = allowed ? request.tools.filter((tool) => allowed.includes(tool.name)) : request.tools
   if (offered.length === 0) return {}
+  const choice = { ...(extra as object | undefined), ...toolChoice(request) }
   return {
-    tools: offered.map((tool) => encodeTool(tool, request.dialect === 'anthropic')),
-    tool_choice: toolChoice(request),
+    tools: offered.flatMap((tool) => encodeTool(tool, request.dialect === 'anthropic')),
+    tool_choice: Object.keys(choice).length > 0 ? choice : undefined,
   }
 }
 
-function encodeTool(tool: Tool, sameDialect: boolean): object {
-  const { name, description, parameters, strict } = tool
+function encodeTool(tool: Tool, sameDialect: boolean): object[] {
+  const { name, description, parameters, strict, native } = tool
+  if (native !== undefined) return native === null ? [] : [native]
   const input_schema = { type: 'object', ...(Object.keys(parameters).length > 0 ? parameters : { properties: {} }) }
-  return defined({ ...(sameDialect ? tool.extra : {}), name, description, input_schema, strict })
+  return [defined({ ...(sameDialect ? tool.extra : {}), name, description, input_schema, strict })]
 }
 
 function toolChoice(request: GenerateRequest): object | undefined {
@@ -106,7 +120,9 @@ function toolChoice(request: GenerateRequest): object | undefined {
 /** Thinking in the dialect's own words goes along as it came; what has an internal form may have been clamped since. */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)
-  return own ? { ...(extra as object | undefined), ...own } : (extra as object | undefined)
+  const { type } = (extra ?? {}) as { type?: unknown }
+  const isOther = typeof type === 'string' && !['enabled', 'adaptive', 'disabled'].includes(type)
+  return own && !isOther ? { ...(extra as object | undefined), ...own } : (extra as object | undefined)
 }
 
 /** Chat completions know an effort only, which leaves the length of the thinking to the model. */

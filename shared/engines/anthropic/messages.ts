@@ -3,9 +3,19 @@ import { ServiceError } from '#shared/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 
 interface Message {
-  readonly role: 'user' | 'assistant'
-  readonly content: object[]
-  readonly extra: object | undefined
+  readonly role: Role
+  readonly content: Block[]
+  extra: object | undefined
+  /** It may take further results of tools, and the text behind them. */
+  readonly isOpen: boolean
+}
+
+type Role = Exclude<Turn['role'], 'tool'>
+
+interface Block {
+  readonly value: object
+  /** A text without further fields may stand alone as a string. */
+  readonly isPlain: boolean
 }
 
 type ToolCallPart = Extract<Part, { type: 'tool_call' }>
@@ -13,22 +23,24 @@ type ToolCallPart = Extract<Part, { type: 'tool_call' }>
 /**
  * Turns as the system prompt and the messages of the messages protocol.
  *
- * The protocol wants user and assistant in turn, so neighbours of one role become one message; results of tools open the
- * user message after their calls. System turns go to the front, wherever they stood; a request of nothing but system
- * turns asks with the last of them. Empty texts are left out, because the protocol refuses them. Names of speakers have
- * no place here.
+ * Results of tools and the text behind them form one user message, since the protocol wants all results in the message after
+ * the calls. Turns of callers of the same protocol stay as they are otherwise, `system` turns among them included. Turns of
+ * other callers alternate: neighbours of one role become one message, and `system` turns go to the front, wherever they stood.
+ * A request of nothing but system turns asks with the last of them. Empty texts are left out, because the protocol refuses
+ * them. Names of speakers have no place here.
  */
 export function encodeConversation(request: GenerateRequest): { system: unknown; messages: object[] } {
   const sameDialect = request.dialect === 'anthropic'
   const messages: Message[] = []
-  const system: object[][] = []
+  const system: Block[][] = []
   for (const [index, turn] of request.turns.entries()) {
     const content = encodeTurn(turn, index, sameDialect)
-    if (turn.role === 'system') system.push(content)
+    const isPrompt = turn.role === 'system' && (!sameDialect || messages.length === 0)
+    if (isPrompt) system.push(content)
     else append(messages, turn, content, sameDialect)
   }
   const last = messages.length === 0 ? system.pop() : undefined
-  if (last) messages.push({ role: 'user', content: last, extra: undefined })
+  if (last) messages.push({ role: 'user', content: last, extra: undefined, isOpen: false })
   if (!sameDialect) trimPrefill(messages)
   return {
     system: sameDialect ? simplest(system.flat()) : system.map(joinTexts).join('\n\n') || undefined,
@@ -36,46 +48,53 @@ export function encodeConversation(request: GenerateRequest): { system: unknown;
   }
 }
 
-function append(messages: Message[], turn: Turn, content: object[], sameDialect: boolean): void {
-  if (content.length === 0) return
-  const role = turn.role === 'assistant' ? 'assistant' : 'user'
+function append(messages: Message[], turn: Turn, content: Block[], sameDialect: boolean): void {
+  const extra = sameDialect && turn.role !== 'tool' ? turn.extra : undefined
+  // A system turn may have nothing but fields of its own, such as output_config.
+  if (content.length === 0 && !(turn.role === 'system' && extra)) return
+  const role = turn.role === 'tool' ? 'user' : turn.role
   const last = messages.at(-1)
-  if (last?.role === role) last.content.push(...content)
-  else messages.push({ role, content, extra: sameDialect && turn.role !== 'tool' ? turn.extra : undefined })
+  if (last?.role === role && (!sameDialect || last.isOpen)) {
+    last.content.push(...content)
+    if (extra) last.extra = { ...last.extra, ...extra }
+  } else messages.push({ role, content, extra, isOpen: turn.role === 'tool' })
 }
 
-function encodeTurn(turn: Turn, index: number, sameDialect: boolean): object[] {
+function encodeTurn(turn: Turn, index: number, sameDialect: boolean): Block[] {
   const param = `messages[${index}].content`
   const content = encodeParts(turn.parts, param, sameDialect)
   if (turn.role !== 'tool') return content
-  return [
-    {
-      ...(sameDialect ? turn.extra : {}),
-      type: 'tool_result',
-      tool_use_id: wordOfId(turn.call_id),
-      ...(content.length > 0 ? { content: simplest(content) } : {}),
-      ...(turn.is_error === undefined ? {} : { is_error: turn.is_error }),
-    },
-  ]
+  const value = {
+    ...(sameDialect ? turn.extra : {}),
+    type: 'tool_result',
+    tool_use_id: wordOfId(turn.call_id),
+    ...(content.length > 0 ? { content: simplest(content) } : {}),
+    ...(turn.is_error === undefined ? {} : { is_error: turn.is_error }),
+  }
+  return [{ value, isPlain: false }]
 }
 
-/** A string when the content is one text block and nothing else; the blocks themselves; undefined for none. */
-function simplest(content: readonly object[]): unknown {
+/** A string when the content is one text and nothing else; the blocks themselves; undefined for none. */
+function simplest(content: readonly Block[]): unknown {
   const [only] = content
   if (!only) return undefined
-  const { type, text, ...rest } = only as { type: string; text?: string }
-  return content.length === 1 && type === 'text' && Object.keys(rest).length === 0 ? text : content
+  return content.length === 1 && only.isPlain ? textOf(only) : content.map(({ value }) => value)
 }
 
-function joinTexts(blocks: readonly object[]): string {
-  return blocks.map((block) => (block as { text?: string }).text ?? '').join('')
+function textOf({ value }: Block): string {
+  return (value as { text?: string }).text ?? ''
 }
 
-function encodeParts(parts: readonly Part[], param: string, sameDialect: boolean): object[] {
-  const blocks: object[] = []
+function joinTexts(blocks: readonly Block[]): string {
+  return blocks.map(textOf).join('')
+}
+
+function encodeParts(parts: readonly Part[], param: string, sameDialect: boolean): Block[] {
+  const blocks: Block[] = []
   for (const [index, part] of parts.entries()) {
     const block = encodePart(part, `${param}[${index}]`, sameDialect)
-    if (block) blocks.push({ ...(sameDialect && 'extra' in part ? part.extra : {}), ...block })
+    const extra = sameDialect && 'extra' in part ? part.extra : undefined
+    if (block) blocks.push({ value: { ...extra, ...block }, isPlain: part.type === 'text' && extra === undefined })
   }
   return blocks
 }
@@ -89,18 +108,21 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'file':
       return encodeFile(part, param)
     case 'tool_call':
-      return { type: 'tool_use', id: wordOfId(part.id), name: part.name, input: toolInput(part, param) }
+      return { type: 'tool_use', id: wordOfId(part.id), name: part.name, input: toolInput(part) }
     case 'reasoning':
       return sameDialect ? encodeThinking(part) : undefined
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not read audio.', { param })
+    case 'native':
+      // Text between blocks has no block.
+      return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }
 
 /** Unsigned thinking is left out: it did not come from this kind of model, and would be refused. */
 function encodeThinking({ text, signature, redacted }: Extract<Part, { type: 'reasoning' }>): object | undefined {
   if (redacted !== undefined) return { type: 'redacted_thinking', data: redacted }
-  return signature === undefined ? undefined : { type: 'thinking', thinking: text, signature }
+  return signature ? { type: 'thinking', thinking: text, signature } : undefined
 }
 
 function encodeFile(part: Extract<Part, { type: 'file' }>, param: string): object {
@@ -124,11 +146,10 @@ function mediaSource(url: string): { type: 'base64'; media_type: string; data: s
   return { type: 'base64', media_type, data: url.slice(comma + 1) }
 }
 
-function toolInput(part: ToolCallPart, param: string): object {
+/** The protocol takes objects only. What else a model wrote is shown to it, so that it can correct itself. */
+function toolInput(part: ToolCallPart): object {
   if (part.arguments.trim() === '') return {}
-  const input = objectIn(part.arguments)
-  if (input) return input
-  throw new ServiceError('invalid_value', 'The arguments of a tool call must be a JSON object.', { param })
+  return objectIn(part.arguments) ?? { invalid_json: part.arguments }
 }
 
 /** Ids of other dialects may hold characters that are refused here; a call and its result change alike. */
@@ -139,7 +160,7 @@ function wordOfId(id: string): string {
 /** White space at the end of a prefill is refused here; chat completions may well end in it. */
 function trimPrefill(messages: Message[]): void {
   const last = messages.at(-1)
-  const block = last?.content.at(-1) as { text?: string } | undefined
+  const block = last?.content.at(-1)?.value as { text?: string } | undefined
   if (last?.role !== 'assistant' || block?.text === undefined) return
   block.text = block.text.trimEnd()
   if (block.text === '') last.content.pop()

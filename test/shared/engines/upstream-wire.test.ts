@@ -447,6 +447,17 @@ describe('chat completions onto an Anthropic upstream', () => {
     expect((body as { output_config?: unknown }).output_config).toEqual(output_config)
   })
 
+  test.each(['{oops', '[1]', '"text"', 'null'])(
+    'arguments %s, which are no object, reach it inside one',
+    async (text) => {
+      const call = { type: 'tool_call', id: 'a', name: 'b', arguments: text }
+      const turns = [user('x'), { role: 'assistant', parts: [call] }, { role: 'tool', call_id: 'a', parts: [] }]
+      expect(await bodyOf('anthropic', { turns })).toMatchObject({
+        messages: [{}, { content: [{ type: 'tool_use', input: { invalid_json: text } }] }, {}],
+      })
+    },
+  )
+
   test('a temperature above the dialect becomes its highest', async () => {
     expect(await bodyOf('anthropic', { temperature: 1.7 })).toHaveProperty('temperature', 1)
   })
@@ -460,11 +471,6 @@ describe('chat completions onto an Anthropic upstream', () => {
     [
       { turns: [{ role: 'user', parts: [{ type: 'audio', data: 'UklGRg==', format: 'wav' }] }] },
       'unsupported_value',
-      'messages[0].content[0]',
-    ],
-    [
-      { turns: [{ role: 'assistant', parts: [{ type: 'tool_call', id: 'a', name: 'b', arguments: '{oops' }] }] },
-      'invalid_value',
       'messages[0].content[0]',
     ],
   ])('%j is refused before the upstream is called', async (fields, code, param) => {

@@ -1,9 +1,11 @@
 import type { Part } from '#schemas/generate.ts'
-import type { ReadableBlock } from '#schemas/messages.ts'
+import { type ReadableBlock, Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { requireBase64, requireImageUrl, requireRemoteUrl } from '#services/ingress/body/media.ts'
+import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf } from '#services/ingress/body/validate.ts'
-import { requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { refuse, requireMedia } from '#services/ingress/endpoints/decode.ts'
+import { nativePart } from './native.ts'
 
 /** What a block is checked against. */
 export interface BlockContext {
@@ -11,28 +13,42 @@ export interface BlockContext {
   readonly remoteImages: boolean
 }
 
-type Image = Extract<ReadableBlock, { type: 'image' }>
-type Document = Extract<ReadableBlock, { type: 'document' }>
-type SearchResult = Extract<ReadableBlock, { type: 'search_result' }>
+type Known = Exclude<ReadableBlock, Unknown>
+type Image = Extract<Known, { type: 'image' }>
+type Document = Extract<Known, { type: 'document' }>
+type DocumentSource = Exclude<Document['source'], Unknown>
 
-const CONSUMED: ReadonlySet<string> = new Set([
+const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
+  text: new Set(['type', 'text']),
+  image: new Set(['type', 'source']),
+  document: new Set(['type', 'source', 'title']),
+  search_result: new Set(['type']),
+}
+/** Fields that have no meaning once a block has become text. */
+const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
+/** Whether the upstream of a model speaks the Messages API: then blocks reach it as they came. */
+export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boolean {
+  return engine.type === 'anthropic'
+}
+
 /**
- * The parts a block means (docs/protocol.md, Turns and blocks). Documents of text and search results become text; other
- * documents need a model that reads files.
+ * The parts a block means (docs/protocol.md, Turns and blocks). Documents of text and search results become text, unless the
+ * upstream speaks the Messages API: it cites them. Other documents need a model that reads files.
  */
 export function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
+  if (block instanceof Unknown) return [nativePart(block.value)]
   const parts = partsOf(block, param, context)
-  const extra = extraOf(block, CONSUMED)
   const last = parts.at(-1)
+  const extra = extraOf(block, last?.type === 'text' ? CONSUMED_BY_TEXT : CONSUMED[block.type])
   // A cache mark closes a stretch of the prompt, so it belongs to the last part that the block became.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }
 
-function partsOf(block: ReadableBlock, param: string, context: BlockContext): Part[] {
+function partsOf(block: Known, param: string, context: BlockContext): Part[] {
   switch (block.type) {
     case 'text':
       return [{ type: 'text', text: block.text }]
@@ -41,11 +57,18 @@ function partsOf(block: ReadableBlock, param: string, context: BlockContext): Pa
     case 'document':
       return decodeDocument(block, param, context)
     case 'search_result':
-      return [{ type: 'text', text: searchText(block) }]
+      return [textOrNative(nativePart(block), context)]
   }
 }
 
-function decodeImage({ source }: Image, param: string, context: BlockContext): Part {
+/** Citations need the block itself; an upstream of another API needs its text. */
+function textOrNative(part: ReturnType<typeof nativePart>, { model }: BlockContext): Part {
+  return isMessagesUpstream(model) ? part : { type: 'text', text: part.text ?? '' }
+}
+
+function decodeImage(block: Image, param: string, context: BlockContext): Part {
+  const { source } = block
+  if (source instanceof Unknown) return ownSource(block, source, ['base64', 'url'], param, context)
   requireMedia(context.model, 'images', param)
   if (source.type === 'url') {
     requireImageUrl(source.url, `${param}.source.url`, context.remoteImages)
@@ -55,11 +78,28 @@ function decodeImage({ source }: Image, param: string, context: BlockContext): P
   return { type: 'image', url: `data:${source.media_type};base64,${source.data}` }
 }
 
+/** A source such as a file of the Files API, which only an upstream of the same API can resolve. */
+function ownSource(
+  block: Image | Document,
+  { value }: Unknown,
+  known: readonly string[],
+  param: string,
+  { model }: BlockContext,
+): Part {
+  if (isMessagesUpstream(model)) return nativePart(block)
+  const expected = known.map((type) => `'${type}'`).join(' or ')
+  refuse('invalid_value', `${param}.source.type`, `Input should be ${expected}, not '${excerpt(value.type)}'`)
+}
+
 function decodeDocument(block: Document, param: string, context: BlockContext): Part[] {
   const { source } = block
-  if (source.type === 'text') return [{ type: 'text', text: `${heading(block)}${source.data}` }]
-  if (source.type !== 'content') return [decodeFile(block, source, param, context)]
-  if (typeof source.content === 'string') return [{ type: 'text', text: `${heading(block)}${source.content}` }]
+  if (source instanceof Unknown) {
+    return [ownSource(block, source, ['text', 'content', 'base64', 'url'], param, context)]
+  }
+  if (source.type === 'base64' || source.type === 'url') return [decodeFile(block, source, param, context)]
+  if (isMessagesUpstream(context.model) || source.type === 'text' || typeof source.content === 'string') {
+    return [textOrNative(nativePart(block), context)]
+  }
   const inner = source.content.flatMap((part, index) =>
     decodeReadable(part, `${param}.source.content[${index}]`, context),
   )
@@ -71,7 +111,7 @@ function heading({ title, context }: Document): string {
   return [title, context].map((line) => (line ? `${line}\n\n` : '')).join('')
 }
 
-type FileSource = Extract<Document['source'], { type: 'base64' | 'url' }>
+type FileSource = Extract<DocumentSource, { type: 'base64' | 'url' }>
 
 function decodeFile(block: Document, source: FileSource, param: string, context: BlockContext): Part {
   requireMedia(context.model, 'files', param)
@@ -82,8 +122,4 @@ function decodeFile(block: Document, source: FileSource, param: string, context:
   }
   requireBase64(source.data, `${param}.source.data`)
   return { type: 'file', data: `data:${source.media_type};base64,${source.data}`, filename }
-}
-
-function searchText({ title, source, content }: SearchResult): string {
-  return `${title}\n${source}\n\n${content.map((block) => block.text).join('\n\n')}`
 }

@@ -1,5 +1,5 @@
-import type { GenerateRequest, Tool } from '#schemas/generate.ts'
-import { CountTokensRequest, MessagesRequest, type MessagesTool, type MessagesToolChoice } from '#schemas/messages.ts'
+import type { GenerateRequest } from '#schemas/generate.ts'
+import { CountTokensRequest, MessagesRequest, Unknown } from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, type Pieces, parseInPieces } from '#services/ingress/body/validate.ts'
@@ -9,12 +9,17 @@ import {
   refuse,
   requireBoundedSchemas,
   requireJson,
-  requireToolChoice,
-  requireTools,
 } from '#services/ingress/endpoints/decode.ts'
 import { NO_ACCESS } from '#services/ingress/endpoints/model.ts'
 import { ServiceError } from '#shared/error.ts'
+import { choiceExtra, decodeTools, toolUse } from './tools.ts'
 import { decodeConversation } from './turns.ts'
+
+/** What decoding a messages body needs to know. */
+export interface MessagesContext extends DecodeContext {
+  /** anthropic-beta */
+  readonly beta?: string | undefined
+}
 
 /**
  * Decodes a messages body (docs/protocol.md, Messages requests). Shape first, then the model, then the rules that need
@@ -22,7 +27,7 @@ import { decodeConversation } from './turns.ts'
  *
  * @throws ServiceError with the path of the first problem
  */
-export function* decodeMessages(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+export function* decodeMessages(body: unknown, context: MessagesContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(MessagesRequest, body, 'messages')
   const model = findModel(request.model, context)
   const maxTokens = outputTokens(model, request.max_tokens)
@@ -39,7 +44,7 @@ export function* decodeMessages(body: unknown, context: DecodeContext): Pieces<G
 }
 
 /** Decodes a body without an answer to be: neither `max_tokens` nor `stream` (docs/protocol.md, Counting tokens). */
-export function* decodeCount(body: unknown, context: DecodeContext): Pieces<GenerateRequest> {
+export function* decodeCount(body: unknown, context: MessagesContext): Pieces<GenerateRequest> {
   const request = yield* parseInPieces(CountTokensRequest, body, 'messages')
   const model = findModel(request.model, context)
   return {
@@ -68,20 +73,33 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'budget_tokens'])
 const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
+const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
-/** Of `thinking` and `output_config` only what has no internal form goes along, such as `display`. */
-function extra(request: CountTokensRequest): GenerateRequest['extra'] {
+/** Of fields with an internal form only the rest goes along, such as `display` of `thinking`; of unknown types everything. */
+function extra({
+  thinking,
+  output_config,
+  metadata,
+  tool_choice,
+  ...request
+}: CountTokensRequest): GenerateRequest['extra'] {
+  const { format } = output_config ?? {}
   const rest = {
     ...extraOf(request, CONSUMED),
-    thinking: extraOf(request.thinking ?? {}, THINKING_CONSUMED),
-    output_config: extraOf(request.output_config ?? {}, OUTPUT_CONSUMED),
+    thinking: thinking instanceof Unknown ? thinking.value : extraOf(thinking ?? {}, THINKING_CONSUMED),
+    output_config: extraOf(
+      { ...extraOf(output_config ?? {}, OUTPUT_CONSUMED), ...(format instanceof Unknown && { format: format.value }) },
+      NOTHING,
+    ),
+    metadata: extraOf(metadata ?? {}, METADATA_CONSUMED),
+    tool_choice: choiceExtra(tool_choice),
   }
   return extraOf(rest, NOTHING)
 }
 
 const NOTHING: ReadonlySet<string> = new Set()
 
-function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: DecodeContext) {
+function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: MessagesContext) {
   // A conversation that the server keeps: without its history the answer would be to something else. SDKs read the
   // refusal's `error_code` and send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
@@ -105,47 +123,15 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
     stop: request.stop_sequences ?? [],
     logprobs: false,
     tools,
-    ...toolUse(request.tool_choice ?? undefined, tools),
+    ...toolUse(request.tool_choice ?? undefined, tools, model),
     response_format: format,
     user: request.metadata?.user_id ?? undefined,
   }
 }
 
-const TOOL_CONSUMED: ReadonlySet<string> = new Set(['type', 'name', 'description', 'input_schema', 'strict'])
-
-function decodeTools(tools: readonly MessagesTool[], model: ModelConfig): Tool[] {
-  const decoded = tools.map((tool) => ({
-    name: tool.name,
-    description: tool.description ?? undefined,
-    parameters: tool.input_schema,
-    strict: tool.strict ?? undefined,
-    extra: extraOf(tool, TOOL_CONSUMED),
-  }))
-  requireTools(model, decoded, (index) => `tools[${index}].name`)
-  return decoded
-}
-
-function toolUse(
-  choice: MessagesToolChoice | undefined,
-  tools: readonly Tool[],
-): Pick<GenerateRequest, 'tool_choice' | 'parallel_tool_calls'> {
-  if (choice === undefined) return {}
-  const use = internalChoice(choice)
-  requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
-  // Without tools there is nothing to choose, and upstreams refuse the mere words.
-  if (tools.length === 0) return {}
-  if (choice.type === 'none') return { tool_choice: use }
-  return { tool_choice: use, parallel_tool_calls: choice.disable_parallel_tool_use ? false : undefined }
-}
-
-function internalChoice(choice: MessagesToolChoice): GenerateRequest['tool_choice'] {
-  if (choice.type === 'tool') return { type: 'tool', name: choice.name }
-  return { type: choice.type === 'any' ? 'required' : choice.type }
-}
-
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const format = request.output_config?.format
-  if (!format) return undefined
+  if (!format || format instanceof Unknown) return undefined
   requireJson(model, 'output_config.format')
   return { type: 'json_schema', schema: format.schema }
 }

@@ -1,45 +1,66 @@
 import type { Part, Turn } from '#schemas/generate.ts'
-import type { AssistantBlock, InputMessage, MessagesRequest, ReadableBlock, UserBlock } from '#schemas/messages.ts'
+import {
+  type AssistantBlock,
+  type InputMessage,
+  type MessagesRequest,
+  type ReadableBlock,
+  Unknown,
+  type UserBlock,
+} from '#schemas/messages.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { excerpt } from '#services/ingress/body/problem.ts'
 import { extraOf, PIECE_MESSAGES, type Pieces } from '#services/ingress/body/validate.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
-import { decodeReadable } from './blocks.ts'
+import { decodeReadable, isMessagesUpstream } from './blocks.ts'
+import { nativePart, textBetween } from './native.ts'
 
 /** What the turns of a conversation are checked against. */
 export interface MessagesTurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
   readonly strictTurns: boolean
+  /** anthropic-beta */
+  readonly beta?: string | undefined
 }
 
 type System = NonNullable<MessagesRequest['system']>
+type SystemMessage = Extract<InputMessage, { role: 'system' }>
+
+/** Features by which a caller asks for `system` turns where they stand. */
+const SYSTEM_TURNS_BETA = /\bmid-conversation-/
+/** What begins a user turn that stands for a `system` turn. */
+const SYSTEM_MARK = '[System message]\n'
 
 /**
- * The system prompt as a turn; undefined when there is none. Its texts are joined with blank lines, but
- * stay apart, blank lines included, where a block carries something for an upstream of the same dialect, such as
- * `cache_control`: either way the parts join by concatenation.
+ * The system prompt as a turn; undefined when there is none. Its blocks stay apart for an upstream of the same dialect, and
+ * are joined with blank lines for any other.
  */
-function decodeSystem(system: System): Turn | undefined {
-  if (typeof system === 'string') return system === '' ? undefined : { role: 'system', parts: [text(system)] }
-  if (system.length === 0) return undefined
-  const last = system.length - 1
-  const parts = system.map((block, index) => ({
-    ...text(index === last ? block.text : `${block.text}\n\n`),
-    extra: extraOf(block, TEXT_CONSUMED),
-  }))
-  if (parts.some((part) => part.extra !== undefined)) return { role: 'system', parts }
-  return { role: 'system', parts: [text(parts.map((part) => part.text).join(''))] }
+function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
+  return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, model) }
+}
+
+function systemParts(content: SystemMessage['content'], model: ModelConfig): Part[] {
+  if (!content || typeof content === 'string') return texts(content ?? '')
+  const parts = content.map((block) =>
+    block instanceof Unknown ? nativePart(block.value) : { ...text(block.text), extra: extraOf(block, TEXT_CONSUMED) },
+  )
+  return asBlocks(parts, model).flatMap((part, index) => (index === 0 ? [part] : [textBetween('\n\n'), part]))
 }
 
 const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
+/** One text alone is a string or a list of one block. For an upstream of the same dialect empty extra fields keep it a list. */
+function asBlocks(parts: Part[], model: ModelConfig): Part[] {
+  const [only] = parts
+  if (parts.length === 1 && only?.type === 'text' && isMessagesUpstream(model)) only.extra ??= {}
+  return parts
+}
+
 /**
- * Decodes the conversation (docs/protocol.md, Turns and blocks): the system prompt comes first. Turns alternate and
- * begin with the user, a user turn after tool_use blocks answers each of them, and a last assistant turn is a prefill.
- * Without `strictTurns` repeated turns count as one, and the texts of `system` turns are put behind the system prompt,
- * in their order.
+ * Decodes the conversation (docs/protocol.md, Turns and blocks): the system prompt comes first. Turns begin with the user, a
+ * user turn after tool_use blocks answers each of them, and a last assistant turn is a prefill. With `strictTurns` they
+ * alternate, and there are no `system` turns; an upstream of the Messages API decides about both itself.
  */
 export function* decodeConversation(
   system: System,
@@ -52,14 +73,8 @@ export function* decodeConversation(
     decoder.add(message, `messages[${index}]`)
   }
   const turns = decoder.finish()
-  const prompt = decoder.systems.length === 0 ? system : [system, ...decoder.systems].flatMap(blocksOf)
-  const first = decodeSystem(prompt)
+  const first = decodeSystem(system, context.model)
   return first === undefined ? turns : [first, ...turns]
-}
-
-function blocksOf(system: System): Exclude<System, string> {
-  if (typeof system !== 'string') return system
-  return system === '' ? [] : [text(system)]
 }
 
 type Role = 'user' | 'assistant'
@@ -67,9 +82,8 @@ type Ids = Map<string, string>
 
 class TurnDecoder {
   readonly #context: MessagesTurnContext
+  readonly #isStrict: boolean
   readonly #turns: Turn[] = []
-  /** What turns of the role `system` said. */
-  readonly systems: System[] = []
   #role: Role | undefined
   /** tool_use ids of the nearest assistant turn, and of them those without a result → path of the block. */
   #uses: Ids = new Map()
@@ -77,12 +91,13 @@ class TurnDecoder {
 
   constructor(context: MessagesTurnContext) {
     this.#context = context
+    this.#isStrict = context.strictTurns && !isMessagesUpstream(context.model)
   }
 
   add(message: InputMessage, param: string): void {
-    if (message.role === 'system') return this.#addSystem(message, param)
-    this.#enter(message.role, param)
     const extra = extraOf(message, TURN_CONSUMED)
+    if (message.role === 'system') return this.#addSystem(message, param, extra)
+    this.#enter(message.role, param)
     if (message.role === 'user') this.#addUser(message.content, `${param}.content`, extra)
     else this.#addAssistant(message.content, `${param}.content`, extra)
   }
@@ -97,12 +112,17 @@ class TurnDecoder {
     return this.#turns
   }
 
-  #addSystem(message: Extract<InputMessage, { role: 'system' }>, param: string): void {
-    if (this.#context.strictTurns) {
+  /** A system turn stays where it is: what stands before it is cached. Servers that may not know such turns get one of the user. */
+  #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
+    const { model, strictTurns, beta } = this.#context
+    if (this.#isStrict) {
       const message = "role 'system' is not supported in messages; use the top-level system field"
       refuse('invalid_value', `${param}.role`, message)
     }
-    this.systems.push(message.content)
+    const parts = systemParts(content, model)
+    const isKept = !isMessagesUpstream(model) || strictTurns || SYSTEM_TURNS_BETA.test(beta ?? '')
+    if (isKept) this.#turns.push({ role: 'system', parts, extra })
+    else if (parts.length > 0) this.#turns.push({ role: 'user', parts: [text(SYSTEM_MARK), ...parts] })
   }
 
   #enter(role: Role, param: string): void {
@@ -110,7 +130,7 @@ class TurnDecoder {
       refuse('invalid_value', `${param}.role`, 'the first message must use the "user" role')
     }
     const isRepeated = this.#role === role
-    if (isRepeated && this.#context.strictTurns) {
+    if (isRepeated && this.#isStrict) {
       const rule = 'roles must alternate between "user" and "assistant"'
       refuse('invalid_value', 'messages', `${rule}, but found multiple "${role}" roles in a row`)
     }
@@ -128,7 +148,8 @@ class TurnDecoder {
   }
 
   #addAssistant(content: string | readonly AssistantBlock[], param: string, extra: Turn['extra']): void {
-    const parts = typeof content === 'string' ? texts(content) : content.map(decodeAssistantBlock)
+    const parts =
+      typeof content === 'string' ? texts(content) : asBlocks(content.map(decodeAssistantBlock), this.#context.model)
     for (const [index, part] of parts.entries()) {
       if (part.type !== 'tool_call') continue
       const block = `${param}[${index}]`
@@ -154,7 +175,8 @@ class TurnDecoder {
         this.#addResult(block, place)
       } else parts.push(...decodeReadable(block, place, this.#context))
     }
-    if (parts.length > 0 || !hasResult) this.#turns.push({ role: 'user', parts, extra })
+    if (parts.length > 0 || !hasResult)
+      this.#turns.push({ role: 'user', parts: asBlocks(parts, this.#context.model), extra })
   }
 
   #addResult(block: Extract<UserBlock, { type: 'tool_result' }>, param: string): void {
@@ -177,26 +199,32 @@ class TurnDecoder {
 
   #resultParts(content: string | readonly ReadableBlock[], param: string): Part[] {
     if (typeof content === 'string') return texts(content)
-    return content.flatMap((block, index) => decodeReadable(block, `${param}[${index}]`, this.#context))
+    const parts = content.flatMap((block, index) => decodeReadable(block, `${param}[${index}]`, this.#context))
+    return asBlocks(parts, this.#context.model)
   }
 }
 
 const RESULT_CONSUMED: ReadonlySet<string> = new Set(['type', 'tool_use_id', 'content', 'is_error'])
-const ASSISTANT_CONSUMED: ReadonlySet<string> = new Set([
-  ...['type', 'text', 'citations', 'id', 'name', 'input', 'caller', 'thinking', 'signature', 'data'],
-])
+const USE_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'name', 'input'])
+const THINKING_CONSUMED: ReadonlySet<string> = new Set(['type', 'thinking', 'signature', 'data'])
 
 function decodeAssistantBlock(block: AssistantBlock): Part {
-  const extra = extraOf(block, ASSISTANT_CONSUMED)
   switch (block.type) {
+    case 'unknown':
+      return nativePart(block.value)
     case 'text':
-      return { type: 'text', text: block.text, extra }
-    case 'tool_use':
-      return { type: 'tool_call', id: block.id, name: block.name, arguments: JSON.stringify(block.input), extra }
-    case 'thinking':
-      return { type: 'reasoning', text: block.thinking, signature: block.signature ?? undefined }
+      return { type: 'text', text: block.text, extra: extraOf(block, TEXT_CONSUMED) }
+    case 'tool_use': {
+      const { id, name, input } = block
+      return { type: 'tool_call', id, name, arguments: JSON.stringify(input), extra: extraOf(block, USE_CONSUMED) }
+    }
+    case 'thinking': {
+      const extra = extraOf(block, THINKING_CONSUMED)
+      // An answer of this service has an empty signature if its upstream signs nothing.
+      return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
+    }
     case 'redacted_thinking':
-      return { type: 'reasoning', text: '', redacted: block.data }
+      return { type: 'reasoning', text: '', redacted: block.data, extra: extraOf(block, THINKING_CONSUMED) }
   }
 }
 
