@@ -1,7 +1,9 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import { abortable } from '#shared/abortable.ts'
 import { ServiceError } from '#shared/error.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/outbound/guard.ts'
+import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 
 /** Hosts of one request: each is a question to the name server. */
 const HOSTS_MAX = 32
@@ -20,22 +22,32 @@ export async function requirePublicUrls(
   signal: AbortSignal,
   resolve?: Resolve,
 ): Promise<void> {
-  await requirePublic(urlsOf(request), 'messages', signal, resolve)
+  const native = await inTurns(nativeUrlsOf(request), signal)
+  const [media, others] = [native.filter(({ isMedia }) => isMedia), native.filter(({ isMedia }) => !isMedia)]
+  await requirePublic([...urlsOf(request), ...media.map(({ url }) => url)], 'messages', signal, resolve)
+  const urls = others.map(({ url }) => url)
+  await requirePublic(urls, 'body', signal, resolve, true)
 }
 
-/** The same for any URLs. @param param Names in a refusal where they stood */
+/**
+ * The same for any URLs.
+ *
+ * @param param Field that a refusal names
+ * @param mayBeUnknown Accept names that do not resolve here
+ */
 export async function requirePublic(
   urls: Iterable<string>,
   param: string,
   signal: AbortSignal,
   resolve?: Resolve,
+  mayBeUnknown = false,
 ): Promise<void> {
   const hosts = hostsOf(urls, param)
   if (hosts.size === 0) return
   if (hosts.size > HOSTS_MAX) throw refuse(param, `Expected URLs of at most ${HOSTS_MAX} different hosts.`)
   const check = async () => {
     // One after the other: names that do not resolve would take all of the process's threads for it.
-    for (const host of hosts) await requirePublicHost(host, resolve)
+    for (const host of hosts) await requirePublicHost(host, resolve, mayBeUnknown)
   }
   const tooLong = new AbortController()
   const late = refuse(param, 'The hosts of the URLs could not be found in time.')

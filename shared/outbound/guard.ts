@@ -102,13 +102,19 @@ export function mayBePublic(url: URL): boolean {
 }
 
 /**
- * Checks a host before its URL is handed to somebody who resolves it again: every address it has must be public, since
- * any of them may be taken. What its name leads to a moment later is beyond us.
+ * Checks a host before its URL is passed to a server that resolves it again: every address it has must be public, since
+ * any of them may be taken. Later changes of the name are not seen.
  *
+ * @param mayBeUnknown Accept a name without an address here, which only the network of that server knows
  * @throws ServiceError `invalid_value` for no address too: it says no more than an unknown name
  */
-export async function requirePublicHost(host: string, resolve: Resolve = resolveAll): Promise<void> {
+export async function requirePublicHost(
+  host: string,
+  resolve: Resolve = resolveAll,
+  mayBeUnknown = false,
+): Promise<void> {
   const addresses = isIP(host) ? [{ address: host }] : await resolve(host).catch(() => [])
+  if (mayBeUnknown && addresses.length === 0) return
   const isPublic = addresses.length > 0 && addresses.every(({ address }) => isReachAllowed(address, STRICT))
   if (!isPublic) throw new ServiceError('invalid_value', `The host '${host}' has no public address.`)
 }

@@ -1,6 +1,9 @@
 import type { GenerateRequest } from '#schemas/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
+import { requireRemoteUrl } from '#services/ingress/body/media.ts'
+import { inTurns } from '#shared/in-turns.ts'
 import { projectIdOf } from '#shared/keys/project.ts'
+import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 import type { Caller } from './endpoint.ts'
 
 /**
@@ -32,5 +35,16 @@ export function upstreamFields(
   return {
     ...(typeof asked === 'string' && asked !== model.id && { named: asked }),
     ...(Object.keys(headers).length > 0 && { headers }),
+  }
+}
+
+/**
+ * Checks the URLs in what an upstream gets as it came: public hosts only, and images and files only if remote ones are allowed.
+ *
+ * @throws ServiceError `invalid_value`, `unsupported_value`
+ */
+export async function requireNativeUrls(request: GenerateRequest, remoteImages: boolean): Promise<void> {
+  for (const { url, isMedia } of await inTurns(nativeUrlsOf(request))) {
+    requireRemoteUrl(url, 'body', remoteImages || !isMedia)
   }
 }

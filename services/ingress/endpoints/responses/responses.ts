@@ -11,7 +11,7 @@ import { userIdOf } from '#services/ingress/endpoints/code/user.ts'
 import { refuse } from '#services/ingress/endpoints/decode.ts'
 import type { Caller, JobEndpoint } from '#services/ingress/endpoints/endpoint.ts'
 import { getModel } from '#services/ingress/endpoints/model.ts'
-import { upstreamFields } from '#services/ingress/endpoints/upstream-fields.ts'
+import { requireNativeUrls, upstreamFields } from '#services/ingress/endpoints/upstream-fields.ts'
 import { boundMetadata } from '#services/ingress/jobs/wishes.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
 import { inTurns } from '#shared/in-turns.ts'
@@ -98,6 +98,7 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   const decoded = await inTurns(decoding)
   const request = await withHosted(context, caller, asked, decoded, hosted)
   Object.assign(request, upstreamFields(caller, model, asked.model))
+  await requireNativeUrls(request, context.config.remoteImages)
   const { conversation } = before
   if (!conversation) return { request, input: [] }
   const input = await inTurns(keptItems(inputOf(asked), 'input', before.referenced, 'conversation'))

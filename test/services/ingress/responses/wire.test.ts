@@ -270,6 +270,22 @@ describe('an upstream of this API', () => {
     expect(sent.other).toBe(1)
   })
 
+  test.each<Json>([
+    { tools: [{ type: 'mcp', server_label: 'x', server_url: 'http://169.254.169.254/mcp' }] },
+    { tools: [{ type: 'tool_of_next_month', options: { endpoint: 'localhost:8000' } }] },
+    { field_of_next_month: { callback_url: 'https://127.0.0.1/' } },
+    { input: [{ role: 'user', content: [{ type: 'part_of_next_month', image_url: 'https://example.com/a.png' }] }] },
+    {
+      input: [
+        { type: 'item_of_next_month', page: { url: 'http://[::1]/' } },
+        { role: 'user', content: 'hi' },
+      ],
+    },
+  ])('gets no URL of its own network, nor of a remote image that is not allowed: %j', async (body) => {
+    const answer = await stack.post('/v1/responses', { model: 'far', input: 'hi', store: false, ...body })
+    expect(answer.status).toBe(400)
+  })
+
   const OUTPUT = [
     {
       type: 'reasoning',
