@@ -79,8 +79,8 @@ describe.each(ANTHROPICS)('the models of @anthropic-ai/sdk $major', ({ Client })
     expect([last.data.map(({ id }) => id), last.has_more]).toEqual([['more-21'], false])
   })
 
-  test('are found by an alias, which gives the model it stands for', async () => {
-    expect(await open().models.retrieve('org/echo')).toMatchObject({ id: 'echo-1', type: 'model' })
+  test('are found by an alias, under which the model is given', async () => {
+    expect(await open().models.retrieve('org/echo')).toMatchObject({ id: 'org/echo', type: 'model' })
   })
 
   test('that do not exist are refused in the shape of the SDK', async () => {
@@ -107,7 +107,7 @@ describe.each(OPENAIS)('the models of openai $major', ({ Client }) => {
       { id: 'echo-1', ...shape },
       { id: 'echo-latest', ...shape },
     ])
-    expect(await client.models.retrieve('echo-latest')).toMatchObject({ id: 'echo-1', ...shape })
+    expect(await client.models.retrieve('echo-latest')).toMatchObject({ id: 'echo-latest', ...shape })
   })
 })
 
