@@ -20,6 +20,8 @@ const WHOLE_MAX = 24 * 1024 * 1024
 const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
 const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
+/** Bytes of white space before an answer. */
+const BLANKS_MAX = 1024 * 1024
 /** Bytes that show whether a text is an event stream. */
 const FIELD_BYTES = 6
 const FIELD = /^(?:data|event|id|retry)?:/
@@ -44,6 +46,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
   readonly #decoder: Decoder<Event>
   readonly #bounds: WholeBounds
   #first: Buffer = Buffer.alloc(0)
+  #size = 0
   #reader: AnswerReader<Event> | undefined
 
   constructor(exchange: Exchange, decoder: Decoder<Event>, bounds: WholeBounds) {
@@ -59,6 +62,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
   read(chunks: readonly Buffer[], out: Event[]): boolean | Promise<boolean> {
     if (this.#reader) return this.#reader.read(chunks, out)
     const isAll = chunks.length === 0
+    for (const chunk of chunks) this.#size += chunk.length
     this.#first = withoutBlanks(Buffer.concat([this.#first, ...chunks]))
     this.#reader = this.#choose(this.#first, isAll)
     if (!this.#reader) return false
@@ -81,6 +85,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
     const { mediaType, speaker } = this.#exchange
     const isStream = mediaType === 'text/event-stream'
     const isJson = mediaType === 'application/json' || mediaType.endsWith('+json')
+    if (first.length === 0 && this.#size > BLANKS_MAX) throw answerError(speaker.model, 'sent no answer')
     if (first.length === 0 && !isAll) return undefined
     if (first[0] === OPEN_OBJECT || first[0] === OPEN_ARRAY) {
       return LINES.test(mediaType) ? this.#frames() : this.#whole()

@@ -54,7 +54,8 @@ export interface UpstreamOptions {
 
 /** One server of the upstream, with its sockets. */
 interface HttpServer extends Server {
-  readonly path: string
+  /** The path of a call: that of the base URL before it, and the query of the base URL after it. */
+  readonly pathOf: (path: string) => string
   readonly pool: Pool
   connect(signal: AbortSignal): Promise<UpstreamTarget>
 }
@@ -156,7 +157,7 @@ export class Upstream {
     const target = { origin: url.origin, dispatcher: pool }
     return {
       weight,
-      path: url.pathname.replace(/\/+$/, ''),
+      pathOf: pathsAt(url),
       pool,
       connect: connect ?? (() => Promise.resolve(target)),
       limit: new AdaptiveLimit(concurrency, undefined, share),
@@ -198,7 +199,7 @@ export class Upstream {
   }
 
   async #open(call: UpstreamCall, taken: Taken<HttpServer>, { origin, dispatcher }: UpstreamTarget): Promise<Exchange> {
-    const { path, limit } = taken.server
+    const { pathOf, limit } = taken.server
     const exchange = new Exchange({
       speaker: this.#speaker,
       timeouts: this.#config.timeouts,
@@ -213,7 +214,7 @@ export class Upstream {
       accept: call.isStream ? 'text/event-stream' : 'application/json',
     }
     try {
-      dispatcher.dispatch({ origin, method: 'POST', path: path + call.path, headers, body: call.body }, exchange)
+      dispatcher.dispatch({ origin, method: 'POST', path: pathOf(call.path), headers, body: call.body }, exchange)
     } catch (error) {
       exchange.fail(connectionError(this.#model, error))
     }
@@ -233,6 +234,14 @@ export class Upstream {
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)
     throw failure
   }
+}
+
+/** Azure wants `?api-version=2024-10-21` on every call. */
+function pathsAt({ pathname, search }: URL): (path: string) => string {
+  const base = pathname.replace(/\/+$/, '')
+  const query = search.slice(1)
+  if (query === '') return (path) => base + path
+  return (path) => `${base}${path}${path.includes('?') ? '&' : '?'}${query}`
 }
 
 const NONE: ReadonlySet<HttpServer> = new Set()

@@ -65,11 +65,17 @@ export function cleanerOf(
 }
 
 function secretsOf(config: UpstreamConfig, headers: Readonly<Record<string, string>>): string[] {
-  const users = addressesOf(config).flatMap(({ url }) => [new URL(url).username, new URL(url).password])
+  const users = addressesOf(config).flatMap(({ url }) => secretsIn(new URL(url)))
   const values = Object.entries(headers).flatMap(([name, value]) => (PLAIN.has(name) ? [] : [value]))
   // Of `Bearer key` the key alone is as secret.
   const parts = [...values, ...values.flatMap((value) => value.split(/\s+/)), ...users]
   return parts.filter((part) => part.length >= SECRET_MIN).flatMap((part) => [part, encodeURIComponent(part)])
+}
+
+/** Some servers take a key in the query. */
+function secretsIn({ username, password, searchParams }: URL): string[] {
+  const values = [...searchParams].flatMap(([name, value]) => (/version$/i.test(name) ? [] : [value]))
+  return [username, password, ...values]
 }
 
 function hostsOf(config: UpstreamConfig): string[] {
