@@ -1,0 +1,108 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { objectIn } from '#shared/json/object.ts'
+import { type Stack, startStack } from '../../support/stack.ts'
+import { askFor, modelsOf, serveCases, WAYS } from '../../support/wire/ask.ts'
+import { type Expected, SEEN, type Way, type WireCase } from '../../support/wire/case.ts'
+import { CONNECTIONS } from '../../support/wire/connections.ts'
+import { FAILURES } from '../../support/wire/failures.ts'
+import type { Got } from '../../support/wire/read.ts'
+import { SERVERS } from '../../support/wire/servers.ts'
+
+/*
+ * Answers of upstream servers as they are in use, each asked for by chat completions, messages and responses, whole and streamed.
+ * Add a case to test/support/wire when a server is found whose answer is lost.
+ */
+
+const CASES: readonly WireCase[] = [...SEEN, ...SERVERS, ...CONNECTIONS, ...FAILURES]
+/** Calls at once: some cases take three seconds. */
+const AT_ONCE = 48
+
+let upstream: Awaited<ReturnType<typeof serveCases>>
+let stack: Stack
+const answers = new Map<string, Got | Error>()
+
+beforeAll(async () => {
+  upstream = await serveCases(CASES)
+  stack = await startStack({ models: modelsOf(CASES, upstream.url) })
+  const asked = CASES.flatMap(({ name }) => WAYS.map((way) => ({ name, way })))
+  const next = async () => {
+    for (let one = asked.pop(); one; one = asked.pop()) {
+      const { name, way } = one
+      answers.set(`${name} ${way}`, await askFor(stack, name, way).catch((error: Error) => error))
+    }
+  }
+  await Promise.all(Array.from({ length: AT_ONCE }, next))
+}, 180_000)
+afterAll(async () => {
+  await stack?.[Symbol.asyncDispose]()
+  await upstream?.[Symbol.asyncDispose]()
+})
+
+describe.each(CASES)('$upstream: $name', ({ name, expect: expected }) => {
+  test.each(WAYS)('%s', async (way) => {
+    const got = answers.get(`${name} ${way}`)
+    if (!got || got instanceof Error) throw got ?? new Error('not asked')
+    check(got, expected, way)
+    if (expected.isAcceptedBack && way === 'chat') await checkAcceptedBack(name, got)
+  })
+})
+
+test('the cases have names of their own', () => {
+  expect(new Set(CASES.map(({ name }) => name)).size).toBe(CASES.length)
+})
+
+function check(got: Got, expected: Expected, way: Way): void {
+  if (expected.either) {
+    const isFailure = got.error !== undefined
+    const fitting = expected.either.filter(({ status }) => (status !== undefined) === isFailure)
+    expect(fitting, got.body).not.toEqual([])
+    for (const one of fitting) check(got, one, way)
+    return
+  }
+  if (expected.status !== undefined) return checkFailure(got, expected, way)
+  expect(got.error, got.body).toBeUndefined()
+  expect(got.status).toBe(200)
+  if (expected.calls) checkCalls(got, expected.calls)
+  const { text, reasoning, finish, usage } = expected
+  const wanted = { text, reasoning, finish, usage: usage && [usage[0], usage[1], usage[2] ?? 0] }
+  for (const [field, value] of Object.entries(wanted))
+    if (value !== undefined) expect(got[field as keyof Got], `${field} of ${got.body}`).toEqual(value)
+  if (expected.callsParse && got.finish !== 'length')
+    for (const call of got.calls) expect(objectIn(call.arguments), got.body).toBeDefined()
+  for (const part of expected.contains?.[way] ?? []) expect(got.body).toContain(part)
+}
+
+function checkCalls({ calls, body }: Got, expected: NonNullable<Expected['calls']>): void {
+  expect(
+    calls.map((call) => [call.name, objectIn(call.arguments)]),
+    body,
+  ).toEqual(expected)
+  const ids = calls.map(({ id }) => id)
+  expect(new Set(ids).size, `ids of ${body}`).toBe(ids.length)
+  expect(ids).not.toContain('')
+}
+
+function checkFailure({ status, headers, error, param, body }: Got, expected: Expected, way: Way): void {
+  expect(error, body).toBeDefined()
+  const isMessages = way.startsWith('messages')
+  const wanted = isMessages && expected.status === 503 ? 529 : expected.status
+  // A stream that has begun keeps its status.
+  if (!way.endsWith('stream') || status !== 200) expect(status, body).toBe(wanted)
+  if (expected.words !== undefined) expect(error).toContain(expected.words)
+  if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)
+  if (expected.param !== undefined && !isMessages) expect(param).toBe(expected.param)
+  if (expected.isFinal && status !== 200)
+    expect([headers.get('retry-after'), headers.get('x-should-retry')]).toEqual([null, 'false'])
+}
+
+async function checkAcceptedBack(name: string, { body }: Got): Promise<void> {
+  const { message } = JSON.parse(body).choices[0]
+  const results = (message.tool_calls ?? []).map(({ id }: { id: string }) => ({
+    role: 'tool',
+    tool_call_id: id,
+    content: 'done',
+  }))
+  const messages = [{ role: 'user', content: 'hi' }, message, ...results, { role: 'user', content: 'go on' }]
+  const again = await askFor(stack, name, 'chat', { messages })
+  expect([again.status, again.error]).toEqual([200, undefined])
+}
