@@ -3,15 +3,34 @@ import { z } from 'zod'
 /**
  * The wire shapes of `POST /v1/chat/completions` (docs/protocol.md, Chat requests).
  *
- * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. `null` stands
- * for absent wherever a field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
+ * Objects are loose: unknown fields pass, and the decoder hands them on to an upstream of the same dialect. Parts, calls, tools and
+ * formats of an unknown type are read as {@link Unknown}, since servers add types every month. `null` stands for absent wherever a
+ * field is optional. A bound whose message is `decimal` is reported as one on a decimal number.
  */
 
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
-const Name = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
+const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
+/** A worker shortens names that the upstream would refuse (shared/engines/adapt.ts). */
+const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
+/** A word of a list that grows with each model. */
+const Word = z.string().min(1).max(64)
 const JsonObject = z.record(z.string(), z.unknown())
+
+/** Mark in `extra` of a call that was made for the result of a deprecated function. */
+export const IMPLIED_CALL = 'implied_call'
+
+/** An object of a type that has no schema here, as it came. */
+export interface Unknown {
+  readonly type: 'unknown'
+  readonly value: Record<string, unknown> & { readonly type: string }
+}
+
+function unknownType(...known: readonly string[]) {
+  const type = z.string().refine((name) => !known.includes(name))
+  return z.looseObject({ type }).transform((value): Unknown => ({ type: 'unknown', value }))
+}
 
 const TextPart = z.looseObject({ type: z.literal('text'), text: z.string() })
 const RefusalPart = z.looseObject({ type: z.literal('refusal'), refusal: z.string() })
@@ -19,37 +38,50 @@ const ImagePart = z.looseObject({
   type: z.literal('image_url'),
   image_url: z.looseObject({
     url: z.string().min(1),
-    detail: z.enum(['auto', 'low', 'high', 'original']).nullish(),
+    detail: Word.nullish(),
   }),
 })
 const AudioPart = z.looseObject({
   type: z.literal('input_audio'),
-  input_audio: z.looseObject({ data: z.string().min(1), format: z.enum(['wav', 'mp3']) }),
+  input_audio: z.looseObject({ data: z.string().min(1), format: Word }),
 })
 const FilePart = z.looseObject({
   type: z.literal('file'),
-  file: z.looseObject({ filename: z.string().nullish(), file_data: z.string().min(1) }),
+  file: z.looseObject({ filename: z.string().nullish(), file_data: z.string().min(1).nullish() }),
 })
 
-/** One part of a user message. */
-export const ChatUserPart = z.discriminatedUnion('type', [TextPart, ImagePart, AudioPart, FilePart])
-export type ChatUserPart = z.infer<typeof ChatUserPart>
+/** One part of a user message, or of the result of a tool. */
+export const ChatPart = z.union([
+  z.discriminatedUnion('type', [TextPart, ImagePart, AudioPart, FilePart]),
+  unknownType('text', 'image_url', 'input_audio', 'file'),
+])
+export type ChatPart = z.infer<typeof ChatPart>
 
-const Texts = z.union([z.string(), z.array(TextPart)])
-const AssistantTexts = z.union([z.string(), z.array(z.discriminatedUnion('type', [TextPart, RefusalPart]))])
+const Contents = z.union([z.string(), z.array(ChatPart)])
+const Texts = z.union([z.string(), z.array(z.union([TextPart, unknownType('text')]))])
+const AssistantTexts = z.union([
+  z.string(),
+  z.array(z.union([z.discriminatedUnion('type', [TextPart, RefusalPart]), unknownType('text', 'refusal')])),
+])
 
-const ToolCall = z.looseObject({
+const FunctionCall = z.looseObject({
   id: z.string().min(1),
   type: z.literal('function').nullish(),
   function: z.looseObject({ name: z.string().min(1), arguments: z.string() }),
 })
+const CustomCall = z.looseObject({
+  id: z.string().min(1),
+  type: z.literal('custom'),
+  custom: z.looseObject({ name: z.string().min(1), input: z.string() }),
+})
+const ToolCall = z.union([CustomCall, FunctionCall])
 
 const name = z.string().nullish()
 
 /** One message of the conversation (docs/protocol.md, Chat messages). */
 export const ChatMessage = z.discriminatedUnion('role', [
   z.looseObject({ role: z.literal(['system', 'developer']), content: Texts, name }),
-  z.looseObject({ role: z.literal('user'), content: z.union([z.string(), z.array(ChatUserPart)]), name }),
+  z.looseObject({ role: z.literal('user'), content: Contents, name }),
   z.looseObject({
     role: z.literal('assistant'),
     content: AssistantTexts.nullish(),
@@ -58,8 +90,9 @@ export const ChatMessage = z.discriminatedUnion('role', [
     reasoning_content: z.string().nullish(),
     tool_calls: z.array(ToolCall).nullish(),
     function_call: z.looseObject({ name: z.string(), arguments: z.string() }).nullish(),
+    audio: JsonObject.nullish(),
   }),
-  z.looseObject({ role: z.literal('tool'), content: Texts, tool_call_id: z.string().min(1) }),
+  z.looseObject({ role: z.literal('tool'), content: Contents.nullish(), tool_call_id: z.string().min(1) }),
   z.looseObject({ role: z.literal('function'), content: z.string().nullish(), name: z.string().min(1) }),
 ])
 export type ChatMessage = z.infer<typeof ChatMessage>
@@ -67,16 +100,22 @@ export type ChatMessage = z.infer<typeof ChatMessage>
 const FunctionTool = z.looseObject({
   type: z.literal('function'),
   function: z.looseObject({
-    name: Name,
+    name: ToolName,
     description: z.string().nullish(),
     parameters: JsonObject.nullish(),
     strict: z.boolean().nullish(),
   }),
 })
-const CustomTool = z.looseObject({ type: z.literal('custom') })
+const CustomTool = z.looseObject({
+  type: z.literal('custom'),
+  custom: z.looseObject({ name: ToolName, description: z.string().nullish(), format: JsonObject.nullish() }),
+})
 
-/** One tool definition (docs/protocol.md, Tools). `custom` parses, so that it can be refused by name. */
-export const ChatTool = z.discriminatedUnion('type', [FunctionTool, CustomTool])
+/** One tool definition (docs/protocol.md, Tools). */
+export const ChatTool = z.union([
+  z.discriminatedUnion('type', [FunctionTool, CustomTool]),
+  unknownType('function', 'custom'),
+])
 export type ChatTool = z.infer<typeof ChatTool>
 
 const NamedFunction = z.looseObject({
@@ -84,32 +123,44 @@ const NamedFunction = z.looseObject({
   function: z.looseObject({ name: z.string().min(1) }),
 })
 
+const NamedCustom = z.looseObject({
+  type: z.literal('custom'),
+  custom: z.looseObject({ name: z.string().min(1) }),
+})
+const NamedTool = z.union([
+  z.discriminatedUnion('type', [NamedFunction, NamedCustom]),
+  unknownType('function', 'custom', 'allowed_tools'),
+])
+export type NamedTool = z.infer<typeof NamedTool>
+
 /** How the model must choose among the tools (docs/protocol.md, Tools). */
 export const ChatToolChoice = z.union([
   z.enum(['none', 'auto', 'required']),
-  z.discriminatedUnion('type', [
-    NamedFunction,
+  z.union([
     z.looseObject({
       type: z.literal('allowed_tools'),
-      allowed_tools: z.looseObject({ mode: z.enum(['auto', 'required']), tools: z.array(NamedFunction).min(1) }),
+      allowed_tools: z.looseObject({ mode: z.enum(['auto', 'required']), tools: z.array(NamedTool).min(1) }),
     }),
-    CustomTool,
+    NamedTool,
   ]),
 ])
 export type ChatToolChoice = z.infer<typeof ChatToolChoice>
 
-const ResponseFormat = z.discriminatedUnion('type', [
-  z.looseObject({ type: z.literal('text') }),
-  z.looseObject({ type: z.literal('json_object') }),
-  z.looseObject({
-    type: z.literal('json_schema'),
-    json_schema: z.looseObject({
-      name: Name,
-      description: z.string().nullish(),
-      strict: z.boolean().nullish(),
-      schema: JsonObject.nullish(),
+const ResponseFormat = z.union([
+  z.discriminatedUnion('type', [
+    z.looseObject({ type: z.literal('text') }),
+    z.looseObject({ type: z.literal('json_object') }),
+    z.looseObject({
+      type: z.literal('json_schema'),
+      json_schema: z.looseObject({
+        name: FormatName,
+        description: z.string().nullish(),
+        strict: z.boolean().nullish(),
+        schema: JsonObject.nullish(),
+      }),
     }),
-  }),
+  ]),
+  unknownType('text', 'json_object', 'json_schema'),
 ])
 
 /** Body of a request (docs/protocol.md, Chat requests). The decoder checks what needs the model, or two fields at once. */
@@ -124,6 +175,7 @@ export const ChatRequest = z.looseObject({
   top_p: decimal(0, 1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
   max_tokens: z.int().min(1).nullish(),
+  top_k: z.int().nullish(),
   n: z.int().min(1).max(128).nullish(),
   stop: z.union([StopString, z.array(StopString).min(1).max(4)]).nullish(),
   presence_penalty: decimal(-2, 2).nullish(),
@@ -147,18 +199,28 @@ export const ChatRequest = z.looseObject({
   prompt_cache_key: z.string().nullish(),
   metadata: z.record(z.string().max(64), z.string().max(512)).nullish(),
   store: z.boolean().nullish(),
-  service_tier: z.enum(['auto', 'default', 'flex', 'scale', 'priority', 'fast']).nullish(),
-  reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
-  verbosity: z.enum(['low', 'medium', 'high']).nullish(),
-  modalities: z.array(z.enum(['text', 'audio'])).nullish(),
+  service_tier: Word.nullish(),
+  reasoning_effort: Word.nullish(),
+  verbosity: Word.nullish(),
+  modalities: z.array(Word).max(16).nullish(),
+  functions: z
+    .array(z.looseObject({ name: z.string().min(1), parameters: JsonObject.nullish() }))
+    .max(128)
+    .nullish(),
+  function_call: z.union([z.string(), z.looseObject({ name: z.string() })]).nullish(),
 })
 export type ChatRequest = z.infer<typeof ChatRequest>
 
-/** Why a choice ended, in the words of the chat format. */
-export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter'
+/** Why a choice ended, in the words of the chat format. `function_call`: the caller offered the deprecated `functions`. */
+export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter' | 'function_call'
+
+/** Fields that an upstream of the same API may add to an object of the answer. */
+interface Extensible {
+  [field: string]: unknown
+}
 
 /** Usage of a chat completion. Details are null unless the engine reports them. */
-export interface ChatUsage {
+export interface ChatUsage extends Extensible {
   prompt_tokens: number
   completion_tokens: number
   total_tokens: number
@@ -166,18 +228,27 @@ export interface ChatUsage {
   completion_tokens_details: { reasoning_tokens?: number } | null
 }
 
-/** A call in an answer; `arguments` is a string that holds JSON. */
-export interface ChatToolCall {
+interface ChatFunctionCall {
   id: string
   type: 'function'
+  /** `arguments` is a string that holds JSON. */
   function: { name: string; arguments: string }
 }
+
+interface ChatCustomCall {
+  id: string
+  type: 'custom'
+  custom: { name: string; input: string }
+}
+
+/** A call in an answer. */
+export type ChatToolCall = ChatFunctionCall | ChatCustomCall
 
 /** Categories of the content filter; an upstream may add others. */
 export type ChatFilterResults = Record<string, unknown>
 
 /** The text of a choice. `tool_calls` and `reasoning_content` are absent when there are none. */
-export interface ChatAnswer {
+export interface ChatAnswer extends Extensible {
   role: 'assistant'
   content: string | null
   refusal: string | null
@@ -186,47 +257,61 @@ export interface ChatAnswer {
   tool_calls?: ChatToolCall[]
 }
 
+/** Log probabilities of the content, and of the refusal. */
+export interface ChatLogprobs {
+  content: unknown[] | null
+  refusal: unknown[] | null
+}
+
 /** One choice of a whole answer. */
 export interface ChatChoice {
   index: number
   message: ChatAnswer
-  logprobs: { content: unknown[]; refusal: null } | null
+  logprobs: ChatLogprobs | null
   finish_reason: ChatFinishReason
   content_filter_results: ChatFilterResults
 }
 
 /** The whole answer (docs/protocol.md, Chat answers). */
-export interface ChatCompletion {
+export interface ChatCompletion extends Extensible {
   id: string
   object: 'chat.completion'
   created: number
   model: string
-  service_tier: 'default'
+  service_tier: string
   system_fingerprint: string
   choices: ChatChoice[]
   usage: ChatUsage
 }
 
-/** What one chunk adds to a choice (docs/protocol.md, Chat streams). */
-export interface ChatDelta {
+interface ChatCallDelta {
+  index: number
+  id?: string
+  type?: 'function' | 'custom'
+  function?: { name?: string; arguments: string }
+  custom?: { name?: string; input: string }
+}
+
+/** Fields that one chunk adds to a choice (docs/protocol.md, Chat streams). */
+export interface ChatDelta extends Extensible {
   role?: 'assistant'
   content?: string | null
   refusal?: string | null
   reasoning_content?: string
-  tool_calls?: { index: number; id?: string; type?: 'function'; function: { name?: string; arguments: string } }[]
+  tool_calls?: ChatCallDelta[]
 }
 
 /** One choice of a chunk. */
 interface ChatChunkChoice {
   index: number
   delta: ChatDelta
-  logprobs: { content: unknown[]; refusal: null } | null
+  logprobs: ChatLogprobs | null
   finish_reason: ChatFinishReason | null
   content_filter_results?: ChatFilterResults
 }
 
 /** One `data:` frame of a stream. `usage` is present, mostly null, only when the caller asked to include it. */
-export interface ChatChunk {
+export interface ChatChunk extends Extensible {
   id: string
   object: 'chat.completion.chunk'
   created: number

@@ -4,31 +4,42 @@ import { ResearchAnnotation, ResearchQuality, ResearchSource, ResearchStop } fro
 import { listOf } from './shapes.ts'
 
 const Count = z.int().min(0)
-const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
-const Logprobs = z.object({ content: z.array(z.unknown()), refusal: z.null() }).nullable()
+const FinishReason = z
+  .enum(['stop', 'length', 'tool_calls', 'content_filter', 'function_call'])
+  .describe('function_call: the caller offered the deprecated functions')
+const Logprobs = z
+  .object({ content: z.array(z.unknown()).nullable(), refusal: z.array(z.unknown()).nullable() })
+  .nullable()
 const FilterResults = z.record(z.string(), z.unknown()).describe('By category; an upstream may add others')
 
 /** Tokens of a call, in the words of chat completions. */
-export const Usage = z.object({
+export const Usage = z.looseObject({
   prompt_tokens: Count,
   completion_tokens: Count,
   total_tokens: Count,
   prompt_tokens_details: z
-    .object({ cached_tokens: Count.optional(), cache_write_tokens: Count.optional() })
+    .looseObject({ cached_tokens: Count.optional(), cache_write_tokens: Count.optional() })
     .nullable()
     .describe('Null unless the model reports them'),
-  completion_tokens_details: z.object({ reasoning_tokens: Count.optional() }).nullable(),
+  completion_tokens_details: z.looseObject({ reasoning_tokens: Count.optional() }).nullable(),
 })
 
-const ToolCall = z.object({
-  id: z.string(),
-  type: z.literal('function'),
-  function: z.object({ name: z.string(), arguments: z.string().describe('A string that holds JSON') }),
-})
+const ToolCall = z.discriminatedUnion('type', [
+  z.looseObject({
+    id: z.string(),
+    type: z.literal('function'),
+    function: z.object({ name: z.string(), arguments: z.string().describe('A string that holds JSON') }),
+  }),
+  z.looseObject({
+    id: z.string(),
+    type: z.literal('custom'),
+    custom: z.object({ name: z.string(), input: z.string().describe('Free text') }),
+  }),
+])
 
 const Choice = z.object({
   index: Count,
-  message: z.object({
+  message: z.looseObject({
     role: z.literal('assistant'),
     content: z.string().nullable(),
     refusal: z.string().nullable(),
@@ -46,17 +57,17 @@ const completion = {
   object: z.literal('chat.completion'),
   created: z.int().describe('Unix seconds'),
   model: z.string(),
-  service_tier: z.literal('default'),
+  service_tier: z.string().describe('default, unless an upstream of the same API names another'),
   system_fingerprint: z.string(),
   choices: z.array(Choice),
   usage: Usage,
 }
 
 /** The whole answer of `POST /v1/chat/completions` (docs/protocol.md, Chat answers). */
-export const ChatCompletionAnswer = z.object(completion) satisfies z.ZodType<ChatCompletion>
+export const ChatCompletionAnswer = z.looseObject(completion) satisfies z.ZodType<ChatCompletion>
 
 /** One `data:` frame of its stream (docs/protocol.md, Chat streams). */
-export const ChatCompletionChunk = z.object({
+export const ChatCompletionChunk = z.looseObject({
   id: z.string(),
   object: z.literal('chat.completion.chunk'),
   created: z.int().describe('Unix seconds'),
@@ -65,18 +76,19 @@ export const ChatCompletionChunk = z.object({
   choices: z.array(
     z.object({
       index: Count,
-      delta: z.object({
+      delta: z.looseObject({
         role: z.literal('assistant').optional(),
         content: z.string().nullable().optional(),
         refusal: z.string().nullable().optional(),
         reasoning_content: z.string().optional(),
         tool_calls: z
           .array(
-            z.object({
+            z.looseObject({
               index: Count,
               id: z.string().optional(),
-              type: z.literal('function').optional(),
-              function: z.object({ name: z.string().optional(), arguments: z.string() }),
+              type: z.enum(['function', 'custom']).optional(),
+              function: z.object({ name: z.string().optional(), arguments: z.string() }).optional(),
+              custom: z.object({ name: z.string().optional(), input: z.string() }).optional(),
             }),
           )
           .optional(),

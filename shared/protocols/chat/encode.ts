@@ -1,5 +1,5 @@
 import type { ChatFilterResults, ChatFinishReason, ChatUsage } from '#schemas/chat.ts'
-import type { FinishReason, GenerateEvent, Usage } from '#schemas/generate.ts'
+import type { FinishReason, GenerateEvent, NativeUsage, Usage } from '#schemas/generate.ts'
 
 /** What the whole answer and the stream of chat completions share: how internal words read on the wire. */
 
@@ -7,7 +7,13 @@ import type { FinishReason, GenerateEvent, Usage } from '#schemas/generate.ts'
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 /** An event that belongs to one choice. */
-export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' }>
+export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
+
+/** Fields of a choice in native events of the scope `text`. */
+export interface ChatChoiceFields {
+  readonly logprobs?: { readonly refusal?: readonly unknown[] }
+  readonly finish_reason?: ChatFinishReason
+}
 
 const OF_CHOICE = { text: true, refusal: true, reasoning: true, tool_call: true, tool_arguments: true, finish: true }
 
@@ -35,15 +41,30 @@ export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
 
-/** Usage in the chat format. */
-export function chatUsage(usage: Usage): ChatUsage {
+/**
+ * Usage in the chat format.
+ *
+ * @param native Usage in the words of the upstream, whose other fields go along
+ */
+export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   const { input_tokens: prompt, output_tokens: completion, cached_tokens, cache_write_tokens, reasoning_tokens } = usage
-  const isCached = cached_tokens !== undefined || cache_write_tokens !== undefined
+  const wire: Readonly<Record<string, unknown>> = native?.dialect === 'openai' ? native.value : {}
+  const sum = prompt + completion
   return {
+    ...wire,
     prompt_tokens: prompt,
     completion_tokens: completion,
-    total_tokens: prompt + completion,
-    prompt_tokens_details: isCached ? { cached_tokens, cache_write_tokens } : null,
-    completion_tokens_details: reasoning_tokens === undefined ? null : { reasoning_tokens },
+    // Some servers count hidden reasoning in the sum alone.
+    total_tokens: typeof wire.total_tokens === 'number' && wire.total_tokens > sum ? wire.total_tokens : sum,
+    prompt_tokens_details: details(wire.prompt_tokens_details, { cached_tokens, cache_write_tokens }),
+    completion_tokens_details: details(wire.completion_tokens_details, { reasoning_tokens }),
   }
+}
+
+/** Counts under the details of the upstream; null where neither has any. */
+function details<Counts extends object>(wire: unknown, counts: Counts): Counts | null {
+  const known = Object.entries(counts).filter(([, count]) => count !== undefined)
+  const isWire = typeof wire === 'object' && wire !== null
+  if (known.length === 0 && !isWire) return null
+  return { ...(isWire && wire), ...Object.fromEntries(known) } as Counts
 }

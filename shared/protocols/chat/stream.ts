@@ -1,10 +1,18 @@
-import type { ChatDelta } from '#schemas/chat.ts'
-import type { FinishReason, GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
+import type { ChatDelta, ChatFinishReason } from '#schemas/chat.ts'
+import type { FinishReason, GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { Answer, AnswerStream, Frame } from '#shared/kinds/answer.ts'
+import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
 import { WholeCharacters } from '#shared/whole-characters.ts'
-import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults } from './encode.ts'
+import {
+  type ChatChoiceFields,
+  type ChoiceEvent,
+  chatFinish,
+  chatUsage,
+  type FinishEvent,
+  filterResults,
+} from './encode.ts'
 import { encodeChat } from './whole.ts'
 
 /** Chat completions (docs/protocol.md, Chat requests). */
@@ -24,7 +32,9 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
   readonly #choices = new Map<number, ChoiceStream>()
   readonly #tail: string
   #head: string
-  #usage: Usage | undefined
+  #usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
+  /** Fields of the answer that have no internal form, for the next chunk. */
+  #fields: Record<string, unknown> | undefined
 
   constructor(context: EncodeContext) {
     this.#context = context
@@ -38,7 +48,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
         this.#head = this.#headFor(event.model, event.fingerprint ?? '')
         return []
       case 'usage':
-        this.#usage = event.usage
+        this.#usage = event
         return []
       case 'text':
       case 'refusal':
@@ -46,8 +56,10 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
       case 'tool_call':
       case 'tool_arguments':
       case 'finish':
-        return this.#choice(event.choice).encode(event)
-      // A newer worker says more than this version can tell.
+        return this.#withFields(this.#choice(event.choice).encode(event))
+      case 'native':
+        return this.#withFields(this.#native(event))
+      // Newer workers send events of other types.
       default:
         return []
     }
@@ -58,7 +70,26 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
     const choices = [...this.#choices.values()]
     if (choices.length === 0 || choices.some((choice) => !choice.isFinished)) throw unfinished()
     if (!this.#context.include_usage || this.#usage === undefined) return []
-    return [{ data: `${this.#head}],"usage":${JSON.stringify(chatUsage(this.#usage))}}` }]
+    const usage = JSON.stringify(chatUsage(this.#usage.usage, this.#usage.native_usage))
+    return this.#withFields([{ data: `${this.#head}],"usage":${usage}}` }])
+  }
+
+  #native(event: NativeEvent): Frame[] {
+    const choice = this.#choice(event.choice)
+    const value = choice.native.read(event)
+    if (value === undefined) return []
+    if (event.scope !== 'answer') return choice.encodeNative(event.scope, value)
+    this.#fields = { ...this.#fields, ...value }
+    return []
+  }
+
+  /** Adds the fields of the answer to the first of the chunks. */
+  #withFields(frames: Frame[]): Frame[] {
+    const [first, ...rest] = frames
+    if (this.#fields === undefined || first === undefined) return frames
+    const fields = JSON.stringify(this.#fields).slice(1)
+    this.#fields = undefined
+    return [{ ...first, data: `${first.data.slice(0, -1)},${fields}` }, ...rest]
   }
 
   #headFor(model: string, fingerprint: string): string {
@@ -79,12 +110,14 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
 
 interface CallStream {
   readonly characters: WholeCharacters
+  readonly isCustom: boolean
   isEmpty: boolean
 }
 
 /** One choice of a stream. Each text keeps its own half character: (type, call) join by themselves. */
 class ChoiceStream {
   readonly index: number
+  readonly native = new NativeReader('openai')
   isFinished = false
   readonly #open: string
   readonly #close: string
@@ -97,6 +130,7 @@ class ChoiceStream {
   readonly #thoughts = new WholeCharacters()
   readonly #calls = new Map<number, CallStream>()
   #hasRole = false
+  #finishReason: ChatFinishReason | undefined
 
   constructor(index: number, head: string, tail: string, callId: string) {
     this.index = index
@@ -124,11 +158,28 @@ class ChoiceStream {
         this.#delta(out, 'refusal', this.#refusals.push(event.text))
         break
       case 'tool_call':
-        this.#toolCall(out, event.call, event.id, event.name)
+        this.#toolCall(out, event)
         break
       case 'finish':
         this.#finish(out, event)
     }
+    return out
+  }
+
+  /** Fields without an internal form: of the message, or of the choice. */
+  encodeNative(scope: NativeEvent['scope'], value: Record<string, unknown>): Frame[] {
+    const out: Frame[] = []
+    if (scope !== 'text') {
+      this.#role(out, 'audio' in value || 'function_call' in value ? null : '')
+      this.#chunk(out, value as ChatDelta)
+      return out
+    }
+    const { logprobs, finish_reason } = value as ChatChoiceFields
+    this.#finishReason = finish_reason ?? this.#finishReason
+    if (!logprobs?.refusal) return out
+    this.#role(out, null)
+    const refusal = JSON.stringify({ content: null, refusal: logprobs.refusal })
+    out.push({ data: `${this.#open}{},"logprobs":${refusal},"finish_reason":null}${this.#tail}` })
     return out
   }
 
@@ -148,28 +199,28 @@ class ChoiceStream {
     this.#chunk(out, { [field]: text })
   }
 
-  #toolCall(out: Frame[], call: number, id: string, name: string): void {
-    this.#call(call)
-    const named = { name: name.toWellFormed(), arguments: '' }
-    const first = {
-      index: call,
-      id: id || makeCallId('call_', this.#callId, this.index, call),
-      type: 'function' as const,
-    }
+  #toolCall(out: Frame[], event: Extract<GenerateEvent, { type: 'tool_call' }>): void {
+    const { call, extra, custom = false } = event
+    this.#call(call, custom)
+    const name = event.name.toWellFormed()
+    const id = event.id || makeCallId('call_', this.#callId, this.index, call)
+    const first = { ...extra, index: call, id }
     this.#role(out, null)
-    this.#chunk(out, { tool_calls: [{ ...first, function: named }] })
+    if (custom) this.#chunk(out, { tool_calls: [{ ...first, type: 'custom', custom: { name, input: '' } }] })
+    else this.#chunk(out, { tool_calls: [{ ...first, type: 'function', function: { name, arguments: '' } }] })
   }
 
   #arguments(out: Frame[], call: number, text: string): void {
     if (text === '') return
-    this.#call(call).isEmpty = false
-    this.#chunk(out, { tool_calls: [{ index: call, function: { arguments: text } }] })
+    const { isCustom } = Object.assign(this.#call(call), { isEmpty: false })
+    const more = isCustom ? { custom: { input: text } } : { function: { arguments: text } }
+    this.#chunk(out, { tool_calls: [{ index: call, ...more }] })
   }
 
-  #call(call: number): CallStream {
+  #call(call: number, isCustom = false): CallStream {
     const known = this.#calls.get(call)
     if (known !== undefined) return known
-    const made = { characters: new WholeCharacters(), isEmpty: true }
+    const made = { characters: new WholeCharacters(), isEmpty: true, isCustom }
     this.#calls.set(call, made)
     return made
   }
@@ -177,7 +228,7 @@ class ChoiceStream {
   #finish(out: Frame[], event: FinishEvent): void {
     this.#flush(out, event.reason)
     this.isFinished = true
-    const reason = chatFinish(event.reason, this.#calls.size > 0)
+    const reason = this.#finishReason ?? chatFinish(event.reason, this.#calls.size > 0)
     const filter = JSON.stringify(filterResults(event))
     const end = `{},"logprobs":null,"finish_reason":"${reason}","content_filter_results":${filter}}${this.#tail}`
     this.#role(out, '')
@@ -189,9 +240,9 @@ class ChoiceStream {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
     this.#delta(out, 'refusal', this.#refusals.flush())
     this.#text(out, this.#texts.flush())
-    for (const [call, { characters, isEmpty }] of this.#calls) {
+    for (const [call, { characters, isEmpty, isCustom }] of this.#calls) {
       const rest = characters.flush()
-      this.#arguments(out, call, rest === '' && isEmpty && reason !== 'length' ? '{}' : rest)
+      this.#arguments(out, call, rest === '' && isEmpty && !isCustom && reason !== 'length' ? '{}' : rest)
     }
   }
 

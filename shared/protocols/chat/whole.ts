@@ -1,8 +1,25 @@
-import type { ChatAnswer, ChatChoice, ChatCompletion, ChatToolCall } from '#schemas/chat.ts'
-import type { GenerateEvent, Logprob, Usage } from '#schemas/generate.ts'
+import type {
+  ChatAnswer,
+  ChatChoice,
+  ChatCompletion,
+  ChatFinishReason,
+  ChatLogprobs,
+  ChatToolCall,
+} from '#schemas/chat.ts'
+import type { GenerateEvent, Logprob } from '#schemas/generate.ts'
 import type { EncodeContext } from '#schemas/job.ts'
+import { type NativeEvent, NativeReader } from '#shared/native-output.ts'
 import { makeCallId, unfinished } from '#shared/protocols/encode.ts'
-import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResults, isOfChoice } from './encode.ts'
+import { joinDelta } from './delta.ts'
+import {
+  type ChatChoiceFields,
+  type ChoiceEvent,
+  chatFinish,
+  chatUsage,
+  type FinishEvent,
+  filterResults,
+  isOfChoice,
+} from './encode.ts'
 
 /**
  * The whole chat completion (docs/protocol.md, Chat answers) from all events of the call.
@@ -11,16 +28,20 @@ import { type ChoiceEvent, chatFinish, chatUsage, type FinishEvent, filterResult
  */
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
   let start: Extract<GenerateEvent, { type: 'start' }> | undefined
-  let usage: Usage | undefined
+  let usage: Extract<GenerateEvent, { type: 'usage' }> | undefined
+  /** Fields of the answer that have no internal form. */
+  const fields: Record<string, unknown> = {}
   const choices = new Map<number, ChoiceAnswer>()
   for (const event of events) {
     if (event.type === 'start') start ??= event
-    if (event.type === 'usage') usage ??= event.usage
-    // Also what a newer worker says beyond this version's words.
-    if (!isOfChoice(event)) continue
+    if (event.type === 'usage') usage ??= event
+    const isNative = event.type === 'native'
+    // Newer workers send events of other types.
+    if (!isNative && !isOfChoice(event)) continue
     const choice = choices.get(event.choice) ?? new ChoiceAnswer(event.choice, context.call_id)
     choices.set(event.choice, choice)
-    choice.add(event)
+    if (isNative) Object.assign(fields, choice.addNative(event))
+    else choice.add(event)
   }
   if (choices.size === 0) throw unfinished()
   return {
@@ -29,9 +50,12 @@ export function encodeChat(events: readonly GenerateEvent[], context: EncodeCont
     created: context.created_at,
     model: start?.model ?? context.model,
     service_tier: 'default',
+    ...fields,
     system_fingerprint: start?.fingerprint ?? '',
     choices: [...choices.values()].sort((a, b) => a.index - b.index).map((choice) => choice.toChoice()),
-    usage: chatUsage(usage ?? { input_tokens: start?.input_tokens ?? 0, output_tokens: 0 }),
+    usage: usage
+      ? chatUsage(usage.usage, usage.native_usage)
+      : chatUsage({ input_tokens: start?.input_tokens ?? 0, output_tokens: 0 }),
   }
 }
 
@@ -41,6 +65,11 @@ class ChoiceAnswer {
   readonly #callId: string
   readonly #calls = new Map<number, ChatToolCall>()
   readonly #logprobs: Logprob[] = []
+  readonly #refusalLogprobs: unknown[] = []
+  readonly #native = new NativeReader('openai')
+  /** Fields of the message that have no internal form. */
+  readonly #fields: Record<string, unknown> = {}
+  #finishReason: ChatFinishReason | undefined
   #text = ''
   #refusal = ''
   #thought = ''
@@ -64,11 +93,12 @@ class ChoiceAnswer {
         this.#thought += event.text
         break
       case 'tool_call':
-        this.#calls.set(event.call, this.#makeCall(event.call, event.id, event.name))
+        this.#calls.set(event.call, this.#makeCall(event))
         break
       case 'tool_arguments': {
         const call = this.#calls.get(event.call)
-        if (call !== undefined) call.function.arguments += event.text
+        if (call?.type === 'custom') call.custom.input += event.text
+        else if (call !== undefined) call.function.arguments += event.text
         break
       }
       case 'finish':
@@ -76,9 +106,24 @@ class ChoiceAnswer {
     }
   }
 
-  #makeCall(call: number, id: string, name: string): ChatToolCall {
-    const made = id || makeCallId('call_', this.#callId, this.index, call)
-    return { id: made, type: 'function', function: { name: name.toWellFormed(), arguments: '' } }
+  /** Gives fields of the answer as a whole. */
+  addNative(event: NativeEvent): Record<string, unknown> | undefined {
+    const value = this.#native.read(event)
+    if (value === undefined || event.scope === 'answer') return value
+    if (event.scope !== 'text') joinDelta(this.#fields, value)
+    else {
+      const { logprobs, finish_reason } = value as ChatChoiceFields
+      for (const logprob of logprobs?.refusal ?? []) this.#refusalLogprobs.push(logprob)
+      this.#finishReason = finish_reason ?? this.#finishReason
+    }
+    return undefined
+  }
+
+  #makeCall({ call, id, name, custom, extra }: Extract<GenerateEvent, { type: 'tool_call' }>): ChatToolCall {
+    const made = { ...extra, id: id || makeCallId('call_', this.#callId, this.index, call) }
+    const called = name.toWellFormed()
+    if (custom) return { ...made, type: 'custom', custom: { name: called, input: '' } }
+    return { ...made, type: 'function', function: { name: called, arguments: '' } }
   }
 
   toChoice(): ChatChoice {
@@ -86,16 +131,27 @@ class ChoiceAnswer {
     return {
       index: this.index,
       message: this.#message(),
-      logprobs: this.#logprobs.length > 0 ? { content: this.#logprobs, refusal: null } : null,
-      finish_reason: chatFinish(this.#finish.reason, this.#calls.size > 0),
+      logprobs: this.#allLogprobs(),
+      finish_reason: this.#finishReason ?? chatFinish(this.#finish.reason, this.#calls.size > 0),
       content_filter_results: filterResults(this.#finish),
     }
   }
 
+  #allLogprobs(): ChatLogprobs | null {
+    const [content, refusal] = [this.#logprobs, this.#refusalLogprobs].map((list) => (list.length > 0 ? list : null))
+    return content || refusal ? { content: content ?? null, refusal: refusal ?? null } : null
+  }
+
   #message(): ChatAnswer {
-    const isOnlyElse = this.#text === '' && (this.#calls.size > 0 || this.#refusal !== '')
+    const { audio, function_call } = this.#fields
+    const isOnlyElse = this.#text === '' && (this.#calls.size > 0 || this.#refusal !== '' || !!audio || !!function_call)
     const calls = [...this.#calls.values()]
-    for (const { function: called } of calls) {
+    for (const call of calls) {
+      if (call.type === 'custom') {
+        call.custom.input = call.custom.input.toWellFormed()
+        continue
+      }
+      const { function: called } = call
       // An engine may give no text for a call without arguments; what clients get must parse (docs/protocol.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
@@ -105,6 +161,7 @@ class ChoiceAnswer {
       content: isOnlyElse ? null : this.#text.toWellFormed(),
       refusal: this.#refusal === '' ? null : this.#refusal.toWellFormed(),
       annotations: [],
+      ...this.#fields,
       ...(this.#thought === '' ? {} : { reasoning_content: this.#thought.toWellFormed() }),
       ...(calls.length === 0 ? {} : { tool_calls: calls }),
     }
